@@ -8,9 +8,9 @@ import sys
 from pathlib import Path
 
 from datagen.errors import UserError
+from dlemu.jobs.training.folder import read_run
+from dlemu.jobs.training.result import Run
 from dlemu.metrics.verdict import COMPLETED
-from dlemu.results.folder import read_run
-from dlemu.results.run import Run
 
 SMALL = (
     "dataset.format=npz",

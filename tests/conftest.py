@@ -9,11 +9,13 @@ import importlib
 import os
 import signal
 import traceback
+from collections.abc import Iterator
 from itertools import chain
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.children import children, fail_if_any_is_left
 from tests.object_stores import keys as keys
 from tests.object_stores import s3 as s3
 
@@ -50,6 +52,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def _parts(items: list[pytest.Item], count: int) -> list[list[pytest.Item]]:
     return [items[number * len(items) // count : (number + 1) * len(items) // count] for number in range(count)]
+
+
+@pytest.fixture(autouse=True)
+def _nobody_is_left() -> Iterator[None]:
+    """Each test leaves no process behind, whatever it is about."""
+    before = children()
+    yield
+    fail_if_any_is_left(before)
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -138,7 +138,10 @@ class _Reader:
 
     def read_into(self, buffer: memoryview, offset: int) -> int:
         short = self._plan.meet("read", self._path)
-        got = self._reader.read_into(buffer[: len(buffer) // 2] if short else buffer, offset)
+        if short and offset >= self.size_bytes:
+            raise OSError(errno.EIO, os.strerror(errno.EIO), self._path)  # less than nothing can't come
+        cut = min(len(buffer), self.size_bytes - offset) // 2
+        got = self._reader.read_into(buffer[:cut] if short else buffer, offset)
         self.read_calls, self.app_bytes = self._reader.read_calls, self._reader.app_bytes
         return got
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import os
 import shutil
 import socket
@@ -13,17 +12,16 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 
 from datagen.storage.storage_base import StorageBase, StorageSpec, open_storage
+from tests.object_server import Behaviour, Fault, Upload, object_server
 
 ACCESS_KEY, SECRET_KEY = "AKIDOFTHETESTS", "the-tests-own-secret"
 KEYS = {"AWS_ACCESS_KEY_ID": ACCESS_KEY, "AWS_SECRET_ACCESS_KEY": SECRET_KEY}
 BUCKET = "bucket"
-_SERVER = Path(__file__).parents[1] / "scripts" / "validation" / "object_server.py"
 
 
 @dataclass(frozen=True)
@@ -114,34 +112,20 @@ def rclone_server(folder: Path, certificates: Certificates | None = None) -> Ite
         process.wait()
 
 
-def server_module() -> ModuleType:
-    """Return the module of the server that does as it is asked."""
-    name = "object_server_of_tests"
-    if name not in sys.modules:
-        spec = importlib.util.spec_from_file_location(name, _SERVER)
-        assert spec is not None
-        assert spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        sys.modules[name] = module
-        spec.loader.exec_module(module)
-    return sys.modules[name]
-
-
 @contextlib.contextmanager
 def own_server(**behaviour: Any) -> Iterator[Any]:
     """Serve objects in memory, as the behaviour says."""
-    module = server_module()
-    with module.object_server(module.Behaviour(**behaviour)) as server:
+    with object_server(Behaviour(**behaviour)) as server:
         yield server
 
 
-def fault(kind: str, **words: Any) -> Any:
-    return server_module().Fault(kind=kind, **words)
+def fault(kind: Any, **words: Any) -> Any:
+    return Fault(kind=kind, **words)
 
 
 def upload_of_others(key: str) -> Any:
     """Return an upload under way, for an own server's `uploads`, as another program began it."""
-    return server_module().Upload(key=key, metadata={}, parts={1: b"part"})
+    return Upload(key=key, metadata={}, parts={1: b"part"})
 
 
 def storage_of(server: Any, **changes: Any) -> StorageBase:

@@ -11,15 +11,15 @@ import numpy as np
 from datagen.inspection import Dataset
 from datagen.layout import layouts
 from datagen.spec import DatasetSpec
-from dlemu.checkpoints.save import SavedCheckpoint
+from dlemu.checkpoints.saved import SavedCheckpoint
+from dlemu.comm.environment import HostFacts, StorageFacts
 from dlemu.config.duration import Duration
 from dlemu.config.schema import Checkpoint, Evaluation, Model, Reader, Train, Workflow, Workload
-from dlemu.emulator.environment import HostFacts, StorageFacts
-from dlemu.emulator.job import Job
-from dlemu.emulator.journal import Journal
-from dlemu.emulator.steplog import EVALUATION, STEP_DTYPE, TRAINING, StepRows
-from dlemu.emulator.trainer import RunLog
-from dlemu.mlperf.dlio_files import DlioFolders
+from dlemu.dlio.folders import DlioFolders
+from dlemu.jobs.training.journal import Journal
+from dlemu.jobs.training.plan import TrainingJob
+from dlemu.jobs.training.steplog import EVALUATION, STEP_DTYPE, TRAINING, StepRows
+from dlemu.jobs.training.trainer import RunLog
 from dlemu.plan.samples import hash_samples
 from dlemu.telemetry import DeviceFacts, HostTelemetry, Series
 
@@ -41,7 +41,9 @@ HOST = HostFacts(
 )
 
 
-def make_job(*, ranks: int = 2, epochs: int = 2, steps: int = 12, folder: str = "results/x", **changes: Any) -> Job:
+def make_job(
+    *, ranks: int = 2, epochs: int = 2, steps: int = 12, folder: str = "results/x", **changes: Any
+) -> TrainingJob:
     """A job of `steps` steps an epoch, batches of 4; `changes` replace sections of its workload."""
     files = ranks * steps * 4
     workload = Workload(
@@ -64,7 +66,7 @@ def make_job(*, ranks: int = 2, epochs: int = 2, steps: int = 12, folder: str = 
         max_sample_bytes=SAMPLE_BYTES,
         total_bytes=files * SAMPLE_BYTES,
     )
-    return Job(
+    return TrainingJob(
         workload=workload, ranks=ranks, found=found, seed=123, folder=folder, started_at="2026-01-02T03:04:05+00:00"
     )
 
@@ -88,7 +90,7 @@ def with_evaluation(files: int, dataset: DatasetSpec) -> dict[str, Any]:
     }
 
 
-def make_log(job: Job, *, seed: int = 0, rank_nodes: tuple[int, ...] = (), skew_ns: int = 0) -> RunLog:
+def make_log(job: TrainingJob, *, seed: int = 0, rank_nodes: tuple[int, ...] = (), skew_ns: int = 0) -> RunLog:
     """A complete run on hosts that oversleep, meet late and sometimes wait for data; `skew_ns` between node clocks."""
     random = np.random.default_rng(seed)
     nodes = rank_nodes or (0,) * job.ranks
@@ -165,7 +167,7 @@ def with_telemetry(log: RunLog, *, device_share: float = 1.0, interval_ns: int =
     return RunLog(log.rows, journal, tuple(hosts))
 
 
-def _saved(job: Job, epoch: int, block: int, now_ns: int) -> SavedCheckpoint:
+def _saved(job: TrainingJob, epoch: int, block: int, now_ns: int) -> SavedCheckpoint:
     size_bytes = job.workload.model.model_size_bytes
     return SavedCheckpoint(
         epoch=epoch, block=block, bytes=size_bytes, started_ns=now_ns + MS, ended_ns=now_ns + 31 * MS
@@ -173,7 +175,7 @@ def _saved(job: Job, epoch: int, block: int, now_ns: int) -> SavedCheckpoint:
 
 
 def _stretch(
-    job: Job, random: np.random.Generator, label: tuple[int, int, int], numbers: tuple[int, int], now_ns: int
+    job: TrainingJob, random: np.random.Generator, label: tuple[int, int, int], numbers: tuple[int, int], now_ns: int
 ) -> tuple[StepRows, int]:
     phase, epoch, block = label
     first, steps = numbers

@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 import numpy as np
@@ -19,11 +18,11 @@ import pytest
 import dlemu
 from dlemu.api import _words
 from dlemu.config import load
-from dlemu.results.run import Run
-from dlemu.run.events import DatasetMade, Event, TrainingBegan, TrainingStep
-from dlemu.run.ranks import RunUserError
+from dlemu.jobs.training.result import Run
+from dlemu.runner.events import DatasetMade, Event, JobBegan, TrainingBegan, TrainingStep
+from dlemu.runner.ranks import RunUserError
 from tests.e2e.conftest import dataset as dataset
-from tests.e2e.harness import rank_of, small_run
+from tests.e2e.harness import PYTORCH, rank_of, small_run, until
 
 PAGE = Path(__file__).parent.parent / "docs" / "python.md"
 LONG = ("train.epochs=1000", "metric.ceiling_seconds=0", "timeout_seconds=120")
@@ -91,7 +90,7 @@ def test_a_run_in_a_program_with_threads_and_an_event_loop(
     beside.start()
 
     async def cell() -> Run:
-        return dlemu.train(small_run(tmp_path / "run", dataset), on_progress=events.append)
+        return dlemu.train(small_run(tmp_path / "run", dataset, PYTORCH), on_progress=events.append)
 
     mine = psutil.Process().children()
     run = asyncio.run(cell())
@@ -100,7 +99,8 @@ def test_a_run_in_a_program_with_threads_and_an_event_loop(
     assert run.summary.complete
     assert run.summary.au is not None
     assert run.steps.num_rows == len(run.rows) == 3 * 2 * 8
-    assert isinstance(events[0], TrainingBegan)
+    assert isinstance(events[0], JobBegan)
+    assert isinstance(events[1], TrainingBegan)
     last = [event for event in events if isinstance(event, TrainingStep)][-1]
     assert (last.epoch, last.epochs, last.step, last.steps) == (2, 2, 8, 8)
     assert psutil.Process().children() == mine
@@ -180,7 +180,7 @@ dlemu.train(sys.argv[1:], on_progress=show)
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_an_interrupted_script_leaves_no_process_behind(number: int, dataset: Path, tmp_path: Path) -> None:
-    words = small_run(tmp_path / "run", dataset, *LONG)
+    words = small_run(tmp_path / "run", dataset, *LONG, PYTORCH)
     script = subprocess.Popen(
         [sys.executable, "-c", SCRIPT, *words],
         stdout=subprocess.PIPE,
@@ -206,17 +206,22 @@ def test_an_interrupted_script_leaves_no_process_behind(number: int, dataset: Pa
 
 @pytest.mark.slow
 def test_a_slow_caller_does_not_hold_up_the_accelerators(dataset: Path, tmp_path: Path) -> None:
-    def sleep(event: Event) -> None:
-        if isinstance(event, TrainingStep):
-            time.sleep(1.0)
+    """The run goes on to its end while the caller is busy with its first step."""
+    seen: list[TrainingStep] = []
 
-    run = dlemu.train(small_run(tmp_path / "run", dataset, "metric.ceiling_seconds=0"), on_progress=sleep)
+    def busy(event: Event) -> None:
+        if isinstance(event, TrainingStep):
+            seen.append(event)
+            until((tmp_path / "run" / "summary.json").exists, "the run's end")
+
+    run = dlemu.train(small_run(tmp_path / "run", dataset, "metric.ceiling_seconds=0"), on_progress=busy)
     assert run.summary.complete
+    assert seen[0].epoch == 1
 
 
 @pytest.mark.slow
 def test_a_sweep_and_a_search(dataset: Path, tmp_path: Path) -> None:
-    quick = ["metric.ceiling_seconds=0", "metric.scaling_seconds=0", "train.epochs=1", "reader.data_loader=threads"]
+    quick = ["metric.ceiling_seconds=0", "metric.scaling_seconds=0", "train.epochs=1"]
     words = [word for word in small_run(tmp_path / "sweep", dataset, *quick) if not word.startswith("ranks=")]
     told: list[object] = []
     swept = dlemu.sweep(words, ranks=[1, 2], on_progress=told.append)
@@ -229,3 +234,13 @@ def test_a_sweep_and_a_search(dataset: Path, tmp_path: Path) -> None:
     sized = dlemu.size(words, most=1, trial_seconds=8, cached=True)
     assert sized.complete
     assert dlemu.load_result(tmp_path / "size") == sized
+
+
+def test_a_name_that_is_no_text_is_refused(tmp_path: Path) -> None:
+    """A result could not state it."""
+    folder = tmp_path / "\udce4"
+    folder.mkdir()
+    with pytest.raises(dlemu.UserError, match="no text in utf-8"):
+        dlemu.probe(folder)
+    with pytest.raises(dlemu.UserError, match="no text in utf-8"):
+        dlemu.train(workload="unet3d", dataset={"data_folder": str(folder)})

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import importlib
+import json
 import re
 import time
-from dataclasses import fields
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import pytest
 
 from datagen.registry import names
 from dlemu.config.schema import Checkpoint
-from dlemu.emulator.steplog import STEP_COLUMNS
-from dlemu.results.folder import write_run
-from dlemu.results.run import make_run
-from dlemu.results.summary import SCHEMA_VERSION, Metrics
+from dlemu.config.sections import tree
+from dlemu.jobs.training.result import make_run
+from dlemu.jobs.training.steplog import STEP_COLUMNS
+from dlemu.jobs.training.summary import Metrics
+from dlemu.results.measured import write_run
+from dlemu.results.parts import SCHEMA_VERSION
 from dlemu.telemetry import Scope, Task, start_recorder
 from tests.runs import make_job, make_log
 
@@ -29,25 +33,67 @@ def in_code(text: str) -> set[str]:
     return {part for code in re.findall(r"`([^`]+)`", text) for part in re.split(r"[^A-Za-z0-9_]+", code)}
 
 
-def test_the_schema_of_the_summary_stands_in_its_document(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def documentation(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The module that makes pages; scripts/ is no package of the product."""
     monkeypatch.syspath_prepend(DOCS.parent / "scripts")
+    return importlib.import_module("documentation.__main__")
+
+
+def test_pages_that_are_made_are_up_to_date(documentation: Any) -> None:
+    for name in (*documentation.PAGES, *documentation.PARTS):
+        assert (DOCS / name).read_text() == documentation.made(name), f"{name}: scripts/docs makes it anew"
+
+
+def test_the_schema_of_results_stands_in_its_documents() -> None:
     page = (DOCS / "results.md").read_text()
-    assert page == importlib.import_module("documentation.__main__").written(page), "scripts/docs makes it anew"
     assert f"schema_version {SCHEMA_VERSION}" in page
     described = page.split("made by scripts/docs")[1]
     assert "| `au_percent` |" in described
     assert "| `cpu_limit` |" in described, "types within types are described as well"
-
-
-def test_what_a_run_of_checkpoints_leaves_stands_in_its_document(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(DOCS.parent / "scripts")
     page = (DOCS / "checkpoints.md").read_text()
-    made = importlib.import_module("documentation.__main__").written_checkpoints(page)
-    assert page == made, "scripts/docs makes it anew"
     known = {field.name for field in fields(Checkpoint)}
     named = set(re.findall(r"checkpoint\.(\w+)=", page))
     assert named <= known, named - known
     assert {"odirect", "writers", "keep_last", "content", "verify", "reshard", "read_as", "asynchronous"} <= named
+    assert "| `au_sustained_percent` | AU, sustained | % | higher |" in (DOCS / "metrics.md").read_text()
+
+
+def test_every_setting_stands_in_the_reference() -> None:
+    page = (DOCS / "settings.md").read_text()
+    rows = [row.split(" | ") for row in page.splitlines() if row.startswith("| `")]
+    assert {row[0].strip("| `") for row in rows} >= set(keys_below("", tree()))
+    assert not [row[0] for row in rows if not row[-1].strip("| ")], "no setting without a meaning"
+
+
+MOST_WORDS, MOST_README_WORDS = 40_000, 1_200
+"""Written by hand on all pages of docs/, and in the README; what is made or is code does not count."""
+
+
+def test_no_more_is_written_by_hand_than_somebody_reads(documentation: Any) -> None:
+    pages = {str(path.relative_to(DOCS)): path for path in DOCS.rglob("*.md")}
+    counts = {name: len(documentation.by_hand(name).split()) for name in pages}
+    assert sum(counts.values()) <= MOST_WORDS, counts
+    assert len((DOCS.parent / "README.md").read_text().split()) <= MOST_README_WORDS
+
+
+MOST_COLUMNS = 100
+
+
+def test_lines_wrap_in_the_source(documentation: Any) -> None:
+    """Tables, fenced code and links that are longer by themselves can't."""
+    for name in (path.relative_to(DOCS) for path in DOCS.rglob("*.md")):
+        for line in documentation.by_hand(str(name)).splitlines():
+            free = re.sub(r"\]\([^)]*\)", "]", line)
+            assert len(free) <= MOST_COLUMNS or line.startswith(("|", "    ")), f"{name}: {line}"
+
+
+def keys_below(where: str, section: Any) -> Iterator[str]:
+    for name, hint in get_type_hints(section).items():
+        if is_dataclass(hint) and not hasattr(hint, "from_value"):
+            yield from keys_below(f"{where}{name}.", hint)
+        else:
+            yield f"{where}{name}"
 
 
 def test_every_column_of_the_step_log_is_documented() -> None:
@@ -56,13 +102,16 @@ def test_every_column_of_the_step_log_is_documented() -> None:
     assert rows == list(STEP_COLUMNS)
 
 
-FIGURES = ("figures", "series_figures", "compare_figures", "probe_figures", "prediction_figures", "pack_figures")
+FIGURES = (
+    *("jobs.training", "jobs.training.prediction", "jobs.probe", "jobs.pack", "jobs.checkpoint"),
+    *("studies.series", "studies.compare"),
+)
 
 
 @pytest.mark.parametrize("folder", FIGURES)
 def test_every_figure_of_a_page_is_documented(folder: str) -> None:
     rows = re.findall(r"^\|.*?\| `(\w+)` \|", (DOCS / "report.md").read_text(), flags=re.MULTILINE)
-    assert set(names(f"dlemu.report.{folder}")) - {"figure_base"} <= set(rows)
+    assert set(names(f"dlemu.{folder}.figures")) <= set(rows)
 
 
 def test_every_metric_of_the_probes_is_documented(tmp_path: Path) -> None:
@@ -99,3 +148,33 @@ def test_the_recipe_of_the_results_page_gives_the_headline(tmp_path: Path, monke
     exec(recipe, names)
     assert run.summary.au is not None
     assert names["au_percent"] == pytest.approx(run.summary.au.mean, rel=1e-12)
+
+
+def fault_rows() -> list[list[str]]:
+    """Return the rows of docs/evidence/faults whose last cell is the test."""
+    tables = [json.loads(path.read_text())["tables"][0] for path in (DOCS / "evidence" / "faults").glob("*.json")]
+    return [row for table in tables if table["columns"][-1] == "test" for row in table["rows"]]
+
+
+def test_each_fault_names_a_test_that_there_is() -> None:
+    rows = fault_rows()
+    assert len(rows) > 60
+    for *_, last in rows:
+        tests = re.findall(r"`(tests/[\w/]+/test_\w+\.py)`", last)
+        assert tests or "`scripts/fuzz" in last, last
+        assert all((DOCS.parent / test).is_file() for test in tests), last
+
+
+def test_tests_that_documents_name_are_there() -> None:
+    pages = [*DOCS.rglob("*.md"), *(DOCS.parent / name for name in ("README.md", "CONTRIBUTING.md"))]
+    named = {test for page in pages for test in re.findall(r"`(tests/[\w/.]+)`", page.read_text())}
+    assert len(named) > 50
+    assert [test for test in sorted(named) if not (DOCS.parent / test).exists()] == []
+
+
+def test_the_rooms_of_mutants_lie_where_code_and_tests_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A room whose code or tests have moved has no mutants, or none that are found."""
+    monkeypatch.syspath_prepend(DOCS.parent / "scripts")
+    for name, room in importlib.import_module("mutation.rooms").ROOMS.items():
+        for path in (*room.code, *(test.partition("::")[0] for test in (*room.tests, *room.without_tests))):
+            assert list(DOCS.parent.glob(path)), f"{name}: {path}"

@@ -20,7 +20,9 @@ from datagen.storage.storage_base import open_storage, read_whole, storage_spec
 from dlemu.metrics.verdict import COMPLETED
 
 PAGE = Path(__file__).parent.parent / "docs" / "extending.md"
-LOADER, READING_LOADER, FORMAT, STORAGE = re.findall(r"```python\n(.*?)```", PAGE.read_text(), flags=re.DOTALL)
+LOADER, READING_LOADER, FORMAT, STORAGE, SETTINGS = re.findall(
+    r"```python\n(.*?)```", PAGE.read_text(), flags=re.DOTALL
+)
 READER = """
 from datagen.errors import UserError
 from mine.raw import Format as Raw

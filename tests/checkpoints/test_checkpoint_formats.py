@@ -13,10 +13,11 @@ import numpy as np
 import pytest
 
 from datagen.registry import find, names
-from dlemu.checkpoints.checkpoint_plan import FORMATS, CheckpointPlan, plan_checkpoint
+from dlemu.checkpoints.checkpoint_plan import FORMATS, CheckpointFormat, CheckpointPlan, plan_checkpoint
+from dlemu.checkpoints.file_layout import FileLayout
 from dlemu.checkpoints.formats import _torch_zip
 from dlemu.checkpoints.formats._pickled import pickled
-from dlemu.checkpoints.formats.checkpoint_format_base import CheckpointFormat, FileLayout, OneFileAShard
+from dlemu.checkpoints.formats.checkpoint_format_base import OneFileAShard
 from dlemu.checkpoints.shards import Shard, Tensor
 from dlemu.config.model import Model
 from dlemu.config.schema import Checkpoint

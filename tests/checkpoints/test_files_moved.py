@@ -17,7 +17,7 @@ from datagen.errors import SpaceError, UserError
 from datagen.storage import memory, posix
 from datagen.storage.storage_base import FOLDERS, StorageBase, StorageSpec, open_storage
 from dlemu.checkpoints.file_content import FileNumber, content_of
-from dlemu.checkpoints.formats.checkpoint_format_base import FileLayout
+from dlemu.checkpoints.file_layout import FileLayout
 from dlemu.checkpoints.io_rows import IO_COLUMNS, FileNotes, IoLog, read_logs
 from dlemu.checkpoints.piece_ring import RING_BYTES, PieceRing, make_buffers
 from dlemu.checkpoints.read_files import CheckpointReader, FileToRead, manner_of
@@ -181,6 +181,20 @@ def test_two_checkpoints_share_no_bytes_but_where_they_are_to_be_the_same() -> N
         assert storage.files[f"{content}1/1.pt"] == storage.files[f"{content}2/1.pt"]
 
 
+def test_pieces_of_a_file_are_pieces_of_the_whole() -> None:
+    """Wherever they are cut: in the format's own bytes, too."""
+    content = files("a")[2].content
+    whole = np.empty(content.layout.size_bytes, np.uint8)
+    content.fill(whole, 0)
+    assert whole.tobytes().startswith(HEAD)
+    assert whole.tobytes().endswith(TAIL)
+    for begin in range(len(whole)):
+        for end in range(begin + 1, len(whole) + 1):
+            piece = np.empty(end - begin, np.uint8)
+            content.fill(piece, begin)
+            assert piece.tobytes() == whole[begin:end].tobytes(), (begin, end)
+
+
 @pytest.mark.parametrize(("dtype", "kind"), [("fp32", np.float32), ("fp16", np.float16)])
 def test_tensors_that_are_not_drawn_are_ones_of_their_own_kind(dtype: Datatype, kind: type[np.floating[Any]]) -> None:
     tensor = Tensor("t", (5000,), dtype)
@@ -294,11 +308,14 @@ def test_a_checkpoint_that_is_half_removed_is_no_whole_one(tmp_path: Path) -> No
 def test_rows_outlive_the_rank_that_wrote_them(tmp_path: Path) -> None:
     log = IoLog(3, str(tmp_path))
     log.add(rank=3, phase=1, checkpoint=2, bytes=77)
+    notes = FileNotes()
+    notes.add(10, 20, 77)
+    log.note_progress(1, 2, [notes])
     log.close()
     with open(tmp_path / "checkpoint_00003.rows", "ab") as out:
         out.write(b"half a row")
     rows, progress = read_logs(str(tmp_path))
     assert rows.dtype.names == tuple(IO_COLUMNS)
     assert rows[["rank", "checkpoint", "bytes"]].tolist() == [(3, 2, 77)]
-    assert not len(progress)
+    assert progress.tolist() == [(3, 1, 2, 20, 77)]
     assert FOLDERS.direct_writes is False

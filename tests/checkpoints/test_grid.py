@@ -11,6 +11,7 @@ from datagen.errors import UserError
 from dlemu.checkpoints.checkpoint_plan import plan_checkpoint
 from dlemu.checkpoints.checkpoint_size import checkpoint_size
 from dlemu.checkpoints.grid import Grid, Place, grid_of
+from dlemu.checkpoints.shards import parameters
 from dlemu.config import load
 from dlemu.config.schema import Checkpoint
 from tests.checkpoints.models import transformer
@@ -18,6 +19,7 @@ from tests.checkpoints.models import transformer
 REFUSED: list[tuple[dict[str, Any], dict[str, Any], int, str]] = [
     ({"pipeline": 2, "zero_stage": 3}, {}, 2, "ZeRO 3 cuts every layer over all ranks"),
     ({"data": 4}, {}, 4, r"model.parallelism.data is 4 with checkpoint.mode=default"),
+    ({"data": 1}, {}, 4, r"model.parallelism.data is 1 with checkpoint.mode=default"),
     ({}, {"mode": "subset"}, 4, "model.parallelism.data is not set"),
     ({"tensor": 4}, {}, 6, r"ranks: 6, no multiple of the 4 ranks.*wanted 4 or another multiple"),
     ({"tensor": 4}, {}, 2, r"no multiple of the 4 ranks.*wanted 4"),
@@ -93,3 +95,13 @@ def test_the_size_of_a_checkpoint_tells_its_largest_and_its_smallest_rank() -> N
     assert size.model_gb + size.optimizer_gb == pytest.approx(size.total_gb)
     assert (size.ranks, size.job_ranks, size.pipeline) == (2, 2, 2)
     assert size.files == len(plan.shards(0)) + len(plan.shards(1))
+
+
+def test_the_size_of_a_checkpoint_names_the_model_and_how_ranks_share_it() -> None:
+    workload = load(["workload=llama3_8b"])
+    model = transformer(layers=3, tensor=2, pipeline=3, zero_stage=1, num_experts=4, expert=2)
+    settings = Checkpoint(job_ranks=24)
+    size = checkpoint_size("tiny", replace(workload, model=model, checkpoint=settings, ranks=12))
+    assert (size.workload, size.parameters) == ("tiny", parameters(model))
+    assert (size.ranks, size.job_ranks, size.tensor, size.pipeline) == (12, 24, 2, 3)
+    assert (size.data, size.expert, size.zero_stage) == (4, 2, 1)

@@ -13,7 +13,8 @@ import pytest
 from datagen.errors import SpaceError, UserError
 from datagen.storage import memory, posix
 from datagen.storage.storage_base import StorageBase
-from dlemu.checkpoints.save import SavedCheckpoint, TrainingSaver
+from dlemu.checkpoints.save import TrainingSaver
+from dlemu.checkpoints.saved import SavedCheckpoint
 from dlemu.comm import Comm
 from dlemu.comm.clock import FakeClock
 from dlemu.config.model import Parallelism, Transformer

@@ -10,7 +10,7 @@ import pytest
 from datagen.errors import DlemuError, UserError
 from dlemu.cli import guarded
 from dlemu.comm import Failure, Interrupted
-from dlemu.run.ranks import RunFailedError
+from dlemu.runner.ranks import RunFailedError
 
 CRASHED = Failure(rank=1, kind="KeyError", message="rank 1: KeyError", status=3, at_ns=0, traceback="Traceback ...")
 

@@ -8,17 +8,22 @@ from pathlib import Path
 import pytest
 
 from datagen.errors import UserError
-from dlemu.cli import first_run
-from dlemu.cli.first_run import advise, allow, with_words
+from dlemu.cli.first_run import allow
 from dlemu.config import load
+from dlemu.jobs.training import advice
+from dlemu.jobs.training.advice import with_words
+from dlemu.runner.job import NoVerdictError
 
 TYPED = ["mpirun", "-np", "18", "dlemu", "train", "workload=unet3d"]
 
 
 @pytest.fixture(autouse=True)
 def typed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(first_run, "typed_command", lambda: TYPED)
     monkeypatch.chdir(tmp_path)
+
+
+def advise(overrides: list[str], ranks: int, files_there: int) -> str:
+    return advice.advise(NoVerdictError("", load(overrides), ranks, files_there, 0), TYPED, overrides, None)
 
 
 def commands(text: str) -> list[list[str]]:
@@ -27,11 +32,11 @@ def commands(text: str) -> list[list[str]]:
 
 def test_the_first_command_tries_it_and_the_second_takes_it_whole() -> None:
     overrides = ["workload=unet3d"]
-    small, full = commands(advise(load(overrides), 18, 0, overrides, None))
+    small, full = commands(advise(overrides, 18, 0))
     assert small[:6] == full[:6] == TYPED
     assert {"scale=laptop", "--make", "dataset.data_folder=data/unet3d-laptop"} <= set(small)
     assert full[6:8] == ["--make", "--yes"]
-    text = advise(load(overrides), 18, 0, overrides, None)
+    text = advise(overrides, 18, 0)
     assert "20 take 2,520" in text
     assert "369.4 GB" in text
     assert "1.4 GB" in text
@@ -39,14 +44,14 @@ def test_the_first_command_tries_it_and_the_second_takes_it_whole() -> None:
 
 def test_words_that_can_not_stay_are_replaced() -> None:
     overrides = ["workload=unet3d", "dataset.num_files_train=168", "scale=laptop"]
-    (only,) = commands(advise(load(overrides), 18, 168, overrides, None))
+    (only,) = commands(advise(overrides, 18, 168))
     assert {"dataset.num_files_train=2520", "dataset.data_folder=data/unet3d-2520"} <= set(only)
     assert with_words(["dlemu", "train", "++a.b=1", "--make"], ["--make", "a.b=2"]) == "dlemu train --make a.b=2"
 
 
 def test_a_count_of_the_users_own_stays_where_it_can_be_judged() -> None:
     overrides = ["workload=unet3d", "dataset.num_files_train=100"]
-    text = advise(load(overrides), 4, 0, overrides, None)
+    text = advise(overrides, 4, 0)
     small, full = commands(text)
     assert not [word for word in (*small, *full) if word.startswith("dataset.num_files_train")]
     assert "At full size (100 files, 14.7 GB" in text
@@ -55,7 +60,7 @@ def test_a_count_of_the_users_own_stays_where_it_can_be_judged() -> None:
 
 def test_a_set_that_is_large_enough_is_to_be_used() -> None:
     overrides = ["workload=unet3d"]
-    (only,) = commands(advise(load(overrides), 18, 3500, overrides, None))
+    (only,) = commands(advise(overrides, 18, 3500))
     assert only == [*TYPED, "dataset.num_files_train=3500"]
 
 

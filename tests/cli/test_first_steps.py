@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,8 @@ def ended(words: list[str], monkeypatch: pytest.MonkeyPatch) -> object:
         (["help", "trian"], "did you mean train?"),
         (["run"], "there is no command 'run': known are train,"),
         (["train", "--ranks", "4"], "settings are given as KEY=VALUE, without dashes: ranks=..."),
+        (["train", "workload=unet3d", "dataset.format=.jpg"], "dataset.format is '.jpg': did you mean jpeg?"),
+        (["train", "workload=unet3d", "dataset.format=JPG"], "dataset.format is 'JPG': did you mean jpeg?"),
         (["train", "--timeout-seconds=4"], "without dashes: timeout_seconds=..."),
         (["train", "unet3d"], "'unet3d' is no setting: did you mean workload=unet3d? wanted KEY=VALUE"),
         (["train", "help"], "'help' is no setting: wanted KEY=VALUE, as in workload=unet3d or ranks=4"),
@@ -37,11 +40,88 @@ def test_a_typo_gets_the_word_that_was_meant(
     assert said in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("words", [["--ranks", "4"], ["--dataset.format=npz"], ["--batch-size", "4"]])
+def test_a_setting_typed_as_an_option_gets_one_line(
+    words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """No option of another meaning is proposed: `--make` is near `--ranks`."""
+    assert ended(["train", *words], monkeypatch) == 2
+    key = words[0].strip("-").partition("=")[0].replace("-", "_")
+    assert capsys.readouterr().err == f"dlemu: settings are given as KEY=VALUE, without dashes: {key}=...\n"
+
+
+def test_an_option_with_a_typo_is_no_setting(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert ended(["train", "--mak"], monkeypatch) == 2
+    said = capsys.readouterr().err
+    assert "--make" in said
+    assert "KEY=VALUE, without" not in said
+
+
+@pytest.mark.parametrize("place", ["file", "file/below"])
+@pytest.mark.parametrize("made", [[], ["--make"]])
+@pytest.mark.parametrize("command", ["train", "size", "predict", "probe", "datagen"])
+def test_a_file_in_place_of_a_dataset_is_named_as_one(
+    command: str,
+    made: list[str],
+    place: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """No command is proposed that would make a dataset in it."""
+    (tmp_path / "file").touch()
+    monkeypatch.chdir(tmp_path)
+    words = [command, "workload=unet3d", f"dataset.data_folder={tmp_path / place}", "accelerator=h100"]
+    assert ended([*words, *(made if command not in ("probe", "datagen") else [])], monkeypatch) == 2
+    said = capsys.readouterr().err
+    assert f"{tmp_path / place} is no folder but a file, or lies below one: set dataset.data_folder to a folder" in said
+    assert "--make" not in said
+
+
 def test_an_option_of_a_command_without_settings_is_no_setting(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert ended(["report", "--size", "x"], monkeypatch) == 2
     assert "KEY=VALUE" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["train", "workload=unet3d", "dataset.data_folder=\udce4"],
+        ["datagen", "workload=unet3d", "dataset.data_folder=\udce4"],
+        ["checkpoint", "workload=llama3_8b", "scale=laptop", "output.folder=\udce4"],
+        ["probe", "\udce4"],
+        ["pack", "source=\udce4", "target=x"],
+        ["sweep", "workload=unet3d", "dataset.data_folder=\udce4,b"],
+        ["reproduce", "colfax", "drives=\udce4"],
+        ["compare", "a", "\udce4"],
+        ["report", "\udce4"],
+        ["audit", "\udce4"],
+    ],
+)
+def test_a_name_that_is_no_text_is_refused(
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As results could not name it: no run is lost to that at its end, and nothing is made."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "\udce4").mkdir()
+    assert ended(words, monkeypatch) == 2
+    said = capsys.readouterr().err
+    assert "has bytes that are no text in utf-8, and results could not name it: rename it" in said
+    assert len(said.splitlines()) == 1
+    assert [os.listdir(tmp_path), os.listdir(tmp_path / "\udce4")] == [["\udce4"], []]
+
+
+def test_what_cannot_be_decoded_keeps_its_secret(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert ended(["train", "storage.storage_options.secret=keepthistoyourself\udce4"], monkeypatch) == 2
+    said = capsys.readouterr().err
+    assert "has bytes that are no text" in said
+    assert "keepthis" not in said
 
 
 @pytest.mark.parametrize(("words", "begin"), [(["help"], "Usage: dlemu ["), (["help", "size"], "Usage: dlemu size ")])
@@ -88,10 +168,10 @@ def test_checkpoints_of_no_model_are_refused_with_what_to_type(
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["datagen", "workload=unet3d", "dataset.data_folder={file}"], "is no folder: set dataset.data_folder"),
+        (["datagen", "workload=unet3d", "dataset.data_folder={file}"], "is no folder but a file, or lies below one"),
         (
             ["datagen", "verify", "workload=unet3d", "dataset.data_folder={file}"],
-            "is no folder: set dataset.data_folder",
+            "is no folder but a file, or lies below one",
         ),
         (["pack", "verify", "target={file}"], "is no folder: set target"),
         (["checkpoint", "workload=llama3_8b", "model.num_layers=100000"], "model.num_layers is 100000: wanted 1 to"),

@@ -20,10 +20,9 @@ from datagen.spec import DatasetSpec
 from datagen.storage.storage_base import FOLDERS, open_storage
 from dlemu.checkpoints.stored import NOTE
 from dlemu.cli import main
-from dlemu.results.checkpoint_folder import write_checkpoint_run, write_checkpoint_summary
-from dlemu.results.checkpoint_run import CheckpointRun
-from dlemu.results.folder import write_run
-from dlemu.results.run import make_run
+from dlemu.jobs.checkpoint.result import CheckpointRun
+from dlemu.jobs.training.result import make_run
+from dlemu.results.measured import write_measured, write_run, write_summary
 from tests.mlperf import foreign_runs
 from tests.mlperf.checkpoint_leaves import make_result
 from tests.results.handmade import CHECKPOINT_RUNS
@@ -158,8 +157,8 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (place / "old" / "facts.json").unlink()
         made = CHECKPOINT_RUNS["checkpoints_watched"]()
         saves = CheckpointRun(str(place / "saves"), made.facts, made.rows, made.progress, made.telemetry)
-        write_checkpoint_run(saves)
-        write_checkpoint_summary(saves)
+        write_measured(saves)
+        write_summary(saves)
         write_answers(place)
         spec = DatasetSpec(data_folder="data", format="npz", num_files_train=4)
         prepare(spec)

@@ -7,11 +7,12 @@ import sys
 import threading
 import time
 from types import FrameType
+from typing import Any
 
 import pytest
 
 from dlemu.comm import Interrupted
-from dlemu.comm.process_control import after_fork_in_child, flush_output, interrupt_once
+from dlemu.comm.process_control import after_fork_in_child, flush_output, interrupt_once, start_thread
 
 
 def test_an_interruption_is_raised_once() -> None:
@@ -132,3 +133,47 @@ def test_output_is_waited_for_until_it_is_read() -> None:
         for descriptor in (reader, writer, kept):
             os.close(descriptor)
     assert took[0] < left
+
+
+@pytest.mark.timeout(60)
+def test_the_end_of_a_worker_harms_no_thread_that_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its error, PyTorch's, strikes at each instruction of `start_thread` in turn: what was started runs."""
+    lost: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", lost.append)
+    threads: list[tuple[threading.Thread, threading.Event]] = []
+
+    def watch(number: int, frame: FrameType | None) -> None:
+        raise RuntimeError("a worker died")
+
+    def is_struck(instruction: int) -> bool:
+        passed, ran = 0, threading.Event()
+
+        def trace(frame: FrameType, event: str, argument: object) -> Any:
+            nonlocal passed
+            frame.f_trace_opcodes = True
+            passed += event == "opcode"
+            if passed == instruction and event == "opcode":
+                signal.raise_signal(signal.SIGCHLD)
+            return trace
+
+        threads.append((threading.Thread(target=ran.set), ran))
+        outer = sys.gettrace()
+        sys.settrace(trace)
+        try:
+            start_thread(threads[-1][0])
+        except RuntimeError:
+            return True
+        finally:
+            sys.settrace(outer)
+        return False
+
+    before = signal.signal(signal.SIGCHLD, watch)
+    try:
+        while is_struck(len(threads) + 1):
+            assert signal.getsignal(signal.SIGCHLD) is watch
+    finally:
+        signal.signal(signal.SIGCHLD, before)
+    assert len(threads) > 50, "the last one had fewer instructions"
+    assert all(ran.wait(5) for thread, ran in threads if thread.ident is not None)
+    assert threads[-1][1].is_set()
+    assert lost == []

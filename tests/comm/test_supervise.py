@@ -17,11 +17,17 @@ GRACE_SECONDS = 10.0
 class Run:
     """Ranks as processes 100, 101, ...; `sent` are the signals that they got, by time in seconds."""
 
-    def __init__(self, ranks: int, timeout_seconds: float = math.inf, grace_seconds: float = GRACE_SECONDS) -> None:
-        self.ending = Ending(grace_seconds, timeout_seconds)
+    def __init__(
+        self,
+        ranks: int,
+        timeout_seconds: float = math.inf,
+        grace_seconds: float = GRACE_SECONDS,
+        most_seconds: float = math.inf,
+    ) -> None:
+        self.now_ns = 1_000 * SECOND_NS
+        self.ending = Ending(grace_seconds, timeout_seconds, most_seconds, self.now_ns)
         self.there = True
         self.sent: list[tuple[float, int, int]] = []
-        self.now_ns = 1_000 * SECOND_NS
         for rank in range(ranks):
             self.ending.started(100 + rank, rank)
 
@@ -307,3 +313,25 @@ def test_time_is_asked_for_only_while_something_is_to_be_done() -> None:
     run.ending.continued(101)
     run.end(1, 0)
     assert [end.rank for end in run.ends] == [0, 1]
+
+
+def test_ranks_that_still_run_after_their_time_have_failed_whatever_they_say_of_their_end() -> None:
+    run = Run(3, most_seconds=60.0)
+    run.wait(10)
+    run.end(2, 0)
+    run.wait(49)
+    assert run.sent == []
+    run.wait(1 + GRACE_SECONDS / 5)
+    assert run.sent == [(62.0, 0, signal.SIGTERM), (62.0, 1, signal.SIGTERM)]
+    run.fail(0, kind="Interrupted", status=143)
+    run.end(1, -signal.SIGTERM)
+    late, also, whole = run.ends
+    assert late.failure is not None
+    assert also.failure is not None
+    assert [late.failure.kind, also.failure.kind, whole.failure] == ["Late", "Late", None]
+    assert (
+        late.failure.message
+        == "rank 0 (process 100) did not end within 60 s: look at the storage (`dmesg`, mount state), and at what else "
+        "this host does (`top`)"
+    )
+    assert first_failure(run.ends) == late.failure

@@ -89,7 +89,7 @@ def test_settings_of_another_loader_are_noted() -> None:
 
 
 def test_what_shapes_streams_has_no_effect_on_loaders_that_pick_samples() -> None:
-    picking = golden("tensorflow", "reader.data_loader=pytorch")
+    picking = golden("tensorflow", "reader.data_loader=pytorch", "reader.engine=fast")
     noted = {note.split(" ", 1)[0] for note in picking.notes}
     assert "reader.computation_threads" in noted
     assert picking.reader.computation_threads == 1
@@ -102,6 +102,9 @@ def test_what_shapes_streams_has_no_effect_on_loaders_that_pick_samples() -> Non
 def test_the_transfer_size_has_no_effect_where_a_library_reads() -> None:
     for overrides, has_effect in (
         (["reader.engine=library", "reader.data_loader=pytorch"], False),
+        (["reader.data_loader=pytorch"], False),
+        (["reader.engine=fast", "reader.data_loader=pytorch"], True),
+        (["reader.odirect=true", "reader.data_loader=pytorch"], True),
         (["reader.engine=library"], True),  # of TensorFlow's own reader
         (["reader.data_loader=dali"], False),
     ):

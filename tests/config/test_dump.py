@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 
 from datagen.errors import UserError
 from datagen.spec import DatasetSpec, Hdf5, ParquetColumn, ParquetSpec
-from dlemu.config import completed, datagen_command, load, to_yaml
+from dlemu.config import completed, datagen_command, explained, load, to_yaml
 from dlemu.config.overrides import override, parse
 from dlemu.config.schema import Accelerator, Model, Reader, Train, Workload
+from dlemu.config.sections import sections, tree
 from dlemu.config.validate import check
 from tests.config.test_duration import durations
 
@@ -82,12 +83,14 @@ def is_possible(workload: Workload) -> bool:
     return not workload.dataset.data_folder.startswith("~")
 
 
-@settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None, max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(workload=WORKLOADS)
 def test_yaml_reads_back_as_the_same_workload(workload: Workload, tmp_path: Path) -> None:
     assume(is_possible(workload))
     saved = tmp_path / "config.yaml"
     saved.write_text(to_yaml(workload), encoding="utf-8")
+    assert load([f"workload={saved}"]) == workload
+    saved.write_text(explained(workload), encoding="utf-8")
     assert load([f"workload={saved}"]) == workload
 
 
@@ -109,8 +112,20 @@ def test_what_was_loaded_reads_back_as_the_same(overrides: list[str], tmp_path: 
 
 def test_yaml_is_complete() -> None:
     text = to_yaml(Workload())
-    assert all(f"\n{key}:" in f"\n{text}" for key in Workload.__dataclass_fields__)
+    assert all(f"\n{key}:" in f"\n{text}" for key in tree().__dataclass_fields__.keys() - sections())
     assert "multiprocessing_context: fork" in text
+
+
+def test_every_setting_is_explained_above_itself() -> None:
+    lines = explained(load(["workload=unet3d"])).split("\n")
+    tables = lines.index("accelerators:")
+    keys = [number for number, line in enumerate(lines[:tables]) if line and not line.lstrip().startswith("#")]
+    assert len(keys) > 100
+    assert not [lines[number] for number in keys if not lines[number - 1].lstrip().startswith("# ")]
+    assert (
+        "  # Niceness of the workers, so that a trainer never waits long for a core (0 to 19).\n  nice: 10"
+        in "\n".join(lines)
+    )
 
 
 @settings(deadline=None, max_examples=300)

@@ -18,8 +18,14 @@ SECONDS = st.floats(0, 1e6, allow_subnormal=False)
 
 def durations() -> st.SearchStrategy[Duration]:
     def of_type(kind: Any) -> st.SearchStrategy[Duration]:
+        if kind == "empirical":
+            return st.lists(SECONDS, min_size=2, max_size=40).map(sorted).flatmap(measured)
         numbers = st.fixed_dictionaries(dict.fromkeys(PARAMETERS[kind], SECONDS))
-        return numbers.map(lambda given: Duration(type=kind, **given))
+        return numbers.map(lambda given: Duration(**{"type": kind, **given}))
+
+    def measured(quantiles: list[float]) -> st.SearchStrategy[Duration]:
+        means = st.floats(quantiles[0], quantiles[-1], allow_subnormal=False)
+        return means.map(lambda mean: Duration(type="empirical", seconds=tuple(quantiles), mean=mean))
 
     return st.sampled_from(sorted(PARAMETERS)).flatmap(of_type).filter(lambda one: not one.problems("t"))
 
@@ -40,6 +46,10 @@ def test_a_written_duration_reads_back(duration: Duration) -> None:
         ({"type": "normal", "mean": 1, "stdev": 0}, Duration(type="normal", mean=1)),
         ({"type": "uniform", "min": 1, "max": 2}, Duration(type="uniform", min=1, max=2)),
         ({"type": "exponential", "scale": 1}, Duration(type="exponential", scale=1)),
+        (
+            {"type": "empirical", "seconds": [1, 2, 4], "mean": 2},
+            Duration(type="empirical", seconds=(1, 2, 4), mean=2),
+        ),
     ],
 )
 def test_the_grammar(value: object, wanted: Duration) -> None:
@@ -59,12 +69,18 @@ def test_the_grammar(value: object, wanted: Duration) -> None:
         ({"stdev": 1}, "t.mean is missing: normal needs mean and stdev"),
         ({"mean": 1, "stdev": -1}, "t.stdev is -1.0"),
         ({"mean": "x"}, "t.mean is 'x' (str)"),
-        ({"type": "gama"}, "t.type is 'gama': wanted one of fixed, normal, uniform, gamma, exponential, poisson"),
+        ({"type": "gama"}, "t.type is 'gama': wanted one of fixed, normal, uniform, gamma, exponential, poisson, emp"),
         ({"type": []}, "t.type is []"),
         ({"type": "gamma", "shape": 1}, "t.scale is missing: gamma needs shape and scale"),
         ({"type": "gamma", "shape": 1, "scale": 1, "mean": 1}, "unknown key t.mean: gamma takes shape and scale"),
         ({"mean": 1, "sdev": 1}, "unknown key t.sdev"),
         ({"type": "uniform", "min": 2, "max": 1}, "t.min is 2.0 and max 1.0"),
+        ({"type": "empirical", "seconds": 1, "mean": 1}, "t.seconds is 1: wanted a list of quantiles"),
+        ({"type": "empirical", "seconds": [1, "x"], "mean": 1}, "t.seconds is [1, 'x']: wanted a list of quantiles"),
+        ({"type": "empirical", "seconds": [1], "mean": 1}, "t.seconds has 1 values: wanted 2 to"),
+        ({"type": "empirical", "seconds": [2, 1], "mean": 1}, "t.seconds is not ascending"),
+        ({"type": "empirical", "seconds": [1, 2], "mean": 3}, "t.mean is 3, beyond all of t.seconds"),
+        ({"type": "empirical", "seconds": [1, 2]}, "t.mean is missing: empirical needs seconds and mean"),
     ],
 )
 def test_what_the_grammar_refuses(value: object, said: str) -> None:
@@ -92,6 +108,7 @@ def test_drawn_seconds_are_a_sane_array(duration: Duration, count: int) -> None:
         Duration(type="gamma", shape=2, scale=3),
         Duration(type="exponential", scale=2),
         Duration(type="poisson", lam=4),
+        Duration(type="empirical", seconds=(1, 1, 1, 1, 50), mean=1.3),
     ],
 )
 def test_the_mean_of_many_draws_is_the_mean(duration: Duration) -> None:

@@ -322,7 +322,7 @@ VALUES = st.one_of(
 )
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=40)
 @given(st.lists(st.tuples(st.sampled_from(KEYS), VALUES), max_size=3))
 def test_no_words_end_in_a_traceback(words: list[tuple[str, str]]) -> None:
     with contextlib.suppress(UserError):

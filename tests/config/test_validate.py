@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import sys
+from collections.abc import Iterator
+from dataclasses import is_dataclass, replace
+from typing import Any, get_type_hints
 
 import pytest
 
 from datagen.errors import UserError
+from datagen.ranges import Range, declared, problems
 from dlemu.config import check_data, check_runnable, load
 from dlemu.config.schema import Workload
-from dlemu.config.validate import LIMITS, MINUS_ONE_OR_POSITIVE, check
+from dlemu.config.validate import check
 
 
 @pytest.mark.parametrize(
@@ -78,9 +83,40 @@ def test_the_edges_are_possible(override: str) -> None:
     load([override])
 
 
-def test_every_limit_is_of_a_setting_and_its_default_keeps_it() -> None:
-    assert LIMITS.keys().isdisjoint(MINUS_ONE_OR_POSITIVE)
+def test_the_defaults_are_possible() -> None:
     check(Workload())
+
+
+def ranged(where: tuple[str, ...], section: Any) -> Iterator[tuple[tuple[str, ...], Range]]:
+    for name, parts in declared(section).items():
+        yield from (((*where, name), part) for part in parts if isinstance(part, Range))
+        hint = get_type_hints(section)[name]
+        if is_dataclass(hint):
+            yield from ranged((*where, name), hint)
+
+
+@pytest.mark.parametrize(
+    ("path", "allowed"), [pytest.param(*pair, id=".".join(pair[0])) for pair in ranged((), Workload)]
+)
+def test_a_number_out_of_its_fields_range_is_refused_and_the_ends_are_not(
+    path: tuple[str, ...], allowed: Range
+) -> None:
+    def problem(number: float) -> str:
+        told = [line for line in problems(put(Workload(), path, number)) if line.startswith(f"{'.'.join(path)} is ")]
+        return "".join(told)
+
+    assert (problem(allowed.least), problem(allowed.most)) == ("", "")
+    assert problem(allowed.least - 3) == f"{'.'.join(path)} is {allowed.least - 3}: wanted {allowed.words}"
+    assert math.isinf(allowed.most) or "wanted" in problem(allowed.most * 2)
+
+
+def put(section: Any, path: tuple[str, ...], value: object) -> Any:
+    name, *rest = path
+    return replace(section, **{name: put(getattr(section, name), tuple(rest), value) if rest else value})
+
+
+def test_the_ranges_are_those_of_all_sections() -> None:
+    assert {path[0] for path, _ in ranged((), Workload)} >= {"ranks", "model", "dataset", "reader", "train", "metric"}
 
 
 def test_names_that_are_in_no_table_are_refused() -> None:

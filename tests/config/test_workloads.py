@@ -53,8 +53,9 @@ def test_every_pair_that_is_shipped_is_checked_above() -> None:
     assert shipped - {("default", ""), ("colfax", "")} == {(name, kind) for name, kind, _, _ in PUBLISHED}
 
 
-CHECKPOINTED = [name for name in workload_names() if not load([f"workload={name}"]).workflow.train]
-TRAINED = [name for name in workload_names() if name not in CHECKPOINTED]
+WORKFLOWS = {name: load([f"workload={name}"]).workflow for name in workload_names()}
+TRAINED = [name for name, workflow in WORKFLOWS.items() if workflow.train]
+CHECKPOINTED = [name for name, workflow in WORKFLOWS.items() if workflow.checkpoint and not workflow.train]
 THRESHOLDS = {"cosmoflow": 0.70, "dlrm": 0.70, "retinanet": 0.85}
 
 

@@ -217,6 +217,7 @@ def test_no_call_asks_for_more_than_the_transfer_size(case: Case, storage: str, 
         for transfer_bytes in (1000, 4096, 5001, 1 << 30):
             watched = Watched(held if storage == "memory" else open_storage(spec))
             options = {"decode": decode, "storage": spec, "transfer_bytes": transfer_bytes, "verify": True}
+            options["engine"] = "fast"
             assert dataset.read(dataset.all, watched, **options) == whole
             most = -(-transfer_bytes // watched.alignment) * watched.alignment
             assert max(watched.asked) <= most
@@ -230,7 +231,7 @@ def test_where_no_transfer_size_is_given_it_is_that_of_the_usual_library(case: C
     usual = library_reads(case.format).transfer_bytes
     for transfer_bytes in (0, usual or 1 << 30):
         watched = Watched(open_storage(FOLDERS))
-        dataset.read(dataset.all, watched, transfer_bytes=transfer_bytes)
+        dataset.read(dataset.all, watched, transfer_bytes=transfer_bytes, engine="fast")
         if transfer_bytes == 0:
             default = watched.asked
     assert watched.asked == default
@@ -251,7 +252,9 @@ def test_bytes_read_are_counted(case: Case, tmp_path: Path) -> None:
 @each_case
 def test_crops_are_of_the_sample(case: Case, tmp_path: Path) -> None:
     dataset = Dataset(case, tmp_path)
-    for whole, crop in zip(dataset.read(dataset.all), dataset.read(dataset.all, resize_bytes=1000), strict=True):
+    whole_ones = dataset.read(dataset.all)
+    assert whole_ones
+    for whole, crop in zip(whole_ones, dataset.read(dataset.all, resize_bytes=1000), strict=True):
         assert crop in whole or crop.startswith(whole)
 
 
@@ -272,6 +275,8 @@ def test_what_is_cut_off_is_an_error_and_never_wrong_data(case: Case, tmp_path: 
     for size in places(right):
         Path(dataset.first_file).write_bytes(right[:size])
         assert [finding.path for finding in verify(dataset.spec)] == [dataset.first_file], size
+        if case.format == "raw":  # has no structure: whatever is there is the sample
+            continue
         for decode, samples in truth.items():
             outcomes = dataset.outcomes(samples, decode=decode)
             assert "error" in outcomes, size

@@ -121,7 +121,7 @@ def test_finish_needs_every_file(small: MakeSpec) -> None:
 
 def test_a_folder_that_cant_be_made(small: MakeSpec, tmp_path: Path) -> None:
     (tmp_path / "data").touch()
-    with pytest.raises(UserError, match=r"data is no folder: set dataset\.data_folder"):
+    with pytest.raises(UserError, match=r"data is no folder but a file, or lies below one"):
         prepare(small())
 
 

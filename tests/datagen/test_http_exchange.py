@@ -57,6 +57,24 @@ def until_whole(exchange: Exchange, *, wait: bool) -> None:
         assert exchange.connection.wait_for(select.POLLIN, 60)
 
 
+@pytest.mark.parametrize(
+    ("scheme", "host", "port", "authority"),
+    [
+        ("http", "host", 80, "host"),
+        ("https", "host", 443, "host"),
+        ("http", "host", 443, "host:443"),
+        ("https", "host", 9000, "host:9000"),
+        ("http", "::1", 80, "[::1]"),
+        ("https", "::1", 9000, "[::1]:9000"),
+    ],
+)
+def test_a_server_is_named_with_its_port_unless_that_is_the_schemes(
+    scheme: str, host: str, port: int, authority: str
+) -> None:
+    """As RFC 9110, section 7.2, wants it in Host, which the signature is of."""
+    assert Address(scheme, host, port).authority == authority
+
+
 @some
 @given(places=cuts, wait=st.booleans())
 def test_a_body_lands_where_it_belongs(places: list[int], wait: bool) -> None:
@@ -66,6 +84,7 @@ def test_a_body_lands_where_it_belongs(places: list[int], wait: bool) -> None:
         bring(server, exchange, HEAD + BODY, places, wait=wait)
     assert target == BODY
     assert (exchange.status, exchange.got, exchange.reusable) == (200, len(BODY), True)
+    assert exchange.progress_bytes == len(b"GET" + HEAD + BODY), "by which one that stands still is told"
     assert (exchange.header("etag"), exchange.header("content-length")) == ('"Of-The-Object"', str(len(BODY)))
     assert exchange.header("tag") == exchange.header("x-other") == ""
 

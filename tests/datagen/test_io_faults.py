@@ -21,7 +21,7 @@ from datagen.inspection import inspect
 from datagen.spec import DatasetSpec
 from datagen.storage import posix
 from datagen.storage.storage_base import FOLDERS, StorageSpec
-from datagen.verify import Finding, verify
+from datagen.verify import Damage, verify
 from tests import faulty_storage
 from tests.datagen.conftest import MakeSpec, make
 
@@ -83,7 +83,7 @@ def test_a_dataset_whose_making_failed_anywhere_is_made_whole_by_the_same_comman
 @pytest.mark.parametrize("name", FORMATS)
 @pytest.mark.parametrize("work", [read_all, lambda spec: verify(spec, FAULTY)], ids=["read", "verify"])
 def test_no_fault_of_a_read_passes_for_right_bytes(
-    name: str, work: Callable[[DatasetSpec], list[Finding] | None], small: MakeSpec
+    name: str, work: Callable[[DatasetSpec], list[Damage] | None], small: MakeSpec
 ) -> None:
     spec = make(small(format=name, num_files_train=4, num_files_eval=0, num_samples_per_file=2))
     with faulty_storage.plan() as plan:

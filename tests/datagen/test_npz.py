@@ -244,8 +244,14 @@ def test_a_shape_that_the_bytes_do_not_fill() -> None:
 
 
 def test_an_archive_without_x() -> None:
+    """One sample is the largest array of somebody's own file; several can't be told apart without DLIO's names."""
+    volume, mask = np.arange(300.0), np.zeros(9)
+    found = Format().open(MemorySource(saved(np.savez, mask=mask, volume=volume)), 1).sample(0)
+    assert bytes(found.payload) == volume.tobytes()
     with pytest.raises(DatasetError, match=r"no member x\.npy"):
-        Format().open(MemorySource(saved(np.savez, z=[1])), 1)
+        Format().open(MemorySource(saved(np.savez, z=[1, 2])), 2)
+    with pytest.raises(DatasetError, match=r"no member x\.npy"):
+        Format().open(MemorySource(saved(np.savez)), 1)
 
 
 def test_objects_are_refused() -> None:

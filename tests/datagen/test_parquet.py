@@ -202,7 +202,7 @@ def fetch_of(spec: DatasetSpec, **options: Any) -> FetchSpec:
 
 @pytest.mark.parametrize("storage", ["posix", "direct"])
 def test_a_batch_reads_each_row_group_once_and_only_columns_asked_for(dataset: DatasetSpec, storage: str) -> None:
-    fetch = fetch_of(dataset, storage=storage_named(storage), verify=True)
+    fetch = fetch_of(dataset, engine="fast", storage=storage_named(storage), verify=True)
     result, stretches = fetched(fetch, list(range(30, 130)))  # groups 0, 1 and 2 of file 0, group 0 of file 1
     assert len(stretches) == 2 * 4  # `wide` lies between those that are read
     rows = 40 + 40 + 20 + 40
@@ -258,7 +258,7 @@ def test_what_is_decoded_is_verified(dataset: DatasetSpec, options: dict[str, An
 def test_compressed_columns_are_shipped_as_they_lie(small: MakeSpec, compression: Any, storage: str) -> None:
     packed = small(format="parquet", num_samples_per_file=100, parquet=parquet(), compression=compression)
     spec = make(replace(packed, compressibility=0.5))
-    fetch = fetch_of(spec, storage=storage_named(storage), verify=True)
+    fetch = fetch_of(spec, engine="fast", storage=storage_named(storage), verify=True)
     result, stretches = fetched(fetch, list(range(30, 130)))
     path = layouts(spec)[0].path(0)
     metadata = pq.read_metadata(path)

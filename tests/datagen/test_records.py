@@ -85,7 +85,7 @@ def test_library_ships_the_same_bytes(dataset: Dataset, resize: int) -> None:
 def test_only_records_are_read_and_neighbours_at_once(dataset: Dataset) -> None:
     spec, fetch = dataset(record_length_bytes_stdev=0)
     record_bytes = fetch().max_record_bytes
-    result, _ = fetched(fetch(), [1, 2, 3, 4, 5, 6, 0])  # files of 5: two reads of neighbours, one alone
+    result, _ = fetched(fetch(engine="fast"), [1, 2, 3, 4, 5, 6, 0])  # files of 5: two reads of neighbours, one alone
     assert (result.read_calls, result.app_bytes) == (3, 7 * record_bytes)
     assert result.read_ns > 0
     assert fetch().slot_bytes(7) < 2 * spec.num_samples_per_file * 7 * record_bytes
@@ -104,7 +104,7 @@ def open_files() -> int:
 def test_files_stay_open_between_batches_and_close_in_the_end(dataset: Dataset) -> None:
     _, fetch = dataset()
     before = open_files()
-    fetcher, out = Fetcher(fetch()), memoryview(bytearray(fetch().slot_bytes(6)))
+    fetcher, out = Fetcher(fetch(engine="fast")), memoryview(bytearray(fetch().slot_bytes(6)))
     for _ in range(3):
         fetcher.fetch(range(0, 30, 5), out)
         assert open_files() == before + 6
@@ -120,7 +120,8 @@ def test_more_files_than_may_be_open(dataset: Dataset, monkeypatch: pytest.Monke
     _, fetch = dataset()
     monkeypatch.setattr("datagen.records.MOST_OPEN_FILES", most)
     before = open_files()
-    fetcher, out = Fetcher(fetch(verify=True)), memoryview(bytearray(fetch().slot_bytes(30)))
+    fetcher = Fetcher(fetch(engine="fast", verify=True))
+    out = memoryview(bytearray(fetch().slot_bytes(30)))
     for _ in range(2):
         fetcher.fetch([5 * (i % 6) + i // 6 for i in range(30)], out)
         assert open_files() == before + most
@@ -186,6 +187,7 @@ def test_memory_storage(name: str) -> None:
     fetch = FetchSpec(
         layout=files.train,
         format=name,
+        engine="fast",
         storage=storage_named("memory"),
         transfer_bytes=1 << 20,
         verify=True,

@@ -36,11 +36,21 @@ def test_dotted_name_is_a_module_or_a_class_in_one() -> None:
     assert find("datagen.formats", "datagen.formats.npz.Format", "Other") is Format
 
 
-@pytest.mark.parametrize(
-    "name", ["no_such.module", "datagen.nothing.Here", "datagen.spec.x.y", ".", "...", "datagen..spec", ".spec"]
-)
+@pytest.mark.parametrize("name", ["no_such.module", "datagen.nothing.Here", "datagen.spec.x.y", "datagen..spec"])
 def test_dotted_name_that_leads_nowhere(name: str) -> None:
     with pytest.raises(UserError, match="PYTHONPATH"):
+        find("datagen.formats", name, "Format")
+
+
+@pytest.mark.parametrize("name", [".", "...", ".spec"])
+def test_a_dot_at_an_end_makes_no_dotted_name(name: str) -> None:
+    with pytest.raises(UserError, match=r"datagen\.formats has no"):
+        find("datagen.formats", name, "Format")
+
+
+@pytest.mark.parametrize(("name", "meant"), [(".jpg", "jpeg"), ("JPG", "jpeg"), (".npz", "npz"), ("HDF5", "hdf5")])
+def test_a_suffix_or_capitals_get_the_name_that_was_meant(name: str, meant: str) -> None:
+    with pytest.raises(UserError, match=rf"did you mean {meant}\?"):
         find("datagen.formats", name, "Format")
 
 

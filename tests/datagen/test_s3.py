@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import calendar
+import hashlib
 import importlib.util
+import random
+import socket
 import string
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,10 +24,12 @@ from datagen.fetch import Fetcher, FetchSpec
 from datagen.generate import finish, generate, prepare
 from datagen.inspection import inspect
 from datagen.spec import DatasetSpec
-from datagen.storage import _request_counts, _s3_upload
+from datagen.storage import _http_exchange, _request_counts, _s3_client, _s3_upload
+from datagen.storage._client_files import S3_LIBRARIES
 from datagen.storage._s3_signing import EMPTY_SHA256, Credentials, Keys, Signer, query_text, quoted_path
 from datagen.storage.storage_base import StorageBase, StorageSpec, open_storage, read_whole
-from tests.object_stores import ACCESS_KEY, BUCKET, KEYS, S3, SECRET_KEY, fault, own_server, server_module, storage_of
+from tests.object_server import ObjectServer
+from tests.object_stores import ACCESS_KEY, BUCKET, KEYS, S3, SECRET_KEY, fault, own_server, storage_of
 
 pytestmark = pytest.mark.usefixtures("keys")
 DATA = bytes(range(256)) * 2000
@@ -87,17 +93,50 @@ def test_what_goes_wrong_twice_is_asked_again_and_counted(kind: str, words: dict
         assert counts_of(storage)["in_flight"] == 0
 
 
-@pytest.mark.parametrize("kind", ["error", "drop", "cut", "hang", "drip", "garbage"])
-def test_what_goes_wrong_always_ends_with_what_it_was(kind: str) -> None:
+@pytest.mark.parametrize(
+    ("kind", "reason"),
+    [
+        ("error", "503 SlowDown"),
+        ("drop", "the server closed the connection without an answer"),
+        ("cut", f"the answer ended after {len(DATA) // 2} of {len(DATA)} bytes"),
+        ("hang", r"no answer came in 0\.2 s"),
+        ("drip", r"no more than 64 KiB came in 0\.2 s"),
+        ("garbage", "the answer begins with 'SSH-2.0-OpenSSH_9.2p1', which is no HTTP"),
+    ],
+)
+def test_what_goes_wrong_always_ends_with_what_it_was(kind: str, reason: str) -> None:
     with own_server() as server:
         storage = storage_of(server, options={"timeout_seconds": 0.2, "s3_max_attempts": 2})
         write(storage, "a")
         server.behaviour.fault = first_of(kind, times=99)
         began = time.monotonic()
-        with pytest.raises(DatasetError, match=r"GET s3://bucket/a at http://.* failed 2 times, the last time because"):
+        words = rf"GET s3://bucket/a at http://.* failed 2 times, the last time because of: {reason}\. See whether"
+        with pytest.raises(DatasetError, match=words):
             read(storage, "a")
-        assert time.monotonic() - began < 200
+        assert time.monotonic() - began < 55, "two attempts that wait as long as by default take 60 s"
         assert counts_of(storage)["in_flight"] == counts_of(storage)["connections_open"] - len(_idle(storage)) == 0
+
+
+def test_an_object_that_stops_after_it_came_steadily_is_given_up() -> None:
+    """What came in all the time before is no excuse for the time-out in which nothing came."""
+    over, sent = threading.Event(), 4 * len(DATA)
+
+    def stopping() -> Iterator[bytes]:
+        yield b"HTTP/1.1 200 X\r\nContent-Length: %d\r\n\r\n" % (2 * sent)
+        for at in range(0, sent, 100_000):  # for about five time-outs, some 200 KB in each
+            yield bytes(min(100_000, sent - at))
+            over.wait(0.05)
+        over.wait(20)
+
+    with own_server() as server:
+        storage = storage_of(server, options={"timeout_seconds": 0.2, "s3_max_attempts": 1})
+        server.objects["a"] = bytes(2 * sent)
+        server.behaviour.fault = lambda request: fault("raw", raw=stopping()) if request.method == "GET" else None
+        try:
+            with pytest.raises(DatasetError, match=r"because of: no more than 64 KiB came in 0\.2 s"):
+                read(storage, "a", whole=False)
+        finally:
+            over.set()
 
 
 def _idle(storage: Any) -> Any:
@@ -110,15 +149,21 @@ def _idle(storage: Any) -> Any:
         (404, "NoSuchBucket", "there is no bucket 'bucket' at http://.*: make it, or set storage.storage_root"),
         (403, "InvalidAccessKeyId", "the server does not take these credentials. They come from: AWS_ACCESS_KEY_ID"),
         (403, "SignatureDoesNotMatch", "the server does not take these credentials"),
+        (403, "InvalidSecurity", "the server does not take these credentials"),
+        (400, "InvalidToken", "the credentials are over, and there are no newer ones"),
+        (400, "TokenRefreshRequired", "the credentials are over, and there are no newer ones"),
+        (307, "TemporaryRedirect", "the bucket is in another region than 'us-east-1'"),
+        (400, "PermanentRedirect", "the bucket is in another region than 'us-east-1'"),
         (403, "AccessDenied", "these credentials may not do that: give them the right to list, read and write"),
         (400, "ExpiredToken", "the credentials are over, and there are no newer ones"),
         (400, "AuthorizationHeaderMalformed", "the bucket is in another region than 'us-east-1'"),
         (301, "PermanentRedirect", "the bucket is in another region 'eu-west-1' than 'us-east-1': set .*region"),
-        (405, "MethodNotAllowed", "the server refuses that; wanted an S3 server"),
+        (301, "", "the bucket is in another region than 'us-east-1'"),
+        (405, "MethodNotAllowed", r"405 MethodNotAllowed \(as asked\): the server refuses that; wanted an S3 server"),
     ],
 )
 def test_what_is_no_use_asking_again_is_told_at_once(status: int, code: str, words: str) -> None:
-    headers = {"x-amz-bucket-region": "eu-west-1"} if status == 301 else {}
+    headers = {"x-amz-bucket-region": "eu-west-1"} if code == "PermanentRedirect" and status == 301 else {}
     with own_server(fault=lambda request: fault("error", status=status, code=code, headers=headers)) as server:
         storage = storage_of(server)
         with pytest.raises(UserError, match=words) as told:
@@ -167,6 +212,124 @@ def test_a_server_that_says_when_to_come_again_is_left_alone_so_long() -> None:
         assert time.monotonic() - began >= 1
 
 
+class SkippingClock:
+    """The time, where a sleep takes none of it and is noted."""
+
+    def __init__(self) -> None:
+        self.pauses: list[float] = []
+
+    def sleep(self, seconds: float) -> None:
+        self.pauses.append(seconds)
+
+    def monotonic(self) -> float:
+        return time.monotonic() + sum(self.pauses)
+
+    def monotonic_ns(self) -> int:
+        return round(1e9 * self.monotonic())
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(time, name)
+
+
+@pytest.mark.parametrize(
+    ("later", "pauses"),
+    [
+        ("", [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 20, 20]),
+        ("3", [3, 3, 3, 3, 3, 3.2, 6.4, 12.8, 20, 20]),
+        ("3600", 10 * [20]),
+        ("Fri, 31 Dec 1999 23:59:59 GMT", [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 20, 20]),
+    ],
+)
+@pytest.mark.parametrize("call", ["list", "get", "head"])
+def test_pauses_double_up_to_20_seconds_or_are_as_long_as_the_server_says(
+    call: str, later: str, pauses: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = SkippingClock()
+    for module in (_s3_client, _http_exchange):
+        monkeypatch.setattr(module, "time", clock)
+    monkeypatch.setattr(random, "uniform", lambda low, high: high if (low, high) == (0.5, 1) else 0)
+    headers = {"Retry-After": later} if later else {}
+    calls: dict[str, Callable[[StorageBase], object]] = {
+        "list": lambda storage: storage.preflight(""),
+        "get": lambda storage: read(storage, "a"),
+        "head": lambda storage: storage.size_bytes("a"),
+    }
+    with own_server(fault=lambda request: fault("error", headers=headers)) as server:
+        storage = storage_of(server, options={"s3_max_attempts": 11, "timeout_seconds": 600})
+        with pytest.raises(UserError, match="failed 11 times"):
+            calls[call](storage)
+        assert len(server.requests) == 11
+    assert clock.pauses == pytest.approx(pauses, abs=0.05)
+
+
+def test_a_connection_serves_requests_until_the_server_closes_it() -> None:
+    with own_server() as server:
+        storage = storage_of(server)
+        write(storage, "a")
+        for _ in range(3):
+            assert read(storage, "a") == DATA
+        assert server.connections == counts_of(storage)["connections_opened"] == 1
+        for connection in list(server._open):
+            connection.shutdown(socket.SHUT_RDWR)
+        assert read(storage, "a") == DATA
+        assert server.connections == counts_of(storage)["connections_opened"] == 2
+        assert counts_of(storage)["connections_open"] == 1
+        assert counts_of(storage)["failed"] == 0
+
+
+def test_several_servers_have_connections_by_turns() -> None:
+    all_in_flight = threading.Barrier(4, timeout=60)
+
+    def meet(request: Any) -> None:
+        if request.method == "GET":
+            all_in_flight.wait()
+
+    with own_server(fault=meet) as one, own_server(fault=meet) as other:
+        one.objects["a"] = other.objects["a"] = DATA
+        endpoint = f"{one.endpoint},{other.endpoint}"
+        storage = storage_of(one, options={"endpoint_url": endpoint}, range_bytes=len(DATA) // 4, io_depth=4)
+        assert read(storage, "a", whole=False) == DATA
+        assert (one.connections, other.connections) == (2, 2)
+
+
+def test_a_bucket_before_the_host_is_no_part_of_the_path() -> None:
+    with own_server() as server:
+        storage = storage_of(server, options={"s3_force_path_style": False})
+        write(storage, "below/a", b"x")
+        storage.preflight("")
+        put, listing = server.requests
+        assert {put.headers["host"], listing.headers["host"]} == {f"{BUCKET}.{server.endpoint.removeprefix('http://')}"}
+        assert (put.key, listing.key) == ("a", "")  # of the path all but its first part
+
+
+def test_what_is_not_there_is_no_such_file() -> None:
+    calls: tuple[Callable[[StorageBase], object], ...] = (
+        lambda storage: storage.open("data/a"),
+        lambda storage: storage.open_whole("data/a"),
+        lambda storage: storage.size_bytes("data/a"),
+        lambda storage: storage.remove("data/a"),
+    )
+    with own_server() as server:
+        server.objects["data/ab"] = b""
+        for call in calls:
+            with pytest.raises(FileNotFoundError) as told:
+                call(storage_of(server))
+            assert told.value.filename == f"s3://{BUCKET}/data/a"
+        with pytest.raises(FileNotFoundError, match="No such file or directory: 'data/a'"):
+            storage_of(server).entries("data/a").__enter__()
+        assert server.objects == {"data/ab": b""}
+
+
+def test_sizes_of_any_number_of_objects_come_in_order_with_none_for_those_that_are_not_there() -> None:
+    paths = [f"s3://{'bucket' if number % 3 else 'other'}/{number}" for number in range(600)]
+    with own_server() as server:
+        server.objects |= {str(number): bytes(number) for number in range(600) if number % 7}
+        storage = storage_of(server)
+        assert list(storage.sizes(paths)) == [number if number % 7 else None for number in range(600)]
+        assert len(server.requests) == 600
+        assert list(storage.sizes([])) == []
+
+
 def test_a_clock_that_stays_wrong_is_told() -> None:
     with own_server(fault=lambda request: fault("error", status=403, code="RequestTimeTooSkewed")) as server:
         with pytest.raises(UserError, match=r"the clocks of this host and of the server differ too much: set them"):
@@ -183,7 +346,7 @@ def test_a_server_that_goes_down_in_mid_run_is_asked_again_and_named() -> None:
     with pytest.raises(DatasetError, match=r"GET s3://bucket/a at http://.* failed 3 times, .*refused"):
         read(storage, "a")
     patient = storage_of(server, options={"s3_max_attempts": 9})
-    restarted = threading.Timer(0.3, lambda: servers.append(server_module().ObjectServer(port=port)))
+    restarted = threading.Timer(0.3, lambda: servers.append(ObjectServer(port=port)))
     servers: list[Any] = []
     restarted.start()
     try:
@@ -235,6 +398,19 @@ def test_credentials_that_end_in_mid_run_are_renewed(monkeypatch: pytest.MonkeyP
         assert [request.headers["x-amz-security-token"] for request in server.requests] == ["old", "new"]
 
 
+def test_a_profile_that_is_named_comes_before_keys_of_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("botocore")
+    (tmp_path / "credentials").write_text("[p]\naws_access_key_id = of-p\naws_secret_access_key = s\n")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "credentials"))
+    with own_server() as server:
+        for options, key in (({}, ACCESS_KEY), ({"s3_profile": "p"}, "of-p")):
+            storage_of(server, options=options).preflight("data")
+            assert f"Credential={key}/" in server.requests[-1].headers["authorization"]
+            assert "x-amz-security-token" not in server.requests[-1].headers
+
+
 def test_credentials_that_end_for_requests_in_flight_are_renewed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     chains = [Chain("old"), Chain("new")]
     monkeypatch.setattr(Credentials, "_find", lambda self: chains.pop(0) if len(chains) > 1 else chains[0])
@@ -272,6 +448,16 @@ def test_an_object_that_changes_while_it_is_read_is_told() -> None:
             reader.read_into(memoryview(bytearray(5000)), 0)
 
 
+def test_an_object_that_changes_behind_its_first_range_is_told() -> None:
+    with own_server() as server:
+        storage = storage_of(server, range_bytes=1000)
+        write(storage, "a")
+        reader = storage.open_whole("a")
+        server.objects["a"] = DATA[::-1]
+        with pytest.raises(DatasetError, match="changed while it was read"):
+            reader.read_into(memoryview(bytearray(5000)), 0)
+
+
 def test_a_proxy_that_drops_every_tenth_connection_costs_retries_alone() -> None:
     with own_server(fault=lambda request: fault("drop") if request.number % 10 == 0 else None) as server:
         storage = storage_of(server)
@@ -303,6 +489,17 @@ def test_an_object_that_was_asked_for_whole_may_be_read_from_anywhere() -> None:
             assert reader.read_into(memoryview(buffer), offset) == len(wanted)
             assert buffer == wanted.ljust(size, b"\0")
             reader.close()
+
+
+def test_a_reader_counts_all_that_it_read() -> None:
+    with own_server() as server:
+        storage = storage_of(server, range_bytes=1000)
+        write(storage, "a")
+        for whole in (True, False):
+            reader = storage.open_whole("a") if whole else storage.open("a")
+            for offset, size in ((0, 2500), (2500, 10), (len(DATA) - 5, 99), (len(DATA), 9)):
+                reader.read_into(memoryview(bytearray(size)), offset)
+            assert (reader.app_bytes, reader.read_calls) == (2500 + 10 + 5, 3 + 1 + 1 + 1)
 
 
 def test_requests_are_counted_by_what_they_are_and_timed() -> None:
@@ -388,6 +585,16 @@ def test_an_upload_in_parts_is_what_was_written(size: int, pieces: list[int], sk
         assert len(wanted) <= part or server.count("PUT") > 1
 
 
+@pytest.mark.parametrize("checksums", [True, False])
+def test_what_is_written_has_its_checksum_unless_the_option_says_otherwise(checksums: bool) -> None:
+    """ "UNSIGNED-PAYLOAD" is the word of the API's reference; a server refuses any other."""
+    with own_server() as server:
+        write(storage_of(server, options={} if checksums else {"checksum_writes": False}), "a")
+        (request,) = server.requests
+    wanted = hashlib.sha256(DATA).hexdigest() if checksums else "UNSIGNED-PAYLOAD"
+    assert request.headers["x-amz-content-sha256"] == wanted
+
+
 def test_parts_of_which_nothing_was_written_are_zeros() -> None:
     with own_server() as server, pytest.MonkeyPatch.context() as patch:
         patch.setattr(_s3_upload, "PART_BYTES", 512)
@@ -412,6 +619,17 @@ def test_an_upload_that_is_left_is_removed_and_one_that_fails_leaves_nothing() -
         writer.discard()
         assert server.uploads == {}
         assert server.objects == {}
+
+
+@pytest.mark.parametrize("folder", ["", ".", "data", "data/", "s3://bucket/data"])
+def test_an_upload_that_is_left_in_a_folder_is_aborted_also_in_the_first(folder: str) -> None:
+    with own_server() as server, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_s3_upload, "PART_BYTES", 1000)
+        storage, elsewhere = storage_of(server), "data/a" if folder in ("", ".") else "a"
+        storage.create_recorded("data/a").write(DATA)
+        storage.create_recorded("a").write(DATA)
+        storage.remove_unfinished(folder)
+        assert [upload.key for upload in server.uploads.values()] == [elsewhere]
 
 
 def test_keys_of_both_layouts_and_prefixes() -> None:
@@ -451,6 +669,30 @@ def test_settings_that_are_wrong_are_told(options: dict[str, Any], root: str, wo
     with pytest.raises(UserError, match=words) as told:
         open_storage(StorageSpec(type="s3", root=root, options=tuple(options.items()))).size_bytes("a")
     assert "pass@" not in str(told.value)
+
+
+def test_the_library_that_is_named_opens_the_objects(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is made once in a process, and knows the server as the options name it."""
+    made: list[Any] = []
+
+    class Fake:
+        def __init__(self, access: Any) -> None:
+            made.append(access)
+
+        def open(self, *words: str, whole: bool) -> Any:
+            return *words, whole
+
+    monkeypatch.setitem(S3_LIBRARIES, "s3torchconnector", Fake)
+    options: dict[str, Any] = {"endpoint_url": "http://host:9000", "region": "r", "s3_max_attempts": 3}
+    storage_options = tuple((options | {"storage_library": "s3torchconnector"}).items())
+    storage: Any = open_storage(StorageSpec(type="s3", root="bucket/below", options=storage_options))
+    storage.check_library()
+    assert storage.open_by_library("data/a", whole=True) == ("data/a", "bucket", "below/data/a", True)
+    assert storage.open_by_library("s3://other/b", whole=False) == ("s3://other/b", "other", "b", False)
+    (access,) = made
+    assert (access.endpoint, access.region, access.path_style, access.attempts) == ("http://host:9000", "r", True, 3)
+    without = open_storage(StorageSpec(type="s3", root="bucket", options=tuple(options.items())))
+    assert without.open_by_library("data/a", whole=True) is None
 
 
 @pytest.mark.parametrize(("word", "is_tls"), [(True, True), ("true", True), ("False", False), (False, False)])

@@ -181,8 +181,9 @@ HOSTILE_XML = {
 def test_xml_that_no_server_of_objects_sends_is_refused(body: bytes) -> None:
     for reading in (page_in, upload_id_in, check_completed):
         if reading is page_in or b"ListBucketResult" not in body:
-            with pytest.raises(WrongXmlError):
+            with pytest.raises(WrongXmlError) as told:
                 reading(body)
+            assert str(told.value).split()[0] in ("is", "has", "names"), "what follows the name of the answer"
     error_in(body)
 
 
@@ -380,31 +381,38 @@ def test_bytes_of_another_range_are_never_taken_for_those_requested(
                 assert got == data or (whole and total != len(data) and data.startswith(got))
 
 
+OTHER_RANGE = "{stated!r} came where bytes=0-99 of 1000 was requested"
+
+
 @pytest.mark.parametrize(
-    ("status", "headers", "size"),
+    ("status", "headers", "size", "reason"),
     [
-        (206, {}, 100),
-        (206, {"Content-Range": "bytes 1-100/1000"}, 100),
-        (206, {"Content-Range": "bytes 0-99/999"}, 100),
-        (206, {"Content-Range": "bytes 0-98/1000"}, 99),
-        (206, {"Content-Range": "bytes 0-99/1000"}, 99),
-        (206, {"Content-Range": "items 0-99/1000"}, 100),
-        (206, {"Content-Range": "bytes 0-99/1000\u00b2"}, 100),
-        (206, {"Content-Type": "multipart/byteranges; boundary=x"}, 100),
-        (200, {}, 100),
-        (200, {}, 1000),
-        (200, {"Content-Range": "bytes 100-199/1000"}, 100),
-        (204, {}, 0),
+        (206, {}, 100, OTHER_RANGE),
+        (206, {"Content-Range": "bytes 1-100/1000"}, 100, OTHER_RANGE),
+        (206, {"Content-Range": "bytes 0-99/999"}, 100, OTHER_RANGE),
+        (206, {"Content-Range": "bytes 0-98/1000"}, 99, OTHER_RANGE),
+        (206, {"Content-Range": "bytes 0-99/1000"}, 99, "the answer has 99 bytes of 100"),
+        (206, {"Content-Range": "items 0-99/1000"}, 100, OTHER_RANGE),
+        (206, {"Content-Range": "bytes 0-99/1000\u00b2"}, 100, OTHER_RANGE),
+        (206, {"Content-Type": "multipart/byteranges; boundary=x"}, 100, OTHER_RANGE),
+        (200, {}, 100, "all of the object came where bytes=0-99 was requested: the server knows no ranges"),
+        (200, {}, 1000, "all of the object came where bytes=0-99 was requested: the server knows no ranges"),
+        (200, {"Content-Range": "bytes 100-199/1000"}, 100, OTHER_RANGE),
+        (204, {}, 0, "the answer has no object"),
     ],
 )
-def test_an_answer_that_is_not_the_range_is_refused_and_named(status: int, headers: dict[str, str], size: int) -> None:
+def test_an_answer_that_is_not_the_range_is_refused_and_named(
+    status: int, headers: dict[str, str], size: int, reason: str
+) -> None:
     with own_server() as server:
         server.objects["a"] = DATA[:1000]
         storage = storage_of(server, range_bytes=100, options=LITTLE)
         reader = storage.open("a")
         answer = fault("body", status=status, headers=headers, body=DATA[:size])
         server.behaviour.fault = lambda request: answer if request.method == "GET" else None
-        with pytest.raises(UserError, match=r"GET s3://bucket/a .* failed 2 times"):
+        stated = headers.get("Content-Range", "").encode().decode("latin-1")
+        words = re.escape(reason.format(stated=stated))
+        with pytest.raises(UserError, match=rf"GET s3://bucket/a .* failed 2 times, .* because of: {words}\."):
             reader.read_into(memoryview(bytearray(100)), 0)
 
 
@@ -421,6 +429,43 @@ def test_a_range_of_either_status_is_taken(status: int) -> None:
             assert reader.read_into(memoryview(buffer), 5) == 10
             assert buffer == b"0123456789"
         assert counts_of(storage)["failed"] == 0
+
+
+def test_a_whole_object_may_come_as_a_range_of_a_size_that_nobody_states() -> None:
+    answer = fault("body", status=206, headers={"Content-Range": "bytes 0-999/*"}, body=DATA[:1000])
+    with own_server() as server:
+        server.objects["a"] = DATA[:1000]
+        storage = storage_of(server, options=LITTLE)
+        server.behaviour.fault = lambda request: answer if request.method == "GET" else None
+        assert read(storage, "a") == DATA[:1000]
+        assert counts_of(storage)["failed"] == 0
+
+
+def test_a_bucket_that_goes_in_mid_run_is_named_not_the_object() -> None:
+    with own_server() as server:
+        server.objects["a"] = DATA
+        storage = storage_of(server, options=LITTLE)
+        reader = storage.open("a")
+        gone = fault("error", status=404, code="NoSuchBucket")
+        server.behaviour.fault = lambda request: gone
+        with pytest.raises(UserError, match="there is no bucket 'bucket' at"):
+            reader.read_into(memoryview(bytearray(100)), 0)
+
+
+def test_pieces_of_objects_come_by_as_many_requests_at_once_as_asked() -> None:
+    with own_server() as server:
+        storage = storage_of(server, io_depth=3, range_bytes=100)
+        for name in "ab":
+            server.objects[name] = DATA[ord(name) :][:1000]
+        readers = [storage.open(name) for name in "ab"]
+        pieces = [(0, 0, 350), (1, 700, 500), (1, 10, 20), (0, 1000, 5)]
+        fills = [(readers[one], memoryview(bytearray(size)), offset) for one, offset, size in pieces]
+        server.behaviour.latency_seconds, server.most_in_flight = 0.1, 0
+        got = storage.read_all(fills)
+        assert got == [350, 300, 20, 0], "no more than there is"
+        for (one, offset, _), (_, buffer, _), size in zip(pieces, fills, got, strict=True):
+            assert bytes(buffer[:size]) == server.objects["ab"[one]][offset : offset + size]
+        assert server.most_in_flight == 3
 
 
 # Sizes
@@ -648,6 +693,7 @@ def botocore_errors() -> list[Exception]:
     return [
         errors.UnauthorizedSSOTokenError(),
         errors.SSOTokenLoadError(profile_name="p", error_msg="no token"),
+        errors.TokenRetrievalError(provider="sso", error_msg="Token has expired and refresh failed"),
         errors.ClientError(refused, "AssumeRole"),
         errors.ClientError(refused, "AssumeRoleWithWebIdentity"),
         errors.CredentialRetrievalError(provider="custom-process", error_msg="x" * 9999),
@@ -669,7 +715,8 @@ def test_credentials_that_cannot_be_fetched_are_named(monkeypatch: pytest.Monkey
                 with pytest.raises(UserError, match=rf"no credentials for S3 \({type(error).__name__}: ") as caught:
                     call(storage_of(server))
                 assert "Wanted: AWS_ACCESS_KEY_ID" in str(caught.value)
-                assert ("aws sso login" in str(caught.value)) == ("SSO" in type(error).__name__)
+                single_sign_on = "SSO" in type(error).__name__ or type(error).__name__ == "TokenRetrievalError"
+                assert ("aws sso login" in str(caught.value)) == single_sign_on
                 assert "\n" not in str(caught.value)
                 assert len(str(caught.value)) < 1000
             assert server.requests == []

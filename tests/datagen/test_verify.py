@@ -13,11 +13,11 @@ from datagen.generate import Progress
 from datagen.layout import layouts
 from datagen.manifest import MANIFEST_NAME
 from datagen.spec import DatasetSpec
-from datagen.verify import Finding, verify
+from datagen.verify import Damage, verify
 from tests.datagen.conftest import MakeSpec, make
 
 
-def only(spec: DatasetSpec, **options: Any) -> Finding:
+def only(spec: DatasetSpec, **options: Any) -> Damage:
     findings = verify(spec, **options)
     assert len(findings) == 1
     return findings[0]

@@ -9,9 +9,9 @@ import pytest
 
 from datagen.errors import UserError
 from dlemu.config import load
-from dlemu.doctor import ceiling
 from dlemu.doctor.check_base import Facts
-from dlemu.emulator import trainer
+from dlemu.jobs.training import trainer
+from dlemu.jobs.training.host_checks import ceiling
 from tests.doctor.workloads import small
 
 

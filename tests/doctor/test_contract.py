@@ -13,7 +13,9 @@ from dlemu.doctor.check_base import Facts
 from tests.datasets import make_dataset
 from tests.doctor.workloads import small
 
-CHECKS = names("dlemu.doctor")
+CHECKS = [
+    f"{package}.{name}" for package in ("dlemu.doctor", "dlemu.jobs.training.host_checks") for name in names(package)
+]
 QUICK = ("train.computation_time=0.01", "reader.data_loader=threads", "metric.ceiling_seconds=0.1")
 ADDED = """
 from datagen.errors import UserError
@@ -36,7 +38,7 @@ def facts(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CHECKS)
 def test_a_check_is_well_formed(name: str, facts: Facts) -> None:
-    module = importlib.import_module(f"dlemu.doctor.{name}")
+    module = importlib.import_module(name)
     assert module.__doc__
     assert isinstance(module.ORDER, int)
     check = module.check(facts)
@@ -50,7 +52,7 @@ def test_a_check_is_well_formed(name: str, facts: Facts) -> None:
 
 
 def test_no_two_checks_have_one_name_or_one_place() -> None:
-    modules = [importlib.import_module(f"dlemu.doctor.{name}") for name in CHECKS]
+    modules = [importlib.import_module(name) for name in CHECKS]
     for attribute in ("NAME", "ORDER"):
         values = [getattr(module, attribute) for module in modules]
         assert len(set(values)) == len(values), attribute

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import resource
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from datagen.errors import UserError
+from dlemu.comm.clock import FakeClock
 from dlemu.config.schema import Workload
-from dlemu.doctor import all_reduce, cores, free_cores, gpus, open_files, shared_memory, sleep_lateness
+from dlemu.doctor import all_reduce, cores, free_cores, gpus, shared_memory, sleep_lateness
 from dlemu.doctor.check_base import Cores, Facts
+from dlemu.jobs.training.host_checks import open_files
 
 
 def test_many_ranks_on_few_cores_are_warned_of() -> None:
@@ -50,7 +53,13 @@ def test_late_sleeps_are_given_in_microseconds() -> None:
     check = sleep_lateness.judge([50.0] * 98 + [400.0] * 2)
     assert (check.level, check.observed) == ("ok", "1 ms sleeps end 50 us late (p99 400 us)")
     assert sleep_lateness.judge([9000.0]).level == "warn"
-    assert sleep_lateness.oversleeps_us()[0] >= 0
+
+
+def test_sleeps_are_as_late_as_they_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = FakeClock(oversleep_ns=250_000)
+    monkeypatch.setattr(sleep_lateness, "MonotonicClock", lambda: clock)
+    monkeypatch.setattr(sleep_lateness, "time", SimpleNamespace(monotonic=lambda: clock.time_ns / 1e9))
+    assert sleep_lateness.oversleeps_us() == 240 * [250.0], "0.3 s by 1.25 ms each"
 
 
 @pytest.mark.slow

@@ -11,14 +11,15 @@ import pytest
 
 from datagen.errors import DatasetError, UserError
 from datagen.inspection import Dataset
+from dlemu.comm.environment import StorageFacts
 from dlemu.config import load
 from dlemu.config.schema import Workload
-from dlemu.doctor import dataset_files, direct_reads, file_system, free_space, page_cache, ranks_fit
+from dlemu.doctor import direct_reads, file_system, free_space, page_cache
 from dlemu.doctor import read_ahead as read_ahead_check
 from dlemu.doctor import scheduler as scheduler_check
 from dlemu.doctor._block_device import BlockDevice, block_device
 from dlemu.doctor.check_base import Check, Facts
-from dlemu.emulator.environment import StorageFacts
+from dlemu.jobs.training.host_checks import dataset_files, ranks_fit
 from tests.datasets import make_dataset
 from tests.doctor.workloads import small
 
@@ -30,7 +31,9 @@ def test_a_dataset_that_is_not_there_yet_is_no_failure(tmp_path: Path) -> None:
     assert check.level == "warn"
     assert check.advice.startswith("dlemu datagen")
     assert facts.folder == str(tmp_path), "the nearest folder that exists stands for it"
-    assert free_space.check(facts) is not None
+    room = free_space.check(facts)
+    assert room is not None
+    assert (room.level, room.wanted) == ("ok", "960,000 bytes for the dataset")
     assert page_cache.check(facts) is None
     assert ranks_fit.check(facts) is None
 

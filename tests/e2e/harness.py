@@ -23,8 +23,12 @@ DLIO = str(Path(sys.executable).parent / "dlio_benchmark")
 DEADLINE_SECONDS = 240  # far beyond what any run takes: only a hang gets there
 
 
+PYTORCH = "reader.data_loader=pytorch"
+"""For `small_run`, in tests of the real loader and its worker processes: importing torch takes two CPU seconds."""
+
+
 def small_run(folder: Path, dataset: Path, *changes: str) -> list[str]:
-    """Overrides of a run of 3 ranks that takes a second of training: 8 steps an epoch, 2 epochs."""
+    """Overrides of a run of 3 ranks that takes a second of training: 8 steps an epoch, 2 epochs, readers as threads."""
     return [
         "workload=default",
         f"dataset.data_folder={dataset}",
@@ -34,6 +38,7 @@ def small_run(folder: Path, dataset: Path, *changes: str) -> list[str]:
         f"output.folder={folder}",
         "reader.batch_size=2",
         "reader.read_threads=2",
+        "reader.data_loader=threads",
         "train.computation_time=0.02",
         "metric.ceiling_seconds=0.2",
         "metric.au=0.02",  # these tests are not about speed: a busy machine passes them too
@@ -106,7 +111,7 @@ def until(condition: Callable[[], Any], what: str) -> Any:
 
 def training(folder: Path, ranks: int = 3) -> bool:
     """Say whether every rank of a run has logged a step."""
-    from dlemu.emulator.steplog import read_log
+    from dlemu.jobs.training.steplog import read_log
 
     logs = list((folder / "live").glob("rank_*.steps"))
     return len(logs) == ranks and all(len(read_log(str(log))) > 1 for log in logs)
@@ -122,7 +127,7 @@ def steps(folder: Path) -> Any:
     """Return a run's steps as a structured array of the step log's type."""
     import numpy as np
 
-    from dlemu.emulator.steplog import STEP_DTYPE
+    from dlemu.jobs.training.steplog import STEP_DTYPE
 
     table = pq.read_table(folder / "steps.parquet")
     rows = np.zeros(table.num_rows, STEP_DTYPE)

@@ -90,7 +90,6 @@ def settings_of(server: Any, folder: Path, *changes: str) -> list[str]:
         "dataset.record_length_bytes_stdev=0",
         "reader.batch_size=1",
         "reader.read_threads=1",
-        "reader.data_loader=threads",
         "metric.ceiling_seconds=0",
         "metric.scaling_seconds=0",
     )

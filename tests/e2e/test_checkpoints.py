@@ -12,10 +12,10 @@ import pytest
 import yaml
 
 import dlemu
-from dlemu.emulator.checkpoint_journal import CheckpointJournal
-from dlemu.emulator.journal import read_journal
-from dlemu.results.checkpoint_run import CheckpointRun
-from dlemu.results.live_place import KILLED
+from dlemu.jobs.checkpoint.journal import CheckpointJournal
+from dlemu.jobs.checkpoint.result import CheckpointRun
+from dlemu.results.file_names import KILLED
+from dlemu.results.journal import read_journal
 from tests.e2e.harness import DLIO, assert_gone, family, start, until, wait
 from tests.e2e.harness import dlemu as dlemu_command
 
@@ -131,7 +131,7 @@ def test_the_python_face_writes_reads_and_makes_a_page(tmp_path: Path) -> None:
     assert run.summary.read is not None
     assert run.summary.peak_memory_mb is not None
     assert events
-    from dlemu.report.pages import write_page
+    from dlemu.studies.pages import write_page
 
     html = Path(write_page([run.folder])).read_text()
     for words in (
@@ -164,10 +164,10 @@ def test_a_sweep_writes_reads_and_cleans_up_at_each_point(tmp_path: Path) -> Non
     points = json.loads((folder / "sweep.json").read_text())["points"]
     for point, ranks in zip(points, (1, 2), strict=True):
         summary = json.loads((folder / point["folder"] / "summary.json").read_text())
-        assert (point["checkpoints"]["ranks"], summary["ranks"]) == (ranks, ranks)
-        mean = point["checkpoints"]["metrics"]["write_slowest_gib_per_second"]["mean"]
+        assert (point["figures"]["ranks"], summary["ranks"]) == (ranks, ranks)
+        mean = point["figures"]["metrics"]["write_slowest_gib_per_second"]["mean"]
         assert mean == pytest.approx(summary["write"]["slowest_gib_per_second"]["mean"])
     told = dlemu_command("compare", *(str(folder / point["folder"]) for point in points), "--json")
     assert told.status == 0, told.err
-    size = json.loads(told.out)["metrics"]["checkpoint_gib"]
+    size = json.loads(told.out)["runs"][0]["metrics"]["checkpoint_gib"]
     assert size["difference_percent"] == pytest.approx(0, abs=1), "but for what the optimizer adds on each rank"

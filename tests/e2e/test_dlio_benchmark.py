@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 import yaml
 
+from dlemu.dlio.command import load_command, read_command
+from dlemu.dlio.export import export_run
+from dlemu.jobs.training.result import make_run
 from dlemu.metrics.verdict import COMPLETED
-from dlemu.mlperf.dlio_command import load_command, read_command
-from dlemu.mlperf.dlio_files import write_dlio_files
-from dlemu.results.run import make_run
 from tests.e2e.harness import DLIO, Ended, start, summary, wait
 from tests.runs import make_job, make_log
 
@@ -228,7 +228,7 @@ def test_the_real_mlpstorage_judges_a_run_of_full_size(
     workload, place = load_command(read_command(words), f"{MLPSTORAGE}/configs/dlio")
     sections = {field.name: getattr(workload, field.name) for field in fields(workload) if field.name != "ranks"}
     job = make_job(ranks=1, **sections)
-    write_dlio_files(place, make_run(job, make_log(job)))
+    export_run(place, make_run(job, make_log(job)))
     (leaf / "training_20260102_030405_metadata.json").write_text("{}")  # mlpstorage's own
     report = _mlpstorage(tmp_path, "reports", "reportgen", "--results-dir", str(tmp_path / "results"))
     found = {part.split(" ", 1)[0]: "RunID" in part for part in report.split("------- ")[1:]}

@@ -14,9 +14,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from dlemu.results.folder import read_run
-from dlemu.results.live_place import KILLED
+from dlemu.jobs.training.folder import read_run
+from dlemu.results.file_names import KILLED
 from tests.e2e.harness import (
+    PYTORCH,
     assert_gone,
     dlemu,
     family,
@@ -64,12 +65,12 @@ def test_a_killed_rank_ends_the_run_and_is_named(dataset: Path, tmp_path: Path) 
 
 
 def test_a_killed_worker_ends_the_run_and_is_named(dataset: Path, tmp_path: Path) -> None:
-    process, everyone = started(tmp_path / "run", dataset)
+    process, everyone = started(tmp_path / "run", dataset, PYTORCH)
     victim = rank_of(process.pid, 2).children()[0]
     victim.kill()
     ended = wait(process)
     assert ended.status == 3
-    assert "a worker of rank 2 died" in ended.err
+    assert f"worker 0 of rank 2 (process {victim.pid}) was killed by SIGKILL" in ended.err
     assert "Traceback" not in ended.err
     assert_kept_but_incomplete(tmp_path / "run")
     assert_gone(everyone)
@@ -77,7 +78,7 @@ def test_a_killed_worker_ends_the_run_and_is_named(dataset: Path, tmp_path: Path
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_run_keeps_what_it_measured(number: signal.Signals, dataset: Path, tmp_path: Path) -> None:
-    process, everyone = started(tmp_path / "run", dataset)
+    process, everyone = started(tmp_path / "run", dataset, PYTORCH)
     os.killpg(process.pid, number)  # to everyone, as a terminal does, a batch system, a service or container that stops
     ended = wait(process)
     assert ended.status == 128 + number
@@ -88,7 +89,7 @@ def test_an_interrupted_run_keeps_what_it_measured(number: signal.Signals, datas
 
 
 def test_a_killed_command_takes_its_ranks_and_workers_along(dataset: Path, tmp_path: Path) -> None:
-    process, everyone = started(tmp_path / "run", dataset)
+    process, everyone = started(tmp_path / "run", dataset, PYTORCH)
     refused = dlemu("report", str(tmp_path / "run"))
     assert (refused.status, "still goes on" in refused.err) == (2, True), refused.err
     process.kill()
@@ -129,7 +130,7 @@ def test_a_file_truncated_in_mid_run_is_named(dataset: Path, tmp_path: Path) -> 
 def test_a_removed_file_is_named(dataset: Path, tmp_path: Path) -> None:
     copy = tmp_path / "data"
     shutil.copytree(dataset, copy)
-    process, everyone = started(tmp_path / "run", copy, "reader.data_loader=threads")
+    process, everyone = started(tmp_path / "run", copy)
     victim = sorted((copy / "train").iterdir())[7]
     victim.unlink()
     ended = wait(process)
@@ -140,7 +141,7 @@ def test_a_removed_file_is_named(dataset: Path, tmp_path: Path) -> None:
 
 def test_storage_that_hangs_ends_at_the_deadline(dataset: Path, tmp_path: Path) -> None:
     """A worker that is stopped stands for a read that never returns."""
-    process, everyone = started(tmp_path / "run", dataset, "timeout_seconds=5")
+    process, everyone = started(tmp_path / "run", dataset, "timeout_seconds=5", PYTORCH)
     for worker in rank_of(process.pid, 0).children():
         if worker.name() != "dlemu-recorder":  # that one may stand still without anybody waiting for long
             worker.suspend()
@@ -301,7 +302,13 @@ def test_a_full_disk_stops_the_generation_which_then_resumes(tiny: Path, tmp_pat
 
 def test_a_read_that_fails_once_in_a_worker_ends_the_run_and_is_named(dataset: Path, tmp_path: Path) -> None:
     fault = [f"+storage.storage_options.{key}" for key in ("call=read", "at=20", "how=EIO")]
-    changes = ("storage.storage_type=tests.faulty_storage", *fault, "train.epochs=20", "metric.ceiling_seconds=0")
+    changes = (
+        "storage.storage_type=tests.faulty_storage",
+        *fault,
+        "train.epochs=20",
+        "metric.ceiling_seconds=0",
+        PYTORCH,
+    )
     ended = dlemu("train", *small_run(tmp_path / "run", dataset, *changes), PYTHONPATH=os.pathsep.join(sys.path))
     assert ended.status == 2, ended.err
     assert "Input/output error" in ended.err
@@ -314,11 +321,11 @@ def test_without_dev_shm_workers_say_so_and_threads_go_on(dataset: Path, tmp_pat
     if subprocess.run(["unshare", "--mount", "true"], capture_output=True).returncode:
         pytest.skip("a mount namespace needs root")
     hidden = ("unshare", "--mount", "sh", "-c", 'mount -t tmpfs -o ro none /dev/shm && exec "$@"', "sh")
-    ended = dlemu("train", *small_run(tmp_path / "run", dataset), launcher=hidden)
+    ended = dlemu("train", *small_run(tmp_path / "run", dataset, PYTORCH), launcher=hidden)
     assert ended.status == 2
     assert "/dev/shm can't be written (Read-only file system)" in ended.err
     assert "Traceback" not in ended.err
-    changes = ("reader.data_loader=threads", "train.epochs=1", "metric.ceiling_seconds=0")
+    changes = ("train.epochs=1", "metric.ceiling_seconds=0")
     went_on = dlemu("train", *small_run(tmp_path / "threads", dataset, *changes), launcher=hidden)
     assert went_on.ran, went_on.err
     assert summary(tmp_path / "threads")["complete"] is True
@@ -326,8 +333,7 @@ def test_without_dev_shm_workers_say_so_and_threads_go_on(dataset: Path, tmp_pat
 
 def test_a_limit_on_address_space_is_named(dataset: Path, tmp_path: Path) -> None:
     limited = ("prlimit", f"--as={400 << 20}")
-    changes = ("reader.data_loader=threads",)
-    ended = dlemu("train", *small_run(tmp_path / "run", dataset, *changes), launcher=limited)
+    ended = dlemu("train", *small_run(tmp_path / "run", dataset), launcher=limited)
     assert ended.status == 2
     assert "`ulimit -v" in ended.err
     assert "Traceback" not in ended.err

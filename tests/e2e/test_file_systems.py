@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import json
 import os
 import re
 import shutil
@@ -25,9 +26,9 @@ from datagen.fetch import Fetcher, FetchSpec
 from datagen.inspection import inspect
 from datagen.storage.storage_base import FOLDERS, StorageSpec, open_storage, read_in_transfers
 from datagen.verify import verify
-from dlemu.emulator.environment import describe_folder
+from dlemu.comm.environment import describe_folder
 from tests.datasets import make_dataset
-from tests.e2e.harness import dlemu, small_run, summary
+from tests.e2e.harness import DLEMU, dlemu, small_run, start, summary, wait
 
 pytestmark = [pytest.mark.slow, pytest.mark.root]
 
@@ -147,14 +148,14 @@ def test_a_run_says_whether_storage_or_memory_served_it(place: Place, tmp_path: 
     spec = make_dataset(data, num_files_train=48, record_length_bytes=20_000, record_length_bytes_stdev=5_000)
     assert verify(spec) == []
     when = "start" if place.accounts else "epochs"
-    changes = (f"reader.evict_page_cache={when}", "reader.data_loader=threads", "metric.ceiling_seconds=0", "ranks=1")
+    changes = (f"reader.evict_page_cache={when}", "metric.ceiling_seconds=0", "ranks=1")
     seen = place.seen_at / "run"
     before = 0 if place.accounts else served_by_server(place.seen_at)
     ended = dlemu("train", *small_run(tmp_path / "run", seen, *changes))
     assert ended.ran, ended.err
     told = summary(tmp_path / "run")
     on_disk = sum(path.stat().st_size for path in (data / "train").iterdir())
-    assert told["metrics"]["app_bytes"] == 2 * on_disk
+    assert told["metrics"]["app_bytes"] == pytest.approx(2 * on_disk, rel=1e-3), "np.load leaves out gaps of a zip"
     assert place.kind in told["environment"]["storage"]["file_system"]
     shares = told["page_cache"]["from_storage_percent"]["per_epoch"]
     if place.accounts:
@@ -229,3 +230,21 @@ def test_a_file_that_another_process_changes_meanwhile_is_named(place: Place, di
     by_another_process("import os, sys; open(sys.argv[1], 'ab').write(bytes(9999))", paths[3])
     with contextlib.suppress(DatasetError):  # of one that only grew the sample may still be right, and is compared
         assert fetcher.fetch([3], out).app_bytes == len(kept) + 9999, "what is read is counted"
+
+
+@pytest.mark.parametrize("where", ["elsewhere", "behind a link"])
+def test_a_mount_whose_name_is_no_text_ends_nothing(where: str, tmp_path: Path) -> None:
+    """Any on the host is in the kernel's lists; that of the dataset and of the results is stated by these."""
+    odd, plain = tmp_path / "odd\udce4", tmp_path / "plain"
+    odd.mkdir()
+    plain.mkdir()
+    (tmp_path / "link").symlink_to(odd)
+    top = plain if where == "elsewhere" else tmp_path / "link"
+    few = ("train.epochs=1", "workflow.generate_data=true", "ranks=1")
+    words = ["train", *small_run(top / "run", top / "data", *few)]
+    script = 'mount -t tmpfs tmpfs "$0"; status=0; "$@" || status=$?; cp -r "$0" "$0-kept"; exit $status'
+    ended = wait(start("-ec", script, str(odd), DLEMU, *words, launcher=("unshare", "-m"), program="sh"))
+    assert ended.ran, ended.err
+    if where == "behind a link":
+        facts = (tmp_path / "odd\udce4-kept" / "run" / "facts.json").read_text()
+        assert json.dumps(f"{tmp_path}/odd\\udce4") in facts

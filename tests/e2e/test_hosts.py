@@ -153,7 +153,7 @@ def hosts_apart(hosts: Hosts) -> Hosts:
 
 def test_accelerators_on_two_hosts_keep_one_timeline(hosts: Hosts, dataset: Path) -> None:
     """The results are written where rank 0 is; the other host need not see their folder."""
-    ended = dlemu("train", *small_run(hosts.own, dataset, "reader.data_loader=threads"), launcher=hosts.mpirun)
+    ended = dlemu("train", *small_run(hosts.own, dataset), launcher=hosts.mpirun)
     assert ended.ran, ended.err
     folder = hosts.seen(hosts.first)
     told = summary(folder)
@@ -182,7 +182,7 @@ def test_what_was_measured_outlives_a_host(loss: str, hosts_apart: Hosts, datase
     kept = folder if shared else hosts.seen(hosts.first)
     limit = tmp_path / "limit.yaml"  # in a file it counts from when the ranks are there, however long they take
     limit.write_text("timeout_seconds: 5\ndataset: {format: npz}\n")
-    changes = ("train.epochs=1000", "metric.ceiling_seconds=0", "reader.data_loader=threads")
+    changes = ("train.epochs=1000", "metric.ceiling_seconds=0")
     settings = [f"workload={limit}", *small_run(folder, dataset, *changes)[1:]]
     process = start("train", *settings, launcher=hosts.mpirun)
     until(lambda: training(kept, ranks=4 if shared else 2) or process.poll() is not None, "the ranks to train")

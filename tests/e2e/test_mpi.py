@@ -13,8 +13,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from dlemu.emulator.stopping import ask_to_stop
-from tests.e2e.harness import assert_gone, dlemu, maps, small_run, start, steps, summary, training, until, wait
+from dlemu.runner.stopping import ask_to_stop
+from tests.e2e.harness import PYTORCH, assert_gone, dlemu, maps, small_run, start, steps, summary, training, until, wait
 
 MPIRUN = str(Path(sys.executable).parent / "mpirun")
 LONG = ("train.epochs=1000", "metric.ceiling_seconds=0", "timeout_seconds=120")
@@ -27,7 +27,7 @@ pytestmark = [
 
 
 def test_datagen_and_training_on_mpi_ranks(tmp_path: Path) -> None:
-    settings = small_run(tmp_path / "run", tmp_path / "data", "ranks=1")
+    settings = small_run(tmp_path / "run", tmp_path / "data", "ranks=1", PYTORCH)
     made = dlemu("datagen", *settings, launcher=[MPIRUN, "-np", "2"])
     assert made.status == 0, made.err
     assert "made 48 files" in made.out
@@ -42,7 +42,13 @@ def test_datagen_and_training_on_mpi_ranks(tmp_path: Path) -> None:
 
 
 def test_the_verdict_is_the_exit_status(dataset: Path, tmp_path: Path) -> None:
-    slow = ("reader.preprocess_time=0.1", "metric.ceiling_seconds=0", "train.epochs=1", "metric.au=0.9")
+    slow = (
+        "reader.preprocess_time=0.1",
+        "reader.preprocess=sleep",
+        "metric.ceiling_seconds=0",
+        "train.epochs=1",
+        "metric.au=0.9",
+    )
     ended = dlemu("train", *small_run(tmp_path / "run", dataset, *slow), launcher=[MPIRUN, "-np", "2"])
     assert ended.status == 1, ended.err
     assert summary(tmp_path / "run")["passed"] is False
@@ -58,7 +64,7 @@ def test_a_mistake_is_told_once(dataset: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("victim", [0, 2, "stand-in"])
 def test_what_was_measured_outlives_a_killed_rank(victim: int | str, dataset: Path, tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    settings = small_run(folder, dataset, *LONG, "reader.data_loader=threads")
+    settings = small_run(folder, dataset, *LONG)
     process = start("train", *settings, launcher=[MPIRUN, "-np", "3"])
     until(lambda: training(folder) or process.poll() is not None, "the ranks to train")
     everyone = psutil.Process(process.pid).children(recursive=True)
@@ -102,7 +108,7 @@ def _name(process: psutil.Process) -> str:
 
 def test_processes_that_stand_in_import_no_framework_and_stop_no_rank(dataset: Path, tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    process = start("train", *small_run(folder, dataset, *LONG), launcher=[MPIRUN, "-np", "3"])
+    process = start("train", *small_run(folder, dataset, *LONG, PYTORCH), launcher=[MPIRUN, "-np", "3"])
     until(lambda: training(folder) or process.poll() is not None, "the ranks to train")
     stand_ins = [one for one in map(psutil.Process, _launched(process)) if not maps(one, "libtorch_cpu")]
     assert len(stand_ins) == 2
@@ -118,7 +124,7 @@ def test_ranks_that_are_not_alike_run_themselves(dataset: Path, tmp_path: Path) 
     launched, folder = tmp_path / "launched", tmp_path / "run"
     launched.write_text('#!/bin/sh\nulimit -n $((1000 + PMI_RANK)); exec "$@"\n')
     launched.chmod(0o755)
-    settings = small_run(folder, dataset, *LONG, "reader.data_loader=threads")
+    settings = small_run(folder, dataset, *LONG)
     process = start("train", *settings, launcher=[MPIRUN, "-np", "2", str(launched)])
     until(lambda: training(folder, ranks=2) or process.poll() is not None, "the ranks to train")
     assert [maps(psutil.Process(pid), "rank_0000") for pid in _launched(process)] == [True, True]
@@ -143,7 +149,7 @@ def test_a_damaged_file_ends_all_ranks_with_its_name(dataset: Path, tmp_path: Pa
 
 def test_ctrl_c_to_mpirun_keeps_what_was_measured(dataset: Path, tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    settings = small_run(folder, dataset, *LONG, "reader.data_loader=threads")
+    settings = small_run(folder, dataset, *LONG)
     process = start("train", *settings, launcher=[MPIRUN, "-np", "3"])
     until(lambda: training(folder) or process.poll() is not None, "the ranks to train")
     os.killpg(process.pid, signal.SIGINT)
@@ -168,7 +174,7 @@ def test_a_rank_that_never_comes_holds_nobody_up_for_longer_than_told(dataset: P
 def test_the_time_limit_of_a_workload_file_holds_under_mpi(dataset: Path, tmp_path: Path) -> None:
     folder, file = tmp_path / "run", tmp_path / "mine.yaml"
     file.write_text("timeout_seconds: 3\ndataset: {format: npz}\n")
-    settings = [f"workload={file}", *small_run(folder, dataset, *LONG[:2], "reader.data_loader=threads")[1:]]
+    settings = [f"workload={file}", *small_run(folder, dataset, *LONG[:2])[1:]]
     process = start("train", *settings, launcher=[MPIRUN, "-np", "3"])
     until(lambda: training(folder) or process.poll() is not None, "the ranks to train")
     ranks = [one for one in psutil.Process(process.pid).children(recursive=True) if maps(one, "rank_00002.steps")]
@@ -205,7 +211,7 @@ def test_a_neighbour_that_takes_and_calls_every_address_ends_no_run(dataset: Pat
 
 
 SMALL = ("dataset.record_length_bytes=4000", "dataset.record_length_bytes_stdev=0", "reader.batch_size=84")
-QUICK = ("dataset.record_length_bytes_resize=0", "train.computation_time=0.02", "reader.data_loader=threads")
+QUICK = ("dataset.record_length_bytes_resize=0", "train.computation_time=0.02")
 
 
 def test_the_first_command_is_answered_by_one_that_leads_to_a_verdict(tmp_path: Path) -> None:

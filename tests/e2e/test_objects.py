@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.e2e.harness import Ended, dlemu, small_run, start, wait
+from tests.e2e.harness import PYTORCH, Ended, dlemu, small_run, start, wait
 from tests.e2e.test_checkpoints import WORKLOAD
 from tests.object_stores import (
     KEYS,
@@ -35,7 +35,7 @@ def texts_of(folder: Path) -> bytes:
 
 @pytest.mark.slow
 def test_a_dataset_is_made_verified_and_trained_on_in_a_bucket(s3: S3, tmp_path: Path) -> None:
-    settings = (*s3.settings, "dataset.format=npz", "metric.get_price=0.4")
+    settings = (*s3.settings, "dataset.format=npz", "metric.get_price=0.4", PYTORCH)
     small = small_run(tmp_path / "run", Path("data/set"), *settings)
     made = dlemu("datagen", *small)
     assert made.status == 0, made.err
@@ -151,7 +151,7 @@ def test_checkpoints_are_uploaded_and_read_back(s3: S3, tmp_path: Path) -> None:
     assert swept.status == 0, swept.err
     assert not [path for path in s3.folder.rglob("point-*/**/*") if path.is_file()], "what a point wrote goes again"
     points = json.loads((tmp_path / "swept" / "sweep.json").read_text())["points"]
-    assert all(point["checkpoints"]["metrics"]["read_slowest_seconds"]["mean"] > 0 for point in points)
+    assert all(point["figures"]["metrics"]["read_slowest_seconds"]["mean"] > 0 for point in points)
 
 
 @pytest.mark.slow

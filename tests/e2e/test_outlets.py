@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from dlemu.cli import COMMANDS
+from dlemu.cli import commands
 from dlemu.metrics.verdict import COMPLETED
 from tests.e2e.harness import DLEMU, DLIO, small_run, training, until
 from tests.report.folders import write_run
 
 LASTS_SECONDS = 240
-LIGHT = ("reader.data_loader=threads", "metric.ceiling_seconds=0", "metric.scaling_seconds=0", "ranks=2")
+LIGHT = ("metric.ceiling_seconds=0", "metric.scaling_seconds=0", "ranks=2")
 
 
 def ended(streams: str, *command: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
@@ -55,7 +55,7 @@ def cheapest(command: str, folder: Path, dataset: Path) -> tuple[list[str], int,
             return run_settings(folder / "run", folder / "data"), 0, "data/dlemu.json"
         case "size":
             return [*train, "--cfg"], 0, ""
-        case "sweep":
+        case "sweep" | "together" | "record" | "kvcache":
             return ["--help"], 0, ""
         case "probe":
             words = ["--sizes", "4k", "--depths", "1", "--seconds", "0.1", "--file-size", "1m", "--output"]
@@ -75,6 +75,8 @@ def cheapest(command: str, folder: Path, dataset: Path) -> tuple[list[str], int,
             return [str(write_run(folder / "run", telemetry=False))], 0, "run/report.html"
         case "workloads":
             return [], 0, ""
+        case "workload":
+            return ["show", "unet3d"], 0, ""
         case "doctor":
             return ["--help"], 0, ""
         case "mlperf":
@@ -85,7 +87,7 @@ def cheapest(command: str, folder: Path, dataset: Path) -> tuple[list[str], int,
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", commands())
 def test_a_full_stdout_and_closed_streams_turn_no_status_and_lose_no_result(
     command: str, dataset: Path, tmp_path: Path
 ) -> None:
@@ -116,7 +118,7 @@ def test_a_service_without_streams_gets_its_run_from_python(dataset: Path, tmp_p
 
 def saying(text: str, *arguments: str) -> list[str]:
     """A command that says something."""
-    script = f"from dlemu.cli.outlets import lasting_outlets\nwith lasting_outlets(): print({text!r} * 100_000)"
+    script = f"from dlemu.cli.outlets import lasting_outlets\nwith lasting_outlets(): print({text!a} * 100_000)"
     return [sys.executable, "-c", script, *arguments]
 
 
@@ -138,9 +140,18 @@ def test_what_a_program_was_to_read_and_is_not_whole_is_no_success(arguments: li
     assert result.stderr == "dlemu: stdout could not be written (No space left on device): it is not whole\n"
 
 
-def test_names_that_a_terminal_has_no_letters_for_are_escaped() -> None:
-    environment = os.environ | {"PYTHONIOENCODING": "ascii"}
-    told = subprocess.run(saying("\udcff\xfc"), capture_output=True, text=True, env=environment)
+@pytest.mark.parametrize(
+    "settings",
+    [
+        *({"PYTHONIOENCODING": f"ascii{errors}"} for errors in ("", ":strict", ":surrogateescape", ":surrogatepass")),
+        {"LC_ALL": "C", "PYTHONUTF8": "0"},
+        {"LC_ALL": "POSIX", "PYTHONUTF8": "0"},
+    ],
+    ids=str,
+)
+def test_names_that_a_terminal_has_no_letters_for_are_escaped(settings: dict[str, str]) -> None:
+    """In the locales C and POSIX, too, where Python escapes some letters only."""
+    told = subprocess.run(saying("\udcff\xfc"), capture_output=True, text=True, env=os.environ | settings)
     assert (told.returncode, told.stdout) == (0, "\\udcff\\xfc" * 100_000 + "\n")
 
 

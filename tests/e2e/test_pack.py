@@ -18,7 +18,7 @@ from PIL import Image
 import dlemu as face
 from datagen.packing.packed_set import verify_set
 from datagen.storage.posix import Storage
-from dlemu.packing.pack_answer import PackAnswer
+from dlemu.jobs.pack.result import PackAnswer
 from tests.e2e.harness import assert_gone, dlemu, family, start, until, wait
 
 pytestmark = pytest.mark.slow
@@ -42,7 +42,7 @@ def packers(of: list[psutil.Process]) -> list[psutil.Process]:
     found = []
     for process in of:
         with contextlib.suppress(psutil.NoSuchProcess):
-            found += [process] if process.name() == "dlemu-pack" else []
+            found += [process] if process.name() == "dlemu-packer" else []
     return found
 
 
@@ -90,7 +90,7 @@ def test_packing_goes_on_after_each_kind_of_end_and_trains(images: Path, tmp_pat
             run.send_signal(number)
         ended = wait(run)
         assert ended.status == (3 if number == signal.SIGKILL else 130), ended.err
-        assert ("ended by SIGKILL" if number == signal.SIGKILL else "the same command goes on") in ended.err
+        assert ("was killed by SIGKILL" if number == signal.SIGKILL else "the same command goes on") in ended.err
         assert_gone(children)
 
     last.unlink()

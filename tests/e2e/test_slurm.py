@@ -17,8 +17,8 @@ import psutil
 import pytest
 
 from datagen.errors import DlemuError
-from dlemu.results.folder import read_run
-from dlemu.results.run import Run
+from dlemu.jobs.training.folder import read_run
+from dlemu.jobs.training.result import Run
 from tests.e2e.harness import dlemu, small_run, start, summary, training, until, wait
 from tests.e2e.test_hosts import Hosts
 from tests.e2e.test_hosts import hosts as hosts
@@ -191,7 +191,7 @@ def test_ranks_that_srun_starts_are_one_run(slurm: Slurm, dataset: Path, tmp_pat
 
 def test_ranks_on_two_nodes_keep_one_timeline(slurm_of_two: Slurm, dataset: Path, tmp_path: Path) -> None:
     launcher = slurm_of_two.srun("--mpi=pmi2", "-N", "2")
-    ended = dlemu("train", *small_run(tmp_path / "run", dataset, "reader.data_loader=threads"), launcher=launcher)
+    ended = dlemu("train", *small_run(tmp_path / "run", dataset), launcher=launcher)
     assert ended.ran, ended.err
     told = summary(tmp_path / "run")
     assert told["hosts"] == list(slurm_of_two.nodes)

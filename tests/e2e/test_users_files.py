@@ -8,12 +8,12 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 from PIL import Image
 
 from tests.e2e.harness import DLEMU, DLIO, Ended, dlemu, small_run, start, until, wait
-from tests.e2e.test_mlperf_run import words as rehearsal_words
-from tests.fuzzing.ends import commands
+from tests.fuzzing.ends import commands, has_traceback
 from tests.users_files import UsersFiles
 
 pytestmark = pytest.mark.slow
@@ -25,6 +25,7 @@ ENDS: dict[str, signal.Signals | None] = {
     "saving": signal.SIGKILL,
     "mpirun": None,
     "checkpoint": signal.SIGINT,
+    "node local": signal.SIGKILL,
     "datagen": signal.SIGKILL,
     "pack": signal.SIGINT,
     "packs": signal.SIGKILL,
@@ -36,19 +37,29 @@ ENDS: dict[str, signal.Signals | None] = {
     "reproduce": signal.SIGKILL,
     "rehearsal": signal.SIGINT,
     "dlio": signal.SIGINT,
+    "together": signal.SIGINT,
+    "kvcache": signal.SIGKILL,
+    "record": signal.SIGINT,
+    "replay": None,
 }
 """How the first of two calls ends here, None: by itself; `scripts/fuzz ends` draws it."""
+OWN_OPTION = ("probe", "together", "record", "replay")
+"""Commands that are given their folder by `--output`."""
+STUDIES = ("reproduce", "rehearsal", "size")
+"""Lists of many runs, each as `train` or `probe`: the second call goes on with what the first left, and is ended."""
 
 
 @pytest.fixture(scope="module")
 def everything(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Command]:
     """Command lines for a folder of results; whatever else they make begins with its name."""
     top = tmp_path_factory.mktemp("sources")
-    data, images = top / "data", top / "images"
+    data, images, arrays = top / "data", top / "images", top / "arrays"
     subprocess.run([DLEMU, "datagen", *small_run(top / "none", data)], check=True, capture_output=True)
     images.mkdir()
+    arrays.mkdir()
     for number in range(12):
         Image.effect_noise((60, 40), 50 + number).save(images / f"{number}.png")
+        np.save(arrays / f"{number}.npy", np.zeros(5000, np.uint8))
 
     def packs(folder: Path) -> list[str]:
         words = (f"source={images}", f"target={folder}-packed", f"output.folder={folder}", "processes=1,2")
@@ -59,17 +70,18 @@ def everything(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Command]:
         drive.mkdir(exist_ok=True)
         return [DLEMU, "reproduce", "colfax", f"drives={drive}", f"output.folder={folder}", "--no-report"]
 
-    def rehearsal(folder: Path) -> list[str]:
-        words = [word for word in rehearsal_words(folder) if str(folder) not in word]
-        return [DLEMU, *words, f"dataset.data_folder={folder}-made", f"output.folder={folder}"]
-
     def dlio(folder: Path) -> list[str]:
         few = [word for word in small_run(folder, data) if not word.startswith(("workload", "output.", "ranks"))]
         few = [f"++workload.{word}" for word in few if word.split(".")[0] in ("dataset", "reader", "train")]
         return [DLIO, "workload=unet3d_v100", *few, "++workload.dataset.format=npz", f"++hydra.run.dir={folder}"]
 
-    own = {"packs": packs, "reproduce": reproduce, "rehearsal": rehearsal, "dlio": dlio}
-    return commands(data, images) | own
+    def node_local(folder: Path) -> list[str]:
+        return [*checkpoint(folder), "checkpoint.node_local=true"]
+
+    named = commands(data, images, arrays)
+    checkpoint = named["checkpoint"]
+    own = {"node local": node_local, "packs": packs, "reproduce": reproduce, "dlio": dlio}
+    return named | own
 
 
 def test_every_command_that_fuzzing_ends_is_tried(everything: dict[str, Command]) -> None:
@@ -90,7 +102,7 @@ def test_a_folder_of_results_with_files_of_others_is_refused(
     assert ended.status == 2, ended.err
     assert "did not make, such as" in ended.err
     assert str(made) in ended.err
-    setting = {"datagen": "dataset.data_folder", "probe": "--output"}.get(name, "output.folder")
+    setting = "dataset.data_folder" if name == "datagen" else "--output" if name in OWN_OPTION else "output.folder"
     assert f"{setting} is " in ended.err
     assert theirs.changed() == []
     assert sorted(tmp_path.rglob("*")) == before, "nothing was made there, nor beside it"
@@ -112,14 +124,19 @@ def test_files_that_a_user_puts_beside_those_of_dlemu_stay(
     assert_as_expected(wait(process), number)
     assert theirs.changed() == []
     theirs.put_everywhere(tmp_path)
-    ended = wait(start(*command[1:], program=command[0], cwd=tmp_path))
-    assert "Traceback" not in ended.err
+    before = _files_below(tmp_path)
+    process = start(*command[1:], program=command[0], cwd=tmp_path)
+    if name in STUDIES:
+        until(lambda: process.poll() is not None or len(_files_below(tmp_path)) > len(before) + 2, "new files")
+        process.send_signal(signal.SIGINT)
+    ended = wait(process)
+    assert not has_traceback(ended.err), ended.err
     assert theirs.changed() == [], f"{ended.status}: {ended.out} {ended.err}"
 
 
 def assert_as_expected(ended: Ended, number: signal.Signals | None) -> None:
     """The user's files were no hindrance; an end by a signal may come too late."""
-    assert "Traceback" not in ended.err
+    assert not has_traceback(ended.err), ended.err
     statuses = {0, 1, 3, 4, 5} if number is None else {0, 1, 3, 4, 5, 128 + number, -number}
     assert ended.status in statuses, f"{ended.out} {ended.err}"
 
@@ -131,7 +148,7 @@ def _files_below(top: Path) -> list[str]:
 @pytest.fixture(scope="module")
 def result(dataset: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("result") / "run"
-    assert dlemu("train", *small_run(folder, dataset, "reader.data_loader=threads")).ran
+    assert dlemu("train", *small_run(folder, dataset)).ran
     return folder
 
 

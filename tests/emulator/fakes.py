@@ -7,8 +7,8 @@ from dlemu.accelerators.accelerator_base import AcceleratorSpec
 from dlemu.accelerators.sleep import Accelerator
 from dlemu.comm.clock import FakeClock
 from dlemu.config.duration import NO_TIME
-from dlemu.emulator.prefetch import TakenBatch
-from dlemu.emulator.steplog import StepRecord
+from dlemu.jobs.training.prefetch import TakenBatch
+from dlemu.jobs.training.steplog import StepRecord
 from dlemu.loaders.loader_base import Batch, BatchTrace
 
 

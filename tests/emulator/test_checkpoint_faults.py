@@ -10,9 +10,10 @@ import pytest
 from datagen.errors import DlemuError, SpaceError, UserError
 from dlemu.comm import LocalComm
 from dlemu.config import load
-from dlemu.emulator.checkpoint_job import CheckpointJob
-from dlemu.emulator.checkpoint_loop import run_checkpoints
-from dlemu.run.prepare_checkpoints import prepare_checkpoints
+from dlemu.jobs.checkpoint.loop import run_checkpoints
+from dlemu.jobs.checkpoint.plan import CheckpointJob
+from dlemu.jobs.checkpoint.run import CHECKPOINTS
+from dlemu.runner.job import prepare as prepare_job
 from tests import faulty_storage
 
 
@@ -36,7 +37,7 @@ def job(folder: Path, *changes: str) -> CheckpointJob:
             *changes,
         ]
     )
-    return prepare_checkpoints(workload, 1).job
+    return prepare_job(CHECKPOINTS, workload, 1)[0]
 
 
 @pytest.mark.slow

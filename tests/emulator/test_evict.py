@@ -11,17 +11,17 @@ import pytest
 
 from datagen.errors import DatasetError, UserError
 from datagen.inspection import inspect
+from dlemu.comm.environment import describe_folder
 from dlemu.comm.thread_accounting import ThreadAccounting
 from dlemu.config import check_runnable
 from dlemu.config.schema import Reader
-from dlemu.emulator.environment import describe_folder
-from dlemu.emulator.evict import check_evictable, evict, evicts_before
-from dlemu.emulator.job import Job
+from dlemu.jobs.training.evict import check_evictable, evict, evicts_before
+from dlemu.jobs.training.plan import TrainingJob
 from tests.datasets import make_dataset
 from tests.runs import make_job
 
 
-def job_on(folder: Path, when: Literal["never", "start", "epochs"] = "epochs") -> Job:
+def job_on(folder: Path, when: Literal["never", "start", "epochs"] = "epochs") -> TrainingJob:
     spec = make_dataset(folder, num_files_train=6, record_length_bytes=1_000_000)
     job = make_job(ranks=1, steps=1, dataset=spec, reader=Reader(evict_page_cache=when))
     return replace(job, found=inspect(spec))

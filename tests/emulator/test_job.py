@@ -12,14 +12,14 @@ import pytest
 from datagen.errors import UserError
 from dlemu.config import check_runnable
 from dlemu.config.schema import Reader, Workflow
-from dlemu.emulator.job import Job
-from dlemu.emulator.preflight import memory_wanted
+from dlemu.jobs.training.plan import TrainingJob
+from dlemu.jobs.training.preflight import memory_wanted
 from dlemu.loaders.tensorflow import samples_read_ahead
 from dlemu.plan.streams import RankStreamPlan, StreamPlan
 from tests.runs import make_job
 
 
-def streaming(**reader: Any) -> Job:
+def streaming(**reader: Any) -> TrainingJob:
     settings: dict[str, Any] = {
         "data_loader": "tensorflow",
         "batch_size": 4,
@@ -30,7 +30,7 @@ def streaming(**reader: Any) -> Job:
     return make_job(dataset=dataset, reader=Reader(**settings))
 
 
-def read_ahead(job: Job) -> int:
+def read_ahead(job: TrainingJob) -> int:
     spec = job.loader_spec(0)
     assert spec.interleave is not None
     return samples_read_ahead(spec, spec.interleave)

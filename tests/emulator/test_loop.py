@@ -3,8 +3,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dlemu.comm.clock import FakeClock
-from dlemu.emulator.loop import StepLoop, StepRange
-from dlemu.emulator.steplog import TRAINING, StepLog, StepRows, read_log
+from dlemu.jobs.training.loop import StepLoop, StepRange
+from dlemu.jobs.training.steplog import TRAINING, StepLog, StepRows, read_log
 from dlemu.metrics.au import au_dlio_percent, au_percent, kept_rows
 from tests.emulator.fakes import ScriptedComm, ScriptedQueue, numbered, sleeping
 
@@ -54,6 +54,25 @@ def test_a_late_host_is_neither_credited_nor_charged_while_batches_are_in_time()
     for column in ("wait_ns", "compute_ns", "sync_ns", "free_ns"):
         assert calm[column].tolist() == busy[column].tolist()
     assert (busy["slept_ns"] > calm["slept_ns"]).any()
+
+
+def test_the_trainers_own_computing_is_within_the_step_and_makes_it_longer_only_where_it_takes_longer() -> None:
+    """It is never credited as computation of the accelerator."""
+    clock, log = FakeClock(0), StepLog(3)
+    loop = StepLoop(
+        accelerator=sleeping(clock),
+        comm=ScriptedComm([0] * 3, clock, 0),
+        clock=clock,
+        log=log,
+        burn=lambda seconds: clock.sleep_until(clock.now_ns() + round(seconds * 1e9)),
+    )
+    cpu_seconds = np.array([40e-9, 160e-9, 100e-9])
+    steps = np.array([C] * 3, dtype=np.int64)
+    step_range = StepRange(phase=TRAINING, epoch=1, block=1, first_step=1, compute_ns=steps, cpu_seconds=cpu_seconds)
+    loop.run(step_range, 0, ScriptedQueue([0, 0, 0], clock))
+    assert log.rows["compute_ns"].tolist() == [C, C, C]
+    assert log.rows["sync_ns"].tolist() == [0, 60, 0]
+    assert log.rows["free_ns"].tolist() == [0, 100, 260]
 
 
 def test_over_sleeping_raises_no_au() -> None:

@@ -7,9 +7,9 @@ import pytest
 
 from dlemu.comm.clock import FakeClock
 from dlemu.comm.tree import Frame, LocalTree
-from dlemu.emulator.loop import StepLoop, StepRange
-from dlemu.emulator.prefetch import TakenBatch
-from dlemu.emulator.steplog import TRAINING, StepLog, StepRows
+from dlemu.jobs.training.loop import StepLoop, StepRange
+from dlemu.jobs.training.prefetch import TakenBatch
+from dlemu.jobs.training.steplog import TRAINING, StepLog, StepRows
 from dlemu.loaders.loader_base import Batch
 from dlemu.metrics.au import au_percent, kept_rows
 from tests.comm.memory_links import MemoryLink, Pipe, run

@@ -14,9 +14,9 @@ from datagen.engines import FileSource
 from datagen.inspection import inspect
 from dlemu.comm.clock import FakeClock
 from dlemu.config.schema import Metric, Reader
-from dlemu.emulator.job import Job
-from dlemu.emulator.scaling import try_more_readers, worth_trying
-from dlemu.emulator.steplog import StepRows
+from dlemu.jobs.training.plan import TrainingJob
+from dlemu.jobs.training.scaling import try_more_readers, worth_trying
+from dlemu.jobs.training.steplog import StepRows
 from tests.datasets import make_dataset
 from tests.emulator.fakes import ScriptedComm
 from tests.metrics.test_limit import late_steps
@@ -38,9 +38,9 @@ def small_reads(**changes: Any) -> StepRows:
     return rows
 
 
-def job_on(folder: Path, readers: int = 1, **changes: Any) -> Job:
+def job_on(folder: Path, readers: int = 1, **changes: Any) -> TrainingJob:
     spec = make_dataset(folder, num_files_train=400, record_length_bytes=4_000, record_length_bytes_stdev=0)
-    reader = Reader(batch_size=4, read_threads=readers)
+    reader = Reader(batch_size=4, read_threads=readers, engine="fast")  # one read for a sample, which tests slow down
     job = make_job(
         ranks=1, steps=100, dataset=spec, reader=reader, **({"metric": Metric(scaling_seconds=0.5)} | changes)
     )

@@ -12,7 +12,7 @@ import numpy as np
 import psutil
 import pytest
 
-from dlemu.emulator.steplog import STEP_COLUMNS, TRACE_COLUMNS, StepLog, StepRecord, read_log
+from dlemu.jobs.training.steplog import STEP_COLUMNS, TRACE_COLUMNS, StepLog, StepRecord, read_log
 from tests.emulator.fakes import numbered
 
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 
 from dlemu.comm.clock import FakeClock
-from dlemu.emulator.loop import STOP_NS, StepLoop, StepRange
-from dlemu.emulator.steplog import TRAINING, StepLog
-from dlemu.emulator.stopping import StopFile, ask_to_stop
+from dlemu.jobs.training.loop import STOP_NS, StepLoop, StepRange
+from dlemu.jobs.training.steplog import TRAINING, StepLog
+from dlemu.runner.stopping import StopFile, ask_to_stop
 from tests.emulator.fakes import ScriptedComm, ScriptedQueue, sleeping
 from tests.runs import make_job
 

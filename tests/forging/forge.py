@@ -9,14 +9,16 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from dlemu.mlperf.audit.audited_run import audit_trees
 from dlemu.mlperf.check.judge import Checked, check_folder
 from tests.forging.kinds import KINDS, Forgery, Inapplicable, single_facts
 from tests.mlperf.checkpoint_leaves import make_result
 from tests.mlperf.golden import edit, make_tree
+from tests.mlperf.published_tree import make_published
 from tests.mlperf.test_check import MUTATIONS
 from tests.mlperf.test_check_checkpoints import BROKEN
 
-BASES = ("1.0", "2.0", "3.0", "checkpoints", "both")
+BASES = ("1.0", "2.0", "3.0", "checkpoints", "both", "published")
 Said = frozenset[tuple[str, str, str]]
 
 
@@ -28,7 +30,7 @@ class Outcome:
     name: str
     wanted: frozenset[str]
     new: frozenset[str]
-    """Rules of errors and warnings that the honest tree has not."""
+    """Rules that are broken now and were not in the honest tree; of infos those that are wanted."""
 
     @property
     def missed(self) -> bool:
@@ -41,6 +43,8 @@ def make_base(name: str, folder: Path) -> Path:
     if name == "checkpoints":
         make_result(folder)
         return folder
+    if name == "published":
+        return make_published(folder)
     make_tree(folder, "3.0" if name == "both" else name)
     if name == "both":
         with tempfile.TemporaryDirectory(prefix="dlemu-forge-") as other:
@@ -57,7 +61,7 @@ def make_base(name: str, folder: Path) -> Path:
 
 def forgeries(base: str, tree: Path) -> Iterator[Forgery]:
     """Yield what is tried on a tree: all kinds, the tests' own mutations of its rules, and each single fact."""
-    yield from (kind for kind in KINDS if base not in ("1.0", "2.0") or not kind.of_v3)
+    yield from (kind for kind in KINDS if kind.fits(base))
     if base in ("1.0", "2.0", "3.0"):
         for number, (editions, _, rule, change) in enumerate(MUTATIONS):
             if base in editions.split():
@@ -75,27 +79,71 @@ def _within(place: Path, alter: Callable[[Path], None], root: Path) -> None:
 
 
 def said(checked: Checked) -> Said:
-    """Return errors and warnings, each with the file or folder that it is of."""
-    return frozenset(
-        (one.finding.rule, one.finding.severity, one.finding.seen)
-        for one in checked.findings
-        if one.finding.severity != "info" or one.finding.rule == "unapplied"
-    )
+    """Return everything that was found, by rule, severity and what was seen."""
+    return frozenset((one.finding.rule, one.finding.severity, one.finding.seen) for one in checked.findings)
+
+
+def _audited(root: Path) -> Said:
+    """Return what `dlemu audit` alone tells of the runs."""
+    findings = [one for run in audit_trees([str(root)]) for one in run.findings]
+    return frozenset((one.rule, one.severity, one.seen) for one in findings if one.rule in _OF_THE_AUDIT)
+
+
+_OF_THE_AUDIT = frozenset({"au.prefetch"})
+"""Rules that no edition has: `check` does not tell of them."""
+
+
+class Workshop:
+    """A copy of an honest tree that is forged again and again: what a forgery changed is put back from the original."""
+
+    def __init__(self, tree: Path, folder: str) -> None:
+        self._tree, self.copy = tree, Path(folder) / "tree"  # a copy: beside its record it is a rehearsal's
+        shutil.copytree(tree, self.copy)
+        self._honest_files = self._files()
+        self.honest = said(check_folder(str(self.copy)))
+
+    def forged(self, forgery: Forgery) -> Said | None:
+        """Return what is said anew of a forgery, None where the tree has nothing of its kind."""
+        try:
+            forgery.change(self.copy)
+            with forgery.around():
+                found = said(check_folder(str(self.copy))) - self.honest
+            if forgery.rules & _OF_THE_AUDIT:
+                found |= _audited(self.copy)
+            return frozenset(
+                (rule, severity, seen)
+                for rule, severity, seen in found
+                if severity != "info" or rule in forgery.rules or rule == "unapplied"
+            )
+        except (Inapplicable, StopIteration, KeyError, FileNotFoundError, IndexError, ValueError):
+            return None
+        finally:
+            self._restore()
+
+    def _files(self) -> dict[Path, tuple[int, int, int]]:
+        found = (path for path in self.copy.rglob("*") if path.is_file() or path.is_symlink())
+        stats = ((path.relative_to(self.copy), path.lstat()) for path in found)
+        return {path: (stat.st_ino, stat.st_size, stat.st_mtime_ns) for path, stat in stats}
+
+    def _restore(self) -> None:
+        now = self._files()
+        for path in now.keys() - self._honest_files.keys():
+            (self.copy / path).unlink()
+        for path in sorted(self.copy.rglob("*"), reverse=True):
+            if path.is_dir() and not (self._tree / path.relative_to(self.copy)).is_dir():
+                path.rmdir()
+        for path, stamp in self._honest_files.items():
+            if now.get(path) != stamp:
+                (self.copy / path).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(self._tree / path, self.copy / path)
+        self._honest_files = self._files()
 
 
 def forge(base: str, tree: Path, which: str = "") -> Iterator[Outcome]:
     """Yield what is said of each forgery of a tree whose name contains `which`."""
-    with tempfile.TemporaryDirectory(prefix="dlemu-forge-") as folder:  # a copy: beside its record it is a rehearsal's
-        honest = said(check_folder(str(shutil.copytree(tree, Path(folder) / "tree"))))
-    for forgery in forgeries(base, tree):
-        if which not in forgery.name:
-            continue
-        with tempfile.TemporaryDirectory(prefix="dlemu-forge-") as folder:
-            copy = Path(folder) / "tree"
-            shutil.copytree(tree, copy)
-            try:
-                forgery.change(copy)
-            except (Inapplicable, StopIteration, KeyError, FileNotFoundError, IndexError, ValueError):
-                continue
-            new = frozenset(rule for rule, _, _ in said(check_folder(str(copy))) - honest)
-            yield Outcome(base, forgery.name, forgery.rules, new)
+    with tempfile.TemporaryDirectory(prefix="dlemu-forge-") as folder:
+        workshop = Workshop(tree, folder)
+        for forgery in forgeries(base, tree):
+            found = workshop.forged(forgery) if which in forgery.name else None
+            if found is not None:
+                yield Outcome(base, forgery.name, forgery.rules, frozenset(rule for rule, _, _ in found))

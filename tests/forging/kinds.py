@@ -9,13 +9,16 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import yaml
 
+from dlemu.mlperf.audit import audited_run
 from tests.mlperf.golden import STAMP, edit, moved
 
 Change = Callable[[Path], object]
@@ -33,13 +36,17 @@ class Forgery:
     rules: frozenset[str]
     """Any of which tells of it."""
     change: Change
+    around: Callable[[], AbstractContextManager[object]] = nullcontext
+    """Holds while the forged tree is checked: a fault of dlemu's own, which no file provokes."""
 
-    @property
-    def of_v3(self) -> bool:
-        """Whether only v3.0 has rules of this kind."""
-        return bool(self.rules & _OF_V3)
+    def fits(self, base: str) -> bool:
+        """Whether the rules of this kind are of the edition that a tree is of."""
+        if self.rules & _OF_V1:
+            return base == "1.0"
+        return base not in ("1.0", "2.0") or not self.rules & _OF_V3
 
 
+_OF_V1 = frozenset({"au.rules"})
 _OF_V3 = frozenset({"submission.top", "code.changed", "code.mixed", "edition.differs", "systems.schema", "time.length"})
 
 
@@ -71,6 +78,19 @@ def one(root: Path, pattern: str) -> Path:
         for path in sorted(leaf.glob(pattern)):
             return path
     raise Inapplicable
+
+
+def trained(root: Path) -> Path:
+    """The folder that the runs of training lie in; the tree itself where its edition has no such folder."""
+    return next(iter(sorted(root.rglob("training"))), root)
+
+
+def trainings(root: Path) -> list[Path]:
+    """The folders of runs of training that hold a summary."""
+    found = [folder for folder in ran(trained(root)) if "checkpointing" not in folder.parts]
+    if not found:
+        raise Inapplicable
+    return found
 
 
 def organisation(root: Path) -> Path:
@@ -114,6 +134,7 @@ def _copied_rank(jitter: float) -> Change:
     """Give one rank the steps of another, each changed by so much of itself."""
 
     def apply(root: Path) -> None:
+        root = trained(root)
         content = json.loads(one(root, "0_output.json").read_text())
         for epoch in (value for key, value in content.items() if key.isdigit()):
             for name in ("load", "proc"):
@@ -132,7 +153,7 @@ def _copied_epoch(root: Path) -> None:
             raise Inapplicable
         content["2"] = {**content["1"]}
 
-    edit(one(root, "0_output.json"), copy)
+    edit(one(trained(root), "0_output.json"), copy)
 
 
 def _copied_figures(root: Path) -> None:
@@ -142,7 +163,7 @@ def _copied_figures(root: Path) -> None:
                 raise Inapplicable
             content["metric"][key][1] = content["metric"][key][0]
 
-    edit(one(root, "summary.json"), copy)
+    edit(one(trained(root), "summary.json"), copy)
 
 
 def _copied_stamps(root: Path) -> None:
@@ -159,7 +180,7 @@ def _epochs_overlap(root: Path) -> None:
             raise Inapplicable
         content["2"]["start"] = content["1"]["start"]
 
-    edit(one(root, "*per_epoch_stats.json"), overlap)
+    edit(one(trained(root), "*per_epoch_stats.json"), overlap)
 
 
 def _checkpoints_overlap(root: Path) -> None:
@@ -172,6 +193,99 @@ def _checkpoints_overlap(root: Path) -> None:
         parts[1]["end"] = (datetime.fromisoformat(parts[0]["start"]) + length).isoformat()
 
     edit(one(root, "3_per_epoch_stats.json"), overlap)
+
+
+def _without_steps(change: Callable[[Any], None], name: str) -> Change:
+    """Take the steps of every run of training away, and change one of the files that are left of each."""
+
+    def apply(root: Path) -> None:
+        for folder in trainings(root):
+            for path in folder.glob("*_output.json"):
+                path.unlink()
+            for path in folder.glob(name):
+                edit(path, change)
+
+    return apply
+
+
+def _au(percent: float, called: str) -> Callable[[Any], None]:
+    """Have a summary print another AU, in every epoch alike."""
+
+    def change(content: Any) -> None:
+        metric = content["metric"]
+        metric["train_au_percentage"] = [percent] * len(metric["train_au_percentage"])
+        metric |= {"train_au_mean_percentage": percent, "train_au_meet_expectation": called}
+
+    return change
+
+
+def _short_blocks(content: Any) -> None:
+    """Let each block have taken a second."""
+    for epoch in content.values():
+        start = datetime.fromisoformat(epoch["block1"]["start"])
+        epoch["block1"]["end"] = (start + timedelta(seconds=1)).isoformat()
+
+
+def _slow_first_steps(root: Path) -> None:
+    """Let each first step take half a minute longer, with 100 readers that fetch batches meanwhile."""
+    if not list(trained(root).rglob("*_output.json")):
+        raise Inapplicable
+    for path in trained(root).rglob("*_output.json"):
+        edit(path, _longer_step)
+    for path in trained(root).rglob("*per_epoch_stats.json"):
+        edit(path, _earlier_start)
+    for path in trained(root).rglob("config.yaml"):
+        edit(path, lambda told: told["workload"].setdefault("reader", {}).update(read_threads=100))
+
+
+def _longer_step(content: Any) -> None:
+    for epoch in (value for key, value in content.items() if key.isdigit()):
+        if not epoch["load"]:
+            raise Inapplicable
+        for name in ("load", "proc"):
+            epoch[name]["block1"][0] += 30
+
+
+def _earlier_start(content: Any) -> None:
+    for epoch in content.values():
+        for part in (epoch, epoch["block1"]):
+            part["start"] = (datetime.fromisoformat(part["start"]) - timedelta(seconds=30)).isoformat()
+
+
+def _of_model(name: str) -> Change:
+    """Have all calls of checkpoints name another model."""
+
+    def apply(root: Path) -> None:
+        paths = list(root.rglob("checkpointing/*/2*/*_metadata.json"))
+        if not paths:
+            raise Inapplicable
+        for path in paths:
+            edit(path, lambda told: told.update(model=name, args={**told["args"], "model": name}))
+
+    return apply
+
+
+def _of_v2(root: Path) -> None:
+    """Let nothing tell of v3.0, so that v2.0's rules hold."""
+    if not list(root.rglob("checkpointing/*/2*/*_metadata.json")):
+        raise Inapplicable
+    for path in root.rglob("*_metadata.json"):
+        edit(path, _told_of_v2)
+    for name in (".mlps-code-image", "fs_separation.json"):
+        for path in root.rglob(name):
+            path.unlink()
+
+
+def _told_of_v2(content: Any) -> None:
+    for key in ("system_info", "invocation_start_time"):
+        content.pop(key, None)
+    for key in ("data_access_protocol", "systemname"):
+        content.get("args", {}).pop(key, None)
+    content.update(edition="2.0")
+
+
+def _failing_audit() -> AbstractContextManager[object]:
+    return patch.object(audited_run, "audit_run", side_effect=RuntimeError("a fault"))
 
 
 def _late(phase: str) -> Change:
@@ -277,6 +391,93 @@ def _foreign(folder: Path) -> None:
     (folder / "x").mkdir()
 
 
+def kv(root: Path, place: str = "option_1/trial_0") -> Path:
+    """One rank's results of a run of kv_cache."""
+    return _first(root, f"kv_cache/*/run/*/{place}/**/kvcache_results_*.json")
+
+
+def _first(root: Path, pattern: str) -> Path:
+    found = sorted(root.rglob(pattern))
+    if not found:
+        raise Inapplicable
+    return found[0]
+
+
+def _kv_summary(root: Path) -> Path:
+    return _first(root, "kv_cache/*/run/*/summary.json")
+
+
+def _kv_told(change: Callable[[Any], Any]) -> Change:
+    return lambda root: edit(_kv_summary(root), change)
+
+
+def _kv_sum(name: str, factor: float) -> Change:
+    def change(told: Any) -> None:
+        told["options"]["1"][f"aggregated_{name}"] *= factor
+
+    return _kv_told(change)
+
+
+def _kv_rank(change: Callable[[Any], Any]) -> Change:
+    return lambda root: edit(kv(root), change)
+
+
+def _kv_stat(name: str, factor: float | None) -> Change:
+    def change(told: Any) -> None:
+        stats = told["summary"]["cache_stats"]
+        stats[name] = 100.0 if factor is None else stats[name] * factor
+
+    return _kv_rank(change)
+
+
+def _kv_meta(change: Callable[[Any], Any]) -> Change:
+    return lambda root: edit(_first(root, "kv_cache/*/run/*/*_metadata.json"), change)
+
+
+def _kv_commands(old: str, new: str) -> Change:
+    def change(told: Any) -> None:
+        for each in told["command_output_files"]:
+            each["command"] = each["command"].replace(old, new)
+
+    return _kv_meta(change)
+
+
+def _kv_copied(root: Path) -> None:
+    source, target = kv(root), kv(root, "option_1/trial_1")
+    shutil.copy(source, target)
+
+
+def _less_work(told: Any) -> None:
+    """Let the devices have read a tenth, in as little time."""
+    first, last = (told["cluster_snapshots"][moment]["hosts"][0]["disks"][0] for moment in ("start", "end"))
+    for key in ("sectors_read", "time_doing_ios_ms"):
+        last[key] = first[key] + (last[key] - first[key]) // 10
+
+
+def vectors(root: Path) -> list[Path]:
+    """The runs of a vector database."""
+    found = sorted(path.parent for path in root.rglob("vector_database/**/run/*/statistics.json"))
+    if not found:
+        raise Inapplicable
+    return found
+
+
+def _of_vector(change: Callable[[Any], Any], name: str = "statistics.json") -> Change:
+    return lambda root: edit(next(iter(vectors(root)[0].glob(name))), change)
+
+
+def _vector_put(*keys: str, value: Any) -> Change:
+    return _of_vector(_put(*keys, value=value))
+
+
+def _found_nothing(told: Any) -> None:
+    told["recall"] |= {"recall_at_k": 0.0, "per_query_recall": [0.0] * 4}
+
+
+def _half_truth(told: Any) -> None:
+    told["flat_setup"] |= {"coverage": 0.5, "copied_vectors": 5_000_000}
+
+
 META = "*_metadata.json"
 _SEPARATE = "dataset.filesystem checkpoint.filesystem"
 _ANOTHER_DAY = {"invocation_start_time": "2026-02-01T01:00:00"}
@@ -322,6 +523,17 @@ KINDS: tuple[Forgery, ...] = (
     _forgery("an epoch's steps are another's", "ranks.copied", _copied_epoch),
     _forgery("an epoch's figures are another's", "epochs.copied", _copied_figures),
     _forgery("a rank's stamps are another's", "ranks.copied rank.differs", _copied_stamps),
+    # what is recomputed
+    _forgery("an AU below what the blocks took", "au.impossible", _without_steps(_au(40.0, "fail"), "summary.json")),
+    _forgery("an AU below the threshold", "au.low", _without_steps(_au(89.0, "fail"), "summary.json")),
+    _forgery("blocks shorter than their steps", "blocks.short",
+             _without_steps(_short_blocks, "*per_epoch_stats.json")),
+    _forgery("first steps are slow", "au.rules", _slow_first_steps),
+    _forgery("prefetch hides slow first steps", "au.prefetch", _slow_first_steps),
+    Forgery("the audit itself fails", frozenset({"audit.failed"}), trainings, _failing_audit),
+    _forgery("a model that no edition has", "checkpoint.model", _of_model("gpt-175b")),
+    _forgery("8 processes of a larger model", "checkpoint.subset", _of_model("llama3-70b")),
+    _forgery("of an edition that never synced", "checkpoint.unsynced", _of_v2),
     # what is gone
     _forgery("a rank's files are gone", "files.ranks", _ranks_gone),
     _forgery("sums of training are forged", "results.differ", _sums("train_throughput_mean_samples_per_second")),
@@ -338,6 +550,44 @@ KINDS: tuple[Forgery, ...] = (
     _forgery("text for a number", "systems.schema", _described(lambda told: told["clients"][0].update(quantity="one"))),
     _forgery("text for a mapping", "systems.schema", _described(_put("solution", "architecture", value="remote"))),
     _forgery("a field is missing", "systems.schema", _described(lambda told: told.pop("deployment"))),
+    # key-value caches
+    _forgery("kv: a rank's results are gone", "kv.missing", lambda root: kv(root, "option_2/trial_1").unlink()),
+    _forgery("kv: the summary is gone", "kv.missing", lambda root: _kv_summary(root).unlink()),
+    _forgery("kv: part of it failed", "kv.missing", _kv_told(lambda told: told.update(partial_failure=True))),
+    _forgery("kv: an option is gone", "kv.missing", lambda root: shutil.rmtree(kv(root, "option_3").parents[2])),
+    _forgery("kv: a published rate is forged", "kv.differs", _kv_sum("read_bandwidth_gbps", 1.05)),
+    _forgery("kv: published tokens/s are forged", "kv.differs", _kv_sum("storage_throughput_tokens_per_sec", 1.05)),
+    _forgery("kv: the published p95 is forged", "kv.differs", _kv_sum("p95_latency_ms", 0.5)),
+    _forgery("kv: trials are summed", "kv.aggregate", _kv_sum("read_bandwidth_gbps", 3)),
+    _forgery("kv: a rank's rate is forged", "kv.differs", _kv_stat("tier_storage_read_bandwidth_gbps", 1.05)),
+    _forgery("kv: a rank's bytes are forged", "kv.differs", _kv_stat("tier_storage_kv_bytes_written_gb", 1.05)),
+    _forgery("kv: requests are left out", "kv.differs", _kv_rank(lambda told: told["end_to_end_latencies"].pop())),
+    _forgery("kv: the clock ran longer", "kv.settings", _kv_rank(_put("summary", "elapsed_time", value=600.0))),
+    _forgery("kv: another seed", "kv.settings", _kv_rank(_put("seed", value=7))),
+    _forgery("kv: fewer users", "kv.settings", _kv_commands("--num-users 200", "--num-users 100")),
+    _forgery("kv: more memory", "kv.settings", _kv_commands("--cpu-mem-gb 4", "--cpu-mem-gb 64")),
+    _forgery("kv: one trial", "kv.settings", _kv_meta(_put("args", "trials", value=1))),
+    _forgery("kv: no pause", "kv.settings", _kv_meta(_put("args", "inter_option_delay", value=0))),
+    _forgery("kv: memory served reads", "kv.tiers", _kv_stat("tier_cpu_kv_bytes_read_gb", None)),
+    _forgery("kv: tokens are counted twice", "kv.tokens", _kv_stat("storage_tokens_processed", 4)),
+    _forgery("kv: a trial is another's copy", "kv.copied", _kv_copied),
+    _forgery("kv: the devices read less", "kv.device", _kv_meta(lambda told: _less_work(told))),
+    _forgery("kv: another number of ranks", "papers.differ kv.missing", _kv_meta(_put("num_processes", value=4))),
+    _forgery("kv: in the folder of another model", "papers.differ", _kv_meta(_put("model", value="tiny-1b"))),
+    # vector databases
+    _forgery("vdb: nothing is found", "vdb.recall", _of_vector(_found_nothing)),
+    _forgery("vdb: queries a second are forged", "vdb.differs", _vector_put("throughput_qps", value=200.0)),
+    _forgery("vdb: recall is forged", "vdb.differs", _vector_put("recall", "recall_at_k", value=0.95)),
+    _forgery("vdb: percentiles fall", "vdb.differs", _vector_put("p99_latency_ms", value=1.0)),
+    _forgery("vdb: batches failed", "vdb.differs", _vector_put("failed_batches", value=3)),
+    _forgery("vdb: no latencies", "vdb.metrics", _of_vector(lambda told: told.pop("p95_latency_ms"))),
+    _forgery("vdb: a run is gone", "vdb.count", lambda root: shutil.rmtree(vectors(root)[0])),
+    _forgery("vdb: half of a ground truth", "vdb.truth", _of_vector(_half_truth, "result_verdict.json")),
+    _forgery("vdb: no verdict", "vdb.truth", lambda root: (vectors(root)[0] / "result_verdict.json").unlink()),
+    _forgery("vdb: another index", "vdb.settings", _of_vector(_put("index_type", value="IVF_FLAT"), "config.json")),
+    _forgery("vdb: another engine", "vdb.settings", _of_vector(_put("vdb_engine", value="pgvector"), META)),
+    _forgery("vdb: beside its results", "vdb.folder",
+             _of_vector(lambda told: told["args"].update(storage_root=told["args"]["results_dir"]), META)),
 )  # fmt: skip
 
 

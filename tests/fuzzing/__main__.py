@@ -27,6 +27,7 @@ def main() -> None:
     parser.add_argument("--first", type=int, default=0, help="number of the first case, to see one again")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--processes", type=int, default=1)
+    parser.add_argument("--only", nargs="+", default=[], metavar="COMMAND", help="of ends and faults: these commands")
     given = parser.parse_args()
     bad = 0
     for door in given.doors or doors():
@@ -37,7 +38,7 @@ def main() -> None:
         def one(cases: range, door: str = door) -> list[str]:
             with tempfile.TemporaryDirectory() as folder:
                 if door in COMMANDS:
-                    return COMMANDS[door](given.seed, cases, Path(folder))
+                    return COMMANDS[door](given.seed, cases, Path(folder), given.only)
                 return round_of(door, given.seed, cases, Path(folder) / "data")
 
         with ThreadPoolExecutor(given.processes) as pool:

@@ -24,17 +24,13 @@ from datagen.inspection import inspect
 from datagen.spec import DatasetSpec
 from datagen.verify import verify
 from dlemu.config import load
+from dlemu.jobs.checkpoint.folder import read_checkpoint_run, read_checkpoint_summary
+from dlemu.jobs.checkpoint.result import CheckpointRun
+from dlemu.jobs.training.figures_of import figures
+from dlemu.jobs.training.folder import read_run
+from dlemu.jobs.training.result import make_run
 from dlemu.mlperf.audit.audited_run import audit_run, shipped_pairs
-from dlemu.results.checkpoint_folder import (
-    read_checkpoint_run,
-    read_checkpoint_summary,
-    write_checkpoint_run,
-    write_checkpoint_summary,
-)
-from dlemu.results.checkpoint_run import CheckpointRun
-from dlemu.results.folder import read_run, write_run
-from dlemu.results.run import make_run
-from dlemu.sizing.sides import run_figures
+from dlemu.results.measured import write_measured, write_run, write_summary
 from tests.fuzzing.mutations import damaged_bytes, damaged_json, damaged_words
 from tests.fuzzing.schedules import schedule
 from tests.results.handmade import CHECKPOINT_RUNS
@@ -137,7 +133,7 @@ def folder_door(folder: Path) -> Case:
             facts.unlink()
         try:
             with contextlib.suppress(DlemuError):
-                run_figures(read_run(str(copy)))
+                figures(read_run(str(copy)))
             rules = {finding.rule for finding in audit_run(str(copy), shipped).findings}
             assert "audit.failed" not in rules
         finally:
@@ -153,8 +149,8 @@ def checkpoints_door(folder: Path) -> Case:
     whole.mkdir(parents=True)
     made = CHECKPOINT_RUNS["checkpoints_watched"]()
     run = CheckpointRun(str(whole), made.facts, made.rows, made.progress, made.telemetry)
-    write_checkpoint_run(run)
-    write_checkpoint_summary(run)
+    write_measured(run)
+    write_summary(run)
     shutil.copytree(whole, copy)
     files = sorted(path for path in whole.iterdir() if path.is_file())
 

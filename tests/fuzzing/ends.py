@@ -11,27 +11,34 @@ from __future__ import annotations
 import contextlib
 import os
 import random
+import re
+import shlex
 import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
 import psutil
 from PIL import Image
 
 import dlemu
 from dlemu.metrics.verdict import COMPLETED
-from tests.e2e.harness import DLEMU, small_run
+from dlemu.mlperf.check.judge import check_folder
+from tests.e2e.harness import DLEMU, PYTORCH, small_run
+from tests.e2e.test_mlperf_run import words as rehearsal_words
+from tests.report.folders import write_run
 from tests.users_files import UsersFiles
 
 MARK = "DLEMU_ENDS_CASE"
 """In the environment of all processes of a case: those that lost their parents are found by it."""
-MOST_SECONDS = 150.0
-"""Far beyond `timeout_seconds` and what any of the commands takes."""
+MOST_SECONDS, MOST_SECONDS_IN_ALL = 150.0, 1200.0
+"""Far beyond `timeout_seconds` and what any of the commands takes; with the time in which others had the cores."""
 LEFT_SECONDS = 30.0
 _TIMEOUT = "timeout_seconds=30"
 _QUICK = ("metric.scaling_seconds=0", _TIMEOUT)
@@ -41,6 +48,7 @@ _WHOLE = (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
 _ENDED = {130, 137, 139, 143, -signal.SIGINT, -signal.SIGTERM, -signal.SIGKILL, -signal.SIGSEGV}
 """Of a command that a signal ended, or one of whose processes; mpirun has statuses of its own."""
 _OF_MPIRUN = "BAD TERMINATION", "[mpiexec@"
+JOB = Path(__file__).parents[1] / "recording" / "job.py"
 _MPIRUN = str(Path(sys.executable).parent / "mpirun")
 
 
@@ -68,11 +76,15 @@ def draw(seed: int, number: int, commands: list[str]) -> Ending:
     )
 
 
-def commands(data: Path, images: Path) -> dict[str, Callable[[Path], list[str]]]:
-    """Return what is ended: a command line for a folder of results."""
+Command = Callable[[Path], list[str]]
+"""A command line for a folder of results; whatever else it makes begins with that folder's name."""
+
+
+def commands(data: Path, images: Path, arrays: Path) -> dict[str, Command]:
+    """Return what measures and packs."""
     few = "ranks=2"
 
-    def train(*changes: str) -> Callable[[Path], list[str]]:
+    def train(*changes: str) -> Command:
         return lambda folder: [DLEMU, "train", *small_run(folder, data, *_QUICK, *changes)]
 
     def of_mpirun(folder: Path) -> list[str]:
@@ -97,42 +109,105 @@ def commands(data: Path, images: Path) -> dict[str, Callable[[Path], list[str]]]
         small = ("--sizes", "4k", "--depths", "1,8", "--jobs", "2", "--seconds", "0.5", "--file-size", "16m")
         return [DLEMU, "probe", f"{folder.parent}", *small, "--output", str(folder)]
 
+    def kvcache(folder: Path) -> list[str]:
+        load = ("kv.seconds=2", "kv.users=4", "kv.think_seconds=1", "kv.prefill_tokens_per_second=1000000")
+        small = (
+            "workload=llama3_1_8b",
+            "scale=laptop",
+            f"kv.folder={folder}-kv",
+            "kv.threads=2",
+            "kv.system_prompts=1",
+        )
+        return [DLEMU, "kvcache", *small, *load, few, f"output.folder={folder}", "metric.ceiling_seconds=0.1", _TIMEOUT]
+
+    def record(folder: Path, *words: str) -> list[str]:
+        job = (sys.executable, str(JOB), str(arrays), "--epochs", "2", "--step", "0.01", "--workers", "1")
+        return [DLEMU, "record", *words, "--skip", "2", "--no-report", "--output", str(folder), "--", *job]
+
     def size(folder: Path) -> list[str]:
-        one = without_ranks(folder, "reader.data_loader=threads", "reader.batch_size=1", "train.computation_time=0.5")
+        one = without_ranks(folder, "reader.batch_size=1", "train.computation_time=0.5")
         return [DLEMU, "size", *one, "--most", "1", "--cached", "--trial-seconds", "4"]
 
+    def together(folder: Path) -> list[str]:
+        one = ("ranks=1", "metric.ceiling_seconds=0")
+        reads = [word for word in small_run(folder, data, *_QUICK) if not word.startswith(("output.", "ranks="))]
+        saves = ("workload=llama3_8b", "scale=laptop", f"checkpoint.checkpoint_folder={folder}-checkpoints", few)
+        jobs = shlex.join(["train", *reads, *one]), shlex.join(["checkpoint", *saves, _TIMEOUT])
+        return [DLEMU, "together", *jobs, "--no-alone", "--no-report", "--output", str(folder)]
+
     return {
-        "train": train(),
-        "threads": train("reader.data_loader=threads", "metric.ceiling_seconds=0"),
+        "train": train(PYTORCH),
+        "threads": train("metric.ceiling_seconds=0"),
         "saving": train("workflow.checkpoint=true", "output.report=true", "train.epochs=1"),
         "mpirun": of_mpirun,
         "checkpoint": checkpoint,
         "datagen": datagen,
         "pack": pack,
         "probe": probe,
-        "sweep": lambda folder: [DLEMU, "sweep", *without_ranks(folder, "reader.data_loader=threads"), "ranks=1,2"],
-        "readers": lambda folder: [DLEMU, "probe", *without_ranks(folder, "reader.data_loader=threads")],
+        "sweep": lambda folder: [DLEMU, "sweep", *without_ranks(folder), "ranks=1,2"],
+        "readers": lambda folder: [DLEMU, "probe", *without_ranks(folder)],
         "predict": lambda folder: [DLEMU, "predict", *small_run(folder, data, *_QUICK, "ranks=1")],
         "size": size,
+        "together": together,
+        "kvcache": kvcache,
+        "record": lambda folder: record(folder, "--no-replay"),
+        "replay": record,
+        "rehearsal": lambda at: [DLEMU, *_rehearsal(at, Path(f"{at}-made"))],
     }
 
 
-def made_sources(folder: Path) -> tuple[Path, Path]:
-    """Make a small dataset and some images in a folder; return where they are."""
-    data, images = folder / "data", folder / "images"
+def readings(data: Path, images: Path, run: Path, rehearsal: Path) -> dict[str, Command]:
+    """Return what looks at data and results and writes a file or a page."""
+    asked = ("--batch-size", "8", "--step-seconds", "0.02", "--workers", "2", "--preprocess-seconds", "0.001")
+    return {
+        "workload new": lambda at: [DLEMU, "workload", "new", f"{at}.yaml", "--data-folder", str(images), *asked],
+        "workload show": lambda at: [DLEMU, "workload", "show", "default", f"dataset.data_folder={data}"],
+        "merge": lambda at: [DLEMU, "mlperf", "merge", str(at), str(rehearsal)],
+        "check": lambda at: [DLEMU, "mlperf", "check", str(rehearsal), "--csv", f"{at}.csv"],
+        "audit": lambda at: [DLEMU, "audit", str(rehearsal), "--report", str(at)],
+        "compare": lambda at: [DLEMU, "compare", str(run), str(run), "--output", str(at)],
+        "report": lambda at: [DLEMU, "report", str(run), "--output", f"{at}.html"],
+    }
+
+
+def _rehearsal(results: Path, data: Path) -> list[str]:
+    """Return a rehearsal of six short runs and the dataset of them."""
+    words = [word for word in rehearsal_words(results) if str(results) not in word]
+    return [*words, f"dataset.data_folder={data}", f"output.folder={results}"]
+
+
+def chosen(there: dict[str, Command], only: Sequence[str]) -> dict[str, Command]:
+    """Return the commands of these names, or all where none is named."""
+    return {name: there[name] for name in only or there}
+
+
+def made_sources(folder: Path, only: Sequence[str] = ()) -> dict[str, Command]:
+    """Make data, and results where one of the commands reads them, in a folder; return the commands of these names."""
+    sources = folder / "sources"
+    data, images, arrays, run, rehearsal = (sources / name for name in ("data", "images", "arrays", "run", "rehearsal"))
     subprocess.run([DLEMU, "datagen", *small_run(folder / "none", data)], check=True, capture_output=True)
     images.mkdir()
+    arrays.mkdir()
     for number in range(60):
         Image.effect_noise((300, 200), 50 + number).save(images / f"{number}.png")
-    return data, images
+        np.save(arrays / f"{number}.npy", np.zeros(5000 + 10 * number, np.uint8))
+    reading = readings(data, images, run, rehearsal)
+    wanted = set(only or reading)
+    if wanted & {"compare", "report"}:
+        write_run(run)
+    if wanted & {"merge", "check", "audit"}:  # takes as long as the cases of one round
+        subprocess.run([DLEMU, *_rehearsal(rehearsal, folder / "none")], capture_output=True)
+        assert (rehearsal / "tree").is_dir()
+        shutil.rmtree(folder / "none", ignore_errors=True)
+    return chosen(commands(data, images, arrays) | reading, only)
 
 
 class Endings:
     """Cases in a folder, of which each leaves nothing."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, only: Sequence[str] = ()) -> None:
         self._folder = folder
-        self._commands = commands(*made_sources(folder))
+        self._commands = made_sources(folder, only)
         self._seconds: dict[str, float] = {}
 
     def case(self, seed: int, number: int) -> str:
@@ -155,7 +230,7 @@ class Endings:
             theirs.put_everywhere(made)
         hit = _hit(process, mark, ending)
         try:
-            out, err = process.communicate(timeout=MOST_SECONDS)
+            out, err = communicated(process)
         except subprocess.TimeoutExpired:
             stuck = list(left(mark, 0))
             out, err = process.communicate()
@@ -165,7 +240,7 @@ class Endings:
             *left(mark, LEFT_SECONDS),
             *unread(folder, whole=process.returncode in COMPLETED),
             *theirs.changed(),
-            *(f"{name} in /dev/shm" for name in sorted(shared_memory() - memory)),
+            *left_in_memory(memory),
         ]
         return f"{hit}, status {process.returncode}: {'; '.join(wrong)}\n{out[-1000:]}{err[-3000:]}" if wrong else ""
 
@@ -198,9 +273,28 @@ class Endings:
         return process, mark
 
 
-def endings_of(seed: int, cases: range, folder: Path) -> list[str]:
-    """Try cases in a folder; return what went wrong, a text for each."""
-    endings = Endings(folder)
+def communicated(process: subprocess.Popen[str]) -> tuple[str, str]:
+    """Wait for the end and return what was said; a time in which somebody wanted a core and had none counts little."""
+    begun, stalled = time.monotonic(), stalled_seconds()
+    while True:
+        try:
+            return process.communicate(timeout=0.5)
+        except subprocess.TimeoutExpired:
+            passed = time.monotonic() - begun
+            if passed - (stalled_seconds() - stalled) > MOST_SECONDS or passed > MOST_SECONDS_IN_ALL:
+                raise
+
+
+def stalled_seconds() -> float:
+    """Return how long processes of this host have wanted a core and had none; 0 where the kernel does not count it."""
+    with contextlib.suppress(OSError):
+        return float(Path("/proc/pressure/cpu").read_text().split()[4].removeprefix("total=")) / 1e6
+    return 0.0
+
+
+def endings_of(seed: int, cases: range, folder: Path, only: Sequence[str] = ()) -> list[str]:
+    """Try cases in a folder, of some commands only where they are named; return what went wrong, a text for each."""
+    endings = Endings(folder, only)
     found = [(number, endings.case(seed, number)) for number in cases]
     return [f"ends seed {seed} case {number}: {what}" for number, what in found if what]
 
@@ -208,18 +302,29 @@ def endings_of(seed: int, cases: range, folder: Path) -> list[str]:
 def _wrong_words(ending: Ending, status: int, said: str) -> Iterator[str]:
     if status not in _ENDED | {0, 1, 2, 3} and ending.command != "mpirun":
         yield f"status {status}"
-    if "Traceback" in said:
+    if has_traceback(said):
         yield "a traceback"
     if status > 1 and not any(word in said for word in ("dlemu: ", "Aborted", "failed: ", *_OF_MPIRUN)):
         yield "no message"
+
+
+def has_traceback(said: str) -> bool:
+    """Say whether something of dlemu's ended in a traceback; one of a recorded job is the job's.
+
+    So is that of an interpreter which a signal meets before it runs anybody's code.
+    """
+    parts = said.split("Traceback (most recent call last)")
+    starting = ("Python runtime state: core initialized", "Python runtime state: initialized")
+    return any(str(JOB) not in one and not before.rstrip().endswith(starting) for before, one in pairwise(parts))
 
 
 def unread(folder: Path, *, whole: bool) -> Iterator[str]:
     """Say what of the results can't be read: what is refused is refused by dlemu's own errors."""
     if not folder.exists():
         return
+    read = check_folder if (folder / "rehearsal.json").exists() else dlemu.load_result
     try:
-        dlemu.load_result(folder)
+        read(str(folder))
     except dlemu.DlemuError as error:
         if whole:
             yield f"no result: {error}"
@@ -229,7 +334,28 @@ def unread(folder: Path, *, whole: bool) -> Iterator[str]:
 
 def shared_memory() -> set[str]:
     """Return the names there but for those of MPI libraries, which leave theirs when they are killed."""
-    return {name for name in os.listdir("/dev/shm") if name.startswith(("torch_", "psm_", "sem.", "dlemu"))}
+    names = {name for name in os.listdir("/dev/shm") if name.startswith(("torch_", "psm_", "sem.", "dlemu"))}
+    return {name for name in names if not name.startswith(("dlemu-drive-", "dlemu-forge-"))}  # of tests that run beside
+
+
+def left_in_memory(before: set[str]) -> Iterator[str]:
+    """Name what nobody holds and nobody removes: others on this host have theirs there, for as long as they live."""
+    deadline = time.monotonic() + LEFT_SECONDS
+    while (there := shared_memory() - before - _held()) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    yield from (f"{name} in /dev/shm" for name in sorted(there))
+
+
+def _held() -> set[str]:
+    """Return the names in /dev/shm that a process has open or mapped, or a loop device lies on."""
+    held = set[str]()
+    for path in Path("/proc").glob("[0-9]*/fd/*"):
+        with contextlib.suppress(OSError):
+            held.add(os.readlink(path).removeprefix("/dev/shm/"))
+    for path in (*Path("/proc").glob("[0-9]*/maps"), *Path("/sys/block").glob("loop*/loop/backing_file")):
+        with contextlib.suppress(OSError):
+            held |= set(re.findall(r"/dev/shm/(\S+)", path.read_text()))
+    return held
 
 
 def _marked(mark: str) -> list[psutil.Process]:

@@ -13,13 +13,23 @@ import resource
 import shutil
 import signal
 import subprocess
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from dlemu.metrics.verdict import COMPLETED
-from tests.fuzzing.ends import LEFT_SECONDS, MARK, MOST_SECONDS, commands, left, made_sources, shared_memory, unread
+from tests.fuzzing.ends import (
+    LEFT_SECONDS,
+    MARK,
+    MOST_SECONDS,
+    communicated,
+    has_traceback,
+    left,
+    left_in_memory,
+    made_sources,
+    shared_memory,
+    unread,
+)
 from tests.users_files import UsersFiles
 
 _STATUSES = {*range(8), 120, 130, 141, 143}
@@ -67,10 +77,33 @@ ODD: dict[str, Callable[[Path], None]] = {
     "below a file": _below_a_file,
 }
 """What lies where a command wants a folder, or a file, of its own."""
-PLACES = ("", "-checkpoints", "-made", "-packed", "/live", "/point-01", "/trial-01-1", "/summary.json", "/log.txt")
+PLACES = ("", "/live", "/point-01", "/trial-01-1", "/replay-1", "/rows", "/summary.json", "/log.txt", "/tree")
 """Where, behind the name of the results' folder."""
-INPUTS = ("dlemu.json", "train", "train/*0_of*", "train/*1_of*")
-"""What of the dataset is odd."""
+OWN_PLACES = {
+    **dict.fromkeys(("checkpoint", "together"), "-checkpoints"),
+    **dict.fromkeys(("datagen", "rehearsal"), "-made"),
+    "pack": "-packed",
+    "kvcache": "-kv",
+    "workload new": ".yaml",
+    "check": ".csv",
+    "report": ".html",
+}
+"""Of commands that have another folder, or a file alone."""
+INPUTS = {
+    "data": ("dlemu.json", "train", "train/*0_of*", "train/*1_of*"),
+    "images": ("", "1*.png"),
+    "arrays": ("", "1*.npy"),
+    "run": ("", "facts.json", "summary.json", "steps.parquet"),
+    "rehearsal": ("", "rehearsal.json", "tree", "tree/**/summary.json", "tree/**/*_output.json", "runs"),
+}
+"""What of the dataset, the images, the results is odd."""
+READ = {
+    **dict.fromkeys(("pack", "workload new"), "images"),
+    **dict.fromkeys(("record", "replay"), "arrays"),
+    **dict.fromkeys(("compare", "report"), "run"),
+    **dict.fromkeys(("merge", "check", "audit"), "rehearsal"),
+}
+"""What a command reads: others the dataset, if anything."""
 STREAMS = ("out closed", "err closed", "all closed", "out full", "err full", "out is not read")
 LIMITS: dict[str, tuple[int, int]] = {
     "files": (resource.RLIMIT_NOFILE, 24),
@@ -103,9 +136,12 @@ def draw(seed: int, number: int, names: list[str]) -> Fault:
     command = random_of.choice(names)
     match random_of.choice(("place", "place", "place", "input", "input", "stream", "limit", "setting", "cwd")):
         case "place":
-            return Fault(command, "place", random_of.choice(list(ODD)), random_of.choice(PLACES))
+            own = [OWN_PLACES[command]] * 4 if command in OWN_PLACES else []
+            return Fault(command, "place", random_of.choice(list(ODD)), random_of.choice([*PLACES, *own]))
         case "input":
-            return Fault(command, "input", random_of.choice([*ODD, "cut", "empty", "gone"]), random_of.choice(INPUTS))
+            read = READ.get(command, "data")
+            where = f"{read}/{random_of.choice(INPUTS[read])}"
+            return Fault(command, "input", random_of.choice([*ODD, "cut", "empty", "gone"]), where)
         case "stream":
             return Fault(command, "stream", random_of.choice(STREAMS))
         case "limit":
@@ -118,12 +154,11 @@ def draw(seed: int, number: int, names: list[str]) -> Fault:
 class Faults:
     """Cases in a folder, of which each leaves nothing."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, only: Sequence[str] = ()) -> None:
         self._folder = folder
-        self._data, images = made_sources(folder)
-        self._whole = folder / "whole"
-        shutil.copytree(self._data, self._whole)
-        self._commands = commands(self._data, images)
+        self._commands = made_sources(folder, only)
+        self._sources, self._whole = folder / "sources", folder / "whole"
+        shutil.copytree(self._sources, self._whole)
 
     def case(self, seed: int, number: int) -> str:
         """Try a case; return what went wrong, or nothing."""
@@ -135,8 +170,8 @@ class Faults:
         finally:
             shutil.rmtree(folder.parent, ignore_errors=True)
             if fault.kind == "input":
-                shutil.rmtree(self._data)
-                shutil.copytree(self._whole, self._data)
+                shutil.rmtree(self._sources)
+                shutil.copytree(self._whole, self._sources)
 
     def _found(self, fault: Fault, folder: Path) -> str:
         if fault.kind == "place":
@@ -147,26 +182,23 @@ class Faults:
             self._damage(fault)
         theirs, memory = UsersFiles(), shared_memory()
         theirs.put(folder.parent / "beside")
-        status, said, seconds = self._run(fault, folder)
-        mark = f"faults-{folder.parent.name}"
+        mark = f"faults-{os.getpid()}-{folder.parent.name}"
+        """Of this campaign's: those beside it have cases of the same number."""
+        status, said, ended = self._run(fault, folder, mark)
         wrong = [
-            *([] if seconds < MOST_SECONDS else [f"no end within {MOST_SECONDS:.0f} s"]),
-            *([] if status in _STATUSES or self._killed_by_limit(fault, status) else [f"status {status}"]),
-            *(["a traceback"] if "Traceback" in said else []),
-            *(["no message"] if status in (2, 3) and fault.kind != "stream" and "dlemu: " not in said else []),
+            *([] if ended else [f"no end within {MOST_SECONDS:.0f} s"]),
+            *([] if status in _STATUSES or _ended_by_others(fault, status) else [f"status {status}"]),
+            *(["a traceback"] if has_traceback(said) else []),
+            *(["no message"] if status in (2, 3) and fault.kind != "stream" and not _says_why(said) else []),
             *left(mark, LEFT_SECONDS),
             *(unread(folder, whole=status in COMPLETED) if folder.is_dir() and fault.kind != "place" else []),
             *theirs.changed(),
-            *(f"{name} in /dev/shm" for name in sorted(shared_memory() - memory)),
+            *left_in_memory(memory),
         ]
         return f"{fault}, status {status}: {'; '.join(wrong)}\n{said[-3000:]}" if wrong else ""
 
-    def _killed_by_limit(self, fault: Fault, status: int) -> bool:
-        return fault.kind == "limit" and status in (-signal.SIGXCPU, 128 + signal.SIGXCPU, 137, -signal.SIGKILL, 139)
-
     def _damage(self, fault: Fault) -> None:
-        found = sorted(self._data.glob(fault.where))
-        path = found[0]
+        path = sorted(self._sources.glob(fault.where))[0]
         if fault.what in ("cut", "empty") and path.is_file():
             os.truncate(path, path.stat().st_size // 2 if fault.what == "cut" else 0)
             return
@@ -177,12 +209,12 @@ class Faults:
         if fault.what in ODD:
             ODD[fault.what](path)
 
-    def _run(self, fault: Fault, folder: Path) -> tuple[int, str, float]:
-        """Return the status, what was said, and how long it took."""
+    def _run(self, fault: Fault, folder: Path, mark: str) -> tuple[int, str, bool]:
+        """Return the status, what was said, and whether it came to its end in time."""
         said = folder.parent / "said"
         cwd = folder.parent / "cwd"
         cwd.mkdir()
-        began = time.monotonic()
+        ended = True
         with contextlib.ExitStack() as stack:
             out: int = os.open(said, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
             stack.callback(os.close, out)
@@ -192,16 +224,34 @@ class Faults:
                 stdout=out,
                 stderr=out,
                 cwd=cwd,
-                env=os.environ | {MARK: f"faults-{folder.parent.name}"} | SETTINGS.get(fault.what, {}),
+                env=os.environ | {MARK: mark} | SETTINGS.get(fault.what, {}),
                 start_new_session=True,
+                text=True,
                 preexec_fn=lambda: _prepare(fault, cwd),
             )
             try:
-                process.wait(MOST_SECONDS)
+                communicated(process)
             except subprocess.TimeoutExpired:
+                ended = False
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
-        return process.returncode, said.read_text(errors="replace"), time.monotonic() - began
+        return process.returncode, said.read_text(errors="replace"), ended
+
+
+def _says_why(said: str) -> bool:
+    """Say whether there is a message: the command's own, or that of a sweep's point below its table."""
+    return "dlemu: " in said or " failed: " in said
+
+
+def _ended_by_others(fault: Fault, status: int) -> bool:
+    """Say whether the kernel ended it at a limit, or MPICH's mpirun, which ends what it can't pass on the output of.
+
+    A process's SIGKILL or SIGXCPU makes MPICH's own status 9 or 24.
+    """
+    if fault.kind == "limit":
+        by_kernel = (-signal.SIGXCPU, 128 + signal.SIGXCPU, 137, -signal.SIGKILL, 139)
+        return status in (*by_kernel, *((signal.SIGKILL, signal.SIGXCPU) if fault.command == "mpirun" else ()))
+    return fault.kind == "stream" and fault.command == "mpirun" and status == 255
 
 
 def _prepare(fault: Fault, cwd: Path) -> None:
@@ -230,7 +280,7 @@ def _spoil(number: int, how: str) -> None:
         os.close(writing)
 
 
-def faults_of(seed: int, cases: range, folder: Path) -> list[str]:
-    """Try cases in a folder; return what went wrong, a text for each."""
-    faults = Faults(folder)
+def faults_of(seed: int, cases: range, folder: Path, only: Sequence[str] = ()) -> list[str]:
+    """Try cases in a folder, of some commands only where they are named; return what went wrong, a text for each."""
+    faults = Faults(folder, only)
     return [f"faults seed {seed} case {number}: {what}" for number in cases if (what := faults.case(seed, number))]

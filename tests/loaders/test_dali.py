@@ -17,7 +17,7 @@ from datagen.inspection import inspect
 from datagen.registry import find
 from datagen.spec import DatasetSpec
 from dlemu.config.schema import Reader, Train, Workload
-from dlemu.emulator.job import Job, make_job
+from dlemu.jobs.training.plan import TrainingJob, make_job
 from dlemu.loaders.loader_base import Batch, LoaderSpec
 from tests.datasets import make_dataset
 
@@ -27,7 +27,7 @@ needs_dali = pytest.mark.skipif(
 )
 
 
-def job_of(dataset: DatasetSpec, ranks: int = RANKS, steps: int = -1, **reader: Any) -> Job:
+def job_of(dataset: DatasetSpec, ranks: int = RANKS, steps: int = -1, **reader: Any) -> TrainingJob:
     settings: dict[str, Any] = {
         "data_loader": "dali",
         "batch_size": BATCH,

@@ -6,6 +6,7 @@ import os
 import time
 from collections import deque
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +74,7 @@ def make_spec(dataset: DatasetSpec, *, resize: int = 0, verify: bool = False, **
         "interleave": None,
         "shuffle_window": 0,
         "preprocess_time": Duration(),
+        "preprocess": "burn",
         "seed": 7,
         "nice": 0,
         "multiprocessing_context": "fork",
@@ -124,8 +126,9 @@ def test_exactly_the_planned_samples_arrive_whole_and_in_order(
                 expected = [np.load(layout.path(int(sample)))["x"].tobytes() for sample in ids]
                 assert delivered(batch) == expected
                 assert batch.trace.sample_hash == hash_samples(ids)
-                assert batch.trace.app_bytes == sum(os.path.getsize(layout.path(int(sample))) for sample in ids)
-                assert batch.trace.read_calls == BATCH
+                sizes = sum(os.path.getsize(layout.path(int(sample))) for sample in ids)
+                assert sum(map(len, expected)) < batch.trace.app_bytes <= sizes, "np.load need not read all, nor twice"
+                assert batch.trace.read_calls > BATCH
                 assert batch.trace.started_ns <= batch.trace.finished_ns <= time.monotonic_ns()
             assert step == 6
 
@@ -155,6 +158,7 @@ def test_a_crop_of_what_was_read_is_shipped(name: str, dataset: DatasetSpec) -> 
                 whole = np.load(layout.path(int(sample)))["x"].tobytes()
                 assert len(crop) == 8192
                 assert crop in whole or crop.rstrip(b"\0") == whole.rstrip(b"\0")
+        assert step == 6
 
 
 def test_a_trace_crosses_to_another_process_as_it_is() -> None:
@@ -254,7 +258,25 @@ def test_closing_leaves_no_worker(dataset: DatasetSpec) -> None:
 
 
 def test_preprocessing_takes_its_time_and_is_told(dataset: DatasetSpec) -> None:
-    spec = make_spec(dataset, preprocess_time=Duration(mean=0.004))
+    spec = make_spec(dataset, preprocess_time=Duration(mean=0.004), preprocess="sleep")
     for loader in started("threads", spec):
         traces = [batch.trace for batch in loader.batches("ceiling", 0, 3)]
     assert all(trace.decode_ns >= BATCH * 4_000_000 for trace in traces)
+    assert sum(trace.preprocess_cpu_ns for trace in traces) == 0
+
+
+@pytest.mark.parametrize("name", ["pytorch", "threads"])
+def test_preprocessing_burns_the_cpu_of_the_worker(name: str, dataset: DatasetSpec) -> None:
+    """As much as is asked, by the worker's own clock; and that it was preprocessing is noted beside it."""
+    measured = Duration(type="empirical", seconds=(0.001, 0.002, 0.003, 0.01), mean=0.003)
+    spec = make_spec(dataset, preprocess_time=measured, read_threads=1)
+    unprocessed = replace(spec.phases["ceiling"], preprocesses=False)
+    spec = replace(spec, phases={**spec.phases, "ceiling": unprocessed})
+    for loader in started(name, spec):
+        traces = [batch.trace for epoch in (1, 2) for batch in loader.batches("train", epoch, 6)]
+        assert not any(batch.trace.preprocess_cpu_ns for batch in loader.batches("ceiling", 0, 2))
+    burned, samples = sum(trace.preprocess_cpu_ns for trace in traces), 12 * BATCH
+    # The times of the 48 samples are the first of 1024 that are spread evenly.
+    assert burned == pytest.approx(samples * 3_000_000, rel=0.3)
+    assert burned <= sum(trace.cpu_ns for trace in traces) <= 1.5 * burned
+    assert len({round(trace.preprocess_cpu_ns, -4) for trace in traces}) > 3

@@ -20,9 +20,9 @@ from datagen.layout import layouts
 from datagen.spec import DatasetSpec
 from datagen.storage.storage_base import NULL_STORAGE
 from dlemu.config.schema import Duration
-from dlemu.emulator.steplog import STEP_DTYPE
+from dlemu.jobs.training.steplog import STEP_DTYPE
+from dlemu.loaders.interleave_base import Interleave
 from dlemu.loaders.loader_base import Batch, LoaderSpec, Phase
-from dlemu.loaders.traits_base import Interleave
 from dlemu.metrics.delivery import audit_epoch
 from dlemu.plan.samples import EndlessPlan
 from dlemu.plan.streams import RankStreamPlan, StreamPlan
@@ -112,6 +112,7 @@ def make_spec(
         "interleave": Interleave(files=plan.cycle, block_length=plan.block_length, files_ahead=files_ahead),
         "shuffle_window": 20,
         "preprocess_time": Duration(),
+        "preprocess": "burn",
         "seed": 3,
         "nice": 0,
         "multiprocessing_context": "fork",
@@ -252,7 +253,10 @@ def test_null_storage_reads_nothing_and_parses_all_the_same(dataset: DatasetSpec
 def test_preprocessing_counts_as_decoding(dataset: DatasetSpec) -> None:
     write(dataset)
     spec = make_spec(dataset, make_plan(), preprocess_time=Duration(mean=0.002))
-    assert all(batch.trace.decode_ns >= BATCH * 2_000_000 for batch in batches(spec, 4))
+    made = list(batches(spec, 4))
+    assert all(batch.trace.decode_ns >= BATCH * 2_000_000 for batch in made)
+    assert sum(batch.trace.preprocess_cpu_ns for batch in made) == pytest.approx(4 * BATCH * 2_000_000, rel=0.1)
+    assert not next(batches(replace(spec, preprocess="sleep"), 1)).trace.preprocess_cpu_ns
 
 
 def truncate(path: str) -> None:

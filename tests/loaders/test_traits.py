@@ -12,8 +12,9 @@ import pytest
 from datagen.registry import names
 from datagen.spec import DatasetSpec
 from dlemu.config.schema import Reader, Storage, Workload
+from dlemu.loaders.interleave_base import Interleave
 from dlemu.loaders.tensorflow import samples_read_ahead
-from dlemu.loaders.traits_base import Interleave, traits_of
+from dlemu.loaders.traits_base import traits_of
 from tests.runs import make_job
 
 MIB = 1 << 20

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dlemu.emulator.steplog import STEP_DTYPE, StepRows
+from dlemu.jobs.training.steplog import STEP_DTYPE, StepRows
 from dlemu.metrics.au import au_dlio_percent, au_percent, block_times
 from dlemu.metrics.cache import PARTLY_READ_PERCENT
 from dlemu.metrics.causes import find_causes, work_of, worker_time
@@ -27,7 +27,7 @@ from dlemu.metrics.dlio_formulas import (
 from dlemu.metrics.limit import FEW_REQUESTS, IN_DEVICE, PIECE_BYTES, Context, Device, judge_limit
 from dlemu.metrics.rates import first_batch_seconds, late_handover_share, per_second, percentiles_ms, training_ns
 from dlemu.metrics.spread import averaged, pooled
-from dlemu.metrics.verdict import judge, warm_up_bias
+from dlemu.metrics.verdict import VerdictCode, judge, warm_up_bias
 from tests.metrics.test_limit import WAITING, reading
 from tests.metrics.test_verdict import evidence
 
@@ -187,25 +187,34 @@ def test_a_verdict_changes_exactly_at_its_edges(changes: dict[str, Any], passed:
 
 def test_how_much_longer_to_run_is_by_the_square_of_what_is_wanted() -> None:
     def epochs(**changes: Any) -> int:
-        return int(judge(evidence(**changes)).text.rpartition("=")[2])
+        found = judge(evidence(**changes)).numbers["epochs"]
+        assert isinstance(found, int)
+        return found
 
     assert epochs(au=91.0, uncertainty_percent=3.0, epochs=10) == math.ceil(10 * 9 * 1.1)
     assert epochs(au=90.0, uncertainty_percent=3.0, epochs=10) == math.ceil(10 * 100 * 1.1)
     assert epochs(au=91.0, uncertainty_percent=1.01, epochs=2) == 3
 
 
-def test_the_words_of_a_verdict() -> None:
-    assert judge(evidence(au=91.0, uncertainty_percent=0.5)).text == "PASS: AU 91.00 +- 0.50 % is at least 90 %"
-    assert judge(evidence(au=91.0, uncertainty_percent=0.005)).text == "PASS: AU 91.00 +- 0.01 % is at least 90 %"
-    assert judge(evidence(au=91.0, uncertainty_percent=0.0049)).text == "PASS: AU 91.00 % is at least 90 %"
-    assert judge(evidence(au=89.5, au_sustained=None)).text == "FAIL: AU 89.50 % is below 90 %"
-    assert judge(evidence(complete=False)).text == "NO VERDICT: the run did not complete"
-    assert judge(evidence(au=None)).text.startswith("NO VERDICT: nothing computed")
-    assert "reaches only 80.00 %" in judge(evidence(au=89.0, ceiling_au=80.0)).text
-    assert "points of prefetch" not in judge(evidence(au=90.0, au_sustained=90.0)).text
-    assert "by 1.0 points of prefetch" in judge(evidence(au=90.0, au_sustained=89.0)).text
-    few = judge(evidence(au_whole=80.0, kept_steps=2)).text
-    assert few.startswith("NO VERDICT: only 2 steps of an epoch count, and up to 5 batches are read while")
+@pytest.mark.parametrize(
+    ("changes", "code", "numbers"),
+    [
+        ({"au": 91.0, "uncertainty_percent": 0.5}, VerdictCode.PASS, {"au_percent": 91.0, "uncertainty_percent": 0.5}),
+        ({"au": 89.5, "au_sustained": None}, VerdictCode.FAIL, {"au_percent": 89.5}),
+        ({"complete": False}, VerdictCode.INCOMPLETE, {}),
+        ({"au": None}, VerdictCode.NOTHING_COMPUTED, {}),
+        ({"au": 89.0, "ceiling_au": 80.0}, VerdictCode.EMULATOR_TOO_SLOW, {"ceiling_au_percent": 80.0}),
+        ({"au": 90.0, "au_sustained": 89.0}, VerdictCode.PASS, {"sustained_au_percent": 89.0}),
+        ({"au_whole": 80.0, "kept_steps": 2}, VerdictCode.TOO_FEW_STEPS, {"kept_steps": 2, "prefetched_steps": 5}),
+    ],
+)
+def test_a_verdict_has_the_numbers_that_it_rests_on(
+    changes: dict[str, Any], code: VerdictCode, numbers: dict[str, Any]
+) -> None:
+    verdict = judge(evidence(**changes))
+    assert verdict.code == code
+    assert numbers.items() <= verdict.numbers.items()
+    assert "sustained_au_percent" not in judge(evidence(au=90.0, au_sustained=90.0)).numbers
 
 
 def test_warm_up_bias_ends_where_nothing_can_be_told() -> None:
@@ -237,6 +246,9 @@ def worked(**changes: int) -> StepRows:
         ({"cpu_ns": 10, "cpu_wait_ns": 5, "read_ns": 90}, True, [75, 10, 10, 5]),
         ({"cpu_ns": 0, "cpu_wait_ns": 0}, True, [60, 0, 40, 0]),
         ({"cpu_ns": 0, "read_ns": 500}, False, [100, 0, 0, 0]),
+        ({"preprocess_cpu_ns": 50}, False, [10, 50, 20, 20]),
+        ({"preprocess_cpu_ns": 90}, False, [10, 70, 0, 20]),
+        ({"preprocess_cpu_ns": 30, "cpu_ns": 0, "cpu_wait_ns": 0}, False, [60, 30, 10, 0]),
         ({"finished_ns": 40}, False, [0, 0, 0, 0]),
     ],
 )

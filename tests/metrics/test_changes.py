@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlemu.emulator.steplog import STEP_DTYPE, StepRows
-from dlemu.metrics.changes import Supply, changes_of, clock, find_speed_changes, find_stalls
+from dlemu.jobs.training.steplog import STEP_DTYPE, StepRows
+from dlemu.metrics.changes import SpeedChange, Supply, changes_of, clock, find_speed_changes, find_stalls
 from dlemu.metrics.over_time import Floats
 from dlemu.metrics.ran_out import find_ran_out
 
@@ -168,6 +168,15 @@ def test_one_that_ran_out_once_is_a_hint() -> None:
 )
 def test_a_storage_that_is_slow_for_another_reason_did_not_run_out(speed: Callable[[float], float]) -> None:
     assert find_ran_out(find_speed_changes(steps_on(speed, demand=150, steps=1800))) is None
+
+
+@pytest.mark.parametrize("percents", [(200, 40, 40), (40, 40, 200)], ids=["rises first", "falls on"])
+def test_what_falls_must_have_been_fast_just_before(percents: tuple[float, ...]) -> None:
+    changes = [
+        SpeedChange(at_seconds=at, gb_before=at, percent=percent, mb_per_second_before=100, mb_per_second_after=percent)
+        for at, percent in enumerate(percents, 1)
+    ]
+    assert find_ran_out(changes) is None
 
 
 def test_no_steps_have_neither() -> None:

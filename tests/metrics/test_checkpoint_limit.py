@@ -6,15 +6,18 @@ from typing import Any
 
 import pytest
 
-from dlemu.metrics.checkpoint_limit import (
+from dlemu.jobs.checkpoint.limits import (
     BUSY_PERCENT,
     FROM_MEMORY_PERCENT,
     STARVED_PERCENT,
     THREAD_PERCENT,
     WAIT_PERCENT,
+    Advice,
     Moved,
+    Seen,
     judge_checkpoints,
 )
+from dlemu.metrics.findings import Number
 
 
 def moved(**changes: Any) -> Moved:
@@ -75,61 +78,73 @@ def test_a_verdict_changes_exactly_at_its_edges(changes: dict[str, Any], what: s
 @pytest.mark.parametrize(
     ("changes", "advice"),
     [
-        ({}, "try more checkpoint.writers (now 7)"),
-        (READ, "try more checkpoint.readers (now 7)"),
-        (READ | {"from_storage_percent": 1.0}, "checkpoint.evict_page_cache=true"),
-        (READ | {"from_storage_percent": 1.0, "evicted": True}, "checkpoint.odirect=true goes past it"),
-        ({"starved_percent": 50.0}, "more cores a rank"),
-        ({"cpu_wait_percent": 50.0}, "checkpoint.odirect=true"),
-        ({"cpu_wait_percent": 50.0, "throttled_percent": 9.0}, "checkpoint.odirect=true"),
-        ({"cpu_wait_percent": 50.0, "throttled_percent": 10.0}, "raise the CPU limit"),
-        ({"link_percent": 95.0}, "a faster link"),
-        ({"cpu_percent": 95.0}, "raise checkpoint.writers (now 7)"),
-        (READ | {"cpu_percent": 95.0}, "raise checkpoint.readers (now 7)"),
+        ({}, Advice.TRY_MORE_THREADS),
+        (READ, Advice.TRY_MORE_THREADS),
+        (READ | {"from_storage_percent": 1.0}, Advice.EVICT),
+        (READ | {"from_storage_percent": 1.0, "evicted": True}, Advice.GO_PAST_CACHE),
+        ({"starved_percent": 50.0}, Advice.MORE_CORES_A_RANK),
+        ({"cpu_wait_percent": 50.0}, Advice.SPARE_CACHE_COPY),
+        ({"cpu_wait_percent": 50.0, "throttled_percent": 9.0}, Advice.SPARE_CACHE_COPY),
+        ({"cpu_wait_percent": 50.0, "throttled_percent": 10.0}, Advice.RAISE_CPU_LIMIT),
+        ({"link_percent": 95.0}, Advice.FASTER_LINK),
+        ({"cpu_percent": 95.0}, Advice.MORE_THREADS_OR_DIRECT),
+        (READ | {"cpu_percent": 95.0}, Advice.MORE_THREADS_OR_DIRECT),
     ],
 )
-def test_a_verdict_says_what_to_do(changes: dict[str, Any], advice: str) -> None:
-    (said,) = judge_checkpoints(moved(**changes)).advice
-    assert advice in said
+def test_a_limit_says_what_to_do(changes: dict[str, Any], advice: Advice) -> None:
+    (said,) = judge_checkpoints(moved(**changes)).to_do
+    assert said.code == advice
+    if advice in (Advice.TRY_MORE_THREADS, Advice.MORE_THREADS_OR_DIRECT):
+        assert said.numbers == {"phase": changes.get("phase", "write"), "threads": 7}
 
 
 def test_where_the_device_is_full_nothing_more_can_be_asked_of_it() -> None:
-    assert judge_checkpoints(moved(**FULL)).advice == ()
+    assert judge_checkpoints(moved(**FULL)).to_do == ()
+
+
+def seen(**changes: Any) -> dict[str, dict[str, Number]]:
+    return {found.code: found.numbers for found in judge_checkpoints(moved(**changes)).seen}
 
 
 def test_the_evidence_has_every_figure_that_is_known_and_no_other() -> None:
-    (only,) = judge_checkpoints(moved()).evidence
-    assert "1,234.57 GB/s" in only
-    assert "60 % of the time in write calls, 25 % in fsync and had a core 20 % of it, wanted one 2 %" in only
-    (read,) = judge_checkpoints(moved(**READ)).evidence
-    assert "60 % of the time in read calls and had a core" in read
-    whole = {
-        "ceiling_gb_per_second": 4321.09,
-        "device_mb_per_second": 5432.4,
-        "device_depth": 3.25,
-        "device_busy_percent": 77.4,
-        "host_busy_percent": 66.4,
-        "link_percent": 55.4,
+    (threads,) = seen().values()
+    assert threads == {
+        "phase": "write",
+        "gb_per_second": 1234.567,
+        "call_percent": 60.0,
+        "fsync_percent": 25.0,
+        "cpu_percent": 20.0,
+        "cpu_wait_percent": 2.0,
     }
-    _, content, devices, cores, link = judge_checkpoints(moved(**whole)).evidence
-    assert "4,321.1 GB/s; threads waited for it 1.0 % of the time" in content
-    assert devices == "the devices: 5,432 MB/s, busy 77 % of the time, mean queue depth 3.2"
-    assert "66 % of the time" in cores
-    assert "55 %" in link
-    bare = judge_checkpoints(moved(device_mb_per_second=5.0)).evidence
-    assert bare[1:] == ("the devices: 5 MB/s",)
+    assert seen(**READ)[Seen.THREADS] == threads | READ
+    whole = seen(
+        ceiling_gb_per_second=4321.09,
+        device_mb_per_second=5432.4,
+        device_depth=3.25,
+        device_busy_percent=77.4,
+        host_busy_percent=66.4,
+        link_percent=55.4,
+    )
+    assert whole == {
+        Seen.THREADS: threads,
+        Seen.CONTENT: {"gb_per_second": 4321.09, "starved_percent": 1.0},
+        Seen.DEVICES: {"mb_per_second": 5432.4, "busy_percent": 77.4, "depth": 3.25},
+        Seen.CORES: {"percent": 66.4},
+        Seen.LINK: {"percent": 55.4},
+    }
+    assert seen(device_mb_per_second=5.0)[Seen.DEVICES] == {"mb_per_second": 5.0}
 
 
-def test_what_a_read_had_of_the_storage_is_at_most_all() -> None:
-    for phase, shares in (("read", [(180.0, "100 %"), (99.4, "99 %"), (40.0, "40 %")]), ("write", [])):
-        for percent, said in shares:
-            evidence = judge_checkpoints(moved(phase=phase, from_storage_percent=percent)).evidence
-            assert evidence[1] == f"the storage served {said} of the bytes"
-    assert len(judge_checkpoints(moved(from_storage_percent=40.0)).evidence) == 1, "of writes it says nothing"
-    assert len(judge_checkpoints(moved(**READ, ceiling_gb_per_second=5.0)).evidence) == 1
+@pytest.mark.parametrize(("percent", "served"), [(180.0, 100.0), (99.4, 99.4), (40.0, 40.0)])
+def test_what_a_read_had_of_the_storage_is_at_most_all(percent: float, served: float) -> None:
+    assert seen(**READ, from_storage_percent=percent)[Seen.SERVED] == {"percent": served}
+    assert list(seen(from_storage_percent=percent)) == [Seen.THREADS], "of writes it says nothing"
+    assert list(seen(**READ, ceiling_gb_per_second=5.0)) == [Seen.THREADS]
 
 
 def test_who_is_past_the_page_cache_is_not_sent_there() -> None:
+    there = {Advice.SPARE_CACHE_COPY, Advice.MORE_THREADS_OR_DIRECT, Advice.EVICT, Advice.GO_PAST_CACHE}
     for changes in ({"cpu_wait_percent": 99.0}, {"cpu_percent": 99.0}, READ | {"from_storage_percent": 1.0}):
-        assert "odirect" in " ".join(judge_checkpoints(moved(**changes)).advice)
-        assert "odirect" not in " ".join(judge_checkpoints(moved(past_page_cache=True, **changes)).advice)
+        assert {found.code for found in judge_checkpoints(moved(**changes)).to_do} <= there
+        past = judge_checkpoints(moved(past_page_cache=True, **changes)).to_do
+        assert not {found.code for found in past} & there

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlemu.metrics.checkpoint_limit import Moved, judge_checkpoints
+from dlemu.jobs.checkpoint.limits import Moved, judge_checkpoints
 from dlemu.metrics.checkpoint_rates import (
     GIB,
     asynchronous_au_percent,
@@ -109,4 +109,4 @@ def moved(**changes: object) -> Moved:
 def test_what_limits_is_named_with_evidence(changes: dict[str, object], what: str) -> None:
     limit = judge_checkpoints(moved(**changes))
     assert limit.what == what
-    assert limit.evidence
+    assert limit.seen

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dlemu.emulator.steplog import STEP_DTYPE, StepRows
+from dlemu.jobs.training.steplog import STEP_DTYPE, StepRows
 from dlemu.metrics import delivery
 from dlemu.metrics.delivery import EpochAudit, audit_epoch
 from dlemu.plan.samples import Plan, hash_samples

@@ -9,21 +9,46 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from dlemu.emulator.steplog import StepRows
+from dlemu.jobs.training.steplog import StepRows
 from dlemu.metrics.au import au_percent
 from dlemu.metrics.causes import Causes, Work, find_causes, work_of
 from dlemu.metrics.changes import SpeedChange, Stall
-from dlemu.metrics.limit import Asked, Context, Device, HotDrive, Limit, OtherReaders, Scaling, judge_limit
+from dlemu.metrics.findings import Finding, Number
+from dlemu.metrics.limit import (
+    BUSY_PERCENT,
+    EMULATOR_SHARE,
+    FEW_REQUESTS,
+    MEMORY_PRESSURE_PERCENT,
+    MOST_PERCENT,
+    NOTHING_PERCENT,
+    PIECE_BYTES,
+    SCALES,
+    STARVED_SHARE,
+    THROTTLED_PERCENT,
+    WRITTEN_SHARE,
+    Advice,
+    Asked,
+    Context,
+    Device,
+    HotDrive,
+    Limit,
+    OtherReaders,
+    Scaling,
+    Seen,
+    judge_limit,
+    reads_may_be_too_few,
+)
 from dlemu.metrics.loss import kept_loss_percent
 from dlemu.metrics.ran_out import RanOut
 from dlemu.metrics.slow_folders import SlowFolder
 from tests.metrics.test_loss import MS, any_rows, make_steps
 
 
-def late_steps(*, cpu_ms: float = 1, cpu_wait_ms: float = 0, **stamps: Any) -> StepRows:
+def late_steps(*, cpu_ms: float = 1, cpu_wait_ms: float = 0, burned_ms: float = 0, **stamps: Any) -> StepRows:
     """Twenty steps of two ranks that lose 30 of 40 ms each, their workers 100 ms at each batch."""
     rows = make_steps([[30.0, 30.0]] * 20, **stamps)
     rows["cpu_ns"], rows["cpu_wait_ns"] = cpu_ms * MS, cpu_wait_ms * MS
+    rows["preprocess_cpu_ns"] = burned_ms * MS
     rows["app_bytes"], rows["read_calls"] = 80 << 20, 10
     return rows
 
@@ -47,15 +72,25 @@ def test_the_causes_add_up_to_the_loss(rows: StepRows) -> None:
 def test_blocked_in_reads_is_the_storage() -> None:
     limit = limit_of(late_steps())
     assert (limit.what, limit.confidence) == ("storage", "high")
-    assert any("MB/s" in sentence for sentence in limit.evidence)
+    assert Seen.RATES in seen(limit)
 
 
 def test_a_busy_device_is_the_limit_though_somebody_lacks_memory() -> None:
     limit = limit_of(late_steps(), memory_some_percent=30.0, device=Device(mean_depth=8, busy_percent=99))
     assert (limit.what, limit.confidence) == ("storage", "medium")
-    assert any("waited for memory 30 %" in sentence for sentence in limit.evidence)
+    assert seen(limit)[Seen.MEMORY_PRESSURE] == {"percent": 30.0}
     idle = limit_of(late_steps(), memory_some_percent=30.0, device=Device(mean_depth=8, busy_percent=50))
     assert idle.what == "memory"
+
+
+def seen(limit: Limit) -> dict[str, dict[str, Number]]:
+    """The numbers of the evidence, by its codes."""
+    return {found.code: found.numbers for found in limit.seen}
+
+
+def to_do(limit: Limit) -> dict[str, dict[str, Number]]:
+    """The same of the advice."""
+    return {found.code: found.numbers for found in limit.to_do}
 
 
 def test_nobody_waited() -> None:
@@ -69,10 +104,18 @@ def test_nobody_waited() -> None:
         ({"cpu_ms": 99}, {"host_busy_percent": 97.0}, "host CPU"),
         ({"cpu_ms": 99, "read_ns": 10}, {"host_busy_percent": 40.0}, "loader"),
         ({"read_ns": 5}, {"preprocesses": True}, "loader"),
+        ({"cpu_ms": 99, "burned_ms": 95, "read_ns": 5}, {"host_busy_percent": 40.0}, "loader"),
+        ({"cpu_ms": 99, "burned_ms": 95, "read_ns": 5}, {"host_busy_percent": 97.0}, "host CPU"),
+        ({"cpu_ms": 60, "burned_ms": 55, "cpu_wait_ms": 40, "read_ns": 5}, {}, "host CPU"),
         ({"read_ns": 5}, {}, "storage"),  # nothing else to be blocked in: opening files
         ({"finished_ns": -1, "started_ns": -101}, {}, "emulator"),
         ({"finished_ns": -1, "started_ns": -101, "cpu_ms": 50, "cpu_wait_ms": 50}, {}, "host CPU"),
         ({"started_ns": 29, "finished_ns": 30, "read_ns": 1, "cpu_ms": 0.5}, {}, "loader"),
+        (
+            {"started_ns": 29, "finished_ns": 30, "read_ns": 1, "cpu_ms": 0.5},
+            {"host_busy_percent": 97.0},
+            "host CPU",  # a worker that has time and no core begins nothing either
+        ),
         ({}, {"ceiling_au": 50.0}, "emulator"),
         ({}, {"ceiling_au": 89.0}, "storage"),
         ({}, {"memory_some_percent": 30.0}, "memory"),
@@ -81,8 +124,8 @@ def test_nobody_waited() -> None:
 def test_each_kind_of_limit_is_told_from_the_others(changes: dict[str, Any], around: dict[str, Any], what: str) -> None:
     limit = limit_of(late_steps(**changes), **around)
     assert limit.what == what
-    assert limit.evidence
-    assert limit.advice
+    assert limit.seen
+    assert limit.to_do
 
 
 def test_batches_that_queue_behind_busy_workers_wait_for_what_these_do() -> None:
@@ -175,7 +218,7 @@ def test_too_few_readers_are_told_from_slow_storage(
 ) -> None:
     limit = judge_limit(25.0, WAITING, work, Context(read_threads=1, **around))
     assert (limit.what, limit.confidence) == (what, confidence)
-    assert ("more reader.read_threads" in limit.advice[0]) == (what == "loader")
+    assert (limit.to_do[0].code == Advice.MORE_READERS) == (what == "loader")
 
 
 def test_readers_whose_cpu_is_not_known_are_blamed_with_less_confidence() -> None:
@@ -198,53 +241,68 @@ def test_a_loader_that_tells_no_calls_is_not_said_to_make_one() -> None:
     rows["read_calls"] = 0
     limit = limit_of(rows)
     assert (limit.what, limit.confidence) == ("storage", "medium")
-    assert "each call" not in " ".join(limit.evidence)
-    assert any("more reader.read_threads" in advice for advice in limit.advice)
+    assert Seen.READS not in seen(limit)
+    assert Advice.TRY_MORE_READERS in to_do(limit)
+
+
+BUSY = {"host_busy_percent": 99.0}
 
 
 @pytest.mark.parametrize(
-    ("around", "advice", "evidence"),
+    ("around", "advice", "code", "numbers"),
     [
-        ({"host_busy_percent": 99.0, "own_busy_percent": 20.0}, "other programs", "20 % by this run"),
-        ({"host_busy_percent": 99.0, "own_busy_percent": 90.0}, "more cores or fewer ranks", "90 % by this run"),
         (
-            {"host_busy_percent": 99.0, "own_busy_percent": 20.0, "cpu_throttled_percent": 40.0},
-            "raise the CPU limit",
-            "the limit held it back in 40 % of its periods",
+            BUSY | {"own_busy_percent": 20.0},
+            [Advice.STOP_OTHER_PROGRAMS],
+            Seen.CORES,
+            {"percent": 99.0, "own_percent": 20.0},
         ),
-        ({"host_busy_percent": 99.0}, "other programs (top)", "99 % of the cores' time was in use"),
         (
+            BUSY | {"own_busy_percent": 90.0},
+            [Advice.MORE_CORES],
+            Seen.CORES,
+            {"percent": 99.0, "own_percent": 90.0},
+        ),
+        (
+            BUSY | {"own_busy_percent": 20.0, "cpu_throttled_percent": 40.0},
+            [Advice.STOP_OTHER_PROGRAMS, Advice.RAISE_CPU_LIMIT_TOO],
+            Seen.THROTTLED,
+            {"percent": 40.0},
+        ),
+        (BUSY, [Advice.MORE_CORES, Advice.LOOK_FOR_PROGRAMS], Seen.CORES, {"percent": 99.0}),
+        (  # affinity
             {"host_busy_percent": 9.0, "own_busy_percent": 3.0},
-            "more cores or fewer ranks",
-            "3 % by this run",
-        ),  # affinity
-        (
-            {
-                "host_busy_percent": 66.0,
-                "own_busy_percent": 1.0,
-                "cpu_limit_cores": 0.3,
-                "cpu_limit_used_percent": 99.0,
-            },
-            "raise the CPU limit",
-            "0.3 of the 0.3 cores",
+            [Advice.MORE_CORES],
+            Seen.CORES,
+            {"percent": 9.0, "own_percent": 3.0},
         ),
         (
-            {"host_busy_percent": 99.0, "own_busy_percent": 9.0, "cpu_limit_cores": 9.0, "cpu_limit_used_percent": 8.0},
-            "other programs have",
-            "0.7 of the 9.0 cores",
+            {"host_busy_percent": 66.0, "own_busy_percent": 1.0, "cpu_limit_cores": 0.3, "cpu_limit_used_percent": 99},
+            [Advice.RAISE_CPU_LIMIT],
+            Seen.CPU_LIMIT,
+            {"used_cores": pytest.approx(0.297), "limit_cores": 0.3},
         ),
         (
-            {"host_busy_percent": 4.0, "own_busy_percent": 3.0, "cpu_limit_cores": 2.0, "cpu_limit_used_percent": 95.0},
-            "raise the CPU limit",
-            "1.9 of the 2.0 cores",
+            BUSY | {"own_busy_percent": 9.0, "cpu_limit_cores": 9.0, "cpu_limit_used_percent": 8.0},
+            [Advice.STOP_OTHER_PROGRAMS],
+            Seen.CPU_LIMIT,
+            {"used_cores": pytest.approx(0.72), "limit_cores": 9.0},
+        ),
+        (
+            {"host_busy_percent": 4.0, "own_busy_percent": 3.0, "cpu_limit_cores": 2.0, "cpu_limit_used_percent": 95},
+            [Advice.RAISE_CPU_LIMIT],
+            Seen.CPU_LIMIT,
+            {"used_cores": pytest.approx(1.9), "limit_cores": 2.0},
         ),
     ],
 )
-def test_who_has_the_cores_decides_what_helps(around: dict[str, Any], advice: str, evidence: str) -> None:
+def test_who_has_the_cores_decides_what_helps(
+    around: dict[str, Any], advice: list[Advice], code: Seen, numbers: dict[str, Any]
+) -> None:
     limit = limit_of(late_steps(cpu_ms=70, cpu_wait_ms=29), **around)
     assert limit.what == "host CPU"
-    assert advice in limit.advice[0]
-    assert evidence in " ".join(limit.evidence)
+    assert list(to_do(limit)) == advice
+    assert seen(limit)[code] == numbers
 
 
 def test_a_cpu_limit_that_is_far_off_limits_nothing() -> None:
@@ -258,8 +316,8 @@ def test_other_readers_of_the_device_are_named_whatever_more_readers_got() -> No
     others = OtherReaders(mb_per_second=52, percent=38)
     limit = limit_of(late_steps(), scaling=more, others=others)
     assert limit.what == "storage"
-    assert "others read 52.0 MB/s from the same device (38 % of what it gave)" in " ".join(limit.evidence)
-    assert "stop what else reads" in limit.advice[0]
+    assert seen(limit)[Seen.OTHER_READERS] == {"mb_per_second": 52, "percent": 38}
+    assert list(to_do(limit)) == [Advice.STOP_OTHER_READERS]
 
 
 def test_a_storage_that_became_faster_during_the_trial_does_not_say_that_readers_were_too_few() -> None:
@@ -282,51 +340,13 @@ def test_who_used_up_its_cpu_limit_waits_for_that_whatever_it_looks_blocked_in(c
     limit: dict[str, Any] = {"cpu_limit_cores": 0.4, "cpu_limit_used_percent": 99.0}
     limited = limit_of(rows, **limit)
     assert limited.what == "host CPU"
-    assert "raise the CPU limit" in limited.advice[0]
+    assert Advice.RAISE_CPU_LIMIT in to_do(limited)
     assert limit_of(rows, ceiling_au=30.0, **limit).what == "host CPU"
     held_back = limit_of(rows, cpu_limit_cores=4.0, cpu_limit_used_percent=60.0, cpu_throttled_percent=80.0)
     assert held_back.what == "host CPU"
-    assert "held it back in 80 % of its periods" in " ".join(held_back.evidence)
+    assert seen(held_back)[Seen.THROTTLED] == {"percent": 80.0}
     full = Device(mean_depth=8, busy_percent=99)
     assert limit_of(late_steps(), device=full, **limit).what == "storage"
-
-
-def test_a_storage_that_did_not_stay_the_same_is_to_be_looked_at() -> None:
-    slower = SpeedChange(at_seconds=6.5, mb_per_second_before=137, mb_per_second_after=61, percent=44.5)
-    faster = SpeedChange(at_seconds=6.5, mb_per_second_before=61, mb_per_second_after=137, percent=224.6)
-    assert "became slower at 00:06" in " ".join(limit_of(late_steps(), speed_changes=(slower,)).advice)
-    assert "became slower" not in " ".join(limit_of(late_steps(), speed_changes=(slower, faster)).advice)
-    assert "stood still" in " ".join(limit_of(late_steps(), stalls=(Stall(at_seconds=5, seconds=2),)).advice)
-
-
-def advice_of(**around: Any) -> str:
-    return " ".join(limit_of(late_steps(), **around).advice)
-
-
-def test_what_ran_out_is_told_with_its_bytes_but_not_where_something_else_explains_it() -> None:
-    fall = SpeedChange(at_seconds=6, mb_per_second_before=137, mb_per_second_after=61, percent=45, gb_before=0.8)
-    out = RanOut(gb=0.8, times=3, mb_per_second_before=137, mb_per_second_after=61)
-    sure = advice_of(speed_changes=(fall,), ran_out=out)
-    assert "count on 61 MB/s" in sure
-    assert "the first 0.8 GB came faster, 3 times" in sure
-    assert "second run" not in sure
-    assert "a second run after a pause" in advice_of(speed_changes=(fall,), ran_out=replace(out, times=1))
-    hot = HotDrive(name="nvme0n1", celsius=84, limit_celsius=80)
-    assert "ran out" not in advice_of(speed_changes=(fall,), ran_out=out, hot_drive=hot)
-    assert "ran out" not in advice_of(
-        speed_changes=(fall,), ran_out=out, others=OtherReaders(mb_per_second=50, percent=45)
-    )
-
-
-def test_the_slow_one_among_folders_or_hosts_is_named() -> None:
-    folder = SlowFolder(name="3", ms_per_sample=40.0, others_ms_per_sample=5.0)
-    assert "the folder 3 lies: a sample of it takes 40 ms, of the others 5 ms" in advice_of(slow_folders=(folder,))
-    assert "see to host node7" in advice_of(slow_hosts=("node7",))
-
-
-def test_a_drive_that_is_too_hot_is_to_be_cooled() -> None:
-    hot = HotDrive(name="nvme0", celsius=84.2, limit_celsius=82)
-    assert "nvme0 reached 84 degrees" in " ".join(limit_of(late_steps(), hot_drive=hot).advice)
 
 
 ASKED = Asked(requests=1000, slow_down=40, retried=50, first_byte_ms=80.0, last_byte_ms=100.0)
@@ -335,13 +355,12 @@ ASKED = Asked(requests=1000, slow_down=40, retried=50, first_byte_ms=80.0, last_
 def test_of_an_object_store_the_server_or_the_network_is_named() -> None:
     server = limit_of(late_steps(), asked=ASKED, network_percent=30.0)
     assert (server.what, server.where) == ("storage", "server")
-    evidence = " ".join(server.evidence)
-    assert "first byte came after 80 ms, the last after 100 ms" in evidence
-    assert "said 40 times that it is asked too much (503), 4 %" in evidence
-    assert "50 of 1,000 requests were asked again" in evidence
+    assert seen(server)[Seen.ANSWERS] == {"first_byte_ms": 80.0, "last_byte_ms": 100.0}
+    assert seen(server)[Seen.SLOW_DOWN] == {"answers": 40, "percent": 4.0}
+    assert seen(server)[Seen.RETRIED] == {"retried": 50, "requests": 1000}
     network = limit_of(late_steps(), asked=ASKED, network_percent=97.0)
     assert (network.what, network.where) == ("storage", "network")
-    assert "faster network" in network.advice[0]
+    assert Advice.FASTER_NETWORK in to_do(network)
     assert limit_of(late_steps()).where is None
 
 
@@ -349,23 +368,452 @@ def test_of_a_lack_of_processors_tls_is_named_where_it_took_most_of_them() -> No
     computing = late_steps(cpu_ms=99)
     tls = limit_of(computing, host_busy_percent=97.0, asked=replace(ASKED, tls_cpu_percent=72.0))
     assert (tls.what, tls.where) == ("host CPU", "TLS")
-    assert "reading over TLS (decrypting, copying) took 72 % of the readers' CPU time" in tls.evidence
-    assert "http:// instead of https://" in tls.advice[0]
+    assert seen(tls)[Seen.TLS] == {"percent": 72.0}
+    assert Advice.WITHOUT_TLS in to_do(tls)
     little = limit_of(computing, host_busy_percent=97.0, asked=replace(ASKED, tls_cpu_percent=20.0))
     assert (little.what, little.where) == ("host CPU", None)
-    assert "took 20 % of the readers' CPU time" in " ".join(little.evidence)
-    assert "TLS" not in " ".join(limit_of(computing, host_busy_percent=97.0, asked=ASKED).evidence)
+    assert seen(little)[Seen.TLS] == {"percent": 20.0}
+    assert Advice.WITHOUT_TLS not in to_do(little)
+    assert Seen.TLS not in seen(limit_of(computing, host_busy_percent=97.0, asked=ASKED))
 
 
 def test_few_requests_at_a_long_latency_want_more_in_flight() -> None:
     trial = Scaling(readers=8, mb_per_second=1e5, more_readers=32, more_mb_per_second=3.8e5, again_mb_per_second=1e5)
     limit = limit_of(late_steps(), asked=ASKED, scaling=trial)
     assert limit.what == "loader"
-    assert "a larger reader.io_depth" in limit.advice[0]
+    assert list(to_do(limit)) == [Advice.MORE_REQUESTS]
 
 
-def test_what_is_written_to_the_device_is_told_where_it_is_much() -> None:
-    busy = {"mean_depth": 8.0, "busy_percent": 99.0}
-    told = limit_of(late_steps(), device=Device(**busy, write_mb_per_second=900.0))
-    assert "900.0 MB/s were written to it" in " ".join(told.evidence)
-    assert "written" not in " ".join(limit_of(late_steps(), device=Device(**busy, write_mb_per_second=0.1)).evidence)
+# At the edges of the rules, and each figure of the evidence
+
+ENOUGH = Work(
+    elapsed_seconds=10,
+    busy_share=0.9,
+    starved_share=0.0,
+    cpu_known=True,
+    readers=16.0,
+    call_ms=12.3456,
+    call_bytes=4096,
+    app_mb_per_second=1234.56,
+    wanted_mb_per_second=5432.19,
+)
+"""Readers enough that nothing but the storage is to blame for the reads."""
+FULL = Device(mean_depth=FEW_REQUESTS, busy_percent=BUSY_PERCENT)
+
+
+def limit_at(au: float = 40.0, causes: Causes | None = None, work: Work = ENOUGH, **around: Any) -> Limit:
+    return judge_limit(au, causes or Causes(storage=60.0), work, Context(read_threads=5, **around))
+
+
+def told(limit: Limit) -> tuple[str, str]:
+    return limit.what, limit.confidence
+
+
+@pytest.mark.parametrize(
+    ("causes", "what", "confidence"),
+    [
+        (Causes(storage=NOTHING_PERCENT), "storage", "high"),
+        (Causes(storage=NOTHING_PERCENT - 0.01), "nothing", "high"),
+        (Causes(storage=75, hand_over=25), "storage", "high"),
+        (Causes(storage=74, hand_over=26), "storage", "medium"),
+        (Causes(storage=50, hand_over=26, queueing=24), "storage", "medium"),
+        (Causes(storage=49, hand_over=27, queueing=24), "storage", "low"),
+        (Causes(storage=40, computing=20, starved=21), "host CPU", "medium"),
+        (Causes(storage=42, computing=21, starved=20), "storage", "medium"),
+        (Causes(computing=80), "loader", "high"),
+        (Causes(starved=80), "host CPU", "high"),
+        (Causes(computing=40, starved=41), "host CPU", "high"),
+        (Causes(computing=40, starved=40), "loader", "high"),
+        (Causes(queueing=60, storage=40), "loader", "medium"),
+        (Causes(storage=40, queueing=21, pause=20), "loader", "medium"),
+        (Causes(hand_over=60, storage=40), "emulator", "medium"),
+    ],
+)
+def test_the_largest_share_is_the_limit_and_its_size_the_confidence(causes: Causes, what: str, confidence: str) -> None:
+    assert told(limit_at(causes=causes)) == (what, confidence)
+
+
+def test_time_on_cores_that_nobody_measured_makes_less_sure() -> None:
+    unknown = replace(ENOUGH, cpu_known=False)
+    assert told(limit_at(work=unknown)) == ("storage", "medium")
+    assert told(limit_at(work=unknown, host_busy_percent=BUSY_PERCENT)) == ("host CPU", "low")
+    assert told(limit_at(work=unknown, host_busy_percent=BUSY_PERCENT - 1)) == ("storage", "medium")
+    assert told(limit_at(work=unknown, from_storage_percent=4.9)) == ("loader", "low")
+    assert told(limit_at(work=unknown, from_storage_percent=5.0)) == ("storage", "medium")
+    assert told(limit_at(from_storage_percent=1.0)) == ("storage", "high")
+    cached = limit_at(work=unknown, from_storage_percent=1.0)
+    assert seen(cached) == {Seen.WAITED: {"percent": 60.0}, Seen.CACHE_SERVED: {}}
+    starved = limit_at(work=replace(unknown, starved_share=STARVED_SHARE), host_busy_percent=50.0)
+    assert told(starved) == ("host CPU", "low")
+    assert seen(starved)[Seen.CORES] == {"percent": 50.0}
+
+
+@pytest.mark.parametrize(
+    ("ceiling", "au", "what", "confidence"),
+    [
+        (100 - 60 * EMULATOR_SHARE, 40.0, "emulator", "medium"),
+        (100 - 60 * EMULATOR_SHARE + 0.1, 40.0, "storage", "high"),
+        (52.1, 40.0, "emulator", "medium"),
+        (52.0, 40.0, "emulator", "high"),
+        (99.0, 99.5, "emulator", "high"),
+    ],
+)
+def test_what_the_ceiling_explains_is_the_emulators(ceiling: float, au: float, what: str, confidence: str) -> None:
+    limit = limit_at(au, ceiling_au=ceiling)
+    assert told(limit) == (what, confidence)
+    if what == "emulator":
+        reached = {"ceiling_au_percent": ceiling, "au_percent": au}
+        assert seen(limit) == {Seen.WAITED: {"percent": 60.0}, Seen.CEILING: reached}
+        assert list(to_do(limit)) == [Advice.RELIEVE_EMULATOR]
+
+
+@pytest.mark.parametrize(
+    ("around", "causes", "what", "confidence"),
+    [
+        ({"cpu_limit_used_percent": BUSY_PERCENT}, Causes(storage=60), "host CPU", "medium"),
+        ({"cpu_limit_used_percent": BUSY_PERCENT}, Causes(storage=29, queueing=31), "host CPU", "high"),
+        ({"cpu_limit_used_percent": BUSY_PERCENT}, Causes(storage=30, queueing=30), "host CPU", "medium"),
+        ({"cpu_limit_used_percent": BUSY_PERCENT - 1}, Causes(storage=60), "storage", "high"),
+        ({"cpu_throttled_percent": THROTTLED_PERCENT}, Causes(storage=60), "host CPU", "medium"),
+        ({"cpu_throttled_percent": THROTTLED_PERCENT - 1}, Causes(storage=60), "storage", "high"),
+        ({"cpu_throttled_percent": 99.0, "device": FULL}, Causes(storage=60), "storage", "high"),
+        (
+            {"cpu_throttled_percent": 99.0, "device": replace(FULL, busy_percent=BUSY_PERCENT - 1)},
+            Causes(storage=60),
+            "host CPU",
+            "medium",
+        ),
+        (
+            {"cpu_throttled_percent": 99.0, "device": replace(FULL, mean_depth=FEW_REQUESTS - 0.1)},
+            Causes(storage=60),
+            "host CPU",
+            "medium",
+        ),
+    ],
+)
+def test_a_cpu_limit_that_is_used_up_comes_first(
+    around: dict[str, Any], causes: Causes, what: str, confidence: str
+) -> None:
+    limit = limit_at(causes=causes, **around)
+    assert told(limit) == (what, confidence)
+    if what == "host CPU":
+        assert Advice.RAISE_CPU_LIMIT in to_do(limit)
+        assert seen(limit)[Seen.WAITED] == {"percent": 60.0}
+
+
+@pytest.mark.parametrize(
+    ("causes", "device", "what", "confidence"),
+    [
+        (Causes(computing=60), None, "memory", "high"),
+        (Causes(storage=60), None, "memory", "high"),
+        (Causes(storage=60), replace(FULL, busy_percent=BUSY_PERCENT - 1), "memory", "high"),
+        (Causes(storage=60), FULL, "storage", "medium"),
+        (Causes(computing=60), FULL, "memory", "high"),
+        (Causes(queueing=60), None, "loader", "medium"),
+        (Causes(queueing=20, computing=15, hand_over=15), None, "loader", "low"),
+    ],
+)
+def test_pressure_on_memory_is_the_limit_of_those_who_need_some(
+    causes: Causes, device: Device | None, what: str, confidence: str
+) -> None:
+    limit = limit_at(causes=causes, device=device, memory_some_percent=MEMORY_PRESSURE_PERCENT)
+    assert told(limit) == (what, confidence)
+    assert seen(limit)[Seen.MEMORY_PRESSURE] == {"percent": MEMORY_PRESSURE_PERCENT}
+    calm = limit_at(causes=causes, device=device, memory_some_percent=MEMORY_PRESSURE_PERCENT - 0.1)
+    assert calm.what != "memory"
+    assert Seen.MEMORY_PRESSURE not in seen(calm)
+    if what == "memory":
+        assert list(seen(limit)) == [Seen.WAITED, Seen.MEMORY_PRESSURE]
+        assert list(to_do(limit)) == [Advice.FREE_MEMORY]
+
+
+@pytest.mark.parametrize(
+    ("causes", "evidence", "advice"),
+    [
+        (Causes(storage=48, queueing=12), Seen.BLOCKED_IN_READS, Advice.FASTER_STORAGE),
+        (Causes(computing=48, queueing=12), Seen.COMPUTING, Advice.MORE_WORKERS),
+        (Causes(pause=48, storage=12), Seen.PREPROCESSING, Advice.MORE_WORKERS),
+        (Causes(queueing=48, storage=12), Seen.NOT_BEGUN, Advice.READ_AHEAD),
+        (Causes(pause=24, queueing=24, storage=12), Seen.NOT_BEGUN, Advice.READ_AHEAD),
+        (Causes(hand_over=48, storage=12), Seen.LAY_READY, Advice.RELIEVE_EMULATOR),
+    ],
+)
+def test_the_evidence_says_how_much_of_the_wait_it_explains(causes: Causes, evidence: Seen, advice: Advice) -> None:
+    limit = limit_at(causes=causes)
+    assert list(seen(limit))[:2] == [Seen.WAITED, evidence]
+    assert seen(limit)[Seen.WAITED] == {"percent": 60.0}
+    assert seen(limit)[evidence] == {"percent": pytest.approx(80.0)}
+    assert list(to_do(limit)) == [advice]
+    assert to_do(limit)[advice] == ({"read_threads": 5} if advice == Advice.MORE_WORKERS else {})
+    assert limit.confidence == "high"
+
+
+def test_preprocessing_that_burns_wants_a_core_and_one_that_sleeps_does_not() -> None:
+    burning = replace(ENOUGH, burns=True)
+    for work, busy_percent, what in ((burning, BUSY_PERCENT, "host CPU"), (ENOUGH, BUSY_PERCENT, "loader")):
+        assert limit_at(causes=Causes(pause=60), work=work, host_busy_percent=busy_percent).what == what
+    assert limit_at(causes=Causes(pause=60), work=burning, host_busy_percent=10.0).what == "loader"
+
+
+def test_a_batch_that_lies_ready_while_no_core_is_free_waits_for_a_core() -> None:
+    handed = Causes(hand_over=60)
+    assert told(limit_at(causes=handed, host_busy_percent=BUSY_PERCENT)) == ("host CPU", "high")
+    assert told(limit_at(causes=handed, work=replace(ENOUGH, starved_share=STARVED_SHARE))) == ("host CPU", "high")
+    less = replace(ENOUGH, starved_share=STARVED_SHARE - 0.01)
+    limit = limit_at(causes=handed, work=less, host_busy_percent=BUSY_PERCENT - 1)
+    assert told(limit) == ("emulator", "high")
+    assert seen(limit)[Seen.STARVED] == {"percent": pytest.approx(14.0)}
+    half = Causes(hand_over=30, storage=25)
+    assert told(limit_at(causes=half, host_busy_percent=99.0)) == ("host CPU", "medium")
+    assert told(limit_at(causes=half)) == ("emulator", "medium")
+
+
+@pytest.mark.parametrize(
+    ("busy", "own", "others"),
+    [
+        (95.0, 95.0 - MOST_PERCENT, True),  # 50 and 45
+        (95.0, 95.1 - MOST_PERCENT, False),
+        (120.0, 60.0, True),
+        (120.0, 60.1, False),
+        (30.0, 1.0, False),
+    ],
+)
+def test_those_are_named_who_have_most_of_the_cores(busy: float, own: float, others: bool) -> None:
+    limit = limit_at(causes=Causes(starved=60), host_busy_percent=busy, own_busy_percent=own)
+    assert limit.what == "host CPU"
+    assert list(to_do(limit)) == [Advice.STOP_OTHER_PROGRAMS if others else Advice.MORE_CORES]
+    assert seen(limit)[Seen.CORES] == {"percent": busy, "own_percent": own}
+
+
+def test_the_evidence_on_cores_has_each_figure_that_is_known() -> None:
+    starved = Causes(starved=60)
+    bare = limit_at(causes=starved)
+    assert list(seen(bare)) == [Seen.WAITED, Seen.COMPUTING, Seen.STARVED]
+    assert list(to_do(bare)) == [Advice.MORE_CORES, Advice.LOOK_FOR_PROGRAMS]
+    assert Seen.STARVED not in seen(limit_at(causes=starved, work=replace(ENOUGH, cpu_known=False)))
+    work = replace(ENOUGH, starved_share=0.5)
+    limit = limit_at(
+        causes=starved,
+        work=work,
+        host_busy_percent=42.0,
+        cpu_limit_cores=8.0,
+        cpu_limit_used_percent=25.0,
+        cpu_throttled_percent=1.0,
+    )
+    assert seen(limit) == {
+        Seen.WAITED: {"percent": 60.0},
+        Seen.COMPUTING: {"percent": 100.0},
+        Seen.STARVED: {"percent": 50.0},
+        Seen.CORES: {"percent": 42.0},
+        Seen.CPU_LIMIT: {"used_cores": 2.0, "limit_cores": 8.0},
+        Seen.THROTTLED: {"percent": 1.0},
+    }
+    assert seen(limit_at(causes=starved, cpu_limit_cores=8.0, cpu_throttled_percent=0.9)) == seen(bare)
+    assert seen(limit_at(causes=starved, cpu_limit_used_percent=8.0)) == seen(bare)
+
+
+def test_the_evidence_on_reads_has_each_figure_that_is_known() -> None:
+    much = WRITTEN_SHARE * 1234.56 + 0.1
+    device = Device(mean_depth=7.25, busy_percent=93.4, write_mb_per_second=much)
+    assert seen(limit_at(device=device)) == {
+        Seen.WAITED: {"percent": 60.0},
+        Seen.BLOCKED_IN_READS: {"percent": 100.0},
+        Seen.READS: {"readers": 16.0, "call_ms": 12.3456, "call_bytes": 4096},
+        Seen.RATES: {"given_mb_per_second": 1234.56, "wanted_mb_per_second": 5432.19},
+        Seen.DEVICE: {"busy_percent": 93.4, "depth": 7.25, "written_mb_per_second": much},
+    }
+    for little in (WRITTEN_SHARE * 1234.56, None):
+        quiet = limit_at(device=replace(device, write_mb_per_second=little))
+        assert seen(quiet)[Seen.DEVICE] == {"busy_percent": 93.4, "depth": 7.25}
+    assert Seen.READS not in seen(limit_at(work=replace(ENOUGH, call_bytes=0)))
+
+
+SCALING = Scaling(readers=5, mb_per_second=1000.0, more_readers=20, more_mb_per_second=1000.0 * SCALES)
+
+
+def few(**changes: Any) -> Work:
+    return replace(ENOUGH, app_mb_per_second=1.0, **changes)
+
+
+@pytest.mark.parametrize(
+    ("work", "around", "what", "confidence"),
+    [
+        (few(), {"scaling": SCALING}, "loader", "high"),
+        (few(), {"scaling": replace(SCALING, more_mb_per_second=1000.0 * SCALES - 1)}, "storage", "high"),
+        (few(), {"scaling": replace(SCALING, again_mb_per_second=999.0)}, "loader", "high"),
+        (few(), {"scaling": replace(SCALING, again_mb_per_second=1001.0)}, "storage", "high"),
+        (ENOUGH, {"scaling": SCALING}, "storage", "high"),  # the run itself got 1,234
+        (replace(ENOUGH, app_mb_per_second=1000.0), {"scaling": SCALING}, "loader", "high"),
+        (few(), {"scaling": replace(SCALING, mb_per_second=0.0)}, "storage", "high"),
+        # A device that is never without several requests.
+        (few(readers=1.0), {"device": Device(mean_depth=FEW_REQUESTS, busy_percent=10)}, "storage", "high"),
+        # Requests that do not arrive there.
+        (few(readers=2.0), {"device": Device(mean_depth=0.99, busy_percent=99)}, "storage", "medium"),
+        # Few in the device and few under way.
+        (few(readers=2.0), {"device": Device(mean_depth=1.0, busy_percent=89)}, "loader", "medium"),
+        (few(readers=2.0), {"device": Device(mean_depth=1.0, busy_percent=90)}, "loader", "low"),
+        (few(readers=2.0, call_bytes=PIECE_BYTES), {"device": Device(mean_depth=1, busy_percent=90)}, "loader", "low"),
+        (
+            few(readers=2.0, call_bytes=PIECE_BYTES + 1),
+            {"device": Device(mean_depth=1, busy_percent=90)},
+            "storage",
+            "low",
+        ),
+        (few(readers=4.0), {"device": Device(mean_depth=3.9, busy_percent=50)}, "storage", "medium"),
+        (few(readers=3.9), {"device": Device(mean_depth=3.9, busy_percent=50)}, "loader", "medium"),
+        (few(readers=4.0), {"device": Device(mean_depth=3.9, busy_percent=99)}, "storage", "medium"),
+        # No device is known.
+        (few(readers=1.0, call_bytes=0), {}, "storage", "medium"),
+        (few(readers=FEW_REQUESTS), {}, "storage", "medium"),
+        (few(readers=FEW_REQUESTS - 0.1), {}, "loader", "low"),
+        (few(readers=2 * FEW_REQUESTS), {}, "storage", "high"),
+        (few(readers=2 * FEW_REQUESTS - 0.1), {}, "storage", "medium"),
+        (few(readers=1.0, call_bytes=PIECE_BYTES), {}, "loader", "low"),
+        (few(readers=3.9, call_bytes=PIECE_BYTES + 1), {}, "storage", "medium"),
+        (few(readers=1.0, call_bytes=8 * PIECE_BYTES), {}, "storage", "high"),
+        (few(readers=1.0, call_bytes=7 * PIECE_BYTES), {}, "storage", "medium"),
+    ],
+)
+def test_few_readers_are_told_from_slow_storage_at_the_edges(
+    work: Work, around: dict[str, Any], what: str, confidence: str
+) -> None:
+    limit = limit_at(work=work, **around)
+    assert told(limit) == (what, confidence)
+    assert to_do(limit).get(Advice.MORE_READERS) == ({"read_threads": 5} if what == "loader" else None)
+
+
+def last(**around: Any) -> Finding:
+    return limit_at(**around).seen[-1]
+
+
+def test_why_readers_were_too_few_or_enough_is_said_last() -> None:
+    trial = last(work=few(), scaling=replace(SCALING, again_mb_per_second=1000.0))
+    assert trial == Finding(
+        Seen.SCALING,
+        numbers={
+            "readers": 5,
+            "mb_per_second": 1000.0,
+            "more_readers": 20,
+            "more_mb_per_second": 1300.0,
+            "factor": 1.3,
+        },
+    )
+    two = few(readers=2.0)
+    assert last(work=two, device=Device(mean_depth=0.5, busy_percent=9)) == Finding(Seen.STUCK_BEFORE_DEVICE)
+    slow = last(work=replace(two, call_bytes=1.5 * PIECE_BYTES), device=Device(mean_depth=1.2, busy_percent=95))
+    assert slow == Finding(Seen.DEVICE_NEVER_IDLE, numbers={"depth": 1.2})
+    idle = last(work=two, device=Device(mean_depth=1.2, busy_percent=9))
+    assert idle == Finding(Seen.DEVICE_HAD_FEW, numbers={"depth": 1.2})
+    assert last(work=few(readers=3.0)) == Finding(Seen.FEW_SMALL_READS, numbers={"readers": 3.0})
+    assert last().code == Seen.RATES, "nothing more to say"
+
+
+def test_more_readers_are_to_be_tried_where_it_is_not_certain_that_they_are_enough() -> None:
+    def unsure(**around: Any) -> bool:
+        return to_do(limit_at(**around)).get(Advice.TRY_MORE_READERS) == {"read_threads": 5}
+
+    assert unsure(work=few(readers=7.9))
+    assert not unsure(work=few(readers=8.0))
+    many = Device(mean_depth=0.4, busy_percent=9)
+    assert unsure(work=few(readers=2 * FEW_REQUESTS - 0.1), device=many)
+    assert not unsure(work=few(readers=2 * FEW_REQUESTS), device=many)
+
+
+CALM = Asked(requests=3000, slow_down=0, retried=0, first_byte_ms=1.234, last_byte_ms=5.678)
+
+
+@pytest.mark.parametrize(
+    ("percent", "where"), [(None, "server"), (BUSY_PERCENT - 0.1, "server"), (BUSY_PERCENT, "network")]
+)
+def test_of_an_object_store_it_is_the_network_once_that_is_full(percent: float | None, where: str) -> None:
+    limit = limit_at(asked=CALM, network_percent=percent)
+    assert (limit.what, limit.where) == ("storage", where)
+    assert list(to_do(limit)) == [Advice.FASTER_NETWORK if where == "network" else Advice.FASTER_STORAGE]
+
+
+def test_the_answers_of_a_server_are_told_where_there_is_something_to_tell() -> None:
+    first = Finding(Seen.ANSWERS, numbers={"first_byte_ms": 1.234, "last_byte_ms": 5.678})
+    assert limit_at(asked=CALM).seen[-1] == first
+    busy = limit_at(asked=replace(CALM, slow_down=1200, retried=1500), network_percent=44.4)
+    assert busy.seen[-4:] == (
+        first,
+        Finding(Seen.SLOW_DOWN, numbers={"answers": 1200, "percent": 40.0}),
+        Finding(Seen.RETRIED, numbers={"retried": 1500, "requests": 3000}),
+        Finding(Seen.NETWORK, numbers={"percent": 44.4}),
+    )
+    assert seen(limit_at(asked=replace(CALM, requests=0, slow_down=1)))[Seen.SLOW_DOWN]["answers"] == 1
+    assert Seen.NETWORK not in seen(limit_at(network_percent=44.4))
+    assert to_do(limit_at(work=few(), asked=CALM, scaling=SCALING)) == {Advice.MORE_REQUESTS: {"read_threads": 5}}
+
+
+def fall(percent: float) -> SpeedChange:
+    return SpeedChange(at_seconds=66, mb_per_second_before=100, mb_per_second_after=percent, percent=percent)
+
+
+HOT = HotDrive(name="x", celsius=84.4, limit_celsius=80.2)
+FOLDER = SlowFolder(name="b7", ms_per_sample=40.44, others_ms_per_sample=5.05)
+OUT = RanOut(gb=12.345, times=2, mb_per_second_before=9, mb_per_second_after=1234)
+OTHERS = OtherReaders(mb_per_second=52.25, percent=38.4)
+
+
+@pytest.mark.parametrize(
+    ("around", "code", "numbers"),
+    [
+        ({"speed_changes": (fall(99.9),)}, Advice.BECAME_SLOWER, {"at_seconds": 66}),
+        ({"speed_changes": (fall(100.0),)}, None, {}),
+        ({"speed_changes": (fall(50.0), fall(130.0))}, None, {}),
+        ({"speed_changes": (fall(130.0), fall(50.0))}, Advice.BECAME_SLOWER, {"at_seconds": 66}),
+        (
+            {"slow_folders": (FOLDER,) * 2},
+            Advice.SLOW_FOLDER,
+            {"folder": "b7", "ms_per_sample": 40.44, "others_ms_per_sample": 5.05, "folders": 2},
+        ),
+        ({"slow_hosts": ("n1", "n2")}, Advice.SLOW_HOSTS, {"hosts": "n1, n2"}),
+        ({"hot_drive": HOT}, Advice.COOL_DRIVE, {"drive": "x", "celsius": 84.4, "limit_celsius": 80.2}),
+        ({"ran_out": OUT}, Advice.SPEED_THAT_LASTS, {"mb_per_second": 1234, "gb": 12.345, "times": 2}),
+        ({"stalls": (Stall(at_seconds=5, seconds=2),)}, Advice.STOOD_STILL, {"times": 1}),
+    ],
+)
+def test_what_did_not_stay_the_same_is_to_be_looked_at(
+    around: dict[str, Any], code: Advice | None, numbers: dict[str, Any]
+) -> None:
+    more = {} if code is None else {code: numbers}
+    assert to_do(limit_at(**around)) == {Advice.FASTER_STORAGE: {}, **more}
+    shared = limit_at(**around, others=OTHERS)
+    assert told(shared) == ("storage", "high")
+    assert to_do(shared) == {Advice.STOP_OTHER_READERS: {}, **({} if "ran_out" in around else more)}
+
+
+def test_a_fall_is_told_by_its_cause() -> None:
+    """What ran out explains it, and heat or others explain what seems to have run out."""
+    falls: dict[str, Any] = {"ran_out": OUT, "speed_changes": (fall(50.0),)}
+    assert list(to_do(limit_at(**falls))) == [Advice.FASTER_STORAGE, Advice.SPEED_THAT_LASTS]
+    assert Advice.SPEED_THAT_LASTS not in to_do(limit_at(**falls, hot_drive=HOT))
+    assert Advice.SPEED_THAT_LASTS not in to_do(limit_at(**falls, others=OTHERS))
+
+
+def test_other_readers_take_nothing_from_the_confidence() -> None:
+    limit = limit_at(causes=Causes(storage=50, hand_over=26, queueing=24), others=OTHERS, device=FULL)
+    assert told(limit) == ("storage", "medium")
+    assert limit.seen[-1] == Finding(Seen.OTHER_READERS, numbers={"mb_per_second": 52.25, "percent": 38.4})
+
+
+@pytest.mark.parametrize(
+    ("causes", "work", "ranks", "io_depth", "expected"),
+    [
+        (Causes(storage=60), few(readers=2.0), 3, None, True),
+        (Causes(storage=60), few(readers=2.0), 4, None, False),  # 8 requests
+        (Causes(storage=60), few(readers=2.0, call_bytes=2 * PIECE_BYTES), 2, None, False),
+        (Causes(storage=60), few(readers=2.0, call_bytes=2 * PIECE_BYTES), 1, None, True),
+        (Causes(storage=60), few(readers=1.0), 1, 7, True),
+        (Causes(storage=60), few(readers=1.0), 1, 8, False),
+        (Causes(storage=NOTHING_PERCENT), few(readers=1.0), 1, None, True),
+        (Causes(storage=NOTHING_PERCENT - 0.01), few(readers=1.0), 1, None, False),
+        (Causes(storage=30, queueing=30), few(readers=1.0), 1, None, True),
+        (Causes(storage=29, queueing=31), few(readers=1.0), 1, None, False),
+    ],
+)
+def test_more_requests_are_worth_a_trial_where_reads_are_most_of_the_loss_and_few(
+    causes: Causes, work: Work, ranks: int, io_depth: int | None, expected: bool
+) -> None:
+    assert reads_may_be_too_few(causes, work, ranks, io_depth) is expected

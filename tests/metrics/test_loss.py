@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlemu.emulator.steplog import STEP_DTYPE, StepRows
+from dlemu.jobs.training.steplog import STEP_DTYPE, StepRows
 from dlemu.metrics.au import au_percent, kept_rows
 from dlemu.metrics.loss import Loss, kept_loss_percent, loss_percent, loss_percent_per_epoch, wait_parts
 from dlemu.metrics.rows import in_order

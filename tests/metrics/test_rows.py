@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlemu.emulator.steplog import STEP_DTYPE, StepRows
+from dlemu.jobs.training.steplog import STEP_DTYPE, StepRows
 from dlemu.metrics import rows as module
 from dlemu.metrics.rows import STAMPS, ColumnStore, StepTable, chunks, in_order, is_any, since_free, steps_of
 from tests.metrics.test_loss import any_rows, make_steps

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from dlemu.emulator.steplog import STEP_DTYPE, StepRows
+from dlemu.jobs.training.steplog import STEP_DTYPE, StepRows
 from dlemu.metrics.slow_folders import find_slow_folders
 from dlemu.plan.samples import Plan, hash_samples
 
@@ -47,7 +47,7 @@ def test_the_slow_one_is_named_with_what_a_sample_takes(noise: str) -> None:
 
 
 @pytest.mark.parametrize("noise", ["uniform", "pareto"])
-@pytest.mark.parametrize("ms_by_folder", [[5.0] * 8, [5.0] * 7 + [7.0], [5.0, 20.0] * 4])
+@pytest.mark.parametrize("ms_by_folder", [[5.0] * 8, [5.0] * 7 + [7.0], [5.0, 20.0] * 4, [5.0] * 5 + [30.0] * 3])
 def test_folders_that_are_alike_or_slow_by_halves_are_not_named(ms_by_folder: list[float], noise: str) -> None:
     assert find_slow_folders(read_from(ms_by_folder, noise), PLAN, FOLDERS) == ()
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from dlemu.emulator.steplog import StepRows
+from dlemu.jobs.training.steplog import StepRows
 from dlemu.metrics.au import au_percent
 from dlemu.metrics.stragglers import find_stragglers
 from tests.metrics.test_loss import any_rows, make_steps

@@ -7,15 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlemu.emulator.steplog import STEP_DTYPE, StepRows
+from dlemu.jobs.training.steplog import STEP_DTYPE, StepRows
 from dlemu.metrics.au import au_percent, kept_rows
 from dlemu.metrics.percent_interval import percent_interval
 from dlemu.metrics.sustained import (
     Supply,
-    au_sustained_percent,
     is_supply_known,
     prefetch_credit_percent,
     supply_of,
+    sustained_au,
 )
 from dlemu.metrics.uncertainty import uncertainty_of
 from dlemu.metrics.verdict import Evidence, judge
@@ -80,7 +80,7 @@ def share_drive(steps: int, alone: float, workers: int, ahead: int) -> tuple[lis
 def figures(rows: StepRows) -> tuple[float, float, float]:
     """Headline, sustained AU and credit."""
     kept = kept_rows(rows, 1, 0)
-    sustained, credit = au_sustained_percent(rows, kept), prefetch_credit_percent(rows, kept)
+    sustained, credit = sustained_au(rows, kept), prefetch_credit_percent(rows, kept)
     assert sustained.mean is not None
     assert credit is not None
     return au_percent(kept), sustained.mean, credit
@@ -150,7 +150,7 @@ def test_no_run_passes_on_a_drive_that_does_not_sustain_it(
     ahead = max(ahead, workers)
     rows = simulate(steps=steps, ratio=ratio, workers=workers, ahead=ahead, epochs=epochs, ranks=ranks)
     kept, uncertainty = kept_rows(rows, 1, 0), uncertainty_of(rows, kept_rows(rows, 1, 0))
-    sustained = au_sustained_percent(rows, kept).mean
+    sustained = sustained_au(rows, kept).mean
     assert sustained is not None
     verdict = judge(
         Evidence(
@@ -186,13 +186,13 @@ def test_of_an_epoch_read_at_once_the_least_is_known() -> None:
     assert not is_supply_known(rows)
     kept = kept_rows(rows, 1, 0)
     assert au_percent(kept) == 100
-    assert au_sustained_percent(rows, kept).mean == pytest.approx(80)
+    assert sustained_au(rows, kept).mean == pytest.approx(80)
     assert is_supply_known(by_hand())
 
 
 def test_without_steps_there_is_none() -> None:
     nothing = np.zeros(0, STEP_DTYPE)
-    assert au_sustained_percent(nothing, nothing).mean is None
+    assert sustained_au(nothing, nothing).mean is None
     assert prefetch_credit_percent(nothing, nothing) is None
 
 
@@ -240,13 +240,13 @@ def test_epochs_add_up_and_the_headline_is_the_most_that_is_said() -> None:
     first, second = by_hand(), by_hand(clock_s=100)
     second["epoch"], second["finished_ns"] = 2, second["finished_ns"] - 2 * S  # read in 3 s each
     rows = np.concatenate([first, second])
-    sustained = au_sustained_percent(rows, kept_rows(rows, 1, 0))
+    sustained = sustained_au(rows, kept_rows(rows, 1, 0))
     # Epoch 1: 80 % and 2 x (4 of 5 s) without the first step of each block; epoch 2: 12 of 15 s are read, too.
     assert sustained.per_epoch == pytest.approx((80, 80))
     assert sustained.mean == pytest.approx(80)
     starved = first.copy()
     starved["sync_ns"] = 11 * S
-    assert au_sustained_percent(starved, starved).mean == pytest.approx(100 * 16 / (8 + 16 + 44))
+    assert sustained_au(starved, starved).mean == pytest.approx(100 * 16 / (8 + 16 + 44))
 
 
 def test_a_credit_by_hand() -> None:

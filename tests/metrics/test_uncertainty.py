@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlemu.emulator.steplog import STEP_DTYPE, StepRows
+from dlemu.jobs.training.steplog import STEP_DTYPE, StepRows
 from dlemu.metrics.au import kept_rows
-from dlemu.metrics.sustained import au_sustained_percent
+from dlemu.metrics.sustained import sustained_au
 from dlemu.metrics.t_interval import estimate
 from dlemu.metrics.uncertainty import Uncertainty, uncertainty_of
 
@@ -38,7 +38,7 @@ def jittery(seed: int, *, ratio: float, steps: int, epochs: int, spread: float) 
 
 def result(rows: StepRows) -> tuple[float, Uncertainty]:
     kept = kept_rows(rows, 1, 0)
-    sustained, uncertainty = au_sustained_percent(rows, kept).mean, uncertainty_of(rows, kept)
+    sustained, uncertainty = sustained_au(rows, kept).mean, uncertainty_of(rows, kept)
     assert sustained is not None
     assert uncertainty is not None
     return sustained, uncertainty

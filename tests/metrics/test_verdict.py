@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dlemu.metrics.verdict import EXIT_STATUSES, Evidence, judge, warm_up_bias
+from dlemu.metrics.verdict import EXIT_STATUSES, Evidence, VerdictCode, judge, warm_up_bias
 
 
 def evidence(**changes: Any) -> Evidence:
@@ -39,31 +39,26 @@ def test_the_verdict_needs_an_emulator_that_could_have_passed() -> None:
 
 
 @pytest.mark.parametrize(("by", "au"), [("sustained", 94.5), ("au", 95.0), ("rules", 94.0)])
-def test_the_line_names_the_au_it_is_by(by: str, au: float) -> None:
+def test_the_verdict_has_the_au_it_is_by(by: str, au: float) -> None:
     verdict = judge(evidence(by=by))
-    assert verdict.passed is True
-    name = {"sustained": "sustained AU", "au": "AU", "rules": "AU of whole epochs"}[by]
-    assert verdict.text == f"PASS: {name} {au:.2f} % is at least 90 %"
+    assert (verdict.code, verdict.passed) == (VerdictCode.PASS, True)
+    assert verdict.numbers == {"by": by, "au_percent": au, "threshold_percent": 90.0}
 
 
 def test_prefetch_buys_no_pass() -> None:
     bought = {"au": 96.5, "au_sustained": 80.0}
-    verdict = judge(evidence(by="sustained", **bought))
-    assert verdict.passed is False
-    assert verdict.text == (
-        "FAIL: sustained AU 80.00 % is below 90 %; "
-        "the counted steps' AU, 96.50 %, would pass by 16.5 points of prefetch"
-    )
-    verdict = judge(evidence(by="au", **bought))
-    assert verdict.passed is True
-    assert verdict.text.endswith(", by 16.5 points of prefetch: the storage sustains 80.0 %")
+    both_sides = {"headline_au_percent": 96.5, "sustained_au_percent": 80.0}
+    for by, code in (("sustained", VerdictCode.FAIL), ("au", VerdictCode.PASS)):
+        verdict = judge(evidence(by=by, **bought))
+        assert verdict.code == code
+        assert both_sides.items() <= verdict.numbers.items()
 
 
 @pytest.mark.parametrize("by", ["sustained", "au", "rules"])
 def test_what_memory_served_is_no_verdict_unless_asked_for(by: str) -> None:
     half = judge(evidence(by=by, from_storage_percent=50.0))
     assert half.passed is None
-    assert half.text.startswith("NO VERDICT: the storage served 50 % of the bytes")
+    assert (half.code, half.numbers["from_storage_percent"]) == (VerdictCode.CACHE_SERVED, 50.0)
     assert judge(evidence(by=by, from_storage_percent=50.0, cached=True)).passed is True
     assert judge(evidence(by=by, from_storage_percent=None)).passed is True
     assert judge(evidence(by=by, from_storage_percent=130.0)).passed is True
@@ -77,10 +72,10 @@ def test_a_storage_that_fails_with_memorys_help_fails() -> None:
 def test_what_lies_within_its_uncertainty_is_undecided_and_says_how_long_to_run() -> None:
     near = judge(evidence(by="sustained", au_sustained=90.5, uncertainty_percent=1.0))
     assert near.passed is None
-    assert near.text.startswith(
-        "UNDECIDED: sustained AU 90.50 +- 1.00 % is too near to 90 %; run longer: train.epochs="
-    )
-    assert int(near.text.rsplit("=", 1)[1]) >= 20, "half of U takes four times as long"
+    assert near.code == VerdictCode.UNDECIDED
+    epochs = near.numbers["epochs"]
+    assert isinstance(epochs, int)
+    assert epochs >= 20, "half of U takes four times as long"
     assert judge(evidence(by="sustained", au_sustained=91.5, uncertainty_percent=1.0)).passed is True
     assert judge(evidence(by="sustained", au_sustained=88.5, uncertainty_percent=1.0)).passed is False
 
@@ -99,8 +94,7 @@ def test_of_epochs_read_at_once_only_a_pass_is_sure() -> None:
     short = {"by": "sustained", "supply_known": False, "au": 100.0}
     least = judge(evidence(**short, au_sustained=40.0))
     assert least.passed is None
-    assert "40.00 % at least" in least.text
-    assert "use more files, or fewer ranks" in least.text
+    assert (least.code, least.numbers["au_percent"]) == (VerdictCode.SUPPLY_NOT_KNOWN, 40.0)
     assert judge(evidence(**short, au_sustained=90.0)).passed is True
     assert judge(evidence(**short, au_sustained=40.0, uncertainty_percent=60.0)).passed is None
     assert judge(evidence(**(short | {"au": 89.0}), au_sustained=40.0)).passed is False
@@ -113,7 +107,7 @@ def test_while_the_host_is_the_limit_nothing_is_said_of_the_storage(by: str, lim
     low = {"by": by, "au": 60.0, "au_sustained": 60.0, "au_whole": 60.0}
     verdict = judge(evidence(**low, limited_by=limit))
     assert verdict.passed is None
-    assert verdict.text.startswith("NO VERDICT on the storage: ")
+    assert (verdict.code, verdict.numbers["limited_by"]) == (VerdictCode.HOST_LIMITED, limit)
     assert judge(evidence(by=by, limited_by=limit)).passed is True, "a storage that passes passes"
     for other in ("storage", "loader", "nothing", ""):
         assert judge(evidence(**low, limited_by=other)).passed is False

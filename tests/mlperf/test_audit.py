@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 
+from dlemu.dlio.export import export_run
+from dlemu.jobs.training.result import make_run
 from dlemu.mlperf.audit.audited_run import AuditedRun, audit_run, audit_trees, shipped_pairs
 from dlemu.mlperf.audit.contradictions import Rulebook
 from dlemu.mlperf.audit.prefetch_credit import credit_percent, sustained_least_percent
 from dlemu.mlperf.audit.run_settings import Setup
 from dlemu.mlperf.audit.saved_audit import audit_row
-from dlemu.mlperf.dlio_files import write_dlio_files
-from dlemu.results.run import make_run
 from tests.mlperf.foreign_runs import BATCH, C, au_and_rate, play, write, write_run
 from tests.runs import dlio_place, make_job, make_log, with_blocks, with_evaluation
 
@@ -109,7 +109,7 @@ def test_files_of_some_ranks_are_scaled_and_said_to_be_some(tmp_path: Path) -> N
 def test_our_own_files_are_found_again_exactly(sections: dict[str, Any], tmp_path: Path) -> None:
     job = make_job(ranks=3, **sections)
     log = make_log(job)
-    write_dlio_files(dlio_place(tmp_path), make_run(job, log))
+    export_run(dlio_place(tmp_path), make_run(job, log))
     run = audited(tmp_path)
     told = audit_row(run)
     assert (run.recomputed.basis, run.printed_by) == ("steps", "dlio")
@@ -274,7 +274,7 @@ def test_readers_that_share_a_batch_or_are_alone_buy_nothing(
 ) -> None:
     write_run(tmp_path, "v2", steps=40)
     run = audited(with_readers(tmp_path, loader, readers))
-    assert run.prefetch_credit_percent == credit
+    assert run.prefetch.credit_percent == credit
     assert "au.prefetch" not in rules(run)
 
 
@@ -308,7 +308,9 @@ def test_the_rules_are_applied_when_an_edition_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not PUBLISHED.is_dir(), reason=f"the published runs are not at {PUBLISHED}")
 def test_published_runs_break_no_rule_of_their_edition() -> None:
-    for run in audit_trees([str(PUBLISHED)], book=Rulebook("1.0", "closed")):
+    runs = list(audit_trees([str(PUBLISHED)], book=Rulebook("1.0", "closed")))
+    assert runs
+    for run in runs:
         assert [rule for rule in rules(run) if rule.startswith("rules.")] == []
 
 
@@ -359,7 +361,7 @@ def test_the_rules_text_would_fail_a_published_run_that_passed() -> None:
     assert run.printed.verdict == "success"
     assert run.recomputed.au_whole_percent == pytest.approx(81.66, abs=0.05)
     assert {"au.rules", "au.prefetch"} <= set(rules(run, "warning"))
-    assert run.prefetch_credit_percent == pytest.approx(100 * 47 / 499)
+    assert run.prefetch.credit_percent == pytest.approx(100 * 47 / 499)
 
 
 def test_drawn_step_times_give_no_v1_number(tmp_path: Path) -> None:

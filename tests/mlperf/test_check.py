@@ -19,7 +19,7 @@ from datagen.errors import UserError
 from dlemu.mlperf.audit import audited_run
 from dlemu.mlperf.check.judge import Checked, ResultRow, as_csv, check_folder, check_report
 from dlemu.mlperf.check.tree_rules import holds_code
-from dlemu.mlperf.known_rules import KNOWN
+from dlemu.mlperf.rules.known import known_rules
 from dlemu.results.finding import SEVERITIES
 from tests.mlperf.golden import STAMP, client, config_folder, edit, make_tree, moved, runs
 
@@ -51,7 +51,7 @@ def well_formed(checked: Checked) -> None:
     for one in checked.findings:
         assert all(isinstance(value, str) and value for value in astuple(one.finding)), one
         assert one.finding.severity in SEVERITIES
-        assert one.finding.rule in KNOWN
+        assert one.finding.rule in known_rules()
         assert Path(one.path).exists(), one
         assert Path(one.path).is_relative_to(checked.root), one
 
@@ -543,16 +543,14 @@ def test_a_single_run_and_a_results_folder_of_mlpstorage_are_taken(golden: Path)
     assert len(results.results[0].runs) == 6
 
 
-def test_runs_of_other_benchmarks_are_named_and_not_judged(golden: Path, tmp_path: Path) -> None:
-    root = tmp_path / "tree"
-    shutil.copytree(golden / "3.0", root)
-    for category in ("kv_cache", "vector_database"):
-        folder = root / "closed/acme/results/box" / category / "one" / "20260101_000000"
-        folder.mkdir(parents=True)
-        (folder / "summary.json").write_text(json.dumps({"num_accelerators": 8, "metric": {}}))
-    checked = check_folder(str(root))
-    assert told(checked) == set()
-    assert [one.finding.rule for one in checked.findings].count("run.other") == 2
+def test_a_run_of_a_benchmark_that_no_folder_names_is_listed_and_not_judged(tmp_path: Path) -> None:
+    run = tmp_path / "some/20260101_000000"
+    run.mkdir(parents=True)
+    metric = {"save_checkpoint_duration_mean_seconds": 5.0}
+    (run / "summary.json").write_text(json.dumps({"num_accelerators": 8, "metric": metric}))
+    checked = check_folder(str(tmp_path))
+    assert told(checked) == {("error", "tree.empty")}, "nothing that could be judged"
+    assert checked.unjudged == 1
 
 
 def test_dlemu_in_dlios_place_is_no_mistake_in_open(golden: Path, tmp_path: Path) -> None:

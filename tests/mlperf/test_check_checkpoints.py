@@ -17,7 +17,7 @@ from datagen.errors import UserError
 from dlemu.cli.mlperf import command
 from dlemu.mlperf.audit.audited_run import audit_run
 from dlemu.mlperf.check.judge import Checked, check_folder, check_report
-from dlemu.mlperf.official_checkpoints import MODELS, WRONG_SIZES, official_model, plan_of, wrong_size
+from dlemu.mlperf.rules.checkpoints import MODELS, WRONG_SIZES, official_model, plan_of, wrong_size
 from tests.mlperf import published_checkpoints as published
 from tests.mlperf.checkpoint_leaves import describe, leaves, make_result
 from tests.mlperf.golden import edit

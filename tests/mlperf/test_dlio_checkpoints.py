@@ -11,14 +11,16 @@ import pytest
 import yaml
 
 from dlemu.checkpoints.checkpoint_plan import plan_checkpoint
-from dlemu.checkpoints.checkpoint_record import CheckpointRecord, Phase
+from dlemu.comm.environment import HostFacts
 from dlemu.config import load
-from dlemu.emulator.environment import HostFacts
+from dlemu.dlio.checkpoints import DlioCheckpoints
+from dlemu.dlio.config import dlio_workload
+from dlemu.dlio.folders import DlioFolders
+from dlemu.dlio.results import write_results
 from dlemu.mlperf.audit.tolerant import stamp_us
-from dlemu.mlperf.core_config import core_config_hash
-from dlemu.mlperf.dlio_checkpoints import DlioCheckpoints, checkpoint_log, checkpoint_summary, write_dlio_checkpoints
-from dlemu.mlperf.dlio_config import dlio_workload
-from dlemu.mlperf.dlio_files import DlioFolders
+from dlemu.mlperf.rules.core_config import core_config_hash
+from dlemu.results.exported import CheckpointRecord, ExportedCheckpoints, Phase
+from dlemu.results.journal import RunJournal
 from tests.mlperf import published_checkpoints as published
 
 
@@ -49,16 +51,16 @@ def published_run(*phases: Phase) -> DlioCheckpoints:
                 )
                 slowest = max(slowest, took_ns)
             now_ns += slowest + 5_000_000_000
-    return DlioCheckpoints(
-        workload=workload,
-        plan=plan_checkpoint(workload.model, workload.checkpoint, 8),
-        records=tuple(records),
+    journal = RunJournal(
         hosts=(HostFacts(host=published.HOST, memory_bytes=405058699264, cpu_count=384),),
         rank_nodes=(0,) * 8,
         started_ns=0,
         ended_ns=now_ns,
         wall_clock_offset_ns=1_783_000_000_000_000_000,
     )
+    plan = plan_checkpoint(workload.model, workload.checkpoint, 8)
+    run = ExportedCheckpoints(workload=workload, journal=journal, plan=plan, records=tuple(records))
+    return DlioCheckpoints(run=run)
 
 
 @pytest.mark.parametrize(
@@ -72,7 +74,7 @@ def published_run(*phases: Phase) -> DlioCheckpoints:
 def test_the_published_figures_follow_from_the_published_times(
     phases: tuple[Phase, ...], wanted: dict[str, float]
 ) -> None:
-    summary = checkpoint_summary(published_run(*phases))
+    summary = published_run(*phases).summary()
     assert summary["metric"] == pytest.approx(wanted, rel=1e-12)
     assert set(summary["metric"]) == set(wanted), "what did not take place is left out"
     assert (summary["num_accelerators"], summary["num_hosts"], summary["epochs"]) == (8, 1, 0)
@@ -83,7 +85,7 @@ def test_the_published_figures_follow_from_the_published_times(
 def test_all_files_are_written_as_dlio_does(tmp_path: Path) -> None:
     run = published_run("write", "read")
     config = tmp_path / "dlio_config"
-    write_dlio_checkpoints(DlioFolders(folder=str(tmp_path), config_folder=str(config)), run)
+    write_results(DlioFolders(folder=str(tmp_path), config_folder=str(config)), run)
     assert {path.name for path in tmp_path.iterdir()} == {
         "summary.json",
         "dlio.log",
@@ -113,7 +115,7 @@ def test_all_files_are_written_as_dlio_does(tmp_path: Path) -> None:
 
 
 def test_the_logs_figures_are_labelled_as_dlios() -> None:
-    lines = list(checkpoint_log(published_run("write", "read")))
+    lines = published_run("write", "read").log().splitlines()
     assert [line for line in lines if line.startswith("[METRIC]")][1:-1] == [
         "[METRIC] Number of Simulated Accelerators: 8 ",
         "[METRIC] Checkpoint save duration (seconds): 34.0390 (0.2137)",
@@ -145,5 +147,5 @@ def test_the_official_files_keep_their_hash_from_reading_to_writing(model: str, 
 
 def test_stamps_are_local_time_as_dlio_writes_it() -> None:
     run = published_run("write")
-    begun = datetime.fromisoformat(checkpoint_summary(run)["start"])
+    begun = datetime.fromisoformat(run.summary()["start"])
     assert abs(begun - datetime.fromtimestamp(1_783_000_000)) < timedelta(milliseconds=1)

@@ -14,10 +14,11 @@ from datagen.errors import UserError
 from dlemu.config import load
 from dlemu.config.schema import Workload
 from dlemu.config.validate import check_runnable
-from dlemu.mlperf import dlio_command
-from dlemu.mlperf.dlio_command import load_command, read_command
-from dlemu.mlperf.dlio_files import DlioFolders, begin_dlio_files
-from dlemu.mlperf.mpirun import command_line
+from dlemu.dlio import command as dlio_command
+from dlemu.dlio.command import load_command, read_command
+from dlemu.dlio.files import begin_dlio_files
+from dlemu.dlio.folders import DlioFolders
+from dlemu.dlio.mpirun import command_line
 
 WORKLOAD = {
     "model": {"name": "unet3d", "type": "cnn", "model_size": 499153191},

@@ -10,9 +10,10 @@ import yaml
 from click.testing import CliRunner
 
 from datagen.errors import UserError
-from dlemu.cli.train import command
+from dlemu.cli.job_command import job_command
 from dlemu.config import load, workload_names
-from dlemu.mlperf.dlio_export import dlio_yaml
+from dlemu.dlio.workload_file import dlio_yaml
+from dlemu.results.kinds import kind_named
 
 SECTIONS = ("model", "framework", "workflow", "dataset", "reader", "train", "evaluation", "checkpoint", "metric")
 
@@ -62,7 +63,9 @@ def test_what_dlio_can_not_run_is_refused() -> None:
 
 def test_the_option_writes_the_file_and_trains_nothing(tmp_path: Path) -> None:
     path = tmp_path / "workload" / "unet3d_h100.yaml"
-    told = CliRunner().invoke(command, ["workload=unet3d", "accelerator=h100", "--export-dlio", str(path)])
+    told = CliRunner().invoke(
+        job_command(kind_named("training")), ["workload=unet3d", "accelerator=h100", "--export-dlio", str(path)]
+    )
     assert told.exit_code == 0, told.output
     assert yaml.safe_load(path.read_text())["train"]["computation_time"] == 0.323
     assert [one.name for one in tmp_path.iterdir()] == ["workload"]

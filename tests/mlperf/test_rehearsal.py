@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -16,13 +16,13 @@ from datagen.inspection import Dataset
 from datagen.layout import layouts
 from datagen.manifest import Manifest
 from datagen.owned import MARKER
-from dlemu.cli.frontends import TerminalFrontend
 from dlemu.config import load
-from dlemu.emulator.job import Job
-from dlemu.mlperf.check.judge import Checked, check_folder
-from dlemu.mlperf.datasize import datasize
-from dlemu.mlperf.editions import EDITIONS
-from dlemu.mlperf.rehearsal.attempts import Attempt, Question, done_before, late_by, run_sequence, save
+from dlemu.dlio.export import export_beside
+from dlemu.jobs.training.plan import TrainingJob
+from dlemu.jobs.training.run import TRAINING
+from dlemu.mlperf.check.judge import REHEARSAL, Checked, check_folder
+from dlemu.mlperf.rehearsal.attempts import Attempt, Attempts, Question, late_by
+from dlemu.mlperf.rehearsal.datasize import datasize
 from dlemu.mlperf.rehearsal.edition_tree import (
     lay_out,
     write_datagen,
@@ -33,8 +33,10 @@ from dlemu.mlperf.rehearsal.edition_tree import (
 )
 from dlemu.mlperf.rehearsal.rehearse import DatagenFailed, Rehearsal, Rehearsed
 from dlemu.mlperf.rehearsal.run_figures import RehearsalPlan, read_figures, sum_up
+from dlemu.mlperf.rules.editions import EDITIONS
 from dlemu.results.finding import Finding, Located
-from dlemu.run.save_run import save as save_run
+from dlemu.runner.job import save as save_run
+from dlemu.runner.run_list import RunEnded
 from tests.runs import make_log
 
 LAPTOP = {"dataset.size", "dataset.made", "dataset.phases", "settings.changed", "overrides.unknown", "hosts.few"}
@@ -75,7 +77,7 @@ def run_by_hand(words: list[str], folder: str) -> None:
         max_sample_bytes=1000,
         total_bytes=size,
     )
-    job = Job(
+    job = TrainingJob(
         workload=workload,
         ranks=workload.ranks,
         found=found,
@@ -84,7 +86,7 @@ def run_by_hand(words: list[str], folder: str) -> None:
         started_at="2026-01-02T03:04:05+00:00",
     )
     (Path(folder) / "console.txt").write_text("a run\n")
-    save_run(job, make_log(job, seed=workload.train.seed), TerminalFrontend([], None))
+    save_run(TRAINING, job, make_log(job, seed=workload.train.seed), export_beside)
 
 
 def minutes() -> Callable[[], datetime]:
@@ -95,23 +97,21 @@ def minutes() -> Callable[[], datetime]:
 
 def rehearsal(plan: RehearsalPlan, run: Callable[[list[str], str], None] = run_by_hand) -> list[Attempt]:
     """What the command does, apart from what it prints."""
-    attempts = done_before(plan.folder, QUESTION)
 
-    def after(attempts: Sequence[Attempt]) -> None:
-        save(plan, QUESTION, attempts, complete=False)
-        attempt = attempts[-1]
-        if attempt.figures is not None:
-            lay_out(plan, attempt)
-            write_system(plan.submission, plan.system, plan.edition.name, attempt.figures.hosts, 64)
-            write_sums(plan, attempts)
+    def lay_out_run(event: object) -> None:
+        if isinstance(event, RunEnded) and event.run.figures is not None:
+            lay_out(plan, event.run)
+            write_system(plan.submission, plan.system, plan.edition.name, event.run.figures.hosts, 64)
+            write_sums(plan, event.answer.attempts)
 
+    attempts = Attempts(plan, QUESTION, run, lay_out_run, minutes())
+    attempts.resume()
     write_readme(plan)
     write_datasize(plan, datasize(plan.workload, edition=plan.edition.name, hosts=1, memory_gib_per_host=64), ASKED)
     manifest = Manifest(spec=plan.workload.dataset, complete=True, made_at="2026-01-01T00:00:00+00:00")
     write_datagen(plan, manifest, None, ASKED)
-    done = run_sequence(plan, attempts, run, lambda attempt: None, after, minutes())
-    save(plan, QUESTION, done, complete=True)
-    return done
+    attempts.run_missing()
+    return attempts.runs
 
 
 def told(folder: str) -> set[str]:
@@ -240,15 +240,8 @@ def test_a_mistake_is_no_failed_run(tmp_path: Path) -> None:
 
     with pytest.raises(UserError, match="no such thing"):
         rehearsal(plan, mistaken)
-    assert done_before(plan.folder, QUESTION) == []
+    assert not (Path(plan.folder) / REHEARSAL).exists()
     assert [path.name for path in (Path(plan.folder) / "runs").iterdir()] == [MARKER]
-
-
-def test_another_question_does_not_go_on(tmp_path: Path) -> None:
-    plan = make_plan(tmp_path, "2.0")
-    save(plan, QUESTION, [], complete=False)
-    with pytest.raises(UserError, match=r"of something else .*system was 'box', is 'another'"):
-        done_before(plan.folder, replace(QUESTION, system="another"))
 
 
 def test_what_the_submitter_filled_in_stays(tmp_path: Path) -> None:

@@ -15,12 +15,12 @@ import pytest
 
 from datagen.errors import UserError
 from dlemu.config import load
+from dlemu.dlio.folders import DlioFolders
+from dlemu.dlio.results import write_results
 from dlemu.mlperf.check.checkpoint_rules import figures_of
 from dlemu.mlperf.check.judge import Checked
-from dlemu.mlperf.checkpoint_datasize import checkpoint_datasize
-from dlemu.mlperf.dlio_checkpoints import write_dlio_checkpoints
-from dlemu.mlperf.dlio_files import DlioFolders
 from dlemu.mlperf.rehearsal import rehearse_checkpoints
+from dlemu.mlperf.rehearsal.checkpoint_datasize import checkpoint_datasize
 from dlemu.mlperf.rehearsal.merge import merge
 from dlemu.mlperf.rehearsal.rehearse_checkpoints import CheckpointRehearsal
 from tests.mlperf import published_checkpoints as published
@@ -47,9 +47,11 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Words:
         ]
         measured: Any = published_run(*phases)  # type: ignore[arg-type]
         shift = 600_000_000_000 if phases == ["read"] else 0
-        measured = replace(measured, wall_clock_offset_ns=measured.wall_clock_offset_ns + shift)
+        journal = measured.run.journal
+        journal = journal.noting(wall_clock_offset_ns=journal.wall_clock_offset_ns + shift)
+        measured = replace(measured, run=replace(measured.run, journal=journal))
         dlio = Path(folder) / "dlio"
-        write_dlio_checkpoints(DlioFolders(folder=str(dlio), config_folder=str(dlio / "dlio_config")), measured)
+        write_results(DlioFolders(folder=str(dlio), config_folder=str(dlio / "dlio_config")), measured)
         (Path(folder) / "console.txt").write_text("done\n")
 
     monkeypatch.setattr(rehearse_checkpoints, "run_train", run)
@@ -152,3 +154,6 @@ def test_rehearsals_are_merged_into_one_tree_that_is_checked_whole(calls: Words,
         merge(str(tmp_path / "again"), [str(one), str(shutil.copytree(one, tmp_path / "copy"))])
     with pytest.raises(UserError, match="is no folder of"):
         merge(str(tmp_path / "again"), [str(tmp_path)])
+    (other / "rehearsal.json").write_text("{")
+    with pytest.raises(UserError, match="other is damaged: rehearsal"):
+        merge(str(tmp_path / "again"), [str(one), str(other)])

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from datagen.errors import UserError
 from dlemu.config import load
-from dlemu.mlperf.core_config import core_config_hash, effective
-from dlemu.mlperf.datasize import datasize
-from dlemu.mlperf.editions import EDITIONS, newest_edition
-from dlemu.mlperf.rules import GIB, RunFacts, check_run, override_keys, smallest_dataset
+from dlemu.mlperf.rehearsal.datasize import datasize
+from dlemu.mlperf.rules.core_config import core_config_hash, effective
+from dlemu.mlperf.rules.editions import EDITIONS, newest_edition
+from dlemu.mlperf.rules.training import GIB, RunFacts, check_run, override_keys, smallest_dataset
 from dlemu.results.finding import Finding
 
 V2 = EDITIONS["2.0"]

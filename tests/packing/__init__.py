@@ -1,1 +1,1 @@
-"""Tests of `dlemu.packing`."""
+"""Tests of `dlemu.jobs.pack`."""

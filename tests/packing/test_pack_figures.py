@@ -7,7 +7,7 @@ import re
 import pytest
 
 from datagen.packing.packed_set import PackedFile, PackedSet, Skipped
-from dlemu.packing.pack_figures_of import left_out
+from dlemu.jobs.pack.analyse import left_out
 
 
 @pytest.mark.parametrize(

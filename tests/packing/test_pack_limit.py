@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dlemu.packing.pack_figures_of import Packing, shares_of
-from dlemu.packing.pack_limit import judge_packing
-from dlemu.packing.pack_worker import FIELDS
+from dlemu.jobs.pack.analyse import Packing, shares_of
+from dlemu.jobs.pack.limits import Advice, judge_packing
+from dlemu.jobs.pack.worker import FIELDS
 
 MS = 1_000_000
 
@@ -32,29 +32,41 @@ def judged(**changed: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("seen", "what", "words"),
+    ("seen", "what", "advice"),
     [
-        ({"reading": 90, "computing": 10}, "storage", "for the images"),
-        ({"writing": 90, "computing": 10}, "storage", "for the packed files"),
-        ({"reading": 90, "computing": 10, "mean_depth": 1, "device_busy_percent": 50}, "processes", "few requests"),
-        ({"reading": 90, "computing": 10, "mean_depth": 1}, "storage", "try more processes"),
-        ({"computing": 95, "writing": 5}, "processes", "cores were free"),
-        ({"computing": 95, "writing": 5, "processes": 8}, "host CPU", "more cores"),
-        ({"computing": 40, "wanting_core": 55, "reading": 5, "host_busy_percent": 100}, "host CPU", "other programs"),
-        ({"wanting_core": 95, "host_busy_percent": 100, "throttled_percent": 9}, "host CPU", "other programs"),
-        ({"wanting_core": 95, "host_busy_percent": 100, "throttled_percent": 10}, "host CPU", "raise the CPU limit"),
+        ({"reading": 90, "computing": 10}, "storage", Advice.FASTER_TO_READ),
+        ({"writing": 90, "computing": 10}, "storage", Advice.FASTER_TO_WRITE),
+        (
+            {"reading": 90, "computing": 10, "mean_depth": 1, "device_busy_percent": 50},
+            "processes",
+            Advice.MORE_REQUESTS,
+        ),
+        ({"reading": 90, "computing": 10, "mean_depth": 1}, "storage", Advice.TRY_MORE_PROCESSES),
+        ({"computing": 95, "writing": 5}, "processes", Advice.USE_FREE_CORES),
+        ({"computing": 95, "writing": 5, "processes": 8}, "host CPU", Advice.MORE_CORES),
+        (
+            {"computing": 40, "wanting_core": 55, "reading": 5, "host_busy_percent": 100},
+            "host CPU",
+            Advice.STOP_OTHER_PROGRAMS,
+        ),
+        (
+            {"wanting_core": 95, "host_busy_percent": 100, "throttled_percent": 9},
+            "host CPU",
+            Advice.STOP_OTHER_PROGRAMS,
+        ),
+        ({"wanting_core": 95, "host_busy_percent": 100, "throttled_percent": 10}, "host CPU", Advice.RAISE_CPU_LIMIT),
         (
             {"wanting_core": 95, "host_busy_percent": 100, "throttled_percent": float("nan")},
             "host CPU",
-            "other programs",
+            Advice.STOP_OTHER_PROGRAMS,
         ),
-        ({"computing": 10, "idle": 90, "processes": 96}, "images", "fewer processes"),
+        ({"computing": 10, "idle": 90, "processes": 96}, "images", Advice.MORE_IMAGES),
     ],
 )
-def test_what_limited(seen: dict[str, Any], what: str, words: str) -> None:
+def test_what_limited(seen: dict[str, Any], what: str, advice: Advice) -> None:
     limit = judged(**seen)
     assert limit.what == what
-    assert words in limit.advice[0]
+    assert limit.to_do[-1].code == advice
 
 
 def packing(**spent_ms: int) -> Packing:

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import os
+import pickle
+from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import psutil
 import pytest
 from PIL import Image
 
-from datagen.packing.packed_set import verify_set
-from datagen.storage.storage_base import FOLDERS, open_storage
+from datagen.packing.packed_set import PackedFile, Skipped
 from dlemu import DlemuError
-from dlemu.packing import pack_process
-from dlemu.packing.pack_process import _Crew
+from dlemu.jobs.pack import process as pack_process
+from dlemu.jobs.pack.worker import _fitting
 from dlemu.telemetry import HostTelemetry, Task
 
 
@@ -28,7 +28,7 @@ class EndsThem:
     def mark(self, *, training: bool) -> None:
         """End them."""
         for process in psutil.Process().children():
-            if process.name() == "dlemu-pack":
+            if process.name() == "dlemu-packer":
                 process.kill()
                 os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
                 self.ended += 1
@@ -49,27 +49,16 @@ def test_the_end_of_all_who_pack_is_told_before_they_took_a_file(
     target = str(tmp_path / "packed")
     words = (f"source={images}", f"target={target}", "processes=2", "images_per_file=2", "evict=false")
     monkeypatch.setattr(pack_process, "start_recorder", EndsThem)
-    with pytest.raises(DlemuError, match="of 2 was ended by SIGKILL while it packed: run the same command again"):
+    with pytest.raises(
+        DlemuError, match=r"packer [01] \(process \d+\) was killed by SIGKILL; .* run the same command again"
+    ):
         pack_process.pack_here(pack_process.Order(words=words, target=target), str(tmp_path))
 
 
-def test_what_a_process_reported_before_it_ended_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # its last words are in the pipe when it has ended: on a busy host it ends before the first are read
-    images, target = tmp_path / "images", str(tmp_path / "packed")
-    images.mkdir()
-    for number in range(6):
-        Image.fromarray(np.full((8, 8, 3), number, np.uint8)).save(images / f"{number}.png")
-    reap = _Crew._reap
-
-    def reap_when_ended(crew: _Crew) -> None:
-        if crew.finished:
-            for process in crew.processes:
-                os.waitid(os.P_PID, process, os.WEXITED | os.WNOWAIT)
-        reap(crew)
-
-    monkeypatch.setattr(_Crew, "_reap", reap_when_ended)
-    in_pieces = SimpleNamespace(**vars(os) | {"read": lambda file, most: os.read(file, min(most, 64))})
-    monkeypatch.setattr(pack_process, "os", in_pieces)
-    words = (f"source={images}", f"target={target}", "processes=1", "images_per_file=1", "evict=false")
-    pack_process.pack_here(pack_process.Order(words=words, target=target), str(tmp_path))
-    assert verify_set(target, open_storage(FOLDERS)) == []
+def test_a_file_with_many_skipped_images_is_reported_with_all_of_them() -> None:
+    skipped = tuple(Skipped(path=f"images/{number:06}.png", reason="it can't be decoded") for number in range(20_000))
+    many = PackedFile(number=3, samples=1, source_bytes=9, bytes=5, crc32=7, skipped=skipped)
+    assert len(_fitting(many).skipped) == 20_000
+    assert len(pickle.dumps(_fitting(many))) < 100_000
+    few = replace(many, skipped=skipped[:9])
+    assert _fitting(few) == few

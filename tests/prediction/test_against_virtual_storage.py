@@ -9,8 +9,8 @@ import pytest
 
 from datagen.spec import DatasetSpec
 from dlemu.config.schema import Workload
-from dlemu.prediction.batches import planned_job
-from dlemu.prediction.from_probe import calibrate_from_levels
+from dlemu.jobs.training.prediction.batches import planned_job
+from dlemu.jobs.training.prediction.from_probe import calibrate_from_levels
 from tests.prediction.test_calibration import workload
 from tests.prediction.virtual_storage import Kind, predicted, probed, trained
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 from click.testing import CliRunner
 
 import dlemu
@@ -16,17 +17,19 @@ from datagen.errors import UserError
 from dlemu.cli.predict import command
 from dlemu.config import load
 from dlemu.config.schema import Workload
-from dlemu.emulator.job import Job
-from dlemu.prediction import ask
-from dlemu.prediction.ask import read_known, read_prediction
-from dlemu.prediction.calibration import Calibration, given_speed
-from dlemu.prediction.make_prediction import predict
-from dlemu.prediction.model_run import Model
-from dlemu.prediction.prediction import PREDICT
-from dlemu.probing.pattern import READ_DTYPE, Level, judge_level
-from dlemu.report.pages import write_page
+from dlemu.jobs.training.pattern import judge_level
+from dlemu.jobs.training.plan import TrainingJob
+from dlemu.jobs.training.prediction import ask
+from dlemu.jobs.training.prediction.ask import read_known, read_prediction
+from dlemu.jobs.training.prediction.calibration import Calibration, given_speed
+from dlemu.jobs.training.prediction.make_prediction import predict
+from dlemu.jobs.training.prediction.model_run import Model
+from dlemu.jobs.training.prediction.prediction import PREDICT
 from dlemu.results.answer_files import to_json
-from dlemu.results.folder import write_run
+from dlemu.results.levels import READ_DTYPE, Level
+from dlemu.results.measured import write_run
+from dlemu.runner.events import PartMeasured
+from dlemu.studies.pages import write_page
 from tests.prediction.test_calibration import simulated_run, workload
 from tests.prediction.test_from_probe import level
 from tests.runs import make_job
@@ -81,13 +84,35 @@ def test_predicted_stands_beside_measured_on_one_page(tmp_path: Path) -> None:
     assert "predicted: predicted" in page
 
 
+def write_measured(top: Path, asked: Workload) -> Path:
+    """Make the folder of a run of two ranks."""
+    measured = simulated_run(asked, given_speed(2000.0, cores=4), 2)
+    folder = top / "measured"
+    folder.mkdir()
+    write_run(type(measured)(str(folder), measured.facts, measured.rows))
+    return folder
+
+
+@pytest.mark.parametrize("changes", [(), ("workload=unet3d", "accelerator=b200")])
+def test_the_configuration_that_is_printed_is_the_one_that_is_predicted(
+    changes: tuple[str, ...], tmp_path: Path
+) -> None:
+    """`--from RUN --cfg`: the run's settings, with the changes; the same from a prediction; nothing is made."""
+    words = ["workload=unet3d", "scale=laptop", "accelerator=h100", "dataset.num_files_train=280", "ranks=2"]
+    folder, place = write_measured(tmp_path, load(words)), tmp_path / "p"
+    asked = ("ranks=1", f"output.folder={place}", "output.report=false")
+    printed = run(*changes, *asked, "--from", str(folder), "--cfg", status=0)
+    assert not place.exists()
+    run(*changes, *asked, "--from", str(folder), status=0)
+    # what is printed explains each setting by a comment
+    assert yaml.safe_load((place / "config.yaml").read_text()) == yaml.safe_load(printed)
+    assert run(*asked, "--from", str(place), "--cfg", status=0) == printed
+
+
 def test_what_the_user_does_not_say_is_the_runs(tmp_path: Path) -> None:
     """Its workload, accelerator, scale, count of files and readers; the run's own count comes out as it was."""
     asked = load(["workload=unet3d", "scale=laptop", "accelerator=h100", "dataset.num_files_train=280", "ranks=2"])
-    measured = simulated_run(asked, given_speed(2000.0, cores=4), 2)
-    folder = tmp_path / "measured"
-    folder.mkdir()
-    write_run(type(measured)(str(folder), measured.facts, measured.rows))
+    folder = write_measured(tmp_path, asked)
     words = ["--from", str(folder), "output.report=false", "--json"]
     again = json.loads(run(f"output.folder={tmp_path / 'p'}", "ranks=2", *words, status=0))
     was = Model(asked, given_speed(2000.0, cores=4)).run(2).outcome
@@ -155,9 +180,9 @@ def test_cores_are_those_that_this_process_may_use(monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize("cached", [False, True])
 def test_what_is_probed_is_the_workloads_own_dataset(monkeypatch: pytest.MonkeyPatch, cached: bool) -> None:
     made = make_job(ranks=2)
-    asked: list[tuple[Job, dict[str, Any]]] = []
+    asked: list[tuple[TrainingJob, dict[str, Any]]] = []
 
-    def probe(job: Job, **words: Any) -> tuple[tuple[Level, ...], None]:
+    def probe(job: TrainingJob, **words: Any) -> tuple[tuple[Level, ...], None]:
         asked.append((job, words))
         return (level(1, 50), level(4, 90)), None
 
@@ -166,10 +191,11 @@ def test_what_is_probed_is_the_workloads_own_dataset(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(ask, "treatment_of", lambda *_, cached: "cached" if cached else "large")
     monkeypatch.setattr(ask, "probe_pattern", probe)
     monkeypatch.setattr(ask, "_others_cpu_seconds", lambda: next(cpu))
-    known = ask.calibrate_by_probe(made.workload, readers=6, cached=cached, on_level=print)
+    known = ask.calibrate_by_probe(made.workload, readers=6, cached=cached)
     ((job, words),) = asked
     assert (job.ranks, job.found) == (1, made.found)
-    assert words == {"evicts": not cached, "again": 6, "on_level": print}
+    assert callable(words.pop("on_level"))
+    assert words == {"evicts": not cached, "again": 6}
     assert known.busy_cores > 1, "a billion seconds of others in less than one"
     assert known.cores == ask.usable_cores()
     assert known.source == "a probe of data/handmade with 1, 4 readers"
@@ -189,12 +215,12 @@ def test_readers_of_the_count_that_is_asked_for_are_probed_again(
     monkeypatch.setattr(ask, "calibrate_by_probe", probed)
     for name, ranks in (("a", ["ranks=3"]), ("b", [])):
         words = [*WORDS, *ranks, "reader.read_threads=5", f"output.folder={tmp_path / name}"]
-        answer, folder, asked = ask.ask(words, cached=True, make=made.append, on_level=print)
+        answer, folder, asked = ask.ask(words, cached=True, make=made.append, on_event=print)
         assert folder == str(tmp_path / name)
         assert made[-1] == asked
         assert answer.question.overrides == tuple(words[:-1])
         assert load([f"workload={folder}/config.yaml"]).reader.read_threads == 5
-    assert seen == [{"readers": count, "cached": True, "on_level": print} for count in (15, 0)]
+    assert seen == [{"readers": count, "cached": True, "on_event": print} for count in (15, 0)]
 
 
 @pytest.mark.slow
@@ -208,10 +234,11 @@ def test_a_dataset_is_probed_and_predicted(tmp_path: Path) -> None:
         "reader.data_loader": "threads",
         "train.computation_time": 0.02,
     }
-    levels: list[Level] = []
+    told: list[Any] = []
     asked = settings | {"ranks": 1, "output.folder": str(tmp_path / "p")}
-    answer = dlemu.predict(asked, make=True, on_level=levels.append)
-    assert [level.readers for level in levels][:3] == [1, 2, 4]
+    answer = dlemu.predict(asked, make=True, on_progress=told.append)
+    parts = [event.part for event in told if isinstance(event, PartMeasured)]
+    assert [part.readers for part in parts if isinstance(part, Level)][:3] == [1, 2, 4]
     assert answer.calibration.sample_bytes == pytest.approx(100_000, rel=0.05)
     assert answer.calibration.costs.hand_over_seconds < 0.1
     assert 0 < answer.au_percent <= 100

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dlemu.prediction.curve import CurvePoint, flat, rates, smoothed, straight_then_flat
-from dlemu.prediction.event_model import EpochTimes, HostCosts, Scene, simulate
+from dlemu.jobs.training.prediction.curve import CurvePoint, flat, rates, smoothed, straight_then_flat
+from dlemu.jobs.training.prediction.event_model import EpochTimes, HostCosts, Scene, simulate
 
 FREE = HostCosts(hand_over_seconds=0.0, epoch_start_seconds=0.0, step_seconds=0.0)
 MB = 1e6

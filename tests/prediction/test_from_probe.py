@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dlemu.prediction.calibration import Calibration
-from dlemu.prediction.curve import (
+from dlemu.jobs.training.pattern import LoaderCosts
+from dlemu.jobs.training.prediction.calibration import Calibration
+from dlemu.jobs.training.prediction.curve import (
     CurvePoint,
     flat,
     most_mb_per_second,
@@ -17,9 +18,9 @@ from dlemu.prediction.curve import (
     smoothed,
     straight_then_flat,
 )
-from dlemu.prediction.event_model import HostCosts
-from dlemu.prediction.from_probe import calibrate_from_levels
-from dlemu.probing.pattern import READ_DTYPE, Level, LoaderCosts
+from dlemu.jobs.training.prediction.event_model import HostCosts
+from dlemu.jobs.training.prediction.from_probe import calibrate_from_levels
+from dlemu.results.levels import READ_DTYPE, Level
 from tests.runs import SAMPLE_BYTES, make_job
 
 MS = 1_000_000

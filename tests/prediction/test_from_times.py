@@ -13,10 +13,10 @@ import yaml
 import dlemu
 from datagen.errors import UserError
 from dlemu.config.schema import Workload
-from dlemu.mlperf.foreign_times import foreign_run
-from dlemu.prediction.calibration import Calibration, given_speed
-from dlemu.prediction.from_times import ForeignRun, calibrate_from_times
-from dlemu.prediction.model_run import Model
+from dlemu.jobs.training.prediction.calibration import Calibration, given_speed
+from dlemu.jobs.training.prediction.from_times import ForeignRun, calibrate_from_times
+from dlemu.jobs.training.prediction.model_run import Model
+from dlemu.mlperf.audit.foreign_times import foreign_run
 from tests.prediction.test_calibration import workload
 
 DEMAND = 2 * 4 / 0.05

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from dataclasses import replace
 from typing import Any
 
@@ -11,9 +10,11 @@ import pytest
 
 from datagen.errors import UserError
 from dlemu.config.duration import NO_TIME, Duration
-from dlemu.prediction.calibration import Calibration, given_speed
-from dlemu.prediction.curve import CurvePoint
-from dlemu.prediction.make_prediction import predict
+from dlemu.jobs.training.prediction.calibration import Calibration, given_speed
+from dlemu.jobs.training.prediction.curve import CurvePoint
+from dlemu.jobs.training.prediction.make_prediction import predict
+from dlemu.jobs.training.prediction.model_run import Model
+from dlemu.jobs.training.prediction.prediction import Issue
 from tests.prediction.test_calibration import workload
 
 DEMAND = 4 / 0.05
@@ -94,9 +95,9 @@ def test_what_cannot_be_predicted_is_said() -> None:
 
 def test_a_host_that_others_kept_busy_is_told() -> None:
     asked, known = workload(ranks=2, steps=60), given_speed(100.0, cores=4)
-    assert not [issue for issue in predict(asked, known, ranks=2).issues if "cores were busy" in issue]
-    busy = predict(asked, replace(known, busy_cores=1.7), ranks=2)
-    assert [issue for issue in busy.issues if "1.7 of 4 cores were busy" in issue]
+    assert predict(asked, known, ranks=2).findings == ()
+    (busy,) = predict(asked, replace(known, busy_cores=1.7), ranks=2).findings
+    assert (busy.code, busy.numbers) == (Issue.BUSY_CORES, {"busy_cores": 1.7, "cores": 4})
 
 
 @pytest.mark.parametrize(
@@ -126,11 +127,24 @@ def test_the_answer_for_a_count_is_one_sentence(share: float, word: str) -> None
 def test_a_limit_is_shown_by_what_changes_without_it() -> None:
     """Half of what is asked for: twice the storage brings the other half, nothing else brings any."""
     answer = predict(workload(ranks=2, steps=200), given_speed(DEMAND, cores=4), ranks=2, overrides=("a=1",), hosts=3)
-    brought = [float(number) for number in re.findall(r"[+-]\d+\.\d", answer.limited_by.evidence[1])]
+    gains = answer.limited_by.seen[1].numbers
+    brought = [gains[name] for name in ("faster_points", "readers_points", "cores_points")]
     assert brought == pytest.approx([50, 0, 0], abs=3)
     asked = answer.question
     assert (asked.overrides, asked.hosts, asked.verdict, asked.threshold_percent) == (("a=1",), 3, "sustained", 90.0)
     assert (asked.workload, asked.accelerator) == ("handmade", "")
+
+
+def test_what_would_make_it_worse_is_not_offered() -> None:
+    """A disk that seeks: the more readers, the less each second brings."""
+    asked = workload(ranks=2, steps=100)
+    curve = tuple(CurvePoint(readers=count, mb_per_second=DEMAND * count**-0.5) for count in (1, 4, 16))
+    disk = replace(given_speed(DEMAND, cores=4), curve=curve)
+    slower, now = (Model(asked, disk).with_readers(times).run(2).outcome.au_whole_percent for times in (4, 1))
+    assert slower < now - 10
+    evidence = predict(asked, disk, ranks=2).limited_by.evidence[1]
+    assert "4 times the readers nothing" in evidence
+    assert "-" not in evidence
 
 
 def test_numbers_of_the_null_model_are_one_line_of_arithmetic() -> None:
@@ -146,21 +160,25 @@ def test_what_a_reader_must_know_is_an_issue() -> None:
     asked, known = workload(ranks=2, steps=60), given_speed(100.0, cores=4)
 
     def told(**changes: Any) -> list[str]:
-        return list(predict(asked, replace(known, **changes), ranks=2).issues)
+        return [finding.code for finding in predict(asked, replace(known, **changes), ranks=2).findings]
 
     assert told() == []
     tried = CurvePoint(readers=1, mb_per_second=60.0), CurvePoint(readers=2, mb_per_second=100.0)
     assert told(curve=tried) == []
     assert told(curve=(tried[0], replace(tried[0], mb_per_second=100.0))) != []
-    assert "4 readers were never tried" in told(curve=(tried[0], tried[0]))[0]
+    assert Issue.READERS_NEVER_TRIED in told(curve=(tried[0], tried[0]))
     for stated, differs in ((0.4e6, True), (0.6e6, False), (1.9e6, False), (2.1e6, True)):
         assert bool(told(sample_bytes=stated)) == differs
     assert told(busy_cores=1.0) == []
-    assert "never asked" in told(saturated=False)[0]
+    assert told(saturated=False) == [Issue.NOT_SATURATED]
     writes = replace(asked, workflow=replace(asked.workflow, checkpoint=True))
-    assert "checkpoints are left out" in predict(writes, known, ranks=2).issues[0]
+    assert [finding.code for finding in predict(writes, known, ranks=2).findings] == [Issue.CHECKPOINTS_LEFT_OUT]
+    job = replace(asked, recorded=replace(asked.recorded, version=1, replayable=True, ranks=2))
+    assert predict(job, known, ranks=2).issues == ()
+    assert "collectives" in " ".join(predict(job, known, ranks=3).issues)
     long = predict(workload(ranks=2000, steps=200), given_speed(2000 * DEMAND, cores=4), ranks=2000)
-    assert any(f"{long.simulated_steps:,} of 200 steps were simulated" in issue for issue in long.issues)
+    steps = {"simulated_steps": long.simulated_steps, "planned_steps": 200}
+    assert [finding.numbers for finding in long.findings if finding.code == Issue.STEPS_LEFT_OUT] == [steps]
 
 
 def test_a_search_stops_at_the_most_that_may_be_tried() -> None:

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
 
 from dlemu.config.schema import Workload
-from dlemu.prediction.batches import planned_job
-from dlemu.prediction.calibration import Calibration, given_speed
-from dlemu.prediction.curve import CurvePoint
-from dlemu.prediction.event_model import EpochTimes, HostCosts, Scene
-from dlemu.prediction.model_run import LEAST_STEPS, Model, _draws
-from dlemu.prediction.outcome import BETWEEN_EPOCHS_SECONDS, Outcome, outcome_of, step_rows
+from dlemu.jobs.training.prediction.batches import planned_job
+from dlemu.jobs.training.prediction.calibration import Calibration, given_speed
+from dlemu.jobs.training.prediction.curve import CurvePoint
+from dlemu.jobs.training.prediction.event_model import EpochTimes, HostCosts, Scene
+from dlemu.jobs.training.prediction.model_run import LEAST_STEPS, Model, _draws
+from dlemu.jobs.training.prediction.outcome import BETWEEN_EPOCHS_SECONDS, outcome_of, step_rows
+from dlemu.jobs.training.prediction.prediction import SimulatedFigures
 from tests.prediction.test_calibration import workload
 from tests.prediction.test_make_prediction import DEMAND
 from tests.runs import SAMPLE_BYTES
@@ -189,7 +190,7 @@ def test_numbers_are_those_of_the_rows() -> None:
 
 
 def test_a_verdict_is_by_the_au_that_is_asked_for() -> None:
-    found = Outcome.of([float(number) for number in range(9)])
+    found = SimulatedFigures(**{field.name: float(n) for n, field in enumerate(fields(SimulatedFigures))})
     assert (found.au_percent, found.training_seconds) == (0, 8)
     assert [found.verdict_au(by) for by in ("au", "sustained", "rules")] == [0, 1, 2]
 

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 from dlemu.config import load
 from dlemu.config.schema import Workload
+from dlemu.jobs.training.prediction.calibration import Calibration, calibrate_from_run, given_speed
+from dlemu.jobs.training.prediction.curve import CurvePoint
+from dlemu.jobs.training.prediction.make_prediction import predict
+from dlemu.jobs.training.prediction.model_run import Model
+from dlemu.jobs.training.prediction.prediction import PredictedCount, PredictedVerdict, Prediction
 from dlemu.metrics.verdict import VerdictBy
-from dlemu.prediction.calibration import Calibration, calibrate_from_run, given_speed
-from dlemu.prediction.curve import CurvePoint
-from dlemu.prediction.make_prediction import predict
-from dlemu.prediction.model_run import Model
-from dlemu.prediction.prediction import PredictedCount, Prediction
 from tests.prediction.test_calibration import simulated_run, workload
 from tests.prediction.test_make_prediction import DEMAND
 
@@ -169,7 +169,7 @@ def test_first_steps_do_not_make_a_storage_saturated() -> None:
     assert not found.saturated
     answer = predict(short, found)
     assert answer.max_accelerators_interval is not None
-    assert "never asked for all it has" in answer.verdict
+    assert answer.verdict_code == PredictedVerdict.MOST_OR_MORE
     many = predict(short, found, ranks=10)
     assert many.au_sustained_percent < 60
     assert (many.au_sustained_interval_percent[1], many.au_interval_percent[1], many.passed) == (100, 100, None)

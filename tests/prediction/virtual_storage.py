@@ -14,17 +14,18 @@ import numpy as np
 import pytest
 
 from dlemu.config.schema import Workload
-from dlemu.emulator.job import Job
-from dlemu.prediction import model_run
-from dlemu.prediction.batches import planned_job
-from dlemu.prediction.calibration import given_speed
-from dlemu.prediction.event_model import EpochTimes, HostCosts, Scene
-from dlemu.prediction.from_probe import calibrate_from_levels
-from dlemu.prediction.make_prediction import predict
-from dlemu.prediction.model_run import Model, ModelRun
-from dlemu.prediction.prediction import Prediction
-from dlemu.probing import pattern
-from dlemu.probing.pattern import READ_DTYPE, Level, LoaderCosts, fewest_that_get_all, judge_level, seconds_again
+from dlemu.jobs.training import pattern
+from dlemu.jobs.training.pattern import LoaderCosts, fewest_that_get_all, judge_level, seconds_again
+from dlemu.jobs.training.plan import TrainingJob
+from dlemu.jobs.training.prediction import model_run
+from dlemu.jobs.training.prediction.batches import planned_job
+from dlemu.jobs.training.prediction.calibration import given_speed
+from dlemu.jobs.training.prediction.event_model import EpochTimes, HostCosts, Scene
+from dlemu.jobs.training.prediction.from_probe import calibrate_from_levels
+from dlemu.jobs.training.prediction.make_prediction import predict
+from dlemu.jobs.training.prediction.model_run import Model, ModelRun
+from dlemu.jobs.training.prediction.prediction import Prediction
+from dlemu.results.levels import READ_DTYPE, Level
 
 COSTS = LoaderCosts(hand_over_seconds=0.0005, between_seconds=0.0003, epoch_start_seconds=0.005)
 BETWEEN_SECONDS = 0.0003
@@ -85,7 +86,7 @@ class Storage:
         self._clock.at(over, lambda: self.read(sizes[1:], then))
 
 
-def probed(kind: Kind, job: Job, again: int, seed: int) -> list[Level]:
+def probed(kind: Kind, job: TrainingJob, again: int, seed: int) -> list[Level]:
     """Return what the levels of `dlemu predict`'s probe would be."""
     samples, size = job.workload.reader.batch_size, int(job.workload.dataset.record_length_bytes)
     levels: list[Level] = []

@@ -12,10 +12,10 @@ import pytest
 
 import dlemu
 from datagen.errors import DlemuError
-from dlemu.probing import requests
-from dlemu.probing.kernel_aio import why_no_aio
-from dlemu.probing.probe_answers import Engine, ProbeAnswer
-from dlemu.probing.requests import Wanted, measure_cell
+from dlemu.jobs.probe import requests
+from dlemu.jobs.probe.kernel_aio import why_no_aio
+from dlemu.jobs.probe.requests import Wanted, measure_cell
+from dlemu.jobs.probe.result import Engine, ProbeAnswer
 from dlemu.telemetry.probe_base import AbsentError
 from tests.comm.many_ranks import wait_until
 from tests.e2e.harness import assert_gone
@@ -41,11 +41,11 @@ def descendants(before: set[psutil.Process]) -> list[psutil.Process]:
 @pytest.mark.parametrize(
     ("engine", "count", "victim", "said"),
     [
-        pytest.param("fio", 1, 0, "fio was ended by SIGKILL", marks=NO_FIO),
-        pytest.param("kernel aio", 3, 0, "the process of the requests was ended by SIGKILL", marks=NO_AIO),
-        pytest.param("kernel aio", 3, 2, "a process that made requests was killed", marks=NO_AIO),
-        pytest.param("threads", 3, 0, "the process of the requests was ended by SIGKILL"),
-        pytest.param("threads", 3, 1, "a process that made requests was killed"),
+        pytest.param("fio", 1, 0, r"fio \(process \d+\) was killed by SIGKILL", marks=NO_FIO),
+        pytest.param("kernel aio", 3, 0, r"the process of the requests \(process \d+\) was killed", marks=NO_AIO),
+        pytest.param("kernel aio", 3, 2, r"job [01] \(process \d+\) was killed by SIGKILL", marks=NO_AIO),
+        pytest.param("threads", 3, 0, r"the process of the requests \(process \d+\) was killed"),
+        pytest.param("threads", 3, 1, r"job [01] \(process \d+\) was killed by SIGKILL"),
     ],
 )
 def test_who_makes_requests_is_killed(engine: Engine, count: int, victim: int, said: str, file: Path) -> None:
@@ -96,11 +96,11 @@ def probing(folder: Path, on_reader: Callable[[list[psutil.Process]], None]) -> 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("victim", "said"), [(0, "was killed after 1 levels"), (2, "a reader was killed")])
+@pytest.mark.parametrize(("victim", "said"), [(0, "the process of the readers"), (2, "reader [012]")])
 def test_a_reader_is_killed_or_who_forked_it(victim: int, said: str, tmp_path: Path) -> None:
     """The levels before are no whole answer."""
     probe = probing(tmp_path, lambda everyone: everyone[victim].kill())
-    with pytest.raises(DlemuError, match=said):
+    with pytest.raises(DlemuError, match=rf"{said} \(process \d+\) was killed by SIGKILL"):
         probe.result()
     kept = dlemu.load_result(tmp_path / "probe")
     assert isinstance(kept, ProbeAnswer)

@@ -15,9 +15,9 @@ from click.testing import CliRunner
 import dlemu
 from datagen.errors import DlemuError, UserError
 from dlemu.cli.probe import command
-from dlemu.probing.object_gets import GetStream, objects_to_read, run_gets
-from dlemu.probing.run_probe import Grid, probe_objects
-from dlemu.report.pages import write_page
+from dlemu.jobs.probe.object_gets import GetStream, objects_to_read, run_gets
+from dlemu.jobs.probe.run import Grid, probe_objects
+from dlemu.studies.pages import write_page
 from tests.object_stores import BUCKET, KEYS, S3, fault, own_server, storage_of
 
 KIB = 1 << 10
@@ -42,15 +42,14 @@ def test_requests_are_always_in_flight_and_wait_for_the_server() -> None:
             stream = GetStream(
                 storage=spec, objects=objects, random=True, size_bytes=16 * KIB, depth=4, seconds=0.3, seed=1
             )
-            done = run_gets(stream)
+            while len((done := run_gets(stream)).end_ns) < 8:  # a busy machine gets fewer done
+                stream = replace(stream, seconds=4 * stream.seconds)
     assert done.first_byte_ns is not None
     assert done.first_byte_ns.min() >= 0.02e9
     assert (done.latency_ns >= done.first_byte_ns).all()
     assert done.failed == 0
     begin = done.end_ns - done.latency_ns
-    middle = begin.min() + (done.end_ns.max() - begin.min()) // 2
-    assert np.sum((begin <= middle) & (done.end_ns >= middle)) <= 4
-    assert len(done.end_ns) >= 8
+    assert max(np.sum((begin <= moment) & (done.end_ns > moment)) for moment in begin) == 4
 
 
 def test_sequential_requests_go_through_the_objects_in_order(monkeypatch: pytest.MonkeyPatch) -> None:

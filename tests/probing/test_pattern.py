@@ -10,24 +10,23 @@ import numpy as np
 import pytest
 
 from datagen.errors import SpaceError
+from datagen.spec import DatasetSpec
 from dlemu.config.duration import Duration
 from dlemu.config.schema import Reader
-from dlemu.probing import pattern
-from dlemu.probing.pattern import (
+from dlemu.jobs.training import pattern
+from dlemu.jobs.training.pattern import (
     LEVEL_SECONDS,
     MOST_AGAIN_SECONDS,
     MOST_LEVEL_SECONDS,
     MOST_SECONDS,
     READ_BYTES,
-    READ_DTYPE,
     SETTLE_SECONDS,
-    Level,
-    ReadRows,
     fewest_that_get_all,
     judge_level,
     reading_spec,
     seconds_again,
 )
+from dlemu.results.levels import READ_DTYPE, Level, ReadRows
 from tests.runs import SAMPLE_BYTES, make_job
 
 SECOND = 1_000_000_000
@@ -67,7 +66,7 @@ def test_a_level_is_its_bytes_by_its_time_of_all_readers() -> None:
     rows = np.concatenate([steady(100, 3.0, reader=0), steady(50, 3.0, reader=1)])
     found = judge_level(rows, 2, 0, 2.0)
     assert (found.readers, found.seconds, found.short) == pytest.approx((2, 2.0, False))
-    assert found.mb_per_second == pytest.approx(150)
+    assert found.mb_per_second == pytest.approx(150, rel=1e-9)
     assert found.half_width_percent < 0.1, "no window had more than another"
     assert len(found.rows) == len(rows)
 
@@ -94,7 +93,10 @@ def test_a_dataset_that_was_read_too_soon_is_told_and_all_of_it_counts() -> None
     assert found.short
     assert found.mb_per_second == pytest.approx(100)
     assert found.seconds == pytest.approx(0.6, abs=0.07)
-    assert not judge_level(steady(100, 1.1), 1, 0, 2.0).short, "more than a quarter of the time is enough"
+    assert not judge_level(reads((0, 1, 10**6)), 1, 0, 2.0).short, "a quarter of the time is enough"
+    at_once = judge_level(reads((0.1, 0.1, 10**6)), 1, 0, 2.0)
+    assert at_once.short
+    assert np.isfinite([at_once.seconds, at_once.mb_per_second, at_once.cpu_seconds_per_gb]).all()
     with pytest.raises(SpaceError, match="too small for so many readers"):
         judge_level(np.zeros(0, READ_DTYPE), 4, 0, 2.0)
 
@@ -157,7 +159,7 @@ class Storage:
 
     def measured(self, *levels: int, steps: int = 1000, **words: Any) -> list[int]:
         """The readers of the levels that a request of a dataset of so many batches of 4 is answered by."""
-        settings: dict[str, Any] = {"again": None, "most": 256, "evicts": False, "costs": False, "parent": 0}
+        settings: dict[str, Any] = {"again": None, "most": 256, "evicts": False, "costs": False}
         request = pattern._Request(make_job(ranks=1, steps=steps), levels, **(settings | words))
         return [one.readers for one in pattern._measure(request)]
 
@@ -241,6 +243,14 @@ def test_a_read_is_a_batch_or_as_many_samples_as_are_large_enough() -> None:
     assert set(spec.phases) == {"train"}
     decoding = make_job(ranks=1, reader=Reader(batch_size=4, preprocess_time=Duration(mean=1.0)))
     assert reading_spec(decoding)[0].preprocess_time == Duration()
+
+
+def test_files_that_a_loader_reads_itself_are_read_by_dlemus_own_engine() -> None:
+    dataset = DatasetSpec(data_folder="x", format="tfrecord", num_files_train=48, record_length_bytes=SAMPLE_BYTES)
+    reader = Reader(data_loader="tensorflow", batch_size=4)
+    job = make_job(ranks=1, dataset=dataset, reader=reader)
+    assert job.read_by_loader
+    assert reading_spec(job)[0].phases["train"].fetch.engine == "matched"
 
 
 def test_each_sample_of_the_dataset_is_read_once() -> None:

@@ -10,13 +10,14 @@ import sys
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from datagen.errors import DlemuError, UserError
-from dlemu.probing.kernel_aio import open_stream
-from dlemu.probing.probe_file import probe_file, remove_left
-from dlemu.probing.requests import Wanted, measure_cell
-from dlemu.probing.run_probe import Grid, probe_requests
+from dlemu.jobs.probe.kernel_aio import open_stream
+from dlemu.jobs.probe.probe_file import probe_file, remove_left
+from dlemu.jobs.probe.requests import Wanted, measure_cell
+from dlemu.jobs.probe.run import Grid, probe_requests
 
 MIB = 1 << 20
 GONE = 2**22 + 1
@@ -33,7 +34,7 @@ def left(folder: Path, process: int, *, host: str = "") -> Path:
 
 HOLDS = """
 import sys
-from dlemu.probing.probe_file import probe_file
+from dlemu.jobs.probe.probe_file import probe_file
 with probe_file(sys.argv[1], 5000) as path:
     print(path, flush=True)
     input()
@@ -81,6 +82,16 @@ def test_only_files_of_probes_are_removed(tmp_path: Path) -> None:
         assert [said for said in remove_left(str(tmp_path)) if str(elsewhere) not in said] == []
     assert sorted(os.listdir(tmp_path)) == before
     assert users.read_bytes() == b"mine"
+
+
+def test_what_a_process_holds_that_nobody_may_look_at_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def denied(process: int) -> None:
+        raise psutil.AccessDenied(process)
+
+    file = left(tmp_path, GONE)
+    monkeypatch.setattr(psutil, "Process", denied)
+    assert remove_left(str(tmp_path)) == []
+    assert file.exists()
 
 
 @pytest.mark.parametrize("kind", ["/dev/null", "pipe", "loop", "gone"])

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import platform
 import stat
+import time
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +14,14 @@ import numpy as np
 import pytest
 
 from datagen.errors import DlemuError, SpaceError, UserError
-from dlemu.probing import run_probe
-from dlemu.probing.kernel_aio import Requests, Stream, run_stream, why_no_aio
-from dlemu.probing.probe_answers import PROBE, ProbeAnswer
-from dlemu.probing.requests import Wanted, _cell_of_requests, _streams, cell_of_fio, choose_engine, latency_of
-from dlemu.probing.run_probe import PRESETS, Grid, probe_requests, read_probe
-from dlemu.probing.thread_reads import run_threads
-from dlemu.report.pages import write_page
+from dlemu.jobs.probe import kernel_aio
+from dlemu.jobs.probe import run as run_probe
+from dlemu.jobs.probe.kernel_aio import Requests, Stream, _Stream, open_stream, run_stream, why_no_aio
+from dlemu.jobs.probe.requests import Wanted, _cell_of_requests, _streams, cell_of_fio, choose_engine
+from dlemu.jobs.probe.result import PROBE, Latency, ProbeAnswer
+from dlemu.jobs.probe.run import PRESETS, Grid, probe_requests, read_probe
+from dlemu.jobs.probe.thread_reads import run_threads
+from dlemu.studies.pages import write_page
 
 MIB = 1 << 20
 READ = Wanted(access="randread", size_bytes=4096, depth=8, jobs=1)
@@ -52,11 +56,51 @@ ENGINES = [
 
 
 @pytest.mark.parametrize("run", ENGINES)
-def test_requests_end_after_they_began_and_within_the_time(run: Any, file: Path) -> None:
-    done = run(stream(file))
+@pytest.mark.parametrize("writes", [False, True])
+def test_requests_begin_and_end_while_they_are_measured(writes: bool, run: Any, file: Path) -> None:
+    began_ns, cpu_seconds = time.monotonic_ns(), time.process_time()
+    done = run(stream(file, writes=writes))
+    ended_ns, used_seconds = time.monotonic_ns(), time.process_time() - cpu_seconds
     assert len(done.end_ns) == len(done.latency_ns) >= 8
     assert (done.latency_ns > 0).all()
-    assert (np.ptp(done.end_ns) / 1e9) < 60
+    assert (done.end_ns - done.latency_ns).min() >= began_ns
+    assert began_ns + 100_000_000 <= done.end_ns.max() <= ended_ns, "as long as it was wanted"
+    assert 0 <= done.cpu_seconds <= used_seconds
+    assert (done.first_byte_ns, done.failed) == (None, 0)
+
+
+@pytest.mark.parametrize("writes", [False, True])
+def test_requests_go_past_the_page_cache(writes: bool, file: Path) -> None:
+    descriptor = open_stream(str(file), writes=writes)
+    try:
+        flags = fcntl.fcntl(descriptor, fcntl.F_GETFL)
+        assert flags & os.O_DIRECT
+        assert flags & os.O_ACCMODE == (os.O_WRONLY if writes else os.O_RDONLY)
+        assert not os.get_inheritable(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def test_a_job_goes_through_its_part_in_order_or_draws_from_all_of_it(file: Path) -> None:
+    def offsets(count: int, rounds: int, **changes: Any) -> list[int]:
+        one = _Stream(stream(file, size_bytes=MIB // 8, end=MIB // 2, **changes), 0)
+        return [int(place) for _ in range(rounds) for place in one._offsets(count)]
+
+    assert offsets(3, 3, random=False) == [0, 1, 2, 3, 0, 1, 2, 3, 0]
+    drawn = offsets(3, 10_000)
+    assert np.bincount(drawn, minlength=4) == pytest.approx(7_500, rel=0.05), "each place as often"
+    assert drawn == offsets(3, 10_000)
+    assert drawn != offsets(3, 10_000, seed=2)
+    assert len(offsets(50_000, 1, depth=50_000)) == 50_000, "as many at once as are in flight"
+
+
+@pytest.mark.parametrize("writes", [False, True])
+def test_a_request_that_fails_is_named(writes: bool, file: Path) -> None:
+    one, what = _Stream(stream(file, writes=writes), 0), "writing" if writes else "reading"
+    one._check(np.array([4096, 4096]))
+    for result, why in ((-5, "Input/output error"), (512, "512 of 4096 bytes")):
+        with pytest.raises(DlemuError, match=f"{file}: {what} failed: {why}"):
+            one._check(np.array([4096, result, 4096]))
 
 
 @pytest.mark.parametrize("run", ENGINES)
@@ -92,8 +136,15 @@ def test_requests_stay_in_their_part_in_order_or_at_random(
 
 @pytest.mark.parametrize("run", ENGINES)
 def test_a_read_beyond_the_end_is_an_error(run: Any, file: Path) -> None:
-    with pytest.raises(DlemuError, match="0 of 4096 bytes"):
+    with pytest.raises(DlemuError, match=rf"^{file}: .*\b0 of 4096 bytes"):
         run(stream(file, begin=MIB, end=2 * MIB))
+
+
+def test_why_the_kernels_aio_cannot_be_used_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(platform, "machine", lambda: "of-tests")
+    assert why_no_aio() == "no numbers of its calls are known for of-tests"
+    monkeypatch.setitem(kernel_aio._NUMBERS, "of-tests", (9999, 9999, 9999, 9999))
+    assert why_no_aio() == "the kernel refuses io_setup: Function not implemented"
 
 
 def test_what_fio_says_is_read(tmp_path: Path) -> None:
@@ -110,10 +161,13 @@ def test_what_fio_says_is_read(tmp_path: Path) -> None:
     }
     told = {"jobs": [{"read": side, "write": {}, "usr_cpu": 10.0, "sys_cpu": 30.0}]}
     cell = cell_of_fio(told, Wanted(access="randread", size_bytes=131072, depth=32, jobs=2))
-    assert (cell.mb_per_second, cell.iops, cell.in_flight) == (2000.0, 15258.0, 64)
+    assert (cell.access, cell.size_bytes, cell.depth, cell.jobs) == ("randread", 131072, 32, 2)
+    assert (cell.seconds, cell.mb_per_second, cell.iops, cell.in_flight) == (2.0, 2000.0, 15258.0, 64)
     assert cell.latency_ms is not None
-    assert (cell.latency_ms.mean, cell.latency_ms.p99) == pytest.approx((2.1, 4.01))
-    assert cell.cpu_seconds_per_gb == pytest.approx(0.4 * 2 * 2 / 4)
+    assert vars(cell.latency_ms) == pytest.approx(
+        {"mean": 2.1, "p50": 1.91, "p90": 2.51, "p99": 4.01, "p999": 8.01, "max": 9.0}, rel=1e-9
+    )
+    assert cell.cpu_seconds_per_gb == pytest.approx(0.4 * 2 * 2 / 4, rel=1e-9)
 
 
 def test_what_counts_is_between_settling_and_the_end() -> None:
@@ -122,7 +176,7 @@ def test_what_counts_is_between_settling_and_the_end() -> None:
     done = Requests(ends.astype(np.int64), np.full(len(ends), 8_000_000), cpu_seconds=0.1)
     cell = _cell_of_requests(READ, 0, [done], 2.0)
     assert cell.iops == pytest.approx(1000, rel=0.01)
-    assert cell.latency_ms == latency_of(np.full(10, 8_000_000))
+    assert cell.latency_ms == Latency(mean=8, p50=8, p90=8, p99=8, p999=8, max=8)
 
 
 def test_a_drive_that_answers_in_clumps_has_no_clump_too_many() -> None:

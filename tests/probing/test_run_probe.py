@@ -18,26 +18,29 @@ import pytest
 import dlemu
 from datagen.errors import DlemuError, UserError
 from datagen.storage.storage_base import StorageSpec
+from dlemu.comm.environment import describe_folder
 from dlemu.config import load
-from dlemu.metrics.cache import WANTED_RATIO
-from dlemu.metrics.demand import demand
-from dlemu.probing import requests, run_probe
-from dlemu.probing.cold import treatment
-from dlemu.probing.kernel_aio import Requests
-from dlemu.probing.object_gets import GetStream, _ranges
-from dlemu.probing.pattern import READ_DTYPE, Level
-from dlemu.probing.probe_answers import Fed, ProbeCell
-from dlemu.probing.probe_file import probe_file
-from dlemu.probing.requests import (
+from dlemu.jobs.probe import requests
+from dlemu.jobs.probe import run as run_probe
+from dlemu.jobs.probe.kernel_aio import Requests
+from dlemu.jobs.probe.object_gets import GetStream, _ranges
+from dlemu.jobs.probe.probe_file import probe_file
+from dlemu.jobs.probe.requests import (
     Wanted,
     _cell_of_requests,
     _streams,
     choose_engine,
+    fio_version,
     latency_of,
     measure_cell,
     measure_gets,
 )
-from dlemu.probing.run_probe import Grid, probe_objects, probe_requests, probe_workload, read_probe
+from dlemu.jobs.probe.result import Fed, ProbeCell
+from dlemu.jobs.probe.run import Grid, probe_objects, probe_requests, probe_workload, read_probe
+from dlemu.metrics.cache import WANTED_RATIO
+from dlemu.metrics.demand import demand
+from dlemu.results.levels import READ_DTYPE, Level
+from dlemu.runner.cold import treatment, treatment_of
 from dlemu.telemetry.probe_base import Reading
 from tests.object_stores import BUCKET, KEYS, own_server
 
@@ -65,8 +68,8 @@ def cell(wanted: Wanted = READ, mb_per_second: float = 100.0) -> ProbeCell:
 def test_latencies_are_milliseconds() -> None:
     found = latency_of(np.arange(1, 1001) * 1_000_000)
     assert found is not None
-    assert (found.mean, found.p50, found.max) == pytest.approx((500.5, 500.5, 1000))
-    assert (found.p90, found.p99, found.p999) == pytest.approx((900.1, 990.01, 999.001))
+    wanted = {"mean": 500.5, "p50": 500.5, "p90": 900.1, "p99": 990.01, "p999": 999.001, "max": 1000}
+    assert vars(found) == pytest.approx(wanted, rel=1e-9)
     assert latency_of(np.zeros(0, np.int64)) is None
 
 
@@ -112,14 +115,16 @@ def test_random_jobs_share_the_whole_file_each_in_an_order_of_its_own() -> None:
         ("auto", False, False, "threads"),
         ("fio", True, True, "fio"),
         ("aio", True, True, "kernel aio"),
+        ("aio", False, True, "kernel aio"),
         ("aio", False, False, None),
         ("threads", True, True, "threads"),
+        ("threads", False, False, "threads"),
     ],
 )
 def test_an_engine_is_the_one_that_is_asked_for_or_the_best_that_is_here(
     asked: str, fio: bool, aio: bool, engine: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("shutil.which", lambda name: "/usr/bin/fio" if fio else None)
+    monkeypatch.setattr("shutil.which", lambda name: "/usr/bin/fio" if fio and name == "fio" else None)
     monkeypatch.setattr(requests, "why_no_aio", lambda: None if aio else "refused")
     if engine is None:
         with pytest.raises(DlemuError, match="AIO can't be used: refused"):
@@ -174,12 +179,15 @@ def test_fio_is_asked_for_the_cell(access: Any, moved: str, increment: str | Non
     found = measure_cell(wanted, str(target), 100_000, 1.5, "fio")
     assert (found.access, found.depth, found.jobs, found.seconds, found.mb_per_second) == (access, 16, 3, 2.0, 2000.0)
     words = fio(moved)
-    assert words["filename"].startswith("/proc/self/fd/"), "fio takes paths apart at some signs"
-    told = ("rw", "iodepth", "numjobs", "bs", "size", "runtime", "ramp_time")
-    assert [words[name] for name in told] == [access, "16", "3", "4096", "98304", "1.5", "0.5"]
-    assert (words["direct"], words["time_based"], words["norandommap"]) == ("1", "1", "1")
-    assert words["refill_buffers"] == str(int(access.endswith("write"))), "else a drive may find all writes equal"
-    assert words.get("offset_increment") == increment
+    assert words.pop("filename").startswith("/proc/self/fd/"), "fio takes paths apart at some signs"
+    assert words.pop("name")
+    assert words == {
+        "rw": access, "iodepth": "16", "numjobs": "3", "bs": "4096", "size": "98304", "direct": "1",
+        "ioengine": "libaio", "time_based": "1", "runtime": "1.5", "ramp_time": "0.5", "norandommap": "1",
+        "randrepeat": "0", "group_reporting": "1", "thread": "1", "output-format": "json",
+        "refill_buffers": str(int(access.endswith("write"))),  # else a drive may find all writes equal
+    } | ({} if increment is None else {"offset_increment": increment})  # fmt: skip
+    assert fio_version() == "fio-3.33"
 
 
 @pytest.mark.parametrize("status", [3, -9])
@@ -189,7 +197,7 @@ def test_what_fio_says_of_its_end_is_told(status: int, tmp_path: Path, monkeypat
     program.write_text(f"#!/bin/sh\necho no such device >&2\n{ending}\n")
     program.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-    how = "ended with status 3" if status > 0 else "was ended by SIGKILL"
+    how = "ended with status 3" if status > 0 else r"\(process \d+\) was killed by SIGKILL.*"
     with pytest.raises(DlemuError, match=f"fio {how}: no such device"):
         measure_cell(READ, str(program), MIB, 0.1, "fio")
 
@@ -264,14 +272,19 @@ def test_cells_of_a_bucket_are_kept_at_once_with_what_failed(monkeypatch: pytest
 
     monkeypatch.setattr(run_probe, "measure_gets", gets)
     kept: list[Any] = []
+
+    def look(event: Any) -> None:
+        kept.append((event.part, read_probe(str(tmp_path / "r"))))
+
     with own_server() as server:
         word = f"storage.storage_options.endpoint_url={server.endpoint}"
         answer, folder = probe_objects(
             f"s3://{BUCKET}", options=[word], preset="mine", grid=Grid(sizes=(4096,), depths=(2, 3)), seconds=0.7,
             total_bytes=8192, folder=str(tmp_path / "r"),
-            on_cell=lambda one: kept.append(read_probe(str(tmp_path / "r"))),
+            on_event=look,
         )  # fmt: skip
-    assert [(len(one.cells), one.complete) for one in kept] == [(1, False), (2, False)]
+    assert [(len(told.cells), told.complete) for _, told in kept] == [(1, False), (2, False)]
+    assert tuple(one for one, _ in kept) == answer.cells
     assert read_probe(folder) == answer
     question = answer.question
     assert (question.target, question.preset, question.seconds) == (f"s3://{BUCKET}", "mine", 0.7)
@@ -279,6 +292,13 @@ def test_cells_of_a_bucket_are_kept_at_once_with_what_failed(monkeypatch: pytest
     assert (answer.complete, answer.engine, answer.storage) == (True, "s3", None)
     assert answer.issues == ("5 requests failed and were made again",)
     assert answer.feeds
+    monkeypatch.setattr(run_probe, "measure_gets", lambda wanted, *_: cell(wanted))
+    with own_server() as server:
+        word = f"storage.storage_options.endpoint_url={server.endpoint}"
+        clean, _ = probe_objects(
+            f"s3://{BUCKET}", options=[word], grid=Grid(), total_bytes=MIB, folder=str(tmp_path / "s")
+        )
+    assert (clean.issues, clean.question.preset) == ((), "")
 
 
 # answers
@@ -303,20 +323,21 @@ def test_every_cell_of_the_grid_is_measured_and_kept_at_once(measured: list[Any]
     grid = Grid(accesses=("randread", "write"), sizes=(4096, 8192), depths=(1, 4), jobs=(2,))
     kept: list[Any] = []
 
-    def look(one: ProbeCell) -> None:
-        kept.append(read_probe(str(tmp_path / "results")))
+    def look(event: Any) -> None:
+        kept.append((event.part, read_probe(str(tmp_path / "results"))))
 
     answer, folder = probe_requests(
         str(tmp_path / "place"), grid=grid, preset="mine", seconds=0.7, engine="threads", file_bytes=3 * MIB,
-        folder=str(tmp_path / "results"), on_cell=look,
+        folder=str(tmp_path / "results"), on_event=look,
     )  # fmt: skip
     assert folder == str(tmp_path / "results")
     assert [(one.access, one.size_bytes, one.depth) for one in answer.cells] == [
         (access, size, depth) for access in ("randread", "write") for size in (4096, 8192) for depth in (1, 4)
     ]
     assert {call[2:] for call in measured} == {(3 * MIB, 0.7, "threads", 3 * MIB)}
-    assert [len(one.cells) for one in kept] == list(range(1, 9))
-    assert not any(one.complete for one in kept)
+    assert [len(told.cells) for _, told in kept] == list(range(1, 9))
+    assert not any(told.complete for _, told in kept)
+    assert tuple(one for one, _ in kept) == answer.cells
     assert read_probe(folder) == answer
     assert answer.complete
     assert (answer.question.target, answer.question.preset, answer.question.seconds) == (
@@ -400,14 +421,15 @@ def test_levels_of_a_workload_are_cells(
     def pattern(job: Any, *, on_level: Callable[[Level], None], **words: Any) -> Iterator[Any]:
         asked.update(words)
         assert job.ranks == 1
+        output = tmp_path / ("s" if (tmp_path / "r").exists() else "r")
         for number, level in enumerate(levels, 1):
             on_level(level)
-            kept = read_probe(job.workload.output.folder)
+            kept = read_probe(str(output))
             assert kept is not None
             assert (len(kept.cells), kept.complete) == (number, False)
         return iter((tuple(levels), None))
 
-    monkeypatch.setattr(run_probe, "probe_pattern", pattern)
+    monkeypatch.setattr("dlemu.jobs.training.pattern.probe_pattern", pattern)
     words = [f"{key}={value}" for key, value in dataset.items()] + [f"output.folder={tmp_path / 'r'}"]
     answer, folder = probe_workload(words, readers=(1, 4))
     assert asked == {"evicts": True, "levels": (1, 4), "with_costs": False}
@@ -432,6 +454,26 @@ def test_levels_of_a_workload_are_cells(
         probe_workload(words)
 
 
+def test_a_workload_that_computes_nothing_feeds_nobody(
+    dataset: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def pattern(job: Any, *, on_level: Callable[[Level], None], **words: Any) -> Iterator[Any]:
+        rows = np.ones(2, READ_DTYPE)
+        on_level(Level(1, 2.5, rows, 0.5, 1.0, 0.7, False))
+        return iter(((), None))
+
+    monkeypatch.setattr("dlemu.jobs.training.pattern.probe_pattern", pattern)
+    words = [f"{key}={value}" for key, value in dataset.items()] + [f"output.folder={tmp_path / 'r'}"]
+    answer, _ = probe_workload([*words, "train.computation_time=0"])
+    assert (len(answer.cells), answer.feeds) == (1, ())
+
+
+def test_a_dataset_that_is_not_there_is_to_be_made(dataset: dict[str, Any], tmp_path: Path) -> None:
+    words = [f"{key}={value}" for key, value in (dataset | {"dataset.data_folder": tmp_path / "none"}).items()]
+    with pytest.raises(DlemuError, match=r"dlemu datagen .*dataset\.data_folder=\S*/none"):
+        probe_workload([*words, f"output.folder={tmp_path / 'r'}"])
+
+
 def test_how_reads_are_kept_out_of_the_page_cache() -> None:
     usual: dict[str, Any] = {"direct": False, "cached": False, "total_bytes": 0, "memory_bytes": 100, "memory_kind": ""}
 
@@ -445,3 +487,57 @@ def test_how_reads_are_kept_out_of_the_page_cache() -> None:
     assert of(cached=True, direct=True, memory_kind="tmpfs") == "cached"
     with pytest.raises(UserError, match=r"lies on tmpfs, which is memory and no storage.*--cached"):
         of(direct=True, memory_kind="tmpfs")
+
+
+@pytest.mark.parametrize(
+    ("words", "cached", "total_bytes", "how"),
+    [
+        ([], False, 1, "evicted"),
+        ([], False, 1 << 60, "large"),
+        ([], True, 1, "cached"),
+        (["reader.odirect=true"], False, 1, "direct"),
+        (["storage.storage_type=s3", "storage.storage_root=b"], False, 1 << 60, "remote"),
+    ],
+)
+def test_how_reads_of_a_workload_are_kept_out_of_the_page_cache(
+    words: list[str], cached: bool, total_bytes: int, how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "http://127.0.0.1:1")
+    monkeypatch.setattr("datagen.storage.posix.Storage.memory_kind", lambda self, path: "")
+    workload = load(["workload=unet3d", f"dataset.data_folder={tmp_path}", *words])
+    assert treatment_of(workload, total_bytes, cached=cached) == how
+
+
+@pytest.mark.parametrize("name", ["probe.json", "summary.json", "predict.json"])
+def test_a_folder_with_another_result_is_left_alone(name: str, measured: list[Any], tmp_path: Path) -> None:
+    (tmp_path / "r").mkdir()
+    (tmp_path / "r" / name).write_text(mine := '{"schema_version": 1}')
+    with pytest.raises(UserError, match=r"/r holds another result, .*; set --output to a new folder"):
+        probe_requests(str(tmp_path), grid=Grid(sizes=(4096,)), engine="threads", folder=str(tmp_path / "r"))
+    assert (tmp_path / "r" / name).read_text() == mine
+    assert (measured, os.listdir(tmp_path)) == ([], ["r"])
+
+
+def test_a_file_that_is_there_is_read_in_all_its_size(measured: list[Any], tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_bytes(bytes(5 * 4096))
+    answer, _ = probe_requests(
+        str(file), grid=Grid(sizes=(4096,), depths=(1,)), engine="threads", folder=str(tmp_path / "r")
+    )
+    assert [call[1:3] for call in measured] == [(str(file), 5 * 4096)]
+    assert file.stat().st_size == 5 * 4096
+    assert answer.storage is not None
+    assert (answer.question.preset, answer.issues) == ("", ())
+    place = describe_folder(str(tmp_path))
+    assert replace(answer.storage, free_bytes=place.free_bytes) == place, "of the folder where it lies"
+
+
+def test_what_a_killed_probe_left_is_told_in_the_answer(measured: list[Any], tmp_path: Path) -> None:
+    left = tmp_path / f"dlemu-probe-{2**22 + 1}-abcdef"
+    left.write_bytes(bytes(20_000_000))
+    answer, _ = probe_requests(
+        str(tmp_path), grid=Grid(sizes=(4096,), depths=(1,)), engine="threads", file_bytes=MIB,
+        folder=str(tmp_path / "r"),
+    )  # fmt: skip
+    assert answer.issues == (f"{left} (20.0 MB) was left by a probe that was killed: it is removed",)
+    assert not left.exists()

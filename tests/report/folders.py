@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-import dlemu.results.folder
+import dlemu.results.measured
 from datagen.atomic import write_text
-from dlemu.emulator.trainer import RunLog
-from dlemu.results.run import Run, make_run
+from dlemu.jobs.training.result import Run, make_run
+from dlemu.jobs.training.trainer import RunLog
 from dlemu.telemetry import DeviceFacts, HostTelemetry, Series
 from dlemu.telemetry.probe_base import Bin
 from tests.runs import make_job, make_log
@@ -38,7 +38,7 @@ def with_summary(run: Run, **changes: Any) -> Run:
 
 def write_run(folder: Path, **run: Any) -> Path:
     """Write the folder of a `hand_made_run`."""
-    dlemu.results.folder.write_run(hand_made_run(folder=str(folder), **run))
+    dlemu.results.measured.write_run(hand_made_run(folder=str(folder), **run))
     return folder
 
 

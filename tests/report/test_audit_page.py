@@ -15,9 +15,9 @@ from datagen.errors import UserError
 from datagen.owned import MARKER
 from dlemu.cli.audit import command
 from dlemu.mlperf.audit.audited_run import AuditedRun, audit_trees
+from dlemu.mlperf.audit.page import open_audit
 from dlemu.mlperf.audit.saved_audit import save_audit
-from dlemu.report.audit_report import open_audit
-from dlemu.report.pages import write_page, write_pictures
+from dlemu.studies.pages import write_page, write_pictures
 from tests.mlperf.foreign_runs import write_run
 from tests.report.test_page import MOST_BYTES, NASTY
 

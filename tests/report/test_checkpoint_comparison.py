@@ -14,17 +14,21 @@ import dlemu
 from datagen.errors import UserError
 from dlemu.checkpoints.io_rows import READ
 from dlemu.cli.compare import command
-from dlemu.results.checkpoint_folder import write_checkpoint_run, write_checkpoint_summary
-from dlemu.results.checkpoint_run import CheckpointRun
-from dlemu.sizing.compare_checkpoints import CheckpointComparison, compare_checkpoints, side_of_checkpoints
+from dlemu.jobs.checkpoint.figures_of import conditions, figures
+from dlemu.jobs.checkpoint.metrics import CATALOGUE
+from dlemu.jobs.checkpoint.result import CheckpointRun
+from dlemu.results.measured import write_measured, write_summary
+from dlemu.studies.answers import Comparison
+from dlemu.studies.compare.compare_sides import compare
+from dlemu.studies.compare.sides import Side, side_of_runs
 from tests.mlperf.checkpoint_leaves import make_result
 from tests.report.folders import write_run
 from tests.run.test_checkpoint_story import run
 
 pytest.importorskip("altair", reason="the extra `report` is not installed")
 pytest.importorskip("vl_convert", reason="the extra `report` is not installed")
-from dlemu.report.checkpoint_comparison import METRICS
-from dlemu.report.pages import write_page, write_pictures
+
+from dlemu.studies.pages import write_page, write_pictures
 
 _DURATIONS = ("ended_ns", "released_ns", "moved_ns", "synced_ns", "opened_ns", "started_ns")
 
@@ -44,22 +48,28 @@ def slow(quick: CheckpointRun, tmp_path_factory: pytest.TempPathFactory) -> Chec
         rows[name] = np.where(writing & (rows[name] > 0), longer, rows[name])
     rows["fsync_ns"] = np.where(writing, 2 * rows["fsync_ns"], rows["fsync_ns"])
     twice = replace(quick, folder=str(tmp_path_factory.mktemp("slow") / "result"), rows=rows)
-    write_checkpoint_run(twice)
-    write_checkpoint_summary(twice)
+    write_measured(twice)
+    write_summary(twice)
     return twice
 
 
+def side_of(run: CheckpointRun) -> Side:
+    return side_of_runs(run.folder, {(): figures(run)}, [conditions(run.summary)])
+
+
 def test_a_run_that_took_twice_as_long_is_told_with_its_uncertainty(quick: CheckpointRun, slow: CheckpointRun) -> None:
-    comparison = compare_checkpoints(side_of_checkpoints(slow), side_of_checkpoints(quick))
-    metrics = comparison.metrics
+    comparison = compare(side_of(slow), side_of(quick))
+    metrics = comparison.runs[0].metrics
     assert metrics["write_slowest_seconds"].difference_percent == pytest.approx(100)
     assert metrics["write_slowest_gib_per_second"].difference_percent == pytest.approx(-50)
     assert metrics["read_slowest_seconds"].difference_percent == 0
     assert metrics["write_fsync_percent"].a == pytest.approx(metrics["write_fsync_percent"].b)
     assert metrics["write_slowest_seconds"].half_width_percent is not None, "three checkpoints are repetitions"
     assert "reading: no difference in time is shown" in comparison.verdict
-    assert [len(side.write_seconds) for side in comparison.sides] == [3, 3]
-    assert metrics.keys() <= METRICS.keys(), "each has its words"
+    seconds = [side.runs[0].figures.metrics["write_slowest_seconds"].each for side in comparison.sides]
+    assert [len(each) for each in seconds] == [3, 3]
+    known = figures(quick).metrics.keys()
+    assert known <= {metric.name for metric in CATALOGUE}, "each has its words"
     assert not [issue for issue in comparison.issues if "was" in issue], "nothing was set otherwise"
 
 
@@ -67,13 +77,13 @@ def test_what_was_set_otherwise_is_told(quick: CheckpointRun) -> None:
     saves = replace(quick.facts.workload.checkpoint, fsync=False)
     facts = replace(quick.facts, workload=replace(quick.facts.workload, checkpoint=saves))
     other = replace(quick, facts=facts)
-    comparison = compare_checkpoints(side_of_checkpoints(quick), side_of_checkpoints(other))
+    comparison = compare(side_of(quick), side_of(other))
     assert "fsync was True for A and False for B" in comparison.issues
-    assert comparison.metrics["write_fsync_percent"].b == 0
+    assert comparison.runs[0].metrics["write_fsync_percent"].b == 0
     halves = (replace(quick, rows=quick.rows[quick.rows["phase"] == phase]) for phase in (1 - READ, READ))
-    wrote, read = map(side_of_checkpoints, halves)
-    with pytest.raises(UserError, match="no phase in common: checkpoints written against checkpoints read"):
-        compare_checkpoints(wrote, read)
+    wrote, read = map(side_of, halves)
+    with pytest.raises(UserError, match=r"no phase in common \(writing against reading\)"):
+        compare(wrote, read)
 
 
 def test_the_command_keeps_json_and_page(quick: CheckpointRun, slow: CheckpointRun, tmp_path: Path) -> None:
@@ -81,14 +91,14 @@ def test_the_command_keeps_json_and_page(quick: CheckpointRun, slow: CheckpointR
     assert ended.exit_code == 0, ended.output
     assert "one checkpoint written (s)" in ended.output
     again = dlemu.load_result(tmp_path / "both")
-    assert isinstance(again, CheckpointComparison)
+    assert isinstance(again, Comparison)
     assert again == dlemu.compare(slow, quick)
     html = (tmp_path / "both" / "report.html").read_text()
-    for words in ("Checkpoints side by side", "Time of each checkpoint", again.verdict.split(";")[0], "limited by"):
+    for words in ("The figures side by side", "Time of each checkpoint", again.verdict.split(";")[0], "limited by"):
         assert words in html
-    assert len(write_pictures([str(tmp_path / "both")], "svg", str(tmp_path))) == 2
+    assert len(write_pictures([str(tmp_path / "both")], "svg", str(tmp_path))) == 3
     printed = CliRunner().invoke(command, [slow.folder, quick.folder, "--json"])
-    assert json.loads(printed.output)["metrics"].keys() == again.metrics.keys()
+    assert json.loads(printed.output)["runs"][0]["metrics"].keys() == again.runs[0].metrics.keys()
     with pytest.raises(UserError, match="which no page shares"):
         write_page([str(tmp_path / "both"), quick.folder])
 
@@ -96,19 +106,21 @@ def test_the_command_keeps_json_and_page(quick: CheckpointRun, slow: CheckpointR
 def test_checkpoints_and_training_are_not_mixed(quick: CheckpointRun, tmp_path: Path) -> None:
     trained = str(write_run(tmp_path / "trained", telemetry=False))
     for given in ([quick.folder, trained], [trained, quick.folder]):
-        with pytest.raises(UserError, match=r"is a run of checkpoints and .*trained is not: wanted two folders of"):
+        with pytest.raises(
+            UserError,
+            match=r"is a (run of checkpoints|training run) and .*: wanted two of one kind",
+        ):
             CliRunner().invoke(command, given, catch_exceptions=False)
-    with pytest.raises(UserError, match="is compared with one other"):
+    with pytest.raises(UserError, match="found 1 storages"):
         dlemu.compare(quick)
-    with pytest.raises(UserError, match=r"price, watts.* are runs of checkpoints: leave them out"):
+    with pytest.raises(UserError, match=r"price, watts.* a run of checkpoints feeds none: leave them out"):
         CliRunner().invoke(command, [quick.folder, quick.folder, "--price", "1,2"], catch_exceptions=False)
 
 
 def test_a_result_of_dlios_is_compared_by_what_both_have(quick: CheckpointRun, tmp_path: Path) -> None:
     comparison = dlemu.compare(str(make_result(tmp_path)), quick)
-    assert isinstance(comparison, CheckpointComparison)
     known = ("slowest_gib_per_second", "slowest_seconds", "rank0_gib_per_second")
     wanted = [f"{verb}_{name}" for verb in ("write", "read") for name in known]
-    assert list(comparison.metrics) == ["checkpoint_gib", *wanted]
-    assert comparison.issues[0].startswith("A is of llama3_8b: checkpoints of 8 ranks and B of small"), "and says so"
+    assert list(comparison.runs[0].metrics) == ["checkpoint_gib", *wanted]
+    assert comparison.issues[0].startswith("A ran llama3_8b: checkpoints of 8 ranks and B small"), "and says so"
     assert not [issue for issue in comparison.issues if "nothing known" in issue or "None" in issue]

@@ -14,26 +14,32 @@ from rich.console import Console
 from datagen.errors import UserError
 from datagen.registry import find, names
 from dlemu.config.schema import Model
-from dlemu.report.comparison_report import OpenedComparison, open_comparison, print_comparison
 from dlemu.report.units import at, short_names
 from dlemu.results.answer_files import save_answer
-from dlemu.sizing.answers import COMPARE
-from dlemu.sizing.compare_sides import Extras, compare
-from dlemu.sizing.sides import read_side
+from dlemu.studies.answers import COMPARE
+from dlemu.studies.compare.compare_sides import Extras, compare
+from dlemu.studies.compare.page import OpenedComparison, open_page, print_comparison
+from dlemu.studies.compare.sides import read_side
 from tests.report.folders import write_run, write_size, write_sweep
 
 pytest.importorskip("altair", reason="the extra `report` is not installed")
 pytest.importorskip("vl_convert", reason="the extra `report` is not installed")
 from dlemu.report.drawing import picture_file
-from dlemu.report.figures.figure_base import DESK, PHONE, Canvas
-from dlemu.report.pages import write_page
+from dlemu.report.figure_base import DESK, PHONE, Canvas
+from dlemu.studies.pages import write_page
 from tests.report.test_figures import column, rows_of
 from tests.report.test_page import read_page
 from tests.runs import make_job
 
-FOLDER = "dlemu.report.compare_figures"
-FIGURES = names(FOLDER)
+FOLDER = "dlemu.studies.compare.figures"
+FIGURES = [name for name in names(FOLDER) if name != "times_of_both"]  # which training has not
 GIVEN = Extras(price=900, watts=14), Extras(price=600, watts=11)
+
+
+def open_comparison(folder: str) -> OpenedComparison:
+    comparison = open_page(folder).result
+    assert isinstance(comparison, OpenedComparison)
+    return comparison
 
 
 def write_comparison(folder: Path, *compared: Path, extras: tuple[Extras, Extras] = GIVEN) -> Path:
@@ -89,7 +95,7 @@ def test_both_sides_stand_over_their_accelerators_with_the_pass_line(
     figure = find(FOLDER, "au_of_both", "draw")(searches, DESK)
     assert set(column(figure, "level")) == {90.0}
     for name, side in zip(searches.names, searches.answer.sides, strict=True):
-        expected = [count.mean("au_percent") for count in side.counts]
+        expected = [tried.figures.mean("au_percent") for tried in side.runs]
         assert set(expected) <= set(column(figure, "value", line=name))
     assert sweeps.names == ("A: fast", "B: slow")
     figure = find(FOLDER, "metrics", "draw")(sweeps, DESK)
@@ -104,8 +110,7 @@ def test_differences_are_drawn_with_their_intervals(runs: OpenedComparison, swee
     assert drawn == pytest.approx(expected)
     figure = find(FOLDER, "metric_differences", "draw")(sweeps, DESK)
     last = sweeps.answer.runs[-1]
-    assert last.total_seconds is not None
-    assert last.total_seconds.difference_percent in column(figure, "value", at=last.ranks[0])
+    assert last.metrics["total_seconds"].difference_percent in column(figure, "value", at=last.ranks[0])
 
 
 def test_the_plan_is_drawn_for_both_sides(runs: OpenedComparison, sweeps: OpenedComparison) -> None:
@@ -141,6 +146,7 @@ def test_no_year_follows_from_runs_that_did_other_work(tmp_path: Path) -> None:
     for words in (out.getvalue(), " ".join(page.words)):
         assert "not comparable: A had 2 accelerators, B 3" in words
         assert not re.search("a year|models|saved", words)
+    assert out.getvalue().index("not comparable") < out.getvalue().index("total time"), "it is said before any figure"
     assert not any("plan" in key or "total_seconds" in key for key, _ in page.numbers)
 
 

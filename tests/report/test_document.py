@@ -7,18 +7,19 @@ from typing import Any
 
 import pytest
 
-from dlemu.packing.pack_answer import PackAnswer, PackFigures, PackPoint, PackQuestion, PackShares
-from dlemu.packing.pack_limit import PackLimit
-from dlemu.probing.probe_answers import Latency, ProbeAnswer, ProbeCell, ProbeQuestion
-from dlemu.report.document_report import OpenedDocument, document_page
+from dlemu.jobs.pack.limits import PackLimit
+from dlemu.jobs.pack.page import OpenedPack
+from dlemu.jobs.pack.result import PackAnswer, PackFigures, PackPoint, PackQuestion, PackShares
+from dlemu.jobs.probe.result import Latency, ProbeAnswer, ProbeCell, ProbeQuestion
 from dlemu.report.drawing import figures
-from dlemu.report.figures.figure_base import DESK, PHONE
-from dlemu.report.pack_report import OpenedPack
+from dlemu.report.figure_base import DESK, PHONE
 from dlemu.report.table import Table
-from dlemu.reproduction.run_steps import Reproduced
-from dlemu.reproduction.steps import DocumentQuestion
-from dlemu.results.summary import Mean
-from dlemu.sizing.answers import RunFigures, SweepAnswer, SweepPoint, SweepQuestion
+from dlemu.results.figures import JobFigures, Value
+from dlemu.studies.answers import SweepAnswer, SweepPoint, SweepQuestion
+from dlemu.studies.reproduce.opened import OpenedDocument
+from dlemu.studies.reproduce.page import document_page
+from dlemu.studies.reproduce.run import DOCUMENTS, Reproduced
+from dlemu.studies.reproduce.steps import DocumentQuestion
 from tests.runs import make_job
 
 DRIVES = ("/mnt/new", "/mnt/old")
@@ -39,14 +40,17 @@ def swept(seconds: dict[str, float]) -> SweepAnswer:
         SweepPoint(
             settings={"ranks": str(ranks), "dataset.data_folder": f"{drive}/data"},
             folder="p",
-            figures=RunFigures(
+            figures=JobFigures(
+                kind="training",
                 workload="unet3d",
                 ranks=ranks,
                 epochs=5,
                 passed=True,
-                total_seconds=seconds[drive] * 18 / ranks,
-                au_percent=Mean(mean=90.0),
-                device_mb_per_second=Mean(mean=100.0 * ranks),
+                metrics={
+                    "total_seconds": Value(seconds[drive] * 18 / ranks),
+                    "au_percent": Value(90.0),
+                    "device_mb_per_second": Value(100.0 * ranks),
+                },
             ),
         )
         for ranks in (1, 18)
@@ -148,13 +152,13 @@ def test_micron_s_gb_per_second_and_watt() -> None:
     [
         ("kioxia", ["kioxia_metrics"]),
         ("amax", ["amax_storages"]),
-        ("colfax", ["colfax_processes", "colfax_best_count", "colfax_images"]),
+        ("colfax", ["colfax_table_2", "colfax_table_3", "colfax_table_4"]),
         ("micron-6550", ["micron_6550_rates"]),
     ],
 )
 def test_every_document_has_its_figures(document: str, names: list[str]) -> None:
     for canvas in (DESK, PHONE):
-        drawn = dict(figures(documents()[document], "dlemu.report.document_figures", canvas))
+        drawn = dict(figures(documents()[document], f"{DOCUMENTS}.{document.replace('-', '_')}", canvas))
         assert set(names) <= set(drawn)
         for figure in drawn.values():
             spec = str(figure.chart.to_dict(validate=False))

@@ -14,20 +14,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from datagen.registry import find, names
-from dlemu.emulator.steplog import STEP_DTYPE
-from dlemu.results.run import Run
-from dlemu.results.summary import Metrics, SpeedChange
+from dlemu.jobs.training.result import Run
+from dlemu.jobs.training.steplog import STEP_DTYPE
+from dlemu.jobs.training.summary import Metrics, SpeedChange
 from dlemu.telemetry import Series
 from tests.report.folders import hand_made_run, with_summary
 
 pytest.importorskip("altair", reason="the extra `report` is not installed")
 pytest.importorskip("vl_convert", reason="the extra `report` is not installed")
+from dlemu.jobs.training.figures import queue_depth
+from dlemu.jobs.training.figures._bins import Bins
 from dlemu.report.drawing import picture_file
-from dlemu.report.figures import queue_depth
-from dlemu.report.figures._bins import Bins
-from dlemu.report.figures.figure_base import DESK, PHONE, Canvas, whole_ticks
+from dlemu.report.figure_base import DESK, PHONE, Canvas, whole_ticks
 
-FOLDER = "dlemu.report.figures"
+FOLDER = "dlemu.jobs.training.figures"
 FIGURES = names(FOLDER)
 
 

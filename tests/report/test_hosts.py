@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from dlemu.results.run import Run
+from dlemu.jobs.training.result import Run
 from tests.report.folders import hand_made_run
 
 pytest.importorskip("altair", reason="the extra `report` is not installed")

@@ -13,12 +13,15 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from dlemu.jobs.training.page import print_result, run_page
+from dlemu.jobs.training.result import Run
+from dlemu.jobs.training.summary import Loss
+from dlemu.metrics.cache import Cached
+from dlemu.metrics.findings import Finding
 from dlemu.metrics.limit import Limit
+from dlemu.metrics.verdict import VerdictCode
 from dlemu.report.page import render
-from dlemu.report.pages import write_page
-from dlemu.report.run_report import print_result, run_page
-from dlemu.results.run import Run
-from dlemu.results.summary import Loss
+from dlemu.studies.pages import write_page
 from tests.report.folders import hand_made_run, with_summary, write_run
 
 pytest.importorskip("altair", reason="the extra `report` is not installed")
@@ -62,6 +65,9 @@ def html(run: Run, config: str = "") -> str:
     return render(run_page(run, config), [])
 
 
+NOT_READ = Finding(Cached.NOT_READ, "loud")
+
+
 def test_a_page_cache_that_served_the_bytes_stands_beside_the_verdict() -> None:
     run = hand_made_run()
     assert run.summary.page_cache is not None
@@ -74,7 +80,9 @@ def test_a_page_cache_that_served_the_bytes_stands_beside_the_verdict() -> None:
 def test_a_pass_by_the_page_cache_is_not_green_on_the_page_nor_on_the_terminal(passed: bool | None, state: str) -> None:
     run = hand_made_run()
     assert run.summary.page_cache is not None
-    cache = replace(run.summary.page_cache, warning="STORAGE WAS NOT READ: the page cache served 100 %")
+    cache = replace(
+        run.summary.page_cache, warning="STORAGE WAS NOT READ: the page cache served 100 %", finding=NOT_READ
+    )
     word = {True: "PASS", False: "FAIL", None: "NO VERDICT"}[passed]
     run = with_summary(run, page_cache=cache, passed=passed, verdict=f"{word}: AU", limited_by=None)
     text, out = html(run), io.StringIO()
@@ -140,7 +148,8 @@ def test_all_that_a_result_consists_of_stands_there(page: Path) -> None:
 def test_verdict_evidence_and_advice_stand_there_in_words() -> None:
     limit = Limit(what="storage", confidence="high", evidence=("the device was busy",), advice=("a faster drive",))
     loss = Loss(first_step=1.5, reading=10.25)
-    run = with_summary(hand_made_run(), limited_by=limit, loss_percent=loss, passed=False, verdict="FAIL: AU is low")
+    failed = {"passed": False, "verdict": "FAIL: AU is low", "verdict_code": VerdictCode.FAIL}
+    run = with_summary(hand_made_run(), limited_by=limit, loss_percent=loss, **failed)
     text = html(run)
     words = " ".join(_Read(text).words)
     for expected in ("Limited by: storage", "the device was busy", "What would help", "a faster drive", "10.25 %"):

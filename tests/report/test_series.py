@@ -12,36 +12,37 @@ from rich.console import Console
 
 from datagen.errors import UserError
 from datagen.registry import find, names
-from dlemu.report.series import RunSeries, open_result, open_together
-from dlemu.report.series_report import print_answer, print_sweep, series_page
+from dlemu.jobs.training.result import Run
+from dlemu.report.series import RunSeries
 from dlemu.results.answer_files import read_answer
-from dlemu.results.run import Run
-from dlemu.sizing.answers import SIZE, SWEEP, SizeAnswer, SweepAnswer
+from dlemu.studies.answers import SIZE, SizeAnswer, read_sweep
+from dlemu.studies.series.page import print_answer, print_sweep, series_page
+from dlemu.studies.series.series import open_together, points_of
 from tests.report.folders import write_checkpoint_sweep, write_run, write_size, write_sweep
 
 pytest.importorskip("altair", reason="the extra `report` is not installed")
 pytest.importorskip("vl_convert", reason="the extra `report` is not installed")
 from dlemu.report.drawing import picture_file
-from dlemu.report.figures.figure_base import DESK, PHONE, Canvas
-from dlemu.report.pages import write_page
-from dlemu.report.series_figures._lines import rows
+from dlemu.report.figure_base import DESK, PHONE, Canvas
+from dlemu.studies.pages import write_page
+from dlemu.studies.series.figures._lines import metric_rows
 from tests.report.test_figures import column
 
-FOLDER = "dlemu.report.series_figures"
-OF_CHECKPOINTS = "checkpoints_by_count"
-FIGURES = [name for name in names(FOLDER) if name != OF_CHECKPOINTS]
+FOLDER = "dlemu.studies.series.figures"
+BY_METRIC = "metrics_by_count"
+FIGURES = names(FOLDER)
 
 
 @pytest.fixture(scope="module")
 def sweep(tmp_path_factory: pytest.TempPathFactory) -> RunSeries:
-    found = open_result(str(write_sweep(tmp_path_factory.mktemp("sweep"))))
+    found = points_of(str(write_sweep(tmp_path_factory.mktemp("sweep"))))
     assert isinstance(found, RunSeries)
     return found
 
 
 @pytest.fixture(scope="module")
 def size(tmp_path_factory: pytest.TempPathFactory) -> RunSeries:
-    found = open_result(str(write_size(tmp_path_factory.mktemp("size"))))
+    found = points_of(str(write_size(tmp_path_factory.mktemp("size"))))
     assert isinstance(found, RunSeries)
     return found
 
@@ -59,28 +60,27 @@ def test_it_draws_both_and_nothing_from_nothing(name: str, canvas: Canvas, sweep
 
 
 @pytest.mark.parametrize("canvas", [DESK, PHONE])
-def test_a_sweep_of_checkpoints_is_drawn_by_its_own_figure(canvas: Canvas, sweep: RunSeries, tmp_path: Path) -> None:
-    series = open_result(str(write_checkpoint_sweep(tmp_path)))
+def test_a_sweep_of_checkpoints_is_drawn_by_its_metrics(canvas: Canvas, tmp_path: Path) -> None:
+    series = points_of(str(write_checkpoint_sweep(tmp_path)))
     assert isinstance(series, RunSeries)
     drawn = [name for name in names(FOLDER) if find(FOLDER, name, "draw")(series, canvas) is not None]
-    assert drawn == [OF_CHECKPOINTS]
-    figure = find(FOLDER, OF_CHECKPOINTS, "draw")(series, canvas)
-    assert figure.title == "Checkpoints against ranks"
+    assert drawn == [BY_METRIC]
+    figure = find(FOLDER, BY_METRIC, "draw")(series, canvas)
+    assert figure.title == "Metrics against ranks"
     assert set(column(figure, "value", line="writers=2", at=2)) == {4.0, 8.0, 2.5, 1.25}
     assert set(column(figure, "verdict")) == {"pass"}, "no point is hollow"
     assert "NaN" not in picture_file(figure, "svg").decode()
-    assert find(FOLDER, OF_CHECKPOINTS, "draw")(sweep, canvas) is None
 
 
 def test_the_page_of_a_sweep_of_checkpoints_has_its_points(tmp_path: Path) -> None:
     text = Path(write_page([str(write_checkpoint_sweep(tmp_path))])).read_text()
-    for words in ("8 of 9</strong> points completed", "a full disk", "8.000 +- 0.400", "Checkpoints against ranks"):
+    for words in ("8 of 9</strong> points completed", "a full disk", "8.000 +- 0.400", "Metrics against ranks"):
         assert words in text, words
 
 
 def test_a_search_is_drawn_with_its_intervals_and_its_verdicts(size: RunSeries) -> None:
     assert isinstance(size.answer, SizeAnswer)
-    drawn, counts = rows(size, lambda point: point.au_percent), size.answer.counts
+    drawn, counts = metric_rows(size, "au_percent"), size.answer.counts
     assert [row["at"] for row in drawn] == [4, 8, 9]
     assert [row["value"] for row in drawn] == [count.au_percent for count in counts]
     assert [row["verdict"] for row in drawn] == ["pass", "pass", "fail"]
@@ -105,7 +105,7 @@ def test_what_a_sweep_varies_is_its_axis(tmp_path: Path) -> None:
     for values, places in ((("2", "8"), [2.0, 8.0]), (("npz", "hdf5"), ["npz", "hdf5"])):
         points = [point | {"settings": {"ranks": "1", "reader.x": value}} for value in values]
         (tmp_path / "sweep.json").write_text(json.dumps(answer | {"points": points}))
-        series = open_result(str(tmp_path))
+        series = points_of(str(tmp_path))
         assert isinstance(series, RunSeries)
         assert series.axis == "reader.x"
         assert [series.position(one) for one in series.points] == places
@@ -115,11 +115,11 @@ def test_what_a_sweep_varies_is_its_axis(tmp_path: Path) -> None:
 def test_runs_side_by_side_are_one_line_over_their_ranks(tmp_path: Path) -> None:
     folders = [str(write_run(tmp_path / str(ranks), telemetry=False, ranks=ranks)) for ranks in (1, 2, 3)]
     series = open_together(folders)
-    assert [point.accelerators for point in series.points] == [1, 2, 3]
+    assert [point.ranks for point in series.points] == [1, 2, 3]
     assert {series.line(point) for point in series.points} == {"handmade"}
-    one = open_result(folders[0])
+    one = points_of(folders[0]).run
     assert isinstance(one, Run)
-    assert series.points[0].au_percent == (one.summary.au and one.summary.au.mean)
+    assert series.points[0].figures.mean("au_percent") == (one.summary.au and one.summary.au.mean)
     assert series.threshold_percent == 90
 
 
@@ -164,7 +164,7 @@ def test_a_narrow_terminal_loses_nothing_of_a_sweep(tmp_path: Path) -> None:
     for point in answer["points"]:
         point["settings"]["dataset.data_folder"] = f"/mnt/{point['settings']['dataset.data_folder']}/unet3d"
     (folder / "sweep.json").write_text(json.dumps(answer))
-    swept = read_answer(str(folder), SWEEP, SweepAnswer)
+    swept = read_sweep(str(folder))
     assert swept is not None
     printed = io.StringIO()
     print_sweep(swept, str(folder), Console(width=30, file=printed))
@@ -185,10 +185,10 @@ def test_the_terminal_says_the_answer_of_a_search_and_why(tmp_path: Path) -> Non
     printed = io.StringIO()
     print_answer(answer, "results/x", Console(width=100, file=printed))
     lines = printed.getvalue().splitlines()
-    assert any(line.split() == ["8", "98.15", "97.35", "to", "98.95", "2", "77.6", "pass"] for line in lines)
+    assert any(line.split() == ["8", "98.15", "97.35", "to", "98.95", "2", "77.60", "pass"] for line in lines)
     for line in (
         "- the device was busy 99 % of the time",
-        "- 9 would take 81.0 MB/s; the storage gave 80.0 at most",
+        "- 9 would take 81.00 MB/s; the storage gave 80.00 at most",
         "8 x h100 pass (au 98.2 % +- 0.8), 9 fail (88.2 % +- 0.8): limited by storage",
         "5 trials took 75 s; every count up to the edge at full length would take 15 min",
         "results: results/x",
@@ -206,11 +206,11 @@ def test_the_page_of_a_sweep_names_the_points_that_failed(tmp_path: Path) -> Non
 def test_a_damaged_answer_is_told_by_name(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_text('{"schema_version": 1, "complete": true}')
     with pytest.raises(UserError, match=f"{name} is damaged"):
-        open_result(str(tmp_path))
+        points_of(str(tmp_path))
 
 
 def test_a_prediction_beside_a_search_is_no_second_storage(tmp_path: Path) -> None:
-    series = open_result(str(write_size(tmp_path)))
+    series = points_of(str(write_size(tmp_path)))
     assert isinstance(series, RunSeries)
     beside = replace(series, points=(*series.points, replace(series.points[0], line="predicted")))
     assert series_page(beside, "").title == "How many accelerators does this storage feed? handmade h100"

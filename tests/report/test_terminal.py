@@ -11,17 +11,17 @@ import pytest
 from rich.console import Console
 
 from dlemu.config.schema import Metric
-from dlemu.emulator.job import Job
-from dlemu.emulator.steplog import STEP_DTYPE
-from dlemu.emulator.trainer import RunLog
+from dlemu.jobs.training.page import print_result, verdict
+from dlemu.jobs.training.plan import TrainingJob
+from dlemu.jobs.training.result import make_run
+from dlemu.jobs.training.steplog import STEP_DTYPE
+from dlemu.jobs.training.summary import Mean, PageCache, RankSpread, SpeedChange, Stall, Summary
+from dlemu.jobs.training.trainer import RunLog
 from dlemu.metrics.limit import Limit
-from dlemu.report.run_report import print_result, verdict
-from dlemu.results.run import make_run
-from dlemu.results.summary import Mean, PageCache, RankSpread, SpeedChange, Stall, Summary
 from tests.runs import make_job, make_log, with_blocks, with_evaluation
 
 
-def summary_of(job: Job, log: RunLog, failure: str | None = None) -> Summary:
+def summary_of(job: TrainingJob, log: RunLog, failure: str | None = None) -> Summary:
     return make_run(job, log, failure).summary
 
 

@@ -1,1 +1,1 @@
-"""Tests of `dlemu.reproduction`."""
+"""Tests of `dlemu.studies.reproduce`."""

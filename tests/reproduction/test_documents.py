@@ -11,9 +11,14 @@ from datagen.registry import find
 from dlemu.cli.probe import command as probe_command
 from dlemu.config import load
 from dlemu.config.points import check_points, points
-from dlemu.packing.pack_settings import read_words
-from dlemu.reproduction.run_steps import document_names, reproduce
-from dlemu.reproduction.steps import DocumentQuestion, Step
+from dlemu.jobs.pack.words import read_words
+from dlemu.report.drawing import figures
+from dlemu.report.figure_base import DESK
+from dlemu.studies.reproduce import documents, run
+from dlemu.studies.reproduce.opened import OpenedDocument
+from dlemu.studies.reproduce.page import document_page
+from dlemu.studies.reproduce.run import DOCUMENTS, Reproduced, document_names, reproduce
+from dlemu.studies.reproduce.steps import DocumentQuestion, Step
 
 
 def asked(document: str, **settings: object) -> DocumentQuestion:
@@ -25,7 +30,7 @@ def asked(document: str, **settings: object) -> DocumentQuestion:
 def test_steps_are_commands(document: str, scale: str) -> None:
     module = document.replace("-", "_")
     question = asked(document, scale=scale, overrides=("reader.read_threads=2",))
-    steps: list[Step] = find("dlemu.reproduction.documents", module, "steps")(question)
+    steps: list[Step] = find(DOCUMENTS, module, "steps")(question)
     assert len({step.name for step in steps}) == len(steps)
     overridden = []
     for step in steps:
@@ -48,10 +53,60 @@ def test_steps_are_commands(document: str, scale: str) -> None:
     assert set(overridden) <= {2}
 
 
+SIXTH = """
+from dlemu.report.figure_base import Figure
+from dlemu.studies.reproduce.figures._panels import bars
+from dlemu.studies.reproduce.opened import digits, table
+from dlemu.studies.reproduce.steps import Step
+
+TITLE, ABOUT = "Acme: random reads", "Their figure 1."
+
+
+def steps(question):
+    return [Step(name="probe-1", command="probe", words=(question.drives[0], "--size", "4k"), says="reads")]
+
+
+def tables(opened):
+    yield table("Figure 1", ["drive", "MB/s"], [[drive, digits(1.5)] for drive in opened.drives])
+
+
+def figures(opened, canvas):
+    rows = [{"at": "reads", "drive": drive, "value": 1.5} for drive in opened.drives]
+    yield "acme_reads", Figure("Reads", "Of each drive.", bars(rows, "", "MB/s", opened.drives, canvas))
+"""
+
+
+def test_a_further_document_is_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "acme_1.py").write_text(SIXTH)
+    monkeypatch.setattr(documents, "__path__", [*documents.__path__, str(tmp_path)])
+    monkeypatch.setattr(run, "run_command", lambda command, folder, *_args, **_kept: None)
+    assert "acme-1" in document_names()
+    answer, folder = reproduce(
+        DocumentQuestion(document="acme-1", drives=(str(tmp_path),)), folder=str(tmp_path / "result")
+    )
+    assert (answer.complete, answer.title) == (True, "Acme: random reads")
+    opened = OpenedDocument(folder, answer, {})
+    assert document_page(opened).tables[0].rows == [[opened.drives[0], "1.5"]]
+    assert [name for name, _ in figures(opened, f"{DOCUMENTS}.acme_1", DESK)] == ["acme_reads"]
+
+
+@pytest.mark.parametrize("name", document_names())
+def test_every_document_has_its_parts(name: str) -> None:
+    for part in ("TITLE", "ABOUT", "steps", "tables", "figures"):
+        assert find(DOCUMENTS, name.replace("-", "_"), part)
+
+
+def test_a_result_names_no_document_that_is_not_here(tmp_path: Path) -> None:
+    """What was received may name any module: none is imported."""
+    answer = Reproduced(complete=True, title="T", about="A.", question=asked("os.path"))
+    with pytest.raises(UserError, match=r"no document 'os\.path'"):
+        document_page(OpenedDocument(str(tmp_path), answer, {}))
+
+
 def test_data_that_documents_share_is_the_same_data() -> None:
     made: dict[str, set[tuple[str, ...]]] = {}
     for document in document_names():
-        steps: list[Step] = find("dlemu.reproduction.documents", document.replace("-", "_"), "steps")(asked(document))
+        steps: list[Step] = find(DOCUMENTS, document.replace("-", "_"), "steps")(asked(document))
         for step in steps:
             if step.command == "datagen":
                 made.setdefault(step.words[-1], set()).add(step.words)

@@ -18,15 +18,16 @@ import numpy as np
 
 from datagen.storage._request_counts import COUNTERS, RequestCounts
 from dlemu.checkpoints.io_rows import IO_COLUMNS, IO_DTYPE, PROGRESS_DTYPE, READ, WHOLE, WRITE, IoRows
+from dlemu.comm.environment import StorageFacts
 from dlemu.config import load
 from dlemu.config.duration import Duration
-from dlemu.emulator.checkpoint_journal import CheckpointJournal, UnderWay
-from dlemu.emulator.environment import StorageFacts
-from dlemu.emulator.job import Job
-from dlemu.emulator.trainer import RunLog
+from dlemu.jobs.checkpoint.journal import CheckpointJournal, UnderWay
+from dlemu.jobs.checkpoint.measured import CheckpointRunFacts
+from dlemu.jobs.checkpoint.result import CheckpointRun
+from dlemu.jobs.training.plan import TrainingJob
+from dlemu.jobs.training.result import Run, make_run
+from dlemu.jobs.training.trainer import RunLog
 from dlemu.metrics.limit import Scaling
-from dlemu.results.checkpoint_run import CheckpointRun, CheckpointRunFacts
-from dlemu.results.run import Run, make_run
 from dlemu.telemetry import DeviceFacts, HostTelemetry, RecorderHead, Series
 from tests.checkpoints.models import SMALL_WORDS
 from tests.runs import HOST, MS, make_job, make_log, with_blocks, with_evaluation, with_telemetry
@@ -111,7 +112,7 @@ def worked(log: RunLog, *, cpu: float = 0.3, starved: float = 0.1, served: float
     return log
 
 
-def changed(job: Job, **sections: dict[str, Any]) -> Job:
+def changed(job: TrainingJob, **sections: dict[str, Any]) -> TrainingJob:
     """The job with settings of its workload changed, section by section."""
     parts = {name: replace(getattr(job.workload, name), **keys) for name, keys in sections.items()}
     return replace(job, workload=replace(job.workload, **parts))

@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dlemu.emulator.environment import StorageFacts
-from dlemu.emulator.job import Job
-from dlemu.emulator.trainer import RunLog
+from dlemu.comm.environment import StorageFacts
+from dlemu.jobs.training.activity import Activity, activity_during
+from dlemu.jobs.training.plan import TrainingJob
+from dlemu.jobs.training.result import make_run
+from dlemu.jobs.training.trainer import RunLog
 from dlemu.metrics.limit import HotDrive
 from dlemu.metrics.windows import mean_within
-from dlemu.results.activity import Activity, activity_during
-from dlemu.results.run import make_run
 from dlemu.telemetry import DeviceFacts, HostTelemetry, Series
 from tests.runs import MS, make_job, make_log, with_telemetry
 
@@ -52,7 +52,7 @@ def host(log: RunLog, node: int, values: dict[tuple[str, str, str], float], **ch
     return HostTelemetry(**(facts | changes))
 
 
-def during(job: Job, log: RunLog) -> Activity:
+def during(job: TrainingJob, log: RunLog) -> Activity:
     return activity_during(make_run(job, log), log.rows)
 
 

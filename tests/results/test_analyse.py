@@ -13,25 +13,28 @@ import pytest
 from rich.console import Console
 
 from datagen.storage._request_counts import INDEX, TLS_CPU_US, RequestCounts
-from dlemu.checkpoints.save import SavedCheckpoint
+from dlemu.checkpoints.saved import SavedCheckpoint
 from dlemu.config.duration import Duration
 from dlemu.config.schema import Metric
-from dlemu.emulator.job import Job
-from dlemu.emulator.journal import CpuApart
-from dlemu.emulator.trainer import RunLog
+from dlemu.jobs.training import analyse as analyse_module
+from dlemu.jobs.training.activity import activity_during
+from dlemu.jobs.training.issues import Issue
+from dlemu.jobs.training.journal import CpuApart
+from dlemu.jobs.training.page import print_result
+from dlemu.jobs.training.plan import TrainingJob
+from dlemu.jobs.training.result import Run, make_run
+from dlemu.jobs.training.summary import AsynchronousCheckpoints, Summary
+from dlemu.jobs.training.trainer import RunLog
 from dlemu.metrics.au import au_percent, kept_rows
 from dlemu.metrics.causes import Causes, Work, find_causes, work_of
 from dlemu.metrics.changes import SpeedChange, Stall
 from dlemu.metrics.checkpoint_rates import shortest_interval_seconds
-from dlemu.metrics.limit import Asked, Context, Limit, OtherReaders, Scaling
+from dlemu.metrics.findings import Finding, Number
+from dlemu.metrics.limit import Asked, Context, Limit, OtherReaders, Scaling, Seen
 from dlemu.metrics.ran_out import RanOut
 from dlemu.metrics.slow_folders import SlowFolder
 from dlemu.metrics.stragglers import Straggler
-from dlemu.report.run_report import print_result
-from dlemu.results import analyse as analyse_module
-from dlemu.results.activity import activity_during
-from dlemu.results.run import Run, make_run
-from dlemu.results.summary import AsynchronousCheckpoints, Summary
+from dlemu.metrics.verdict import VerdictCode
 from tests.results.handmade import CHECKPOINT_RUNS, changed, seen, worked
 from tests.runs import HOST, MS, make_job, make_log, with_blocks
 
@@ -39,13 +42,13 @@ S = 1_000_000_000
 AU = make_job().workload.metric.au
 
 
-def summary_of(job: Job, log: RunLog) -> Summary:
+def summary_of(job: TrainingJob, log: RunLog) -> Summary:
     return make_run(job, log).summary
 
 
-def issue_with(summary: Summary, words: str) -> str | None:
-    """The one issue that has these words, None without."""
-    found = [issue for issue in summary.issues if words in issue]
+def numbers_of(summary: Summary, code: Issue) -> dict[str, Number] | None:
+    """The numbers of the one issue with this code, None without."""
+    found = [finding.numbers for finding in summary.findings if finding.code == code]
     assert len(found) < 2
     return found[0] if found else None
 
@@ -68,18 +71,15 @@ def test_the_end_is_a_moment_with_its_zone_to_the_millisecond() -> None:
     assert datetime.fromisoformat(saved.summary.ended_at).timestamp() == pytest.approx(seconds, abs=0.0011)
 
 
-@pytest.mark.parametrize(("ranks", "dropped"), [(1, "1 of 16"), (2, "2 of 32")])
-def test_samples_that_fill_no_batch_are_told_with_who_would_have_had_to_take_them(ranks: int, dropped: str) -> None:
+@pytest.mark.parametrize(("ranks", "dropped"), [(1, 1), (2, 2)])
+def test_samples_that_fill_no_batch_are_told_with_who_would_have_had_take_them(ranks: int, dropped: int) -> None:
     job = changed(make_job(ranks=ranks, steps=4), reader={"batch_size": 3})
-    issue = issue_with(summary_of(job, make_log(job)), "dropped")
-    assert issue is not None
-    assert issue.startswith(f"{dropped} samples are dropped each epoch")
-    assert ("on the one rank" in issue) == (ranks == 1)
-    assert ("on each of 2 ranks" in issue) == (ranks == 2)
-    assert issue_with(summary_of(make_job(), make_log(make_job())), "dropped") is None
+    numbers = {"samples": dropped, "of_samples": 16 * ranks, "batch_size": 3, "ranks": ranks}
+    assert numbers_of(summary_of(job, make_log(job)), Issue.SAMPLES_DROPPED) == numbers
+    assert numbers_of(summary_of(make_job(), make_log(make_job())), Issue.SAMPLES_DROPPED) is None
 
 
-def finished(job: Job, share: float) -> RunLog:
+def finished(job: TrainingJob, share: float) -> RunLog:
     """A log in which such a share of each wait passed after the batch was finished."""
     log = make_log(job)
     log.rows["ready_ns"] -= log.rows["wait_ns"] % 2
@@ -91,20 +91,18 @@ def finished(job: Job, share: float) -> RunLog:
 
 def test_waiting_behind_the_worker_is_told_where_it_is_most_of_it_and_something_was_lost() -> None:
     job = make_job(steps=40)
-    issue = issue_with(summary_of(job, finished(job, 0.75)), "after the batch was ready")
-    assert issue is not None
-    assert issue.startswith("75 % of the waiting")
-    assert issue_with(summary_of(job, finished(job, 0.45)), "after the batch was ready") is None
+    assert numbers_of(summary_of(job, finished(job, 0.75)), Issue.HOST_LATE) == {"percent": near(75, 0.5)}
+    assert numbers_of(summary_of(job, finished(job, 0.45)), Issue.HOST_LATE) is None
     half = summary_of(job, finished(job, 0.5))
     assert half.metrics.handover_share_of_wait == 0.5
-    assert issue_with(half, "after the batch was ready") is None, "half is not most of it"
+    assert numbers_of(half, Issue.HOST_LATE) is None, "half is not most of it"
     log = finished(job, 0.75)
     log.rows["wait_ns"], log.rows["sync_ns"] = log.rows["wait_ns"] // 1000, 0
     log.rows["ready_ns"] = log.rows["free_ns"] + log.rows["wait_ns"]
     log.rows["finished_ns"] = log.rows["free_ns"]
     summary = summary_of(job, log)
     assert summary.metrics.handover_share_of_wait == 1
-    assert issue_with(summary, "after the batch was ready") is None, "nothing to speak of was lost"
+    assert numbers_of(summary, Issue.HOST_LATE) is None, "nothing to speak of was lost"
 
 
 def asynchronous(saved: tuple[SavedCheckpoint, ...]) -> AsynchronousCheckpoints:
@@ -186,7 +184,8 @@ def test_without_telemetry_the_limits_of_all_hosts_together_count(
     assert limit is not None
     assert (limit.what == "host CPU") == is_cpu
     if is_cpu:
-        assert "the run used 0.4 of the 0.4 cores that its CPU limit allows" in limit.evidence
+        (used,) = [found.numbers for found in limit.seen if found.code == Seen.CPU_LIMIT]
+        assert used == {"used_cores": near(0.395), "limit_cores": near(0.4)}
 
 
 @pytest.mark.parametrize("what", ["host CPU", "memory", "emulator", "storage", "loader"])
@@ -194,7 +193,7 @@ def test_while_the_host_is_the_limit_no_claim_is_made_about_the_storage(
     what: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not by the verdict, and not by when it became slower, stood still or ran out: the host did that."""
-    limit = Limit(what=what, confidence="low", evidence=("as seen",))
+    limit = Limit(what=what, confidence="low")
     monkeypatch.setattr(analyse_module, "_limit", lambda *_, **__: limit)
     slower = SpeedChange(
         at_seconds=1.0, mb_per_second_before=100.0, mb_per_second_after=33.0, percent=33.0, gb_before=0.1
@@ -220,12 +219,13 @@ def test_while_the_host_is_the_limit_no_claim_is_made_about_the_storage(
         assert "FAIL" in printed.getvalue()
     else:
         assert (summary.passed, said) == (None, ((), (), None, ()))
-        assert summary.verdict.startswith("NO VERDICT on the storage: ")
+        assert (summary.verdict_code, summary.outcome) == (VerdictCode.HOST_LIMITED, "no verdict")
+        assert summary.verdict_numbers["limited_by"] == what
         assert not re.search("FAIL|the storage gave|stood still|is slow", printed.getvalue())
 
 
-@pytest.mark.parametrize(("tls_share", "told"), [(0.5, "50 %"), (3.0, "100 %")])
-def test_what_tls_took_of_the_readers_cpu_time_is_told(tls_share: float, told: str) -> None:
+@pytest.mark.parametrize(("tls_share", "told"), [(0.5, 50.0), (3.0, 100.0)])
+def test_what_tls_took_of_the_readers_cpu_time_is_told(tls_share: float, told: float) -> None:
     job = make_job(ranks=1)
     log = make_log(job)
     log.rows["cpu_ns"] = 4 * MS
@@ -243,8 +243,8 @@ def test_what_tls_took_of_the_readers_cpu_time_is_told(tls_share: float, told: s
     assert summary.requests.tls_cpu_seconds == pytest.approx(tls_share * reader_seconds)
     assert summary.limited_by is not None
     assert summary.limited_by.what == "host CPU"
-    (line,) = [line for line in summary.limited_by.evidence if "TLS" in line]
-    assert f"took {told} of the readers' CPU time" in line
+    (tls,) = [found for found in summary.limited_by.seen if found.code == Seen.TLS]
+    assert tls.numbers == {"percent": near(told)}
 
 
 @pytest.mark.parametrize(("cpu_ns", "tls_us"), [(4 * MS, 0), (0, 1000)])
@@ -267,8 +267,8 @@ def read_ahead(**train: Any) -> int | None:
     """How many batches the issue about short epochs names."""
     job = changed(make_job(ranks=2, steps=8), metric={"verdict": "au", "au": 0.8}, reader={"prefetch_size": 2})
     job = changed(job, train=train)
-    issue = issue_with(summary_of(job, make_log(job)), "are read while its first step waits")
-    return None if issue is None else int(re.findall(r"\d+", issue)[0])
+    issue = numbers_of(summary_of(job, make_log(job)), Issue.PREFETCH_BIAS)
+    return None if issue is None else int(issue["prefetched_steps"] or 0)
 
 
 def test_a_loader_that_is_asked_ahead_has_a_batch_more_under_way() -> None:
@@ -350,11 +350,11 @@ def judged(run: Run, monkeypatch: pytest.MonkeyPatch, late: Straggler = LATE) ->
 
     def judge(*arguments: Any) -> Limit:
         given.extend(arguments)
-        return Limit(what="storage", confidence="low", evidence=("as seen",))
+        return Limit(what="storage", confidence="low", seen=(Finding(Seen.CORES_WERE_FREE),))
 
     monkeypatch.setattr(analyse_module, "judge_limit", judge)
     assert run.summary.limited_by is not None
-    assert run.summary.limited_by.evidence[0] == "as seen"
+    assert run.summary.limited_by.seen[0].code == Seen.CORES_WERE_FREE
     return given[0], given[1], given[2], given[3]
 
 
@@ -411,7 +411,7 @@ def test_all_that_is_known_of_a_run_is_weighed(biased: bool, monkeypatch: pytest
     )
     assert None not in vars(context).values()
     assert summary.limited_by is not None
-    assert (len(summary.limited_by.evidence) == 2) == biased, "that first steps count too is said"
+    assert (summary.limited_by.seen[-1].code == Seen.FIRST_STEPS_TOO) == biased
 
 
 def test_a_wait_that_was_to_be_is_known_as_one(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,18 +10,20 @@ import pytest
 
 from datagen.storage._request_counts import COUNTERS, RequestCounts
 from dlemu.checkpoints.io_rows import READ, WHOLE, WRITE
-from dlemu.emulator.checkpoint_journal import UnderWay
-from dlemu.metrics.checkpoint_limit import CheckpointLimit, Moved
-from dlemu.results import analyse_checkpoints as analyse_checkpoints_module
-from dlemu.results.checkpoint_run import CheckpointRun
-from dlemu.results.checkpoint_summary import CheckpointSummary
-from dlemu.results.live_place import KILLED
+from dlemu.jobs.checkpoint import analyse as analyse_checkpoints_module
+from dlemu.jobs.checkpoint.issues import Issue, Outcome
+from dlemu.jobs.checkpoint.journal import UnderWay
+from dlemu.jobs.checkpoint.limits import CheckpointLimit, Moved, Seen
+from dlemu.jobs.checkpoint.result import CheckpointRun
+from dlemu.jobs.checkpoint.summary import CheckpointSummary
+from dlemu.metrics.findings import Finding, Number
+from dlemu.results.file_names import KILLED
 from tests.results.handmade import checkpoint_run
 
 
-def issue_with(summary: CheckpointSummary, words: str) -> str | None:
-    """The one issue that has these words, None without."""
-    found = [issue for issue in summary.issues if words in issue]
+def numbers_of(summary: CheckpointSummary, code: Issue) -> dict[str, Number] | None:
+    """The numbers of the one issue with this code, None without."""
+    found = [finding.numbers for finding in summary.findings if finding.code == code]
     assert len(found) < 2
     return found[0] if found else None
 
@@ -43,19 +45,21 @@ def test_the_verdict_says_what_was_done_by_its_name() -> None:
     both = checkpoint_run().summary
     assert both.write is not None
     assert both.write.slowest_seconds is not None
-    assert both.verdict.startswith("WRITE: ")
+    assert both.verdict_code == Outcome.WRITTEN_AND_READ
     assert f"{both.write.slowest_seconds.mean:.2f} s a checkpoint, limited by: " in both.verdict
     assert both.verdict.count("; READ: ") == 1
     only_read = checkpoint_run(order=[(READ, 3), (READ, 2)]).summary
-    assert (only_read.write, only_read.verdict.startswith("READ: ")) == (None, True)
-    assert checkpoint_run(order=[]).summary.verdict == "NOTHING: no checkpoint was asked for"
+    assert (only_read.write, only_read.verdict_code) == (None, Outcome.READ)
+    assert checkpoint_run(order=[(WRITE, 1)]).summary.verdict_code == Outcome.WRITTEN
+    assert checkpoint_run(order=[]).summary.verdict_code == Outcome.NOTHING
 
 
 @pytest.mark.parametrize(("phase", "files"), [("write", "was being written: 0 of"), ("read", "was being read: 4 of")])
 def test_what_was_under_way_is_told_with_what_is_left(phase: Any, files: str) -> None:
     under_way = UnderWay(phase=phase, checkpoint=2 if phase == "read" else 4)
     summary = noted(checkpoint_run(failure="no space"), under_way=under_way, removed=(1, 3)).summary
-    assert summary.verdict.startswith("INCOMPLETE: no space; complete and kept: checkpoints 2; ")
+    assert summary.verdict_code == Outcome.INCOMPLETE
+    assert "; complete and kept: checkpoints 2; " in summary.verdict
     assert f"checkpoint {under_way.checkpoint} {files}" in summary.verdict
     assert summary.partial is not None
     assert (summary.partial.phase, summary.partial.checkpoint) == (phase, under_way.checkpoint)
@@ -92,20 +96,20 @@ def test_nor_is_what_was_read_of_one_taken_for_written() -> None:
 )
 def test_what_a_killed_run_left_half_written_is_named(failure: str, phase: Any, told: bool) -> None:
     run = noted(checkpoint_run(failure=failure), under_way=UnderWay(phase=phase, checkpoint=4))
-    issue = issue_with(run.summary, "delete it")
-    assert (issue is not None) == told
-    assert issue is None or issue.startswith("/mnt/drive/saved/")
-    assert issue_with(checkpoint_run(failure=KILLED).summary, "delete it") is None, "nothing was under way"
+    left = numbers_of(run.summary, Issue.PARTIAL_LEFT)
+    assert (left is not None) == told
+    assert left is None or str(left["folder"]).startswith("/mnt/drive/saved/")
+    assert numbers_of(checkpoint_run(failure=KILLED).summary, Issue.PARTIAL_LEFT) is None, "nothing was under way"
 
 
-@pytest.mark.parametrize(("share", "told"), [(0.49, "51 %"), (0.51, None), (0.0, "100 %")])
-def test_that_memory_served_more_than_half_is_said_loudly(share: float, told: str | None) -> None:
+@pytest.mark.parametrize(("share", "told"), [(0.49, 51.0), (0.51, None), (0.0, 100.0)])
+def test_that_memory_served_more_than_half_is_said_loudly(share: float, told: float | None) -> None:
     summary = served(checkpoint_run(), share).summary
     assert summary.read is not None
     assert summary.read.from_storage_percent == pytest.approx(100 * share, abs=0.01)
-    issue = issue_with(summary, "STORAGE WAS NOT READ")
-    assert (issue is not None) == (told is not None)
-    assert issue is None or f"the page cache served {told} of the bytes" in issue
+    numbers = numbers_of(summary, Issue.NOT_READ)
+    assert (numbers["cache_percent"] if numbers else None) == (told and pytest.approx(told, abs=0.01))
+    assert len(summary.loud_issues) == (told is not None)
 
 
 def test_what_is_not_accounted_for_is_not_known_and_an_object_store_serves_all() -> None:
@@ -115,7 +119,7 @@ def test_what_is_not_accounted_for_is_not_known_and_an_object_store_serves_all()
     unknown = noted(run, storage=replace(storage, file_system="fuse")).summary
     assert unknown.read is not None
     assert unknown.read.from_storage_percent is None
-    assert issue_with(unknown, "STORAGE WAS NOT READ") is None
+    assert numbers_of(unknown, Issue.NOT_READ) is None
     counts = RequestCounts()
     counts.values[: len(COUNTERS)] = 3
     objects = noted(run, requests=tuple(counts.values.tolist())).summary
@@ -135,9 +139,8 @@ def test_writing_nearly_as_fast_as_content_is_made_is_told(share: float, told: b
     assert run.summary.write is not None
     rate = run.summary.write.wall_gb_per_second
     assert rate is not None
-    issue = issue_with(noted(run, ceiling_gb_per_second=rate / share).summary, "content is made at")
-    assert (issue is not None) == told
-    assert issue is None or f"at {rate / share:.1f} GB/s on these hosts and was written at {rate:.1f}:" in issue
+    numbers = numbers_of(noted(run, ceiling_gb_per_second=rate / share).summary, Issue.CONTENT_CEILING)
+    assert numbers == ({"ceiling_gb_per_second": rate / share, "gb_per_second": rate} if told else None)
 
 
 def test_of_many_ranks_the_slowest_are_listed() -> None:
@@ -218,7 +221,7 @@ def test_all_that_is_known_of_a_phase_is_weighed(requests: tuple[int, ...], monk
 
     def judge(moved: Moved) -> CheckpointLimit:
         given.append(moved)
-        return CheckpointLimit(what="network", confidence="low", evidence=(f"as seen of {moved.phase}",))
+        return CheckpointLimit(what="network", confidence="low", seen=(Finding(Seen.LINK, numbers={"percent": 1.0}),))
 
     monkeypatch.setattr(analyse_checkpoints_module, "judge_checkpoints", judge)
     summary = run.summary
@@ -226,7 +229,7 @@ def test_all_that_is_known_of_a_phase_is_weighed(requests: tuple[int, ...], monk
     for moved, phase, number in ((given[0], summary.write, WRITE), (given[1], summary.read, READ)):
         assert phase is not None
         assert phase.limited_by is not None
-        assert phase.limited_by.evidence == (f"as seen of {moved.phase}",)
+        assert [found.code for found in phase.limited_by.seen] == [Seen.LINK]
         rows = run.whole[run.whole["phase"] == number]
         rank_ns = (rows["ended_ns"] - rows["began_ns"]).sum()
         wall_seconds = sum(part.wall_seconds for part in phase.checkpoints)
@@ -269,9 +272,6 @@ def test_checkpoints_of_no_bytes_have_no_rates_and_nothing_limits_them(took_ns: 
 
 def test_a_lost_recorder_is_an_issue() -> None:
     run = checkpoint_run()
-    assert issue_with(analyse_checkpoints_module.analyse_checkpoints(run), "recorder was killed") is None
-    said = issue_with(
-        analyse_checkpoints_module.analyse_checkpoints(noted(run, lost_recorders=(0,))), "recorder was killed"
-    )
-    assert said is not None
-    assert said.startswith(f"telemetry of {run.facts.journal.hosts[0].host} ends early")
+    assert numbers_of(run.summary, Issue.TELEMETRY_ENDS_EARLY) is None
+    lost = numbers_of(noted(run, lost_recorders=(0,)).summary, Issue.TELEMETRY_ENDS_EARLY)
+    assert lost == {"host": run.facts.journal.hosts[0].host}

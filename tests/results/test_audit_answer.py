@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dlemu.results.audit_answer import PlacedRun, RunColumns
+from dlemu.mlperf.audit.audit_answer import PlacedRun, RunColumns
 
 
 def columns(**changes: Any) -> RunColumns:

@@ -14,17 +14,15 @@ import pytest
 
 from datagen.errors import UserError
 from dlemu.checkpoints.io_rows import IO_COLUMNS, PROGRESS_COLUMNS, PROGRESS_DTYPE
-from dlemu.emulator.checkpoint_job import CheckpointJob, ReadSource
-from dlemu.emulator.checkpoint_loop import CheckpointLog
-from dlemu.results.checkpoint_folder import (
-    PROGRESS,
-    read_checkpoint_run,
-    read_checkpoint_summary,
-    write_checkpoint_run,
-    write_checkpoint_summary,
-)
-from dlemu.results.checkpoint_run import CheckpointRun, make_checkpoint_run
-from dlemu.results.folder import CHECKPOINT_ROWS, FACTS, read_config
+from dlemu.jobs.checkpoint.folder import read_checkpoint_run, read_checkpoint_summary
+from dlemu.jobs.checkpoint.kind import PROGRESS
+from dlemu.jobs.checkpoint.kind import ROWS as CHECKPOINT_ROWS
+from dlemu.jobs.checkpoint.loop import CheckpointLog
+from dlemu.jobs.checkpoint.plan import CheckpointJob, ReadSource
+from dlemu.jobs.checkpoint.result import CheckpointRun, make_checkpoint_run
+from dlemu.results.file_names import FACTS
+from dlemu.results.measured import write_measured, write_summary
+from dlemu.results.tables import read_config
 from tests.results.handmade import CHECKPOINT_RUNS
 
 WATCHED = CHECKPOINT_RUNS["checkpoints_watched"]
@@ -33,8 +31,8 @@ WATCHED = CHECKPOINT_RUNS["checkpoints_watched"]
 def saved(folder: Path) -> CheckpointRun:
     made = WATCHED()
     run = CheckpointRun(str(folder), made.facts, made.rows, made.progress, made.telemetry)
-    write_checkpoint_run(run)
-    write_checkpoint_summary(run)
+    write_measured(run)
+    write_summary(run)
     return run
 
 
@@ -130,7 +128,7 @@ def test_a_model_that_can_not_be_is_told_at_once(tmp_path: Path, changes: dict[s
 def test_ranks_that_can_not_be_are_told_at_once(tmp_path: Path) -> None:
     made = CHECKPOINT_RUNS["checkpoints_failed"]()
     facts = replace(made.facts, ranks=10**6 + 1)
-    write_checkpoint_run(CheckpointRun(str(tmp_path), facts, made.rows, made.progress))
+    write_measured(CheckpointRun(str(tmp_path), facts, made.rows, made.progress))
     with pytest.raises(UserError, match=rf"^{tmp_path} is damaged: .*{TOO_MANY}"):
         read_checkpoint_run(str(tmp_path))
 
@@ -211,10 +209,10 @@ def test_progress_of_a_rank_that_the_run_has_not_is_told(tmp_path: Path) -> None
     run = saved(tmp_path)
     strange = np.zeros(1, PROGRESS_DTYPE)
     strange["rank"] = run.facts.ranks
-    write_checkpoint_run(CheckpointRun(run.folder, run.facts, run.rows, strange, run.telemetry))
+    write_measured(CheckpointRun(run.folder, run.facts, run.rows, strange, run.telemetry))
     with pytest.raises(UserError, match="rows of ranks that the run has not"):
         read_checkpoint_run(str(tmp_path))
     strange["rank"] = run.facts.ranks - 1
-    write_checkpoint_run(CheckpointRun(run.folder, run.facts, run.rows, strange, run.telemetry))
+    write_measured(CheckpointRun(run.folder, run.facts, run.rows, strange, run.telemetry))
     (moved,) = read_checkpoint_run(str(tmp_path)).moved
     assert moved["at_ns"] == run.offset_ns(run.facts.journal.rank_nodes[-1])

@@ -19,24 +19,16 @@ import pyarrow.parquet as pq
 import pytest
 
 from datagen.errors import SpaceError, UserError
-from dlemu.emulator.job import Job
-from dlemu.emulator.journal import ADVICE, StoppedEarly
-from dlemu.emulator.steplog import STEP_COLUMNS
+from dlemu.jobs.checkpoint.folder import holds_checkpoints
+from dlemu.jobs.checkpoint.result import CheckpointRun
+from dlemu.jobs.training.folder import holds_run, read_run, read_summary
+from dlemu.jobs.training.journal import StoppedEarly
+from dlemu.jobs.training.plan import TrainingJob
+from dlemu.jobs.training.result import Run, make_run
+from dlemu.jobs.training.steplog import STEP_COLUMNS
 from dlemu.plan.streams import StreamPlan
-from dlemu.results import folder as folder_module
-from dlemu.results.checkpoint_folder import write_checkpoint_run, write_checkpoint_summary
-from dlemu.results.checkpoint_run import CheckpointRun
-from dlemu.results.folder import (
-    holds_checkpoints,
-    holds_run,
-    read_config,
-    read_run,
-    read_summary,
-    read_table,
-    write_run,
-    write_table,
-)
-from dlemu.results.run import Run, make_run
+from dlemu.results.measured import write_measured, write_run, write_summary
+from dlemu.results.tables import ADVICE, read_config, read_table, write_table
 from dlemu.telemetry.probe_base import Bin
 from tests.results.handmade import CHECKPOINT_RUNS, RUNS
 from tests.runs import make_job, make_log, with_blocks, with_evaluation, with_telemetry
@@ -146,9 +138,9 @@ def test_what_can_not_be_written_is_told_with_what_to_do(tmp_path: Path) -> None
             write_run(run)
     for name in ("config.yaml", "checkpoints.parquet", "facts.json"):
         with in_the_way(Path(run.folder, name)), told(name):
-            write_checkpoint_run(saved)
+            write_measured(saved)
     with in_the_way(Path(run.folder, "summary.json")), told("summary.json"):
-        write_checkpoint_summary(saved)
+        write_summary(saved)
 
 
 def test_a_run_whose_summary_was_never_written_is_read(tmp_path: Path) -> None:
@@ -272,7 +264,7 @@ def test_a_damaged_folder_is_named_and_never_a_traceback(tmp_path: Path, name: s
 
 
 def test_a_run_that_failed_before_its_first_step_has_a_summary(tmp_path: Path) -> None:
-    job: Job = make_job(folder=str(tmp_path))
+    job: TrainingJob = make_job(folder=str(tmp_path))
     log = make_log(job)
     write_run(make_run(job, type(log)(log.rows[:0], log.journal), "no rank came up"))
     summary = read_run(str(tmp_path)).summary
@@ -384,7 +376,7 @@ def test_values_that_no_step_can_have_are_told_with_what_was_wanted(
     assert str(tmp_path / "steps.parquet") in str(caught.value)
 
 
-def test_values_at_the_edge_of_what_a_step_can_have_are_read(tmp_path: Path) -> None:
+def test_values_at_the_most_of_what_a_step_can_have_are_read(tmp_path: Path) -> None:
     written(tmp_path)
     for name, value, first_rows in (("samples", 0, 48), ("app_bytes", 0, 48), ("block", 9, 48), ("phase", 1, 12)):
         set_column(tmp_path, name, value, first_rows)
@@ -412,7 +404,8 @@ def test_columns_that_are_missing_empty_or_of_another_type_are_named(tmp_path: P
 
 
 def with_memory(monkeypatch: pytest.MonkeyPatch, available_bytes: int) -> None:
-    monkeypatch.setattr(folder_module, "host_memory", lambda: SimpleNamespace(available_bytes=available_bytes))
+    for module in ("dlemu.jobs.training.step_table", "dlemu.results.tables"):
+        monkeypatch.setattr(f"{module}.host_memory", lambda: SimpleNamespace(available_bytes=available_bytes))
 
 
 def test_a_result_that_wants_more_memory_than_there_is_is_not_read(
@@ -467,12 +460,12 @@ def test_which_folder_holds_what(tmp_path: Path) -> None:
     made = CHECKPOINT_RUNS["checkpoints"]()
     checkpoints = CheckpointRun(str(saved), made.facts, made.rows, made.progress)
     saved.mkdir()
-    write_checkpoint_run(checkpoints)
+    write_measured(checkpoints)
     assert [holds_run(str(folder)) for folder in (run, saved, nothing)] == [True, False, False]
     assert [holds_checkpoints(str(folder)) for folder in (run, saved, nothing)] == [False, True, False]
-    write_checkpoint_summary(checkpoints)
+    write_summary(checkpoints)
     assert (holds_run(str(saved)), holds_checkpoints(str(saved))) == (False, True)
-    with pytest.raises(UserError, match=r"summary\.json is of a run that wrote and read checkpoints; wanted a result"):
+    with pytest.raises(UserError, match=r"summary\.json is of a checkpoint job; wanted a result"):
         read_summary(str(saved))
     (run / "summary.json").write_text("null")
     assert holds_run(str(run)), "its facts are there"

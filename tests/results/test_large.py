@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import sys
 import tracemalloc
 from pathlib import Path
@@ -11,13 +10,14 @@ from typing import Any
 
 import pytest
 
+from dlemu.jobs.training import step_table
+from dlemu.jobs.training.folder import read_run
+from dlemu.jobs.training.page import run_page
 from dlemu.metrics import rows
 from dlemu.mlperf.audit.own_result import audit_own
-from dlemu.report.run_report import run_page
-from dlemu.results import folder
-from dlemu.results.folder import read_run
+from dlemu.results.measured import write_run
+from tests.results.long_run import long_run
 
-SCRIPTS = Path(__file__).parents[2] / "scripts"
 RANKS, EPOCHS = 16, 2
 STEPS = {"small": 500, "large": 5_000}
 MOST_ROW_BYTES = 90
@@ -28,12 +28,10 @@ MOST_ROW_BYTES = 90
 def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """Results of the same run, short and long."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(SCRIPTS))
-        make = importlib.import_module("benchmarks.make_result")
         folders = {name: str(tmp_path_factory.mktemp(name)) for name in STEPS}
         for name, steps in STEPS.items():
-            patch.setattr(folder, "GROUP_ROWS", RANKS * EPOCHS * steps // 9)  # as many groups as 1e7 rows have
-            folder.write_run(make.long_run(folders[name], ranks=RANKS, epochs=EPOCHS, steps=steps))
+            patch.setattr(step_table, "GROUP_ROWS", RANKS * EPOCHS * steps // 9)  # as many groups as 1e7 rows have
+            write_run(long_run(folders[name], ranks=RANKS, epochs=EPOCHS, steps=steps))
     return folders
 
 
@@ -42,7 +40,7 @@ def as_if_it_were_large(monkeypatch: pytest.MonkeyPatch) -> None:
     """Keep no more bytes a row, and read no more rows at once, than of 1e7."""
     row_count = RANKS * EPOCHS * STEPS["large"]
     monkeypatch.setattr(rows, "MOST_KEPT_BYTES", rows.MOST_KEPT_BYTES * row_count // 10**7)
-    monkeypatch.setattr(folder, "_READ_AT_ONCE", 0)
+    monkeypatch.setattr(step_table, "_READ_AT_ONCE", 0)
 
 
 def show(path: str) -> None:

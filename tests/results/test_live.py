@@ -14,20 +14,25 @@ import numpy as np
 import pytest
 
 from datagen.errors import SpaceError, UserError
-from dlemu.emulator.checkpoint_journal import UnderWay
-from dlemu.emulator.journal import StoppedEarly
-from dlemu.emulator.steplog import STEP_DTYPE
-from dlemu.emulator.trainer import RunLog
+from dlemu.jobs.checkpoint.folder import holds_checkpoints, read_checkpoint_run
+from dlemu.jobs.checkpoint.journal import UnderWay
+from dlemu.jobs.checkpoint.kind import OLDER_LIVE_FACTS
+from dlemu.jobs.checkpoint.result import CheckpointRun
+from dlemu.jobs.training.folder import holds_run, read_run
+from dlemu.jobs.training.issues import Issue
+from dlemu.jobs.training.journal import StoppedEarly
+from dlemu.jobs.training.result import make_facts, make_run
+from dlemu.jobs.training.steplog import STEP_DTYPE
+from dlemu.jobs.training.trainer import RunLog
+from dlemu.metrics.findings import Number
 from dlemu.mlperf.audit.audited_run import audit_trees
 from dlemu.results import live
-from dlemu.results.checkpoint_folder import read_checkpoint_run, write_checkpoint_run
-from dlemu.results.checkpoint_run import CheckpointRun
-from dlemu.results.folder import holds_checkpoints, holds_run, read_run, write_run
+from dlemu.results.file_names import FACTS, KILLED, LIVE
+from dlemu.results.journal import JOURNAL, OLDER_JOURNALS
 from dlemu.results.live import goes_on, going_on, write_live_facts
-from dlemu.results.live_place import KILLED, LIVE, LIVE_CHECKPOINT_FACTS
-from dlemu.results.run import make_facts, make_run
-from dlemu.run.run_folder import check_folder
-from dlemu.sizing.sides import read_side
+from dlemu.results.measured import write_measured, write_run
+from dlemu.runner.run_folder import check_folder
+from dlemu.studies.compare.sides import read_side
 from tests.results.handmade import CHECKPOINT_RUNS
 from tests.runs import make_job, make_log
 
@@ -72,10 +77,14 @@ def test_ranks_of_a_failed_run_of_which_no_step_was_kept_are_named() -> None:
     job = make_job(ranks=3)
     log = make_log(job, rank_nodes=(0, 1, 1))
     some = RunLog(log.rows[log.rows["rank"] == 0], log.journal)
-    assert not any("is lost" in issue for issue in make_run(job, log, "why").summary.issues)
-    assert not any("is lost" in issue for issue in make_run(job, some).summary.issues)
-    (issue,) = [issue for issue in make_run(job, some, "why").summary.issues if "is lost" in issue]
-    assert issue.startswith("what ranks 1, 2 on node1 measured is lost")
+
+    def lost(log: RunLog, failure: str | None = None) -> list[dict[str, Number]]:
+        findings = make_run(job, log, failure).summary.findings
+        return [found.numbers for found in findings if found.code == Issue.STEPS_LOST]
+
+    assert lost(log, "why") == []
+    assert lost(some) == []
+    assert lost(some, "why") == [{"ranks": "ranks 1, 2", "host": "node1"}]
 
 
 def test_a_result_that_was_half_written_gives_way_to_the_live_part(tmp_path: Path) -> None:
@@ -230,13 +239,19 @@ def test_values_that_no_step_can_have_are_told_of_a_live_part_too(
         read_run(str(tmp_path))
 
 
-def killed_checkpoints(folder: Path, *, files: int = 3) -> CheckpointRun:
-    """What is left of a run of checkpoints whose ranks were killed; returns it as it would have been saved."""
+def killed_checkpoints(folder: Path, *, files: int = 3, older: bool = False) -> CheckpointRun:
+    """What is left of a run of checkpoints whose ranks were killed; returns it as it would have been saved.
+
+    `older`: by a version whose facts named no kind, and whose files had names of their own.
+    """
     made = CHECKPOINT_RUNS["checkpoints"]()
     journal = made.facts.journal.noting(ended_ns=None, cpu_seconds=(), under_way=UnderWay(phase="read", checkpoint=2))
     ahead = replace(made.facts, journal=journal.noting(hosts=(), rank_nodes=(), complete=()), failure=KILLED)
-    write_live_facts(str(folder), ahead, name=LIVE_CHECKPOINT_FACTS, advice="")
+    write_live_facts(str(folder), ahead, advice="")
     journal.save(str(folder / LIVE))
+    if older:
+        (folder / LIVE / FACTS).rename(folder / LIVE / OLDER_LIVE_FACTS)
+        (folder / LIVE / JOURNAL).rename(folder / LIVE / OLDER_JOURNALS[0])
     for rank in range(made.facts.ranks):
         own = made.rows[made.rows["rank"] == rank]
         own[: files * 5].tofile(folder / LIVE / f"checkpoint_{rank:05d}.rows")
@@ -244,8 +259,9 @@ def killed_checkpoints(folder: Path, *, files: int = 3) -> CheckpointRun:
     return CheckpointRun(str(folder), replace(made.facts, journal=journal, failure=KILLED), made.rows, made.progress)
 
 
-def test_checkpoints_that_were_measured_before_a_kill_are_a_result(tmp_path: Path) -> None:
-    left = killed_checkpoints(tmp_path)
+@pytest.mark.parametrize("older", [False, True])
+def test_checkpoints_that_were_measured_before_a_kill_are_a_result(older: bool, tmp_path: Path) -> None:
+    left = killed_checkpoints(tmp_path, older=older)
     assert (holds_checkpoints(str(tmp_path)), holds_run(str(tmp_path))) == (True, False)
     run = read_checkpoint_run(str(tmp_path))
     assert (run.folder, run.facts) == (str(tmp_path), left.facts)
@@ -254,7 +270,7 @@ def test_checkpoints_that_were_measured_before_a_kill_are_a_result(tmp_path: Pat
     assert (summary.complete, summary.failure, summary.complete_checkpoints) == (False, KILLED, (1, 2, 3))
     assert summary.verdict.startswith(f"INCOMPLETE: {KILLED}; ")
     assert summary.write == left.summary.write
-    write_checkpoint_run(left)
+    write_measured(left)
     assert read_checkpoint_run(str(tmp_path)).summary == summary, "what was saved after all counts"
 
 
@@ -268,7 +284,7 @@ def test_checkpoints_that_were_killed_before_the_first_file_are_named(tmp_path: 
 
 def test_checkpoints_of_a_newer_dlemu_are_named(tmp_path: Path) -> None:
     killed_checkpoints(tmp_path)
-    path = tmp_path / LIVE / LIVE_CHECKPOINT_FACTS
+    path = tmp_path / LIVE / FACTS
     path.write_text(path.read_text().replace('"facts_version":1', '"facts_version":2'))
     with pytest.raises(UserError, match="has facts_version 2, wanted 1: update dlemu"):
         read_checkpoint_run(str(tmp_path))

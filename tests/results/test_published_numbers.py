@@ -12,10 +12,11 @@ from typing import Any
 
 import pytest
 
-from dlemu.results.checkpoint_folder import read_checkpoint_run, write_checkpoint_run, write_checkpoint_summary
-from dlemu.results.checkpoint_run import CheckpointRun
-from dlemu.results.folder import read_run, read_summary, write_run
-from dlemu.results.run import Run
+from dlemu.jobs.checkpoint.folder import read_checkpoint_run
+from dlemu.jobs.checkpoint.result import CheckpointRun
+from dlemu.jobs.training.folder import read_run, read_summary
+from dlemu.jobs.training.result import Run
+from dlemu.results.measured import write_measured, write_run, write_summary
 from tests.results.handmade import CHECKPOINT_RUNS, RUNS, kept, published
 
 FIGURES = re.compile(r"\d(?:[\d.,:]*\d)?")
@@ -79,8 +80,8 @@ def test_they_survive_the_folder_also_where_it_lacks_what_older_versions_did_not
 def test_those_of_checkpoints_survive_the_folder(name: str, tmp_path: Path) -> None:
     made = CHECKPOINT_RUNS[name]()
     run = CheckpointRun(str(tmp_path), made.facts, made.rows, made.progress, made.telemetry)
-    write_checkpoint_run(run)
-    write_checkpoint_summary(run)
+    write_measured(run)
+    write_summary(run)
     again = read_checkpoint_run(str(tmp_path))
     assert again.facts == made.facts
     assert again.records == made.records

@@ -26,37 +26,40 @@ from datagen.spec import DatasetSpec
 from datagen.storage.storage_base import FOLDERS, open_storage
 from datagen.verify import verify
 from dlemu.checkpoints.stored import NOTE
-from dlemu.emulator.checkpoint_job import CheckpointJob
+from dlemu.jobs.checkpoint.plan import CheckpointJob
+from dlemu.jobs.checkpoint.result import CheckpointRun, make_checkpoint_facts
+from dlemu.jobs.checkpoint.run import CHECKPOINTS
+from dlemu.jobs.pack.result import PACK
+from dlemu.jobs.probe.result import PROBE
+from dlemu.jobs.training.folder import read_run
+from dlemu.jobs.training.prediction.prediction import PREDICT
+from dlemu.jobs.training.result import make_run
+from dlemu.mlperf.audit.audit_answer import AUDIT
 from dlemu.mlperf.audit.audited_run import audit_run, audit_trees, shipped_pairs
+from dlemu.mlperf.audit.foreign_times import foreign_run
 from dlemu.mlperf.audit.saved_audit import save_audit
 from dlemu.mlperf.check.judge import check_folder
-from dlemu.mlperf.foreign_times import foreign_run
-from dlemu.packing.pack_answer import PACK
-from dlemu.prediction.prediction import PREDICT
-from dlemu.probing.probe_answers import PROBE
-from dlemu.reproduction.run_steps import REPRODUCED, Reproduced
-from dlemu.reproduction.steps import DocumentQuestion
 from dlemu.results.answer_files import save_answer
-from dlemu.results.audit_answer import AUDIT
-from dlemu.results.checkpoint_folder import write_checkpoint_run, write_checkpoint_summary
-from dlemu.results.checkpoint_run import CheckpointRun, make_checkpoint_facts
-from dlemu.results.folder import read_run, write_run
 from dlemu.results.live import write_live_facts
-from dlemu.results.run import make_run
-from dlemu.run.prepare_checkpoints import prepare_checkpoints
-from dlemu.sizing.answers import COMPARE, SIZE, SWEEP
+from dlemu.results.measured import write_measured, write_run, write_summary
+from dlemu.runner.job import prepare as prepare_job
+from dlemu.studies.answers import COMPARE, SIZE, SWEEP
+from dlemu.studies.reproduce.run import REPRODUCED, Reproduced
+from dlemu.studies.reproduce.steps import DocumentQuestion
 from tests.mlperf import foreign_runs
 from tests.mlperf.checkpoint_leaves import make_result
 from tests.mlperf.golden import make_tree
 from tests.report.folders import write_size, write_sweep
 from tests.report.test_document import packing, probed
 from tests.results.handmade import CHECKPOINT_RUNS
-from tests.run.test_checkpoint_story import Frontend, run
+from tests.run.test_checkpoint_story import Asked, run
 from tests.runs import HOST, make_job, make_log, with_telemetry
 
 SHIPPED = shipped_pairs()
 PLANTED = "planted_by_others"
 NAMES = (f"{PLANTED}.Format", PLANTED)
+MODULES = ("format", "data_loader", "storage_type", "compute")
+"""Keys of settings that name a module."""
 
 
 @pytest.fixture(autouse=True)
@@ -93,32 +96,35 @@ def planted(value: Any, path: tuple[Any, ...], name: str) -> Any:
     return changed
 
 
-def read_planted(file: Path, read: Callable[[], object]) -> int:
-    """Read with each text of a file of JSON or YAML replaced; return how many there were."""
+def read_planted(file: Path, read: Callable[[int | None], object]) -> int:
+    """Read with each text of a file of JSON or YAML replaced; return how many there were.
+
+    `read` gets the number of the text, or None for one that names a module of dlemu's where all is well.
+    """
     text = file.read_text()
     load, dump = (json.loads, json.dumps) if file.suffix == ".json" else (yaml.safe_load, yaml.safe_dump)
     whole, count = load(text), 0
     for path in texts(whole):
-        name = NAMES[count % 2] if path[-1] not in ("format", "data_loader", "storage_type", "compute") else NAMES[0]
-        file.write_text(dump(planted(whole, path, name)))
+        is_module = path[-1] in MODULES
+        file.write_text(dump(planted(whole, path, NAMES[0] if is_module else NAMES[count % 2])))
         with contextlib.suppress(DlemuError):
-            read()
+            read(None if is_module else count)
         count += 1
     file.write_text(text)
     return count
 
 
-def read_every_way(folder: Path) -> None:
-    """Do with a folder of results what there is to be done."""
-    from dlemu.report.pages import _open
+def read_every_way(folder: Path, number: int | None) -> None:
+    """Load a folder of results, and do with it what else there is to be done: all of it, or one after the other."""
+    from dlemu.studies.pages import _open
 
-    for read in (
-        lambda: dlemu.load_result(folder),
+    others: list[Callable[[], object]] = [
         lambda: _open([str(folder)]),
         lambda: dlemu.compare(folder, folder),
         lambda: dlemu.predict(ranks=1, from_folder=str(folder)),
         lambda: audit_run(str(folder), SHIPPED),
-    ):
+    ]
+    for read in (lambda: dlemu.load_result(folder), *(others if number is None else [others[number % len(others)]])):
         with contextlib.suppress(DlemuError):
             read()
 
@@ -132,11 +138,11 @@ def written_run(folder: Path) -> Path:
 @pytest.mark.parametrize("file", ["facts.json", "old summary.json", "old config.yaml"])
 def test_the_folder_of_a_run(tmp_path: Path, file: str) -> None:
     folder = written_run(tmp_path / "run")
-    ways: Callable[[Path], object] = read_every_way
+    ways: Callable[[Path, int | None], object] = read_every_way
     if file.startswith("old "):  # written before there was a facts.json
         (folder / "facts.json").unlink()
-        ways = dlemu.load_result
-    assert read_planted(folder / file.removeprefix("old "), lambda: ways(folder)) > 10
+        ways = lambda folder, _: dlemu.load_result(folder)  # noqa: E731
+    assert read_planted(folder / file.removeprefix("old "), lambda number: ways(folder, number)) > 10
 
 
 @pytest.mark.parametrize("named", [True, False])
@@ -167,18 +173,18 @@ def test_the_live_part_of_a_run_that_was_killed(tmp_path: Path) -> None:
     job = make_job(steps=4)
     make_log(job).rows.tofile(folder / "live" / "rank_000000")
     live = folder / "live"
-    assert read_planted(live / "facts.json", lambda: read_run(str(folder))) > 10
-    assert read_planted(live / "journal.json", lambda: read_run(str(folder))) > 1
+    assert read_planted(live / "facts.json", lambda _: read_run(str(folder))) > 10
+    assert read_planted(live / "journal.json", lambda _: read_run(str(folder))) > 1
 
 
 def test_the_folder_of_a_run_of_checkpoints(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     made = CHECKPOINT_RUNS["checkpoints_watched"]()
     run = CheckpointRun(str(folder), made.facts, made.rows, made.progress, made.telemetry)
-    write_checkpoint_run(run)
-    write_checkpoint_summary(run)
-    assert read_planted(folder / "facts.json", lambda: read_every_way(folder)) > 10
-    assert read_planted(folder / "summary.json", lambda: audit_run(str(folder), SHIPPED)) > 10
+    write_measured(run)
+    write_summary(run)
+    assert read_planted(folder / "facts.json", lambda number: read_every_way(folder, number)) > 10
+    assert read_planted(folder / "summary.json", lambda _: audit_run(str(folder), SHIPPED)) > 10
 
 
 def test_the_run_of_a_users_own_checkpoint_format_has_its_sizes(tmp_path: Path) -> None:
@@ -232,7 +238,7 @@ def write_answers(folder: Path) -> dict[str, Path]:
 
 def test_answers_of_commands(tmp_path: Path) -> None:
     counts = {
-        kind: read_planted(file, lambda file=file: read_every_way(file.parent))  # type: ignore[misc]
+        kind: read_planted(file, lambda number, file=file: read_every_way(file.parent, number))  # type: ignore[misc]
         for kind, file in write_answers(tmp_path).items()
     }
     assert min(counts.values()) >= 3, counts
@@ -244,17 +250,17 @@ def test_results_of_dlio_and_of_mlperf(tmp_path: Path) -> None:
     make_tree(tree, "2.0")
     result = make_result(tmp_path / "checkpoints")
 
-    def read_foreign() -> None:
+    def read_foreign(number: int | None) -> None:
         with contextlib.suppress(DlemuError):
             foreign_run(str(tmp_path / "run"))
-        read_every_way(tmp_path / "run")
+        read_every_way(tmp_path / "run", number)
 
     counts = [read_planted(file, read_foreign) for file in sorted(tmp_path.glob("run/**/*.yaml"))]
     counts += [read_planted(tmp_path / "run" / "summary.json", read_foreign)]
     for folder in (tree, result):
         for name in ("config.yaml", "*_metadata.json"):
             file = next(iter(sorted(folder.rglob(name))))
-            counts.append(read_planted(file, lambda folder=folder: check_folder(str(folder))))  # type: ignore[misc]
+            counts.append(read_planted(file, lambda _, folder=folder: check_folder(str(folder))))  # type: ignore[misc]
     assert sum(counts) > 40, counts
 
 
@@ -294,7 +300,7 @@ def test_the_manifest_of_a_dataset(tmp_path: Path) -> None:
     finish(spec)
     manifest = tmp_path / "data" / "dlemu.json"
 
-    def read_dataset() -> None:
+    def read_dataset(_: int | None) -> None:
         for read in (inspect, verify, prepare, generate):
             with contextlib.suppress(DlemuError):
                 read(spec)
@@ -310,10 +316,10 @@ def test_the_note_of_a_checkpoint(tmp_path: Path) -> None:
     run(tmp_path, num_checkpoints_read="0")
     note = tmp_path / "saved" / "global_epoch1_step1" / NOTE
 
-    def read_note() -> None:
+    def read_note(_: int | None = None) -> None:
         for number, words in enumerate(({}, {"reshard": "true"})):
-            frontend = Frontend(tmp_path, f"again-{number}", num_checkpoints_write="0", **words)
-            prepare_checkpoints(frontend.workload, 2).folder.drop()
+            asked = Asked(tmp_path, f"again-{number}", num_checkpoints_write="0", **words)
+            prepare_job(CHECKPOINTS, asked.workload, 2)[1].drop()
 
     assert read_planted(note, read_note) > 5
     tree = json.loads(note.read_text())
@@ -328,7 +334,7 @@ def test_the_list_of_packed_files(tmp_path: Path) -> None:
     storage = open_storage(FOLDERS)
     write_set(str(tmp_path), packed, storage)
 
-    def read_list() -> None:
+    def read_list(_: int | None) -> None:
         for read in (read_set, verify_set):
             with contextlib.suppress(DlemuError):
                 read(str(tmp_path), storage)

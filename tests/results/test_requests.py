@@ -9,8 +9,8 @@ import pytest
 
 from datagen.formats.format_base import library_reads
 from datagen.registry import names
-from dlemu.report.run_report import run_page
-from dlemu.results.run import Run, make_run
+from dlemu.jobs.training.page import run_page
+from dlemu.jobs.training.result import Run, make_run
 from dlemu.telemetry import Series
 from tests.runs import make_job, make_log, with_telemetry
 
@@ -49,7 +49,13 @@ def test_calls_that_nobody_saw_have_no_size() -> None:
 
 @pytest.mark.parametrize(
     ("reader", "most"),
-    [({}, 256 << 10), ({"transfer_size": 1 << 20}, 1 << 20), ({"engine": "library"}, None)],
+    [
+        ({}, None),
+        ({"engine": "fast"}, 256 << 10),
+        ({"engine": "fast", "transfer_size": 1 << 20}, 1 << 20),
+        ({"odirect": True}, 256 << 10),
+        ({"engine": "library"}, None),
+    ],
 )
 def test_the_most_that_a_call_asks_for_stands_in_the_result(reader: dict[str, Any], most: int | None) -> None:
     assert run_of(**reader).summary.how.transfer_size == most

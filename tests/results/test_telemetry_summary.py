@@ -11,21 +11,23 @@ import pyarrow.parquet as pq
 import pytest
 from numpy.typing import NDArray
 
-from dlemu.emulator.job import Job
-from dlemu.emulator.trainer import RunLog
-from dlemu.results.folder import write_run
-from dlemu.results.run import make_run
-from dlemu.results.summary import Summary, TelemetrySummary
+from dlemu.jobs.training.issues import Issue
+from dlemu.jobs.training.plan import TrainingJob
+from dlemu.jobs.training.result import make_run
+from dlemu.jobs.training.summary import Summary, TelemetrySummary
+from dlemu.jobs.training.trainer import RunLog
+from dlemu.metrics.findings import Number
+from dlemu.results.measured import write_run
 from tests.runs import make_job, make_log, with_telemetry
 
 
-def summary_of(job: Job, log: RunLog) -> tuple[Summary, TelemetrySummary]:
+def summary_of(job: TrainingJob, log: RunLog) -> tuple[Summary, TelemetrySummary]:
     summary = make_run(job, log).summary
     assert summary.telemetry is not None
     return summary, summary.telemetry
 
 
-def device_share(job: Job, log: RunLog) -> float | None:
+def device_share(job: TrainingJob, log: RunLog) -> float | None:
     share = make_run(job, log).summary.metrics.device_bytes_percent_of_app
     return share.mean if share else None
 
@@ -109,22 +111,26 @@ def test_a_recorder_that_was_killed_or_stopped_is_an_issue_and_its_devices_are_n
     job = make_job(steps=150)
     log = with_telemetry(make_log(job))
     whole = make_run(job, log).summary
-    assert not any("cut short" in issue for issue in whole.issues)
+    assert cuts_of(whole) == []
     assert whole.metrics.device_mb_per_second is not None
     assert None not in whole.metrics.device_mb_per_second.per_epoch
     killed = make_run(job, kept_readings(log, lambda seconds: seconds < 3)).summary
-    (issue,) = [issue for issue in killed.issues if "cut short" in issue]
-    assert issue.startswith("telemetry is cut short: nothing was read on node0 from 2.")
-    assert "s of training, its end; the recorder was killed" in issue
+    (gap,) = cuts_of(killed)
+    assert gap == {
+        "host": "node0",
+        "from_seconds": pytest.approx(2.5, abs=0.5),
+        "to_seconds": pytest.approx(end_seconds(log)),
+        "end": "of training",
+    }
     assert killed.metrics.device_mb_per_second is not None
     assert killed.metrics.device_mb_per_second.per_epoch == (None, None)
     stopped = make_run(job, kept_readings(log, lambda seconds: (seconds < 2) | (seconds > 10))).summary
-    (issue,) = [issue for issue in stopped.issues if "cut short" in issue]
-    assert "its end" not in issue
+    (gap,) = cuts_of(stopped)
+    assert "end" not in gap
     late = make_run(job, kept_readings(log, lambda seconds: (seconds < 2) | (seconds > 6))).summary
-    assert not any("cut short" in issue for issue in late.issues), "a busy host reads late"
+    assert cuts_of(late) == [], "a busy host reads late"
     never = make_run(job, kept_readings(log, lambda seconds: seconds < -1e9)).summary
-    assert sum("cut short" in issue for issue in never.issues) == 1
+    assert len(cuts_of(never)) == 1
 
 
 def end_seconds(log: RunLog) -> float:
@@ -132,21 +138,27 @@ def end_seconds(log: RunLog) -> float:
     return float(log.rows["met_ns"].max() - log.rows["free_ns"].min()) / 1e9
 
 
-def cuts(job: Job, log: RunLog) -> list[str]:
-    return [issue for issue in make_run(job, log).summary.issues if "cut short" in issue]
+def cuts_of(summary: Summary) -> list[dict[str, Number]]:
+    """The times that a recorder missed."""
+    return [found.numbers for found in summary.findings if found.code == Issue.TELEMETRY_CUT_SHORT]
+
+
+def cuts(job: TrainingJob, log: RunLog) -> list[dict[str, Number]]:
+    return cuts_of(make_run(job, log).summary)
 
 
 def test_what_a_recorder_missed_is_told_in_seconds_of_training() -> None:
     job = make_job(steps=150)
     log = with_telemetry(make_log(job))
     ended = end_seconds(log)
-    (issue,) = cuts(job, kept_readings(log, lambda seconds: seconds < 3))
-    assert f"on node0 from 2.5 to {ended:.1f} s of training, its end" in issue
-    (issue,) = cuts(job, kept_readings(log, lambda seconds: (seconds < 3) | (seconds > ended)))
-    assert f"from 2.5 to {ended:.1f} s of training;" in issue, "it lived on: what it missed is no end of its own"
-    (issue,) = cuts(job, kept_readings(log, lambda seconds: (seconds < 0) | (seconds > 8)))
-    assert "from 0.0 to " in issue
-    assert "its end" not in issue
+    (gap,) = cuts(job, kept_readings(log, lambda seconds: seconds < 3))
+    end = {"from_seconds": pytest.approx(2.5, abs=0.05), "to_seconds": pytest.approx(ended, abs=0.05)}
+    assert gap == {"host": "node0", "end": "of training", **end}
+    (gap,) = cuts(job, kept_readings(log, lambda seconds: (seconds < 3) | (seconds > ended)))
+    assert gap == {"host": "node0", **end}, "it lived on: what it missed is no end of its own"
+    (gap,) = cuts(job, kept_readings(log, lambda seconds: (seconds < 0) | (seconds > 8)))
+    assert gap["from_seconds"] == 0
+    assert "end" not in gap
     long_ago = kept_readings(log, lambda seconds: seconds >= -0.1)
     (host,) = long_ago.telemetry
     early = replace(host, time_ns=np.append(host.time_ns[:1] - 60_000_000_000, host.time_ns[1:]))
@@ -165,11 +177,11 @@ def test_a_host_whose_ranks_measured_nothing_has_missed_nothing() -> None:
     job = make_job(steps=150)
     log = with_telemetry(make_log(job, rank_nodes=(0, 1)))
     of_second = kept_readings(replace(log, rows=log.rows[log.rows["rank"] == 1]), lambda seconds: seconds < 3)
-    (issue,) = cuts(job, of_second)
-    assert "nothing was read on node1 from" in issue
+    (gap,) = cuts(job, of_second)
+    assert gap["host"] == "node1"
     of_first = kept_readings(replace(log, rows=log.rows[log.rows["rank"] == 0]), lambda seconds: seconds < 3)
-    (issue,) = cuts(job, of_first)
-    assert "nothing was read on node0 from" in issue
+    (gap,) = cuts(job, of_first)
+    assert gap["host"] == "node0"
 
 
 def test_a_recorder_and_a_meter_without_a_figure_have_none() -> None:
@@ -211,8 +223,8 @@ def test_a_recorder_that_was_lost_in_a_run_shorter_than_any_gap_is_an_issue_too(
     log = with_telemetry(make_log(job))
     assert end_seconds(log) < 5
     early = kept_readings(log, lambda seconds: seconds < end_seconds(log) / 2)
-    for left, said in ((early, "cut short: nothing was read on node0"), (replace(log, telemetry=()), "is missing")):
-        assert not any("recorder" in issue for issue in make_run(job, left).summary.issues)
+    for left, code in ((early, Issue.TELEMETRY_CUT_SHORT), (replace(log, telemetry=()), Issue.TELEMETRY_MISSING)):
+        assert make_run(job, left).summary.findings == ()
         lost = replace(left, journal=left.journal.noting(lost_recorders=(0,)))
-        (issue,) = [issue for issue in make_run(job, lost).summary.issues if "recorder" in issue]
-        assert said in issue
+        (found,) = make_run(job, lost).summary.findings
+        assert (found.code, found.numbers["host"]) == (code, "node0")

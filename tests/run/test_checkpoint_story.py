@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,21 +16,23 @@ from datagen.errors import SpaceError, UserError
 from dlemu.checkpoints.io_rows import READ, WHOLE, WRITE
 from dlemu.checkpoints.stored import NOTE
 from dlemu.config import load
-from dlemu.config.schema import Workload
+from dlemu.jobs.checkpoint.folder import read_checkpoint_run
+from dlemu.jobs.checkpoint.page import left_behind
+from dlemu.jobs.checkpoint.prepare import check_checkpoint_host
+from dlemu.jobs.checkpoint.result import CheckpointRun
+from dlemu.jobs.checkpoint.run import CHECKPOINTS
+from dlemu.jobs.checkpoint.summary import CheckpointSummary
+from dlemu.jobs.training.folder import holds_run
 from dlemu.mlperf.audit.audited_run import audit_trees
-from dlemu.report.checkpoint_report import left_behind
 from dlemu.report.units import size
-from dlemu.results.checkpoint_folder import read_checkpoint_run, write_checkpoint_run, write_checkpoint_summary
-from dlemu.results.checkpoint_run import CheckpointRun
-from dlemu.results.checkpoint_summary import CheckpointSummary
-from dlemu.results.folder import holds_run
+from dlemu.results.file_names import KILLED
 from dlemu.results.live import going_on
-from dlemu.results.live_place import KILLED
+from dlemu.results.measured import write_measured, write_summary
 from dlemu.results.sent_files import decode_sent
-from dlemu.run.checkpoint_story import checkpoint
-from dlemu.run.events import CheckpointProgress, Event
-from dlemu.run.prepare_checkpoints import check_checkpoint_host, prepare_checkpoints
-from dlemu.run.ranks import RunFailedError
+from dlemu.runner.events import CheckpointProgress, Event, JobBegan, Saved
+from dlemu.runner.job import JobRequest, run_alone
+from dlemu.runner.job import prepare as prepare_job
+from dlemu.runner.ranks import RunFailedError
 from tests.checkpoints.models import SMALL_WORDS
 
 SMALL = {
@@ -46,35 +48,25 @@ SMALL = {
 }
 
 
-class Frontend:
-    """Takes notice of everything and shows nothing."""
-
-    overrides: Sequence[str] = ()
+class Asked:
+    """What is asked for, and all events of it."""
 
     def __init__(self, folder: Path, result: str, **settings: str) -> None:
         named = {key.replace("__", "."): value for key, value in settings.items()}
         named = {f"checkpoint.{key}" if "." not in key and key != "ranks" else key: text for key, text in named.items()}
         words = SMALL | {"checkpoint.checkpoint_folder": str(folder / "saved"), "output.folder": str(folder / result)}
         self.workload = load([f"{key}={value}" for key, value in (words | named).items()])
+        self.request = JobRequest(load=lambda: self.workload, wants_verdict=False)
         self.events: list[Event] = []
-        self.written: list[CheckpointRun] = []
-
-    def load(self) -> Workload:
-        return self.workload
-
-    def begin(self, workload: Workload, ranks: int) -> None: ...
-
-    def tell(self, event: Event) -> None:
-        self.events.append(event)
-
-    def write_checkpoints(self, run: CheckpointRun) -> None:
-        self.written.append(run)
 
 
 def run(folder: Path, result: str = "result", **settings: str) -> CheckpointRun:
-    path = checkpoint(Frontend(folder, result, **settings))
-    assert path is not None
-    return read_checkpoint_run(path)
+    asked = Asked(folder, result, **settings)
+    done = run_alone(asked.request, asked.events.append, CHECKPOINTS)
+    assert done is not None
+    read = read_checkpoint_run(done.folder)
+    assert done.summary == read.summary
+    return read
 
 
 def files_of(folder: Path, number: int) -> list[Path]:
@@ -116,6 +108,13 @@ def test_the_last_few_are_kept_and_an_earlier_run_of_the_same_kind_makes_room(tm
         run(tmp_path, "third", keep_last="1", num_checkpoints_read="2")
     with pytest.raises(UserError, match=r"holds the checkpoint of another run: small by 2 ranks, format torch; wanted"):
         run(tmp_path, "other", **{"model.num_layers": "3", "checkpoint.num_checkpoints_write": "3"})
+
+
+def test_one_part_of_a_job_does_not_make_room_for_another(tmp_path: Path) -> None:
+    some = {"job_ranks": "4", "num_checkpoints_write": "1", "num_checkpoints_read": "0"}
+    run(tmp_path, "first", **some)
+    with pytest.raises(UserError, match="holds the checkpoint of another run"):
+        run(tmp_path, "other", first_rank="2", **some)
 
 
 def test_what_was_written_is_read_by_other_ranks_in_byte_ranges(tmp_path: Path) -> None:
@@ -210,9 +209,9 @@ def test_a_full_disk_leaves_what_is_complete_and_removes_the_rest(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fail_in(monkeypatch, "pwrite", "step2/.zero_pp_rank_1_mp_rank_0_optim", no_space)
-    frontend = Frontend(tmp_path, "result")
+    asked = Asked(tmp_path, "result")
     with pytest.raises(RunFailedError, match=r"the disk is full: checkpoint .*step2/zero_pp_rank_1") as failed:
-        checkpoint(frontend)
+        run_alone(asked.request, asked.events.append, CHECKPOINTS)
     assert failed.value.exit_status == 2
     assert "checkpoint 1 is complete and stays in" in str(failed.value)
     assert os.listdir(tmp_path / "saved") == ["global_epoch1_step1"]
@@ -222,7 +221,7 @@ def test_a_full_disk_leaves_what_is_complete_and_removes_the_rest(
     assert summary.partial is not None
     assert (summary.partial.phase, summary.partial.checkpoint) == ("write", 2)
     assert 1 <= summary.partial.files < summary.partial.of_files, "rank 1 had written its first file"
-    assert not [event for event in frontend.events if not isinstance(event, CheckpointProgress)]
+    assert not [event for event in asked.events if not isinstance(event, CheckpointProgress | JobBegan | Saved)]
 
 
 @pytest.mark.parametrize(
@@ -240,7 +239,7 @@ def test_a_rank_that_is_killed_ends_all_and_leaves_what_is_complete(
 
 def killed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> CheckpointRun:
     """Leave the folder `result` as a run leaves it that was killed while it saved; return what it had measured."""
-    monkeypatch.setattr("dlemu.run.checkpoint_story.drop_live", lambda folder: None)
+    monkeypatch.setattr("dlemu.runner.job.drop_live", lambda folder: None)
     done = run(folder)
     for name in ("facts.json", "summary.json"):  # facts.json comes last of what was measured
         (folder / "result" / name).unlink()
@@ -269,8 +268,8 @@ def test_what_the_ranks_of_a_killed_run_had_measured_is_a_result(
 @pytest.mark.parametrize(
     "damage",
     [
-        lambda live: (live / "checkpoint_journal.json").write_text("hello"),
-        lambda live: (live / "checkpoint_facts.json").write_text("null"),
+        lambda live: (live / "journal.json").write_text("hello"),
+        lambda live: (live / "facts.json").write_text("null"),
         lambda live: (live / "checkpoint_00001.rows").write_bytes(b"\x01" * 8 * 1000),
         lambda live: [path.unlink() for path in live.glob("*.rows")],
     ],
@@ -296,10 +295,10 @@ def test_an_audit_computes_the_figures_of_checkpoints_again(tmp_path: Path) -> N
 
 
 def test_there_must_be_room_and_a_folder_that_all_hosts_see(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    workload = Frontend(tmp_path, "result").workload
-    job = prepare_checkpoints(workload, 2).job
+    workload = Asked(tmp_path, "result").workload
+    job = prepare_job(CHECKPOINTS, workload, 2)[0]
     check_checkpoint_host(job, 2)
-    monkeypatch.setattr("dlemu.run.prepare_checkpoints._SEEN_SECONDS", 0.0)
+    monkeypatch.setattr("dlemu.jobs.checkpoint.prepare._SEEN_SECONDS", 0.0)
     with pytest.raises(UserError, match="which this host does not share with rank 0's"):
         check_checkpoint_host(replace(job, token="another"), 1)
     monkeypatch.setattr("datagen.storage.posix.Storage.free_bytes", lambda *_: 2 * job.checkpoint_bytes)
@@ -312,8 +311,8 @@ def test_there_must_be_room_and_a_folder_that_all_hosts_see(tmp_path: Path, monk
 def test_a_result_is_written_again_as_it_was_read(tmp_path: Path) -> None:
     done = run(tmp_path, num_checkpoints_write="1", num_checkpoints_read="1")
     copy = replace(done, folder=str(tmp_path / "copy"))
-    write_checkpoint_run(copy)
-    write_checkpoint_summary(copy)
+    write_measured(copy)
+    write_summary(copy)
     assert read_checkpoint_run(str(tmp_path / "copy")).summary == done.summary
 
 

@@ -9,8 +9,8 @@ import pytest
 from datagen.errors import DatasetError
 from dlemu.comm.local import LocalComm
 from dlemu.config import load
-from dlemu.run.datasets import make_dataset, verify_dataset
-from dlemu.run.events import DatasetMade, DatasetProgress, DatasetVerified, Event
+from dlemu.runner.datasets import make_dataset, verify_dataset
+from dlemu.runner.events import DatasetMade, DatasetProgress, DatasetVerified, Event
 
 
 def test_made_kept_and_verified(tmp_path: Path) -> None:

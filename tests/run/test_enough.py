@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import pickle
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +14,14 @@ from hypothesis import strategies as st
 from datagen.errors import DatasetError, UserError
 from datagen.generate import prepare as prepare_dataset
 from dlemu.config import load
-from dlemu.config.schema import Metric, Workload
-from dlemu.results.run import make_run
-from dlemu.run.datasets import make
-from dlemu.run.enough import can_be_judged, enough, refuse_unjudged, steps_of, to_make
-from dlemu.run.events import Event, Warned
-from dlemu.run.prepare import check_before_making, prepare
+from dlemu.config.schema import Metric
+from dlemu.jobs.training.enough import can_be_judged, enough, refuse_unjudged, steps_of, to_make
+from dlemu.jobs.training.prepare import check_before_making
+from dlemu.jobs.training.result import make_run
+from dlemu.jobs.training.run import TRAINING
+from dlemu.runner.datasets import make
+from dlemu.runner.events import Event, Warned
+from dlemu.runner.job import JobRequest, NoVerdictError, prepare
 from tests.runs import make_job, make_log, with_blocks
 
 NOTHING = "nothing computed"
@@ -62,9 +65,9 @@ def test_what_unet3d_needs_on_h100s(words: list[str], ranks: int, files: int, gi
 def test_the_literal_first_command_is_refused_and_words_that_mean_it_are_not() -> None:
     def run(ranks: int, *words: str) -> None:
         workload = load(["workload=unet3d", *words])
-        refuse_unjudged(workload, ranks, workload.dataset.num_files_train, lambda: "So do.")
+        refuse_unjudged(workload, ranks, workload.dataset.num_files_train, files_there=0)
 
-    with pytest.raises(DatasetError, match=r"1 step an epoch.*So do\.\n.*train\.total_training_steps=5"):
+    with pytest.raises(DatasetError, match=r"1 step an epoch.*\n.*train\.total_training_steps=5"):
         run(18)
     with pytest.raises(DatasetError, match="do not fill one step of 36 ranks"):
         run(36)
@@ -78,43 +81,27 @@ def small(folder: Path, *words: str) -> list[str]:
     return ["workload=default", f"dataset.data_folder={folder}", "dataset.num_files_train=8", *shape, *words]
 
 
-def test_a_missing_dataset_and_one_too_small_are_told_with_the_advice(tmp_path: Path) -> None:
-    there: list[int] = []
-
-    def advice(files: int) -> str:
-        there.append(files)
-        return "So do."
-
+def test_a_missing_dataset_and_one_too_small_are_refused_and_take_advice(tmp_path: Path) -> None:
     workload = load(small(tmp_path / "data"))
-    with pytest.raises(DatasetError, match=r"there is no dataset.*So do\."):
-        prepare(workload, 2, advice)
-    with pytest.raises(DatasetError, match=r"1 step an epoch.*So do\."):
-        check_before_making(workload, 2, advice)
-    make(Told(workload, []))
-    with pytest.raises(DatasetError, match=r"1 step an epoch.*So do\."):
-        prepare(workload, 2, advice)
-    assert there == [0, 0, 8]
-
-
-class Told:
-    """A frontend that keeps what it is told."""
-
-    overrides: Sequence[str] = ()
-
-    def __init__(self, workload: Workload, events: list[Event]) -> None:
-        self._workload, self._events = workload, events
-
-    def load(self) -> Workload:
-        return self._workload
-
-    def tell(self, event: Event) -> None:
-        self._events.append(event)
+    refused = []
+    for problem, look in (
+        ("there is no dataset", partial(prepare, TRAINING)),
+        ("1 step an epoch", check_before_making),
+        ("1 step an epoch", partial(prepare, TRAINING)),
+    ):
+        with pytest.raises(NoVerdictError, match=problem) as caught:
+            look(workload, 2, wants_verdict=True)
+        refused.append(pickle.loads(pickle.dumps(caught.value)))
+        make(JobRequest(load=lambda: workload), lambda event: None)
+    assert [(error.ranks, error.files_there) for error in refused] == [(2, 0), (2, 0), (2, 8)]
+    assert refused[0].advised("So do.").endswith("is no folder. So do.")
+    assert "none to count. So do.\nTo run it all the same" in refused[1].advised("So do.")
 
 
 @pytest.mark.parametrize(("ranks", "warned"), [(1, False), (2, True)])
 def test_datagen_says_what_is_too_small_for_the_ranks_at_hand(ranks: int, warned: bool, tmp_path: Path) -> None:
     events: list[Event] = []
-    make(Told(load(small(tmp_path, f"ranks={ranks}")), events))
+    make(JobRequest(load=lambda: load(small(tmp_path, f"ranks={ranks}"))), events.append)
     messages = [event.message for event in events if isinstance(event, Warned)]
     assert len(messages) == warned
     assert all("dataset.num_files_train=160" in message for message in messages)

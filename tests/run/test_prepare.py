@@ -12,8 +12,11 @@ from datagen.errors import SpaceError, UserError
 from datagen.generate import finish, generate
 from datagen.generate import prepare as prepare_dataset
 from dlemu.config import load
-from dlemu.run.prepare import check, check_before_making, only_makes_data, prepare
-from dlemu.run.run_folder import make_folder, new_folder
+from dlemu.jobs.training.prepare import check_before_making, only_makes_data
+from dlemu.jobs.training.run import TRAINING
+from dlemu.runner.job import checked as check
+from dlemu.runner.job import prepare
+from dlemu.runner.run_folder import make_folder, new_folder
 
 DATA_ALONE = ("workflow.train=false", "workflow.generate_data=true")
 
@@ -82,12 +85,12 @@ def test_a_configuration_is_composed_once(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(dlemu.config.loading, "composed", None)
     check(workload)
     check_before_making(workload, 1)
-    assert prepare(workload, 1).job.folder == workload.output.folder
+    assert prepare(TRAINING, workload, 1)[0].folder == workload.output.folder
 
 
 def test_a_dataset_that_is_not_there_is_told_with_the_command_that_makes_it(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=rf"dlemu datagen workload=default dataset.data_folder={tmp_path / 'data'}"):
-        prepare(load(settings(tmp_path)), 1)
+        prepare(TRAINING, load(settings(tmp_path)), 1)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -10,10 +10,10 @@ import pytest
 from datagen.errors import UserError
 from dlemu.comm import Interrupted, PeerLostError
 from dlemu.comm.failure import Failure, describe, killed
-from dlemu.run import launched
-from dlemu.run.launched import start_seconds
-from dlemu.run.ranks import ForkedRanks, RunFailedError, RunUserError, cause, leave_word
-from dlemu.run.save_run import Kept
+from dlemu.runner import launched
+from dlemu.runner.launched import start_seconds
+from dlemu.runner.ranks import ForkedRanks, RunFailedError, RunUserError, cause, leave_word
+from dlemu.runner.run_folder import Kept
 from tests.runs import make_job
 
 

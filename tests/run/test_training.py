@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dlemu.emulator import job as jobs
-from dlemu.emulator.loop import StepRange
-from dlemu.emulator.steplog import TRAINING, StepLog, StepRecord
+from dlemu.jobs.training import plan as jobs
+from dlemu.jobs.training import progress
+from dlemu.jobs.training.loop import StepRange
+from dlemu.jobs.training.progress import progress_of
+from dlemu.jobs.training.steplog import TRAINING, StepLog, StepRecord
 from dlemu.loaders.loader_base import BatchTrace
 from dlemu.metrics.au import au_percent, kept_rows
-from dlemu.run import training
-from dlemu.run.events import Event, TrainingBegan, TrainingStep
-from dlemu.run.training import progress_of
+from dlemu.runner.events import Event, TrainingBegan, TrainingStep
 from tests.runs import make_job, make_log, with_blocks
 
 
@@ -36,7 +36,7 @@ def test_progress_is_told_once_in_a_while_and_of_the_last_step(monkeypatch: pyte
 def test_the_au_so_far_is_that_of_the_epochs_kept_steps_whenever_one_looks(
     monkeypatch: pytest.MonkeyPatch, looks: int
 ) -> None:
-    monkeypatch.setattr(training, "PROGRESS_SECONDS", -1)
+    monkeypatch.setattr(progress, "PROGRESS_SECONDS", -1)
     job = make_job(ranks=1, epochs=2, steps=20, **with_blocks(7))
     rows, events = make_log(job).rows, list[Event]()
     look, log = progress_of(job, events.append), StepLog(40)

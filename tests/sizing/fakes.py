@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 
 from datagen.errors import UserError
+from dlemu.metrics.findings import Finding
 from dlemu.metrics.t_interval import estimate
-from dlemu.sizing.answers import Question, Trial
-from dlemu.sizing.size_verdict import Known
+from dlemu.studies.answers import Question, Trial
+from dlemu.studies.size.size_verdict import Known, Seen
 
 DEMAND = 100.0
 """MB/s of one accelerator."""
@@ -50,7 +51,7 @@ class FakeRunner:
         self._random = np.random.default_rng(7)
         self.tried: list[int] = []
 
-    def run(self, accelerators: int, number: int) -> Trial:
+    def run(self, accelerators: int, number: int, folder: str) -> Trial:
         self.tried.append(accelerators)
         if accelerators > self._holds:
             raise UserError(f"{accelerators} ranks want more memory")
@@ -81,7 +82,7 @@ def known(**changes: Any) -> Known:
         "probe_mb_per_second": 1000.0,
         "mb_per_accelerator": DEMAND,
         "most": 4096,
-        "most_why": "--most 4096",
+        "most_why": Finding(Seen.MOST_ASKED, numbers={"most": 4096}),
         "naive_seconds_per_trial": 800.0,
     }
     return Known(**(settings | changes))

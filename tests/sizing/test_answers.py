@@ -10,7 +10,7 @@ import pytest
 
 from datagen.errors import UserError
 from dlemu.results.answer_files import read_answer, save_answer
-from dlemu.sizing.answers import SIZE, SWEEP, SizeAnswer, SweepAnswer
+from dlemu.studies.answers import SIZE, SWEEP, SizeAnswer, SweepAnswer
 
 COUNT = {"accelerators": 2, "au_percent": 95, "half_width_percent": 1.5, "settled": True, "passed": True, "trials": 2}
 SIZED: dict[str, Any] = {

@@ -11,22 +11,25 @@ from typing import Any
 import pytest
 
 from datagen.errors import UserError
-from dlemu.metrics.limit import Limit
-from dlemu.results.summary import Mean
-from dlemu.sizing.answers import ComparedCount, RunFigures, RunPair
-from dlemu.sizing.compare_sides import Extras, compare, compare_runs, economy
-from dlemu.sizing.sides import Settings, Side, read_side, read_sides, side_of_runs
+from dlemu.jobs.training.figures_of import training_metrics
+from dlemu.jobs.training.metrics import CATALOGUE
+from dlemu.jobs.training.summary import Mean
+from dlemu.results.figures import JobFigures
+from dlemu.studies.answers import ComparedRun, RunPair
+from dlemu.studies.compare.compare_sides import Extras, compare, compare_runs, economy
+from dlemu.studies.compare.sides import Settings, Side, read_side, read_sides, side_of_runs
 from tests.report.folders import write_run
 
 SEEDS = Path(__file__).parents[3] / "shared" / "seeds"
 
 
-def figures(total_seconds: float | None = 100.0, **changes: Any) -> RunFigures:
-    run = RunFigures(workload="unet3d", ranks=18, epochs=5, passed=True, total_seconds=total_seconds)
-    return replace(run, **changes)
+def figures(total_seconds: float | None = 100.0, **changes: Any) -> JobFigures:
+    metrics = {name: changes.pop(name) for name in [one.name for one in CATALOGUE] if name in changes}
+    run = JobFigures(kind="training", workload="unet3d", ranks=18, epochs=5, passed=True)
+    return replace(run, metrics=training_metrics({"total_seconds": total_seconds} | metrics), **changes)
 
 
-def with_ranks(*numbers: int, seconds: float = 1.0) -> dict[Settings, RunFigures]:
+def with_ranks(*numbers: int, seconds: float = 1.0) -> dict[Settings, JobFigures]:
     return {(("ranks", str(number)),): figures(100.0 * seconds) for number in numbers}
 
 
@@ -81,7 +84,7 @@ def test_a_run_that_did_not_complete_plans_nothing() -> None:
 
 def test_money_and_power() -> None:
     sides = Side(name="a", accelerators=16, gb_per_second=44.0), Side(name="b", accelerators=8, gb_per_second=30.0)
-    a, b = compare(*sides, (Extras(price=800, watts=22), Extras())).economy
+    a, b = (economy(side, extras) for side, extras in zip(sides, (Extras(price=800, watts=22), Extras()), strict=True))
     assert (a.cost_per_accelerator, a.gb_per_second_per_watt) == (50, 2)
     assert (b.cost_per_accelerator, b.gb_per_second_per_watt) == (None, None)
     assert (a.watts_per_accelerator, a.years, a.cost_over_years_per_accelerator) == (22 / 16, None, None)
@@ -90,7 +93,7 @@ def test_money_and_power() -> None:
 def test_energy_over_years() -> None:
     sides = Side(name="a", accelerators=16, gb_per_second=44.0), Side(name="b")
     given = Extras(price=800, watts=32, years=5, energy_price=0.25)
-    a, b = compare(*sides, (given, given)).economy
+    a, b = (economy(side, given) for side in sides)
     assert a.energy_kwh_per_accelerator == pytest.approx(2 * 8.760 * 5)
     assert a.cost_over_years_per_accelerator == pytest.approx(50 + 87.6 * 0.25)
     assert (b.energy_kwh_per_accelerator, b.cost_over_years_per_accelerator) == (None, None)  # it feeds none
@@ -98,13 +101,13 @@ def test_energy_over_years() -> None:
 
 def test_what_a_storage_feeds_is_what_its_largest_passing_run_had() -> None:
     rates = {4: 40.0, 8: 80.0, 16: 90.0}
-    runs: dict[Settings, RunFigures] = {
+    runs: dict[Settings, JobFigures] = {
         (("ranks", str(ranks)),): figures(ranks=ranks, passed=ranks < 16, app_mb_per_second=Mean(mean=rate))
         for ranks, rate in rates.items()
     }
     side = side_of_runs("drive", runs)
     assert (side.accelerators, side.gb_per_second, side.workload) == (8, 0.08, "unet3d")
-    assert [count.mean("app_mb_per_second") for count in side.counts] == [40.0, 80.0, 90.0]
+    assert [tried.figures.mean("app_mb_per_second") for tried in side.counts] == [40.0, 80.0, 90.0]
 
 
 def test_runs_of_equal_settings_are_paired() -> None:
@@ -145,12 +148,12 @@ def test_the_verdict_is_a_sentence() -> None:
 
 
 def test_a_comparison_has_both_sides_whole() -> None:
-    limit = Limit(what="storage", confidence="high", evidence=())
-    good, bad = figures(200.0, ranks=4, epochs=2, limited_by=limit), figures(300.0, ranks=4, epochs=3, passed=False)
-    settings: Settings = (("ranks", "4"), ("reader.read_threads", "2"))
-    count = ComparedCount(
-        accelerators=4, passed=True, limited_by=None, threshold_percent=90.0, ceiling_au_percent=None, metrics={}
+    good, bad = (
+        figures(200.0, ranks=4, epochs=2, limited_by={"run": "storage"}),
+        figures(300.0, ranks=4, epochs=3, passed=False),
     )
+    settings: Settings = (("ranks", "4"), ("reader.read_threads", "2"))
+    count = ComparedRun(figures=figures(ranks=4))
     known = {"accelerators": 4, "gb_per_second": 2.5, "counts": (count,), "warnings": ("w",)}
     a = Side(name="fast", workload="unet3d", runs={settings: good}, **known)  # type: ignore[arg-type]  # by name
     b = Side(name="slow", workload="bert", runs={settings: bad, (("ranks", "9"),): bad})
@@ -158,7 +161,7 @@ def test_a_comparison_has_both_sides_whole() -> None:
     assert (comparison.a, comparison.b) == ("fast", "slow")
     (pair,) = comparison.runs
     assert pair.settings == {"ranks": "4", "reader.read_threads": "2"}
-    assert (pair.ranks, pair.passed, pair.limited_by) == ((4, 4), (True, False), ("storage", None))
+    assert (pair.ranks, pair.passed, pair.limited_by) == ((4, 4), (True, False), {"run": ("storage", None)})
     time = pair.metrics["total_seconds"]
     assert (time.a, time.b) == (200.0, 300.0)
     assert time.difference_percent == pytest.approx(-100 / 3)
@@ -171,9 +174,9 @@ def test_a_comparison_has_both_sides_whole() -> None:
     assert plan.days_saved_per_year == pytest.approx(0)
     assert [side.name for side in comparison.sides] == ["fast", "slow"]
     assert [side.workload for side in comparison.sides] == ["unet3d", "bert"]
-    assert [side.counts for side in comparison.sides] == [(count,), ()]
+    assert [side.runs for side in comparison.sides] == [(count,), ()]
     assert comparison.issues == ("A ran unet3d and B bert: the difference is not the storage's alone", "A: w")
-    assert [each.gb_per_second for each in comparison.economy] == [2.5, None]
+    assert [each.gb_per_second for each in comparison.economy or ()] == [2.5, None]
     assert comparison.verdict == (
         "A ran 2 epochs and B 3: by the epoch, with 4 accelerators, reader.read_threads=2 A takes 0.0 % more "
         "time than B (too few epochs: no interval); "
@@ -230,15 +233,14 @@ def pair_of(a: Mean | None, b: Mean | None) -> RunPair:
 def test_runs_of_more_and_fewer_epochs_are_compared_by_the_epoch() -> None:
     steady = Mean(mean=9.0, per_epoch=(8.9, 9.0, 9.1))
     a, b = figures(200.0, epochs=5, samples_per_second=steady), figures(80.0, epochs=2, samples_per_second=steady)
-    total, time = compare_runs(a, b).total_seconds, compare_runs(a, b).time
-    assert total is not None
+    total, time = compare_runs(a, b).metrics["total_seconds"], compare_runs(a, b).time("total_seconds")
     assert time is not None
     assert (total.difference_percent, total.distinct) == (150.0, True)
     assert (time.a, time.b, time.distinct) == (40.0, 40.0, False)
     assert time.difference_percent == pytest.approx(0)
     assert total.half_width_percent is not None
     assert time.half_width_percent == pytest.approx(total.half_width_percent * 2 / 5)
-    assert compare_runs(a, a).time == compare_runs(a, a).total_seconds
+    assert compare_runs(a, a).time("total_seconds") == compare_runs(a, a).metrics["total_seconds"]
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from dlemu.results.answer_files import read_answer, save_answer
-from dlemu.sizing.answers import SIZE, SizeAnswer
-from dlemu.sizing.predictor import Predictor
+from dlemu.studies.answers import SIZE, SizeAnswer
+from dlemu.studies.size.predictor import Predictor
 from tests.prediction.test_calibration import workload
 from tests.sizing.fakes import FakeRunner, known
 from tests.sizing.test_search import find

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from datagen.errors import UserError
-from dlemu.probing.cold import treatment
-from dlemu.sizing.prerequisites import check_launcher, measure_capacity, take_word
+from dlemu.config.overrides import take_word
+from dlemu.runner.cold import treatment
+from dlemu.studies.prerequisites import check_launcher, measure_capacity
 
 PLACE: dict[str, Any] = {
     "direct": False,
@@ -42,7 +43,7 @@ def test_a_dataset_is_enough_for_so_many() -> None:
     dataset = {"samples": 5200, "samples_per_file": 1, "batch_size": 4, "ahead": 3, "window_steps": 10}
     capacity = measure_capacity(epochs=1, **dataset)
     assert (capacity.most, capacity.steps) == (15, 85)
-    assert "dataset.num_files_train=5440" in capacity.why
+    assert capacity.files_for_one_more == 5440
     assert (
         measure_capacity(samples=5200, samples_per_file=1, batch_size=4, epochs=8, ahead=3, window_steps=10).most == 86
     )

@@ -15,17 +15,29 @@ from hypothesis import strategies as st
 from datagen.errors import UserError
 from dlemu.config import load
 from dlemu.metrics.limit import Limit
-from dlemu.results.answer_files import save_answer, to_json
-from dlemu.sizing.answers import SIZE, HostOnly, SizeAnswer, SizeLimit, Trial
-from dlemu.sizing.find_size import as_file, saved_trials, search
-from dlemu.sizing.search import REPEATS, Count, Limits, next_count, pool
-from dlemu.sizing.size_verdict import build_answer
-from dlemu.sizing.sizing_events import TrialBegan, TrialEnded
+from dlemu.results.answer_files import to_json
+from dlemu.runner.run_list import Planned
+from dlemu.studies.answers import SIZE, HostOnly, SizeAnswer, SizeLimit, Trial
+from dlemu.studies.size.find_size import Search, as_file
+from dlemu.studies.size.search import REPEATS, Count, Limits, next_count, pool
+from dlemu.studies.size.size_verdict import build_answer
 from tests.sizing.fakes import DEMAND, FakeRunner, known, make_trial, question
 
 
+class Unsaved(Search):
+    """A search that leaves nothing behind."""
+
+    def make_folder(self, planned: Planned[int]) -> str:
+        return ""
+
+    def save(self, *, complete: bool) -> SizeAnswer:
+        return self.answer(complete=complete)
+
+
 def find(runner: FakeRunner, *, first: int = 8, most: int = 4096, trials: Sequence[Trial] = ()) -> SizeAnswer:
-    return search(question(), known(most=most), Limits(first=first, most=most), runner, trials)
+    runs = Unsaved("", question(), (), lambda event: None)
+    runs.runs = list(trials)
+    return runs.search(known(most=most), Limits(first=first, most=most), runner)
 
 
 @given(feeds=st.integers(0, 400), part=st.floats(0.02, 0.98), first=st.integers(1, 600))
@@ -107,10 +119,10 @@ def test_the_range_ends_where_the_host_holds_no_more() -> None:
 class Fickle(FakeRunner):
     """Runs each count once, then not again."""
 
-    def run(self, accelerators: int, number: int) -> Trial:
+    def run(self, accelerators: int, number: int, folder: str) -> Trial:
         if accelerators in self.tried:
             raise UserError("no memory left")
-        return super().run(accelerators, number)
+        return super().run(accelerators, number, folder)
 
 
 def test_a_count_that_ran_and_can_not_be_repeated_ends_the_search_with_its_reason() -> None:
@@ -173,21 +185,9 @@ def test_the_limit_is_the_one_that_the_failing_trials_name() -> None:
     assert more.most_delivered_mb_per_second == pytest.approx(400)
 
 
-def test_finished_trials_are_taken_up_again(tmp_path: Path) -> None:
-    events: list[TrialBegan | TrialEnded] = []
-    runner = FakeRunner(8.5 * 0.9 * DEMAND)
-    whole = search(question(), known(), Limits(first=8, most=99), runner, on_event=events.append)
-    ended = [event for event in events if isinstance(event, TrialEnded)]
-    save_answer(str(tmp_path), SIZE, ended[1].answer)
-    finished = saved_trials(str(tmp_path), question())
-    assert finished == whole.trials[:2]
-    assert find(FakeRunner(8.5 * 0.9 * DEMAND), trials=finished).max_accelerators == whole.max_accelerators
-
-
 @pytest.mark.parametrize(
     ("saved", "reason"),
     [
-        ({"complete": True}, "holds a finished search"),
         ({"question": asdict(question(cached=True))}, "cached was True, is False"),
         ({"schema_version": None}, "no schema_version"),
     ],
@@ -196,7 +196,7 @@ def test_a_folder_of_something_else_is_refused(tmp_path: Path, saved: Any, reaso
     answer = build_answer(question(), known(), [])
     (tmp_path / SIZE).write_text(json.dumps(json.loads(to_json(answer)) | saved))
     with pytest.raises(UserError, match=reason):
-        saved_trials(str(tmp_path), question())
+        Search(str(tmp_path), question(), (), lambda event: None).resume()
 
 
 def test_a_workload_is_kept_for_its_trials(tmp_path: Path) -> None:
@@ -204,6 +204,7 @@ def test_a_workload_is_kept_for_its_trials(tmp_path: Path) -> None:
     word = as_file(workload, str(tmp_path))
     assert load([word]) == workload
     assert as_file(workload, str(tmp_path)) == word
+    Search(str(tmp_path), question(), (), lambda event: None).resume()
     with pytest.raises(UserError, match="another workload"):
         as_file(load(["workload=bert"]), str(tmp_path))
 
@@ -211,4 +212,4 @@ def test_a_workload_is_kept_for_its_trials(tmp_path: Path) -> None:
 def test_a_folder_of_a_run_is_refused(tmp_path: Path) -> None:
     (tmp_path / "summary.json").write_text("{}")
     with pytest.raises(UserError, match="results of a run"):
-        saved_trials(str(tmp_path), question())
+        Search(str(tmp_path), question(), (), lambda event: None).resume()

@@ -7,9 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from dlemu.results.run import Run, make_run
-from dlemu.results.summary import Mean, PageCache
-from dlemu.sizing.sides import run_figures, side_of_runs
+from dlemu.jobs.training.figures_of import conditions, figures
+from dlemu.jobs.training.result import Run, make_run
+from dlemu.jobs.training.summary import Mean, PageCache
+from dlemu.studies.compare.sides import side_of_runs
 from dlemu.telemetry import DeviceFacts, HostTelemetry, Series
 from tests.runs import make_job, make_log
 
@@ -60,28 +61,28 @@ def watched(*counted: str) -> Run:
 
 def test_device_figures_are_those_of_counted_devices() -> None:
     """What lies below a counted device serves the same bytes; an interval without reads has no latency."""
-    figures = run_figures(watched("md0", "md1"))
-    assert figures.max_device_mb_per_second == 90  # of both together, in second 2
-    assert figures.mean_device_read_latency_ms == pytest.approx(3)
-    assert run_figures(watched("md0")).max_device_mb_per_second == 80
+    found = figures(watched("md0", "md1"))
+    assert found.mean("max_device_mb_per_second") == 90  # of both together, in second 2
+    assert found.mean("mean_device_read_latency_ms") == pytest.approx(3)
+    assert figures(watched("md0")).mean("max_device_mb_per_second") == 80
 
 
 def test_where_no_device_is_known_its_figures_are_not_either() -> None:
-    figures = run_figures(watched())
-    assert (figures.max_device_mb_per_second, figures.mean_device_read_latency_ms) == (None, None)
+    found = figures(watched())
+    assert not {"max_device_mb_per_second", "mean_device_read_latency_ms"} & found.metrics.keys()
     job = make_job()
-    assert run_figures(make_run(job, make_log(job))).max_device_mb_per_second is None
+    assert figures(make_run(job, make_log(job))).mean("max_device_mb_per_second") is None
 
 
 def test_figures_are_the_summarys() -> None:
     job = make_job(ranks=3)
     run = make_run(job, make_log(job))
-    figures = run_figures(run)
-    assert (figures.ranks, figures.epochs, figures.passed) == (3, 2, run.summary.passed)
-    assert figures.total_seconds == run.summary.metrics.total_seconds
-    assert figures.au_percent is not None
+    found = figures(run)
+    assert (found.ranks, found.epochs, found.passed) == (3, 2, run.summary.passed)
+    assert found.mean("total_seconds") == run.summary.metrics.total_seconds
     assert run.summary.au is not None
-    assert (figures.au_percent.mean, figures.au_percent.per_epoch) == (run.summary.au.mean, run.summary.au.per_epoch)
+    au = found.metrics["au_percent"]
+    assert (au.mean, au.each) == (run.summary.au.mean, run.summary.au.per_epoch)
 
 
 @pytest.mark.parametrize(("ranks", "accelerators"), [(1, "1 accelerator"), (2, "2 accelerators")])
@@ -90,7 +91,7 @@ def test_what_a_run_warns_of_is_said_once_with_its_count(ranks: int, accelerator
     run = make_run(job, make_log(job))
     cache = PageCache(from_storage_percent=Mean(mean=3.0), warning="the page cache served the reads")
     summary = replace(run.summary, page_cache=cache)
-    side = side_of_runs("drive", {(): run_figures(run)}, [summary, summary])
+    side = side_of_runs("drive", {(): figures(run)}, [conditions(summary), conditions(summary)])
     assert side.warnings == (f"with {accelerators} the page cache served the reads",)
     assert side.about is not None
-    assert side.about.dataset == run.summary.dataset
+    assert side.about.work["num_files_train"] == run.summary.dataset.num_files_train

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from dlemu.metrics.limit import Limit
-from dlemu.sizing.answers import CountResult, HostOnly, OneMore, SizeAnswer, SizeLimit, Trial
-from dlemu.sizing.search import Count, Limits, edge, next_count, pool
-from dlemu.sizing.size_verdict import HOST, build_answer, outcome_of, sentence
+from dlemu.studies.answers import CountResult, HostOnly, OneMore, SizeAnswer, SizeLimit, Trial
+from dlemu.studies.size.search import Count, Limits, edge, next_count, pool
+from dlemu.studies.size.size_verdict import HOST, Seen, build_answer, outcome_of
+from dlemu.studies.size.wording import sentence, with_evidence
 from tests.sizing.fakes import known, make_trial, question
 
 # pooling trials
@@ -176,8 +177,14 @@ CPU = Limit(what="host CPU", confidence="high", evidence=("no core was free",))
 
 
 def answer_of(*trials: Trial, refusal: str = "", **changes: Any) -> SizeAnswer:
-    answer = build_answer(question(), known(**changes), trials, refusal=refusal)
+    answer = with_evidence(build_answer(question(), known(**changes), trials, refusal=refusal))
     return replace(answer, verdict=sentence(answer))
+
+
+def said(answer: SizeAnswer) -> list[tuple[str, str]]:
+    """The evidence, as codes and as sentences."""
+    codes = [finding.code for finding in answer.limited_by.seen]
+    return list(zip(codes, answer.limited_by.evidence, strict=True))
 
 
 def test_a_warning_that_trials_repeat_with_other_numbers_is_one() -> None:
@@ -230,7 +237,7 @@ def test_without_a_trial_nothing_is_shown() -> None:
     answer = answer_of()
     assert (answer.max_accelerators, answer.counts, answer.seconds, answer.naive_seconds) == (0, (), 0, 0)
     assert (answer.edge.passing, answer.edge.failing) == (None, None)
-    assert answer.limited_by == SizeLimit(what="count", evidence=("--most 4096",))
+    assert (answer.limited_by.what, said(answer)) == ("count", [(Seen.MOST_ASKED, "--most 4096")])
     assert answer.for_one_more == OneMore(accelerators=1, wanted_mb_per_second=90.0, most_delivered_mb_per_second=None)
     assert answer.verdict == "not even 1 x h100 passes: no more were tried: --most 4096"
 
@@ -248,7 +255,8 @@ def test_the_limit_is_what_most_of_the_failing_trials_name() -> None:
     assert answer_of(*others, *fails).limited_by.what == "storage"
     assert answer_of(*others, fails[0], fails[0], fails[1]).limited_by.what == "host CPU"
     unknown = answer_of(*others, trial(5, 80))
-    assert unknown.limited_by == SizeLimit(what="not known", evidence=("the trials' summaries do not say",))
+    assert unknown.limited_by.what == "not known"
+    assert said(unknown) == [(Seen.NOT_KNOWN, "the trials' summaries do not say")]
     assert unknown.verdict.endswith(": what limits it is not known; 396.0 MB/s of the 1.00 GB/s that the storage gives")
 
 
@@ -260,7 +268,7 @@ def test_a_host_that_gives_out_first_is_told_with_what_it_reaches() -> None:
     assert limited(5).limited_by.evidence[0].startswith("with 5 accelerators this host reaches an AU of 65.0 %")
     assert limited(1).limited_by.evidence[0].startswith("with 1 accelerator this host")
     refused = answer_of(trial(4, 99), refusal="5 ranks want more memory")
-    assert refused.limited_by == SizeLimit(what="host", evidence=("5 ranks want more memory",))
+    assert (refused.limited_by.what, said(refused)) == ("host", [(Seen.REFUSED, "5 ranks want more memory")])
     assert "this host holds no more: 5 ranks want more memory; by what it was seen" in refused.verdict
 
 
@@ -319,6 +327,7 @@ def test_a_sentence_counts_as_people_do(name: str, accelerators: int, words: str
         ((1000.0,), 10.0, "; 1.00 GB/s of the 1.00 GB/s that the storage gives"),
         ((500.0, 1500.0), 12345.6, "; 1.00 GB/s of the 12.35 GB/s that the storage gives"),
         ((12.34, 12.36), 500.0, "; 12.3 MB/s of the 500.0 MB/s that the storage gives"),
+        ((0.041,), 2.2, "; 0.041 MB/s of the 2.200 MB/s that the storage gives"),
     ],
 )
 def test_rates_are_told_in_the_unit_that_fits(rates: tuple[float, ...], probe: float, said: str) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dlemu.emulator.steplog import STEP_DTYPE, StepRows
-from dlemu.sizing.steady import SteadySeries, steady_series
+from dlemu.jobs.training.steplog import STEP_DTYPE, StepRows
+from dlemu.studies.size.steady import SteadySeries, steady_series
 
 MS = 1_000_000
 COMPUTE = 100 * MS

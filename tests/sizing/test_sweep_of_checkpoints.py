@@ -14,23 +14,17 @@ import dlemu
 from datagen.errors import UserError
 from dlemu.checkpoints.stored import folder_name
 from dlemu.config import load
-from dlemu.report.series import RunSeries, open_result
-from dlemu.report.series_report import print_sweep
-from dlemu.results.checkpoint_folder import read_checkpoint_run
-from dlemu.results.checkpoint_run import CheckpointRun
-from dlemu.run.checkpoint_story import checkpoint
-from dlemu.sizing import run_sweep
-from dlemu.sizing.answers import SweepAnswer
-from dlemu.sizing.compare_checkpoints import checkpoint_figures
-from tests.run.test_checkpoint_story import SMALL, Frontend, run
-
-
-class Asked(Frontend):
-    """Runs what the words ask for."""
-
-    def __init__(self, words: Sequence[str]) -> None:
-        self.workload = load(words)
-        self.events, self.written = [], []
+from dlemu.jobs.checkpoint.figures_of import figures as figures_of
+from dlemu.jobs.checkpoint.folder import read_checkpoint_run
+from dlemu.jobs.checkpoint.result import CheckpointRun
+from dlemu.jobs.checkpoint.run import CHECKPOINTS
+from dlemu.report.series import RunSeries
+from dlemu.runner.job import JobRequest, run_alone
+from dlemu.studies.answers import SweepAnswer
+from dlemu.studies.series.page import print_sweep
+from dlemu.studies.series.series import points_of
+from dlemu.studies.sweep import run as run_sweep
+from tests.run.test_checkpoint_story import SMALL, run
 
 
 @pytest.fixture
@@ -39,11 +33,11 @@ def saved(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     folders: list[str] = []
 
     def run_here(words: Sequence[str], folder: str, look: Callable[[], None], start: object, command: str) -> None:
-        asked = Asked([*words, f"output.folder={folder}"])
-        folders.append(asked.workload.checkpoint.checkpoint_folder)
+        workload = load([*words, f"output.folder={folder}"])
+        folders.append(workload.checkpoint.checkpoint_folder)
         assert command == "checkpoint"
-        checkpoint(asked)
-        if asked.workload.ranks == 3:
+        run_alone(JobRequest(load=lambda: workload, wants_verdict=False), lambda event: None, CHECKPOINTS)
+        if workload.ranks == 3:
             raise UserError("three are too many")
 
     monkeypatch.setattr(run_sweep, "run_train", run_here)
@@ -64,23 +58,23 @@ def test_each_point_writes_into_a_folder_of_its_own_that_goes_again(tmp_path: Pa
     assert swept.exit_status == 2
     for point in swept.points[:4]:
         done = read_checkpoint_run(str(tmp_path / "sweep" / point.folder))
-        assert point.checkpoints == checkpoint_figures(done.summary)
-        assert point.figures is None
-    figures = [point.checkpoints for point in swept.points[:4] if point.checkpoints]
+        assert point.figures == figures_of(done)
+    figures = [point.figures for point in swept.points[:4] if point.figures]
     assert [each.ranks for each in figures] == [1, 1, 2, 2]
     assert all(each.metrics["write_slowest_gib_per_second"].mean > 0 for each in figures)
     assert figures[0].metrics["checkpoint_gib"] == figures[1].metrics["checkpoint_gib"], "whatever the format adds"
     assert dlemu.load_result(tmp_path / "sweep") == swept
-    with pytest.raises(UserError, match=r"is a sweep of checkpoints: wanted two of its points"):
-        dlemu.compare(str(tmp_path / "sweep"), str(tmp_path / "sweep"))
+    compared = dlemu.compare(str(tmp_path / "sweep"), str(tmp_path / "sweep"))
+    assert [pair.settings for pair in compared.runs] == [point.settings for point in swept.points[:4]]
+    assert compared.verdict.startswith("with 2 ranks, checkpoint.format=torch writing: ")
 
 
 def test_table_and_series_have_every_point(tmp_path: Path, saved: list[str]) -> None:
     swept = dlemu.sweep(words(tmp_path, "ranks=1,2", "checkpoint.writers=1,2"))
     assert len(saved) == 4
-    series = open_result(str(tmp_path / "sweep"))
+    series = points_of(str(tmp_path / "sweep"))
     assert isinstance(series, RunSeries)
-    assert (series.axis, series.of_checkpoints) == ("accelerators", True)
+    assert (series.axis, series.catalogue.judged) == ("ranks", "")
     assert {series.line(point) for point in series.points} == {"writers=1", "writers=2"}
     assert isinstance(series.run, CheckpointRun)
     printed = io.StringIO()
@@ -107,8 +101,8 @@ def test_what_no_point_could_do_is_told_before_the_first(
         dlemu.sweep(words(tmp_path, "ranks=2,3", cut))
     with pytest.raises(UserError, match="node_local is true: a sweep removes what each point wrote"):
         dlemu.sweep(words(tmp_path, "checkpoint.writers=1,2", "checkpoint.node_local=true"))
-    monkeypatch.setattr(run_sweep, "inspect", lambda *_, **__: None)
-    with pytest.raises(UserError, match="some points train and some only save checkpoints"):
+    monkeypatch.setattr("dlemu.jobs.training.run.inspect", lambda *_, **__: None)
+    with pytest.raises(UserError, match="some points are a run of checkpoints and some a training run"):
         dlemu.sweep(words(tmp_path, "workflow={train: true},{train: false, checkpoint: true}"))
     assert not saved
 

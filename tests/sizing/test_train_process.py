@@ -14,7 +14,7 @@ import pytest
 
 from datagen.errors import DlemuError, UserError
 from dlemu.comm import Interrupted, interrupt_once
-from dlemu.sizing.train_process import LOG, run_train
+from dlemu.runner.child_run import LOG, run_train
 
 
 def run(folder: Path, script: str) -> None:
@@ -42,8 +42,8 @@ def test_the_cause_is_told_and_not_only_the_last_word(tmp_path: Path) -> None:
     ("script", "ended"),
     [
         ("echo Traceback; exit 1", "ended with status 1; it said:\nTraceback"),
-        ("echo begun; kill -9 $$", "was ended by SIGKILL; it said:\nbegun"),
-        ("kill -9 $$", "was ended by SIGKILL; it had said nothing"),
+        ("echo begun; kill -9 $$", "was killed by SIGKILL; .*; it said:\nbegun"),
+        ("kill -9 $$", "was killed by SIGKILL; .*; it had said nothing"),
     ],
 )
 def test_an_end_without_a_result_is_a_failure(tmp_path: Path, script: str, ended: str) -> None:

@@ -23,8 +23,13 @@ def started(folder: Path, interval_seconds: float = 0.05) -> Recorder:
     return start_recorder(Task(scope=scope, node=3, interval_seconds=interval_seconds), str(folder))
 
 
-def recorders() -> list[psutil.Process]:
-    return [child for child in psutil.Process().children() if child.name() == "dlemu-recorder"]
+def process_of(recorder: Recorder) -> psutil.Process:
+    return psutil.Process(recorder._process)
+
+
+def assert_ended(recorder: Recorder) -> None:
+    """Only this one: other tests of this process may have left recorders of their own."""
+    assert not psutil.pid_exists(recorder._process)
 
 
 def times_read(folder: Path) -> int:
@@ -48,12 +53,12 @@ def test_it_reads_at_its_interval_and_tells_all_at_the_end(tmp_path: Path) -> No
     assert abs(times[-1] - time.monotonic_ns()) < 60e9
     assert 0 < telemetry.cpu_seconds < 5
     assert telemetry.readings("memory", "", "no_such_metric")[0].size == 0
-    assert recorders() == []
+    assert_ended(recorder)
 
 
 def test_one_that_was_killed_is_known_to_be_lost(tmp_path: Path) -> None:
     kept, killed = started(tmp_path), started(tmp_path / "not" / "here")
-    (victim,) = [process for process in recorders() if process.pid == killed._process]
+    victim = process_of(killed)
     victim.kill()
     victim.wait(10)
     for recorder, lost in ((kept, False), (killed, True)):
@@ -71,7 +76,7 @@ def test_where_the_runs_folder_is_not_seen_its_log_lies_in_memory(tmp_path: Path
 def test_a_mark_is_answered_and_the_lost_recorder_stops_nobody(tmp_path: Path) -> None:
     recorder = started(tmp_path, interval_seconds=600)
     recorder.mark(training=True)
-    (process,) = recorders()
+    process = process_of(recorder)
     process.kill()
     process.wait()
     recorder.mark(training=True)
@@ -94,7 +99,7 @@ def test_a_fork_after_the_end_keeps_its_files(tmp_path: Path) -> None:
 def test_a_stopped_recorder_does_not_hold_the_run(tmp_path: Path) -> None:
     recorder = started(tmp_path)
     recorder.mark(training=True)
-    (process,) = recorders()
+    process = process_of(recorder)
     process.suspend()
     recorder._control.settimeout(0.3)
     begun = time.monotonic()
@@ -102,7 +107,7 @@ def test_a_stopped_recorder_does_not_hold_the_run(tmp_path: Path) -> None:
     recorder.mark(training=True)
     recorder.stop()
     assert time.monotonic() - begun < 200, "one wait for an answer, not for ever"
-    assert recorders() == []
+    assert_ended(recorder)
 
 
 def test_it_dies_with_the_rank_and_what_it_read_stays(tmp_path: Path) -> None:
@@ -128,7 +133,7 @@ def test_it_dies_with_the_rank_and_what_it_read_stays(tmp_path: Path) -> None:
 def test_ctrl_c_is_for_the_ranks(tmp_path: Path) -> None:
     recorder = started(tmp_path)
     recorder.mark(training=True)
-    (process,) = recorders()
+    process = process_of(recorder)
     process.send_signal(signal.SIGINT)
     recorder.mark(training=True)
     assert process.is_running()

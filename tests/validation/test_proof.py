@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
+import importlib
+import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,7 @@ from typing import Any
 import pytest
 
 from datagen.errors import UserError
-
-PAGE = "before\n<!-- ratios -->\nstale\n<!-- end of ratios -->\nafter\n"
+from tests.validation.test_sizes import answer as size_answer
 
 
 @pytest.mark.parametrize(
@@ -70,63 +70,47 @@ def test_theory_of_a_case_is_arithmetic(module: Callable[[str], Any]) -> None:
     assert module("bandwidth").Case(ratio=0.5).au_percent == 100
 
 
-def test_a_table_takes_the_place_of_the_last_one(module: Callable[[str], Any], tmp_path: Path) -> None:
-    page = tmp_path / "page.md"
-    page.write_text(PAGE)
-    table, checks = module("table"), module("check").Check
-    table.put(str(page), "ratios", table.markdown([checks(case="c", what="au", theory=1.0, measured=1.0, within=1)]))
-    text = page.read_text()
-    assert "stale" not in text
-    assert "1 of 1 hold" in text
-    assert text.startswith("before\n<!-- ratios -->\n")
-    assert text.endswith("<!-- end of ratios -->\nafter\n")
-    with pytest.raises(UserError, match="has no place for shapes"):
-        table.put(str(page), "shapes", "")
+def test_what_was_measured_is_kept_as_tables(module: Callable[[str], Any], tmp_path: Path) -> None:
+    evidence, checks = importlib.import_module("measuring.evidence"), module("check").Check
+    sizes = module("sizes")
+    line = sizes.Answer(sizes.Case(90), size_answer(10))
+    lines = [line, checks("c", "au", 1.0, 1.0, within=1), checks("c", "limited by", "storage", "loader")]
+    evidence.save(str(tmp_path / "kept"), "ratios", lines, minutes=2)
+    found = json.loads((tmp_path / "kept" / "ratios.json").read_text())
+    assert found["summary"].startswith("2 of 3 hold. 20")
+    assert [len(table["rows"]) for table in found["tables"]] == [1, 2]
+    assert all(len(row) == len(table["columns"]) for table in found["tables"] for row in table["rows"])
+    page = importlib.import_module("documentation.evidence")._section(tmp_path / "kept" / "ratios.json")
+    assert "| c | limited by | storage | loader |  |  | MISSED |" in page
 
 
-@pytest.mark.parametrize(("text", "words"), [(None, "No such file"), ("<!-- ratios -->", "no place for ratios")])
-def test_a_page_without_a_place_is_told_before_anything_is_measured(
-    module: Callable[[str], Any], tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str | None, words: str
-) -> None:
-    page = tmp_path / "page.md"
-    if text:
-        page.write_text(text)
-    with pytest.raises(SystemExit) as ended:
-        module("table").check_argument(argparse.ArgumentParser(), str(page), ["ratios"])
-    assert ended.value.code == 2
-    assert words in capsys.readouterr().err
-    module("table").check_argument(argparse.ArgumentParser(), None, ["ratios"])
-
-
-def test_every_group_has_its_place_on_the_page(module: Callable[[str], Any]) -> None:
-    docs = Path(__file__).parents[2] / "docs"
-    page = "".join((docs / name).read_text() for name in ("validation.md", "prediction.md"))
-    for group in module("__main__").GROUPS:
-        assert f"<!-- {group} -->" in page
-        assert f"<!-- end of {group} -->" in page
+def test_every_group_was_measured(module: Callable[[str], Any]) -> None:
+    kept = Path(__file__).parents[2] / "docs" / "evidence" / "validation"
+    assert [name for name in module("__main__").GROUPS if not (kept / f"{name}.json").exists()] == []
 
 
 def test_a_group_that_fails_does_not_keep_the_others_from_being_measured(
-    module: Callable[[str], Any],
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    tmp_path: Path,
+    module: Callable[[str], Any], capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    main, check = module("__main__"), module("check").Check(case="c", what="au", theory=1.0, measured=1.0, within=1)
+    check = module("check").Check("c", "au", 1.0, 1.0, within=1)
+    main = importlib.import_module("measuring.main")
 
     def fails(bed: object) -> Iterator[Any]:
         yield check
         raise UserError("the drive is full")
 
-    page = tmp_path / "page.md"
-    page.write_text(PAGE)
-    monkeypatch.setattr(main, "make_bed", contextlib.nullcontext)
-    monkeypatch.setattr(main, "GROUPS", {"broken": fails, "ratios": lambda bed: iter([check])})
-    assert main._measure(["broken", "ratios"], str(page)) == 2
+    groups = {
+        "broken": main.Group(fails),
+        "not here": main.Group(lambda bed: iter([check]), lambda: "there is no fio"),
+        "ratios": main.Group(lambda bed: iter([check]), by_name=True),
+    }
+    assert main.measure("validate", list(groups), groups, None, folder=str(tmp_path)) == 2
     said = capsys.readouterr()
     assert "broken: the drive is full" in said.err
-    assert "all that was measured holds" in said.out
-    assert "1 of 1 hold" in page.read_text()
+    assert "not here: skipped: there is no fio" in said.out
+    assert said.out.endswith("nothing missed of what was measured\n")
+    assert [path.name for path in tmp_path.iterdir()] == ["ratios.json"]
+    assert main.wanted_names(argparse.ArgumentParser(), [], groups) == ["broken", "not here"]
 
 
 def test_the_time_in_which_a_drive_is_read_is_seen_from_outside(module: Callable[[str], Any]) -> None:

@@ -6,8 +6,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from tests.prediction.test_from_times import write_dlio_run
 
 DRIVES = """item,kioxia_cm7r,vendor_a,unit,note
@@ -19,12 +17,8 @@ dataset_files,24000,24000,,
 """
 
 
-def test_without_what_was_published_it_says_so(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], module: Callable[[str], Any]
-) -> None:
-    published = module("published")
-    assert published.main(["--folder", str(tmp_path)]) == 0
-    assert "published-runs and seeds/kioxia_cm7.csv are not in" in capsys.readouterr().out
+def test_without_what_was_published_it_says_so(tmp_path: Path, module: Callable[[str], Any]) -> None:
+    assert "published-runs and seeds/kioxia_cm7.csv are not in" in module("published").why_no_published(tmp_path)
 
 
 def test_every_figure_is_predicted_from_another(tmp_path: Path, module: Callable[[str], Any]) -> None:
@@ -32,9 +26,7 @@ def test_every_figure_is_predicted_from_another(tmp_path: Path, module: Callable
     write_dlio_run(tmp_path / published.RUNS / "a-run")
     (tmp_path / "seeds").mkdir()
     (tmp_path / published.DRIVES).write_text(DRIVES)
-    page = tmp_path / "page.md"
-    page.write_text("<!-- published -->\n<!-- end of published -->\n")
-    assert published.main(["--folder", str(tmp_path), "--table", str(page)]) == 0
-    rows = [line for line in page.read_text().splitlines() if line.startswith("| a-run") or "KIOXIA" in line]
-    assert len(rows) == 5
-    assert "MISSED" not in page.read_text()
+    assert published.why_no_published(tmp_path) is None
+    checks = list(published.checks(tmp_path))
+    assert len(checks) == 5
+    assert all(check.holds for check in checks)

@@ -1,13 +1,12 @@
-"""The proof of `dlemu size` goes on after a case that fails, and says whether it holds."""
+"""The proof of `dlemu size` says whether it holds."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-
-from datagen.errors import DlemuError
 
 
 def answer(found: int, seconds: float = 100.0) -> dict[str, Any]:
@@ -22,54 +21,24 @@ def answer(found: int, seconds: float = 100.0) -> dict[str, Any]:
     }
 
 
-def tally(sizes: Any, monkeypatch: pytest.MonkeyPatch, *answers: dict[str, Any] | None) -> Any:
-    """Ask drives of 90 MB/s, which feed 10, one after the other; None is a case that fails."""
-    left = iter(answers)
-
-    def ask(case: object, drive: object) -> dict[str, Any]:
-        found = next(left)
-        if found is None:
-            raise DlemuError("no room")
-        return found
-
-    monkeypatch.setattr(sizes, "ask", ask)
-    told = sizes.Tally()
-    for _ in answers:
-        told.measure(sizes.Case(90), None)  # the drive is not touched
-    return told
-
-
 @pytest.mark.parametrize(
-    ("answers", "holds", "words"),
+    ("answers", "missed"),
     [
-        ([answer(10)] * 10, True, "10 of 10 are exact."),
-        ([answer(10)] * 9 + [answer(9)], True, "9 of 10 are exact, the others off by 1 at most"),
-        ([answer(10)] * 9 + [answer(8)], False, "off by 2 at most"),
-        ([answer(10)] * 8 + [answer(9)] * 2, False, "8 of 10 are exact"),
-        ([answer(10)] * 9 + [answer(10, seconds=250)], False, "takes 4 to 10 times as long"),
-        ([None, answer(10)], False, "1 of 2 are exact. 1 could not be measured."),
-        ([None], False, "0 of 1 are exact. 1 could not be measured."),
+        ([answer(10)] * 10, []),
+        ([answer(10)] * 9 + [answer(9)], []),
+        ([answer(10)] * 9 + [answer(8)], ["off by"]),
+        ([answer(10)] * 8 + [answer(9)] * 2, ["exact"]),
+        ([answer(10)] * 9 + [answer(10, seconds=250)], ["time, of every count at full length"]),
     ],
 )
 def test_it_says_whether_it_holds(
-    answers: list[dict[str, Any] | None],
-    holds: bool,
-    words: str,
-    module: Callable[[str], Any],
-    monkeypatch: pytest.MonkeyPatch,
+    answers: list[dict[str, Any]], missed: list[str], module: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sizes = module("sizes")
-    told = tally(sizes, monkeypatch, *answers)
-    assert told.holds is holds
-    assert words in told.summary
-    assert len(told.rows) == len(answers)
-    assert {len(row) for row in told.rows} == {len(sizes.HEAD)}
-
-
-def test_no_number_asks_for_all_cases(module: Callable[[str], Any], capsys: pytest.CaptureFixture[str]) -> None:
-    sizes = module("sizes")
-    assert sizes.arguments([]).cases == []
-    assert sizes.arguments(["2", "0"]).cases == [sizes.CASES[2], sizes.CASES[0]]
-    with pytest.raises(SystemExit):
-        sizes.arguments(["99"])
-    assert "wanted 0 to" in capsys.readouterr().err
+    """Drives of 90 MB/s, which feed 10 accelerators, are asked one after the other."""
+    sizes, left = module("sizes"), iter(answers)
+    monkeypatch.setattr(sizes, "CASES", (sizes.Case(90),) * len(answers))
+    monkeypatch.setattr(sizes, "ask", lambda case, drive: next(left))
+    *lines, exact, off, fast = sizes.measure(SimpleNamespace(drive=None))
+    assert [check.what for check in (exact, off, fast) if not check.holds] == missed
+    assert [line.answer for line in lines] == answers
+    assert {len(line.cells) for line in lines} == {len(sizes.Answer.columns)}

@@ -1,0 +1,193 @@
+"""What lies in a checkpoint folder: whose it is, what it says of itself, and that nothing of anybody else's goes."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from datagen.errors import SpaceError, UserError
+from datagen.storage import posix
+from dlemu.checkpoints.io_rows import IO_COLUMNS, FileNotes, IoLog
+from dlemu.checkpoints.stored import (
+    BLOCKS,
+    NOTE,
+    StoredNote,
+    block_name,
+    claim_blocks,
+    completed,
+    files_in,
+    read_note,
+    remove_checkpoint,
+    stored_checkpoints,
+    write_note,
+)
+from dlemu.checkpoints.write_files import MovedFile
+from dlemu.config.schema import Checkpoint, Model
+
+STORAGE = posix.Storage()
+BLOCK = block_name(1, 2)
+
+
+def saved(folder: Path, name: str = BLOCK) -> Path:
+    """Put a file into a folder of that name."""
+    (folder / name).mkdir(parents=True)
+    (folder / name / "a.pt").write_bytes(b"somebody's")
+    return folder / name / "a.pt"
+
+
+# Folders that training writes
+
+
+def test_a_run_may_replace_what_a_run_of_dlemu_wrote(tmp_path: Path) -> None:
+    folder = tmp_path / "new" / "saved"
+    claim_blocks(STORAGE, f"{folder}/", [BLOCK, "epoch_1_block_1"])
+    file = saved(folder)
+    claim_blocks(STORAGE, str(folder), ["epoch_2_block_1", BLOCK])
+    claim_blocks(STORAGE, str(folder), [BLOCK])
+    assert file.exists()
+    assert json.loads((folder / BLOCKS).read_bytes()) == ["epoch_1_block_1", BLOCK, "epoch_2_block_1"]
+
+
+@pytest.mark.parametrize("noted", ["", "[", "{}", f'{{"{BLOCK}": 1}}', '["epoch_1_block_1", 5]', "[" * 99_999, "\\"])
+def test_what_no_run_of_dlemu_wrote_is_refused_and_stays(noted: str, tmp_path: Path) -> None:
+    file = saved(tmp_path)
+    if noted:
+        (tmp_path / BLOCKS).write_text(noted)
+    with pytest.raises(UserError, match=rf"{BLOCK} holds what dlemu did not write, .*checkpoint_folder to a new"):
+        claim_blocks(STORAGE, str(tmp_path), ["epoch_9_block_9", BLOCK])
+    assert file.read_bytes() == b"somebody's"
+    assert (tmp_path / BLOCKS).exists() == bool(noted)
+    claim_blocks(STORAGE, str(tmp_path), ["epoch_9_block_9"])  # where nothing lies
+
+
+def test_a_file_or_a_link_in_place_of_a_folder_is_refused(tmp_path: Path) -> None:
+    (tmp_path / BLOCK).write_text("x")
+    with pytest.raises(UserError, match="holds what dlemu did not write"):
+        claim_blocks(STORAGE, str(tmp_path), [BLOCK])
+    (tmp_path / BLOCK).unlink()
+    claim_blocks(STORAGE, str(tmp_path), [BLOCK])
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / BLOCK).symlink_to("elsewhere")
+    with pytest.raises(UserError, match="holds what dlemu did not write"):
+        claim_blocks(STORAGE, str(tmp_path), [BLOCK])
+
+
+def test_an_empty_folder_is_nobodys(tmp_path: Path) -> None:
+    (tmp_path / BLOCK).mkdir()
+    claim_blocks(STORAGE, str(tmp_path), [BLOCK])
+    assert json.loads((tmp_path / BLOCKS).read_bytes()) == [BLOCK]
+
+
+# Notes
+
+
+def note(**changes: Any) -> StoredNote:
+    made = StoredNote(seed=7, checkpoint=3, ranks=4, hosts=2, bytes=9, model=Model(name="m"), settings=Checkpoint())
+    return replace(made, **changes)
+
+
+def test_a_note_is_read_as_it_was_written(tmp_path: Path) -> None:
+    folder = str(tmp_path)
+    assert read_note(STORAGE, folder) is None
+    assert read_note(STORAGE, f"{folder}/none") is None
+    for fsync in (False, True):
+        write_note(STORAGE, folder, note(), fsync=fsync)
+        assert read_note(STORAGE, folder) == note()
+    assert not note().complete
+    assert completed(note()) == StoredNote(**(vars(note()) | {"complete": True}))
+    assert note().what == "m by 4 ranks, format torch"
+    assert list(files_in(STORAGE, folder)) == [], "the note is no file of the checkpoint"
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (b"{", r"is damaged \(.*write the checkpoint again"),
+        (b"\xff", r"is damaged \(.*write the checkpoint again"),
+        (b'{"seed": 1}', r"is damaged \(.*write the checkpoint again"),
+        ("version", "is of another version of dlemu: write the checkpoint again"),
+        ("bulk_version", "is of another version of dlemu: write the checkpoint again"),
+        ("folder", r"can't be read: .*; remove that checkpoint, or set checkpoint.checkpoint_folder to another"),
+    ],
+)
+def test_a_note_that_cannot_be_read_is_named(damage: bytes | str, words: str, tmp_path: Path) -> None:
+    if damage == "folder":
+        (tmp_path / NOTE).mkdir()
+    elif isinstance(damage, str):
+        write_note(STORAGE, str(tmp_path), note(**{damage: 99}), fsync=False)
+    else:
+        (tmp_path / NOTE).write_bytes(damage)
+    with pytest.raises(UserError, match=rf"{tmp_path}/{NOTE} {words}"):
+        read_note(STORAGE, str(tmp_path))
+
+
+# Folders of runs that only checkpoint
+
+
+def test_checkpoints_are_listed_by_number_and_nothing_else_is(tmp_path: Path) -> None:
+    for number in ("10", "9", "100", "x", "1_"):
+        (tmp_path / f"global_epoch1_step{number}").mkdir()
+    (tmp_path / "global_epoch1_step1").write_text("no folder")
+    (tmp_path / "global_epoch2_step2").mkdir()
+    assert stored_checkpoints(STORAGE, f"{tmp_path}/") == stored_checkpoints(STORAGE, str(tmp_path)) == [9, 10, 100]
+    assert stored_checkpoints(STORAGE, str(tmp_path / "none")) == []
+    with pytest.raises(UserError, match=r"step1 can't be listed: Not a directory; set it to a folder"):
+        stored_checkpoints(STORAGE, str(tmp_path / "global_epoch1_step1"))
+
+
+def test_behind_a_link_nothing_is_removed(tmp_path: Path) -> None:
+    file = saved(tmp_path, "elsewhere")
+    write_note(STORAGE, str(tmp_path / "elsewhere"), note(), fsync=False)
+    link = tmp_path / "global_epoch1_step3"
+    link.symlink_to("elsewhere")
+    remove_checkpoint(STORAGE, str(link), {"a.pt"})
+    assert file.exists()
+    assert read_note(STORAGE, str(link)) == note()
+
+
+def test_what_is_not_there_is_removed_without_a_word(tmp_path: Path) -> None:
+    remove_checkpoint(STORAGE, str(tmp_path / "global_epoch1_step3"), {"a.pt"})
+    assert list(tmp_path.iterdir()) == []
+
+
+# Rows
+
+
+def test_a_row_of_a_file_has_its_figures_under_the_columns_names() -> None:
+    notes = FileNotes(starved_ns=[1, 2], mover_cpu_ns=[3, 4], mover_cpu_wait_ns=[5, 6])
+    for began_ns, ended_ns, size_bytes in ((0, 10, 100), (20, 50, 200)):
+        notes.add(began_ns, ended_ns, size_bytes)
+    moved = MovedFile(
+        bytes=300, started_ns=1, opened_ns=2, moved_ns=3, synced_ns=4, ended_ns=5, threads=6, cpu_ns=7,
+        content_cpu_ns=8, storage_bytes=9, notes=notes,
+    )  # fmt: skip
+    columns = moved.columns()
+    assert columns == {
+        "bytes": 300, "started_ns": 1, "opened_ns": 2, "moved_ns": 3, "synced_ns": 4, "ended_ns": 5, "threads": 6,
+        "cpu_ns": 7, "content_cpu_ns": 8, "storage_bytes": 9, "calls": 2, "call_ns": 40, "longest_call_ns": 30,
+        "starved_ns": 3, "mover_cpu_ns": 7, "mover_cpu_wait_ns": 11,
+    }  # fmt: skip
+    assert columns.keys() <= IO_COLUMNS.keys()
+    assert replace(moved, notes=FileNotes()).columns()["longest_call_ns"] == 0
+
+
+@pytest.mark.parametrize("full", ["at once", "in the middle of a row"])
+def test_a_disk_without_room_for_a_row_is_named(full: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def write(_descriptor: int, data: bytes) -> int:
+        if full == "at once":
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return len(data) - 1
+
+    log = IoLog(3, str(tmp_path))
+    monkeypatch.setattr(os, "write", write)
+    words = "checkpoint_00003.rows could not be written: No space left on device; free some space, or set output.folder"
+    with pytest.raises(SpaceError, match=words):
+        log.add(rank=3)
+    monkeypatch.undo()
+    log.close()

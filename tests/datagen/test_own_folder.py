@@ -1,0 +1,189 @@
+"""A folder of somebody's own files is a dataset: found as it lies, read whole, never written to."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import struct
+import tarfile
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from datagen.errors import DatasetError, UserError
+from datagen.fetch import Fetcher, FetchSpec
+from datagen.formats._tfrecord_file import masked_crc
+from datagen.generate import prepare
+from datagen.inspection import inspect
+from datagen.own_folder import look
+from datagen.spec import DatasetSpec
+from datagen.storage.storage_base import FOLDERS
+
+Make = Callable[[Path], None]
+
+
+def put(path: Path, size: int) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(hashlib.shake_256(path.name.encode()).digest(size))
+
+
+def anything_flat(folder: Path) -> None:
+    for number in range(6):
+        put(folder / f"scan {number}.dcm", 1000 + 500 * number)
+    put(folder / "README", 10)
+    put(folder / ".DS_Store", 10)
+
+
+def classes_of_scans(folder: Path) -> None:
+    for number in range(6):
+        put(folder / "train" / f"class {number % 2}" / "left" / f"{number}.DCM", 3000)
+    put(folder / "val" / "class 0" / "9.dcm", 3000)
+
+
+def arrays_of_others(folder: Path) -> None:
+    folder.mkdir(exist_ok=True)
+    for number in range(6):
+        np.savez(folder / f"{number}.npz", image=np.arange(5000 + number), mask=np.ones(9000, np.uint8))
+
+
+def plain_arrays(folder: Path) -> None:
+    folder.mkdir(exist_ok=True)
+    for number in range(6):
+        np.save(folder / f"{number}.npy", np.arange(1000 + 10 * number, dtype=np.float32))
+
+
+def shards(folder: Path) -> None:
+    """The last has fewer samples, and a sample is a picture with its label."""
+    folder.mkdir(exist_ok=True)
+    for shard, samples in enumerate((4, 4, 4, 1)):
+        with tarfile.open(folder / f"shard-{shard:06}.tar", "w") as tar:
+            for number in range(samples):
+                for ending, size in (("jpg", 900 + 100 * number), ("cls", 1)):
+                    member = tarfile.TarInfo(f"{shard}_{number}.{ending}")
+                    member.size = size
+                    tar.addfile(member, io.BytesIO(bytes(size)))
+
+
+def records(folder: Path) -> None:
+    """Of changing lengths, in files named as TFDS names them."""
+    folder.mkdir(exist_ok=True)
+    for shard in range(3):
+        heads = {size: struct.pack("<Q", size) for size in range(100, 700, 100)}
+        data = b"".join(
+            head + struct.pack("<I", masked_crc(head)) + bytes(size) + struct.pack("<I", masked_crc(bytes(size)))
+            for size, head in heads.items()
+        )
+        (folder / f"train.tfrecord-{shard:05}-of-00003").write_bytes(data)
+
+
+def tables(folder: Path) -> None:
+    arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    folder.mkdir(exist_ok=True)
+    for shard in range(3):
+        columns = {"text": ["words " * (number + 1) for number in range(50)], "label": list(range(50))}
+        parquet.write_table(arrow.table(columns), folder / f"part-{shard}.parquet", row_group_size=20)
+
+
+CASES: list[tuple[Make, str, int, int]] = [
+    (anything_flat, "raw", 6, 1),
+    (classes_of_scans, "raw", 6, 1),
+    (arrays_of_others, "npz", 6, 1),
+    (plain_arrays, "npy", 6, 1),
+    (shards, "webdataset", 3, 4),
+    (records, "tfrecord", 3, 6),
+    (tables, "parquet", 3, 50),
+]
+
+
+@pytest.mark.parametrize(("make", "name", "files", "samples"), CASES, ids=[case[0].__name__ for case in CASES])
+def test_own_files_are_read_whole_and_left_alone(
+    make: Make, name: str, files: int, samples: int, tmp_path: Path
+) -> None:
+    make(tmp_path)
+    before = {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in tmp_path.rglob("*") if path.is_file()}
+    for folder in (tmp_path, *(path for path in tmp_path.rglob("*") if path.is_dir())):
+        folder.chmod(0o555)
+    spec = look(DatasetSpec(data_folder=str(tmp_path), source="folder"), FOLDERS).spec
+    assert (spec.format, spec.num_files_train, spec.num_samples_per_file) == (name, files, samples)
+    found = inspect(spec)
+    assert found.spec == spec
+    fetch = FetchSpec.for_dataset(found, found.train)
+    fetcher, every = Fetcher(fetch), list(range(files * samples))
+    room = memoryview(bytearray(fetch.slot_bytes(len(every))))
+    fetched = fetcher.fetch(every, room)
+    fetcher.close()
+    if samples == 1:
+        assert fetched.app_bytes == found.total_bytes == sum(os.path.getsize(found.train.path(n)) for n in range(files))
+        assert spec.record_length_bytes == pytest.approx(found.total_bytes / files)
+    assert fetched.app_bytes > 0.3 * found.total_bytes
+    after = {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in tmp_path.rglob("*") if path.is_file()}
+    assert after == before
+    with pytest.raises(UserError, match="which are only read"):
+        prepare(spec)
+
+
+def test_files_are_in_the_order_of_their_paths_and_those_of_other_kinds_are_named(tmp_path: Path) -> None:
+    for name in ("b/1.dcm", "a/2.dcm", "a/1.dcm", "labels.txt"):
+        put(tmp_path / name, 100)
+    (tmp_path / "a" / "empty.dcm").touch()
+    own = look(DatasetSpec(data_folder=str(tmp_path), source="folder"), FOLDERS)
+    assert own.layout.names == ("a/1.dcm", "a/2.dcm", "b/1.dcm")
+    assert [word for word in own.notes if ".txt (1)" in word]
+    assert [word for word in own.notes if "1 empty files" in word]
+
+
+def test_what_is_no_dataset(tmp_path: Path) -> None:
+    spec = DatasetSpec(data_folder=str(tmp_path), source="folder")
+    with pytest.raises(DatasetError, match="holds no files"):
+        look(spec, FOLDERS)
+    (tmp_path / "loop").symlink_to(tmp_path)
+    with pytest.raises(UserError, match="a link to a folder above"):
+        look(spec, FOLDERS)
+
+
+def test_a_pipe_is_named_and_not_waited_for(tmp_path: Path) -> None:
+    put(tmp_path / "1.dcm", 10)
+    os.mkfifo(tmp_path / "2.dcm")
+    with pytest.raises(DatasetError, match=r"2\.dcm: it is a pipe, wanted a regular file"):
+        look(DatasetSpec(data_folder=str(tmp_path), source="folder"), FOLDERS)
+
+
+def test_a_file_that_is_cut_off_is_the_users_own(tmp_path: Path) -> None:
+    """Nobody is advised to delete it and to have dlemu make it again."""
+    plain_arrays(tmp_path)
+    found = inspect(DatasetSpec(data_folder=str(tmp_path), source="folder"))
+    os.truncate(tmp_path / "3.npy", 300)
+    fetch = FetchSpec.for_dataset(found, found.train)
+    with pytest.raises(DatasetError, match="the file is yours") as caught:
+        Fetcher(fetch).fetch([3], memoryview(bytearray(fetch.slot_bytes(1))))
+    assert "dlemu datagen" not in str(caught.value)
+
+
+def test_tokens_in_flat_files_are_cut_into_samples_of_the_length_asked_for(tmp_path: Path) -> None:
+    """As nanoGPT's train.bin: no index beside it, and what is left at its end belongs to no sample."""
+    put(tmp_path / "train.bin", 41_000)
+    put(tmp_path / "more.bin", 20_000)
+    for name in ("vocab.json", "a.idx", "b.idx", "c.idx"):
+        put(tmp_path / name, 50)
+    spec = DatasetSpec(
+        data_folder=str(tmp_path), source="folder", format="mmap_indexed_binary", record_length_bytes=4099
+    )
+    own = look(spec, FOLDERS)
+    assert (own.spec.num_files_train, own.spec.num_samples_per_file, own.spec.record_length_bytes) == (1, 10, 4099)
+    found = inspect(spec)
+    fetch = FetchSpec.for_dataset(found, found.train)
+    fetcher, room = Fetcher(fetch), memoryview(bytearray(fetch.slot_bytes(2)))
+    fetched = fetcher.fetch([9, 1], room)
+    data = (tmp_path / "train.bin").read_bytes()
+    got = [bytes(room[int(start) : int(start) + int(size)]) for start, size in fetched.places]
+    assert got == [data[9 * 4099 : 10 * 4099], data[4099 : 2 * 4099]]
+    assert fetched.app_bytes == 2 * 4099
+    fetcher.close()
+    with pytest.raises(
+        DatasetError, match=r"no file has the 50000 bytes of a sample: set dataset\.record_length_bytes"
+    ):
+        look(replace(spec, record_length_bytes=50_000), FOLDERS)

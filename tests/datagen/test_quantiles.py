@@ -1,0 +1,74 @@
+"""What was measured is drawn again: its quantiles, and exactly its mean."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from datagen.errors import UserError
+from datagen.files import files_of
+from datagen.layout import record_shapes
+from datagen.quantiles import drawn_shares, even_shares, values_at
+from datagen.spec import DatasetSpec
+
+VALUES = st.lists(st.floats(0.01, 1e4), min_size=3, max_size=101).map(sorted)
+ALL = (np.arange(100_000) + 0.5) / 100_000
+
+
+@settings(max_examples=40)
+@given(VALUES, st.floats(0, 1))
+def test_the_mean_is_exact_and_larger_shares_have_larger_values(quantiles: list[float], place: float) -> None:
+    mean = quantiles[0] + place * (quantiles[-1] - quantiles[0])
+    values = values_at(quantiles, mean, ALL)
+    assert values.mean() == pytest.approx(mean, rel=2e-3)
+    assert (np.diff(values) >= -1e-9 * values[-1]).all()
+
+
+@given(VALUES, st.floats(0.001, 1))
+def test_rare_long_ones_do_not_shift_the_others(quantiles: list[float], share: float) -> None:
+    """A few steps in ten thousand that take a hundred times as long: all quantiles stay what was measured."""
+    longest = quantiles[-1] * 100
+    every = [*quantiles, longest]
+    steps = len(every) - 1
+    shorter = (sum(quantiles[:-1]) + sum(quantiles[1:])) / 2 + quantiles[-1]
+    mean = (shorter + share * (longest - quantiles[-1]) / 2) / steps
+    values = values_at(every, mean, np.linspace(0, 1, len(every)))
+    assert values.tolist() == pytest.approx(every)
+
+
+@given(st.integers(0, 10**6), st.integers(30, 3000))
+def test_shares_of_any_run_of_items_are_spread_evenly(start: int, count: int) -> None:
+    for shares in (even_shares(start, start + count), drawn_shares(np.random.default_rng(start), count)):
+        assert shares.min() >= 0
+        assert shares.max() <= 1
+        assert np.histogram(shares, 10, (0, 1))[0] == pytest.approx(count / 10, abs=3)
+
+
+@pytest.mark.parametrize("name", ["npz", "jpeg", "tfrecord"])
+def test_files_have_the_sizes_that_were_measured(name: str) -> None:
+    """Their mean too, and a file's size does not depend on how many there are."""
+    quantiles = tuple(np.quantile(np.random.default_rng(3).lognormal(11, 0.6, 10_000), np.linspace(0, 1, 65)).tolist())
+    spec = DatasetSpec(
+        format=name, num_files_train=400, record_length_bytes=75_000, record_length_bytes_quantiles=quantiles
+    )
+    files = files_of(spec)
+    assert files.sizes is not None
+    assert files.sizes.mean() == pytest.approx(75_000, rel=0.01)
+    assert np.quantile(files.sizes, [0.1, 0.5, 0.9]) == pytest.approx(np.quantile(quantiles, [0.1, 0.5, 0.9]), rel=0.05)
+    assert (record_shapes(spec, 100, 110) == record_shapes(spec, 0, 400)[100:110]).all()
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"record_length_bytes": 5}, "dataset.record_length_bytes is 5, beyond all of"),
+        ({"record_length_bytes_stdev": 7}, "record_length_bytes_stdev are both given"),
+        ({"record_length_bytes_quantiles": (200.0, 100.0)}, "is not ascending"),
+    ],
+)
+def test_sizes_that_can_not_be(changes: dict[str, object], said: str) -> None:
+    given_: dict[str, object] = {"record_length_bytes": 150, "record_length_bytes_quantiles": (100.0, 200.0), **changes}
+    with pytest.raises(UserError, match=said):
+        files_of(DatasetSpec(format="npz", **given_))  # type: ignore[arg-type]

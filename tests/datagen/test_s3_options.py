@@ -1,0 +1,141 @@
+"""What `storage.storage_options`, the environment and a profile make of a server, its address and its patience."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from datagen.errors import UserError
+from datagen.storage._s3_client import Server
+from datagen.storage._s3_options import Options
+
+pytestmark = pytest.mark.usefixtures("keys")
+HERE = "http://host:9000"
+
+
+def server(bucket: str = "bucket", **given: Any) -> Server:
+    return Options({"endpoint_url": HERE} | given).server(bucket)
+
+
+def test_what_nobody_says_is_as_documented() -> None:
+    options = Options({"endpoint_url": HERE})
+    made = options.server("bucket")
+    assert (made.path_style, made.attempts, made.timeout_seconds, made.endpoint) == (True, 5, 30, HERE)
+    assert (options.region, options.checksums, options.full_uri, options.library) == ("us-east-1", True, False, "")
+    assert (options.profile, options.ca_bundle, options.tls()) == ("", "", None)
+
+
+def test_each_option_is_taken() -> None:
+    given: dict[str, Any] = {
+        "region": "r", "s3_force_path_style": False, "s3_max_attempts": 2, "s3_profile": "p", "timeout_seconds": "0.5",
+        "use_full_object_uri": True, "uri_scheme": "s3", "storage_library": "s3fs", "checksum_writes": "False",
+    }  # fmt: skip
+    options = Options({"endpoint_url": HERE} | given)
+    made = options.server("bucket")
+    assert (made.path_style, made.attempts, made.timeout_seconds, made.bucket) == (False, 2, 0.5, "bucket")
+    assert (options.region, options.checksums, options.full_uri, options.library) == ("r", False, True, "s3fs")
+    assert options.profile == "p"
+
+
+@pytest.mark.parametrize(
+    ("given", "addresses"),
+    [
+        ({"endpoint_url": HERE}, [("host:9000", False)]),
+        ({"endpoint_url": "https://host"}, [("host", True)]),
+        ({"endpoint_url": "http://host/"}, [("host", False)]),
+        ({"endpoint_url": "host:9000"}, [("host:9000", True)]),
+        ({"endpoint_url": "host", "secure": False}, [("host", False)]),
+        ({"endpoint_url": "http://a:1, https://b:2 ,c"}, [("a:1", False), ("b:2", True), ("c", True)]),
+        ({"endpoint_url": "http://[::1]:9000"}, [("[::1]:9000", False)]),
+        ({"endpoint_url": "aws", "region": "eu-west-1"}, [("s3.eu-west-1.amazonaws.com", True)]),
+    ],
+)
+def test_servers_are_named_by_addresses(given: dict[str, Any], addresses: list[tuple[str, bool]]) -> None:
+    assert [(one.authority, one.is_tls) for one in server(**given).addresses] == addresses
+
+
+def test_a_bucket_stands_before_amazons_host_and_behind_anybody_elses() -> None:
+    assert server().path_style
+    assert not server(endpoint_url="aws").path_style
+    assert server(endpoint_url="aws", s3_force_path_style="true").path_style
+    assert server("with.dots", endpoint_url="aws").path_style, "no certificate fits a name with dots"
+    assert server(endpoint_url="aws").endpoint == "https://s3.us-east-1.amazonaws.com"
+
+
+@pytest.mark.parametrize(
+    ("names", "endpoint"),
+    [
+        (("AWS_ENDPOINT_URL",), "http://AWS_ENDPOINT_URL"),
+        (("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"), "http://AWS_ENDPOINT_URL_S3"),
+        (("AWS_ENDPOINT_URL_S3", "S3_ENDPOINT_URIS"), "http://S3_ENDPOINT_URIS"),
+    ],
+)
+def test_the_environment_names_the_server_where_no_option_does(
+    names: tuple[str, ...], endpoint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in names:
+        monkeypatch.setenv(name, f"http://{name}")
+    assert Options({}).endpoint == endpoint
+    assert Options({"endpoint_url": HERE}).endpoint == HERE
+
+
+def test_the_region_is_the_options_else_the_environments(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "b")
+    assert Options({"endpoint_url": HERE}).region == "b"
+    monkeypatch.setenv("AWS_REGION", "a")
+    assert Options({"endpoint_url": HERE}).region == "a"
+    assert Options({"endpoint_url": HERE, "region": "r"}).region == "r"
+
+
+@pytest.mark.parametrize("way", ["option", "environment"])
+def test_a_profile_names_server_and_region(way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("botocore")
+    (tmp_path / "config").write_text("[profile p]\nregion = of-p\nendpoint_url = http://of-p:1\n")
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
+    if way == "environment":
+        monkeypatch.setenv("AWS_PROFILE", "p")
+    options = Options({"s3_profile": "p"} if way == "option" else {})
+    assert (options.endpoint, options.region) == ("http://of-p:1", "of-p")
+    assert Options({"s3_profile": "p", "endpoint_url": HERE, "region": "r"}).server("b").endpoint == HERE
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"timeout_seconds": 0}, "timeout_seconds is 0: wanted 0.001 or more"),
+        ({"timeout_seconds": "soon"}, "timeout_seconds is 'soon': wanted 0.001 or more"),
+        ({"s3_max_attempts": 0.5}, "s3_max_attempts is 0.5: wanted 1 or more"),
+        ({"s3_profile": "nobodys"}, "profile 'nobodys' of ~/.aws: .*could not be found"),
+        ({"uri_scheme": "az"}, "uri_scheme is 'az': for az, gs and others set storage.storage_type=fsspec"),
+        ({"endpoint_url": "http://host:port"}, "endpoint_url is 'http://host:port': wanted the address of a server"),
+        ({"endpoint_url": "http://host/bucket"}, "endpoint_url is 'http://host/bucket': wanted the address"),
+        ({"endpoint_url": "http://"}, "endpoint_url is 'http://': wanted the address"),
+        ({"endpoint_url": "http://:pass@host:1"}, "endpoint_url 'http://host:1' has a user in it"),
+        ({"endpoint_url": "http://me@host:1"}, "endpoint_url 'http://host:1' has a user in it"),
+    ],
+)
+def test_what_is_wrong_is_named_as_it_was_given(given: dict[str, Any], words: str) -> None:
+    if "s3_profile" in given:
+        pytest.importorskip("botocore")
+        given = given | {"endpoint_url": ""}
+    with pytest.raises(UserError, match=words) as told:
+        server(**given)
+    assert "pass" not in str(told.value).replace("password", "")
+
+
+def test_all_that_is_unknown_is_named_at_once() -> None:
+    with pytest.raises(UserError) as told:
+        Options({"endpont": "x", "regon": "y", "uri_scheme": "gs"})
+    assert [line.partition(" is ")[0] for line in str(told.value).splitlines()] == [
+        f"storage.storage_options.{name}" for name in ("endpont", "regon", "uri_scheme")
+    ]
+
+
+def test_a_library_knows_of_the_server_what_the_client_knows() -> None:
+    given: dict[str, Any] = {
+        "region": "r", "s3_max_attempts": 3, "s3_profile": "p", "ca_bundle": "/ca", "s3_force_path_style": False,
+    }  # fmt: skip
+    assert Options({"endpoint_url": "https://host:1"} | given).access == ("https://host:1", "r", False, 3, "p", "/ca")
+    assert Options({"endpoint_url": "http://host:80"}).access == ("http://host", "us-east-1", True, 5, "", "")

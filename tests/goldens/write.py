@@ -1,0 +1,27 @@
+"""Writes what the code makes of the results today: `python -m tests.goldens.write`. Read the diff before you commit."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+
+from tests.goldens.render import EXPECTED, RESULTS, goldens, surroundings
+
+
+def main() -> None:
+    """Make every file in `expected/` anew, and remove those that are no more."""
+    makers = goldens()
+    with tempfile.TemporaryDirectory() as folder, surroundings(shutil.copytree(RESULTS, Path(folder, "results"))):
+        made = {name: make() for name, make in makers.items()}
+    EXPECTED.mkdir(exist_ok=True)
+    for path in EXPECTED.iterdir():
+        if path.name not in made:
+            path.unlink()
+    for name, text in made.items():
+        (EXPECTED / name).write_text(text)
+    print(f"{len(made)} files in {EXPECTED}")
+
+
+if __name__ == "__main__":
+    main()

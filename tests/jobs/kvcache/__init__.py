@@ -1,0 +1,1 @@
+"""KV-cache offload: its load, its plan, its replay against models, its result."""

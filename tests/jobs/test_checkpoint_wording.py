@@ -1,0 +1,158 @@
+"""Each sentence of a run of checkpoints, once, where it is made: of its code and numbers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dlemu.jobs.checkpoint.issues import Issue
+from dlemu.jobs.checkpoint.limits import Advice, CheckpointLimit, Seen
+from dlemu.jobs.checkpoint.summary import PartialCheckpoint
+from dlemu.jobs.checkpoint.wording import in_words, issue_lines, result_line, why_incomplete
+from dlemu.metrics.findings import Finding
+
+THREADS: dict[str, Any] = {
+    "phase": "write",
+    "gb_per_second": 1234.567,
+    "call_percent": 60.0,
+    "fsync_percent": 25.0,
+    "cpu_percent": 20.0,
+    "cpu_wait_percent": 2.0,
+}
+SEEN: list[tuple[Seen, dict[str, Any], str]] = [
+    (
+        Seen.THREADS,
+        THREADS,
+        "1,234.57 GB/s by all ranks; their threads were 60 % of the time in write calls, 25 % in fsync and had a core "
+        "20 % of it, wanted one 2 %",
+    ),
+    (
+        Seen.THREADS,
+        THREADS | {"phase": "read"},
+        "1,234.57 GB/s by all ranks; their threads were 60 % of the time in read calls and had a core 20 % of it, "
+        "wanted one 2 %",
+    ),
+    (
+        Seen.CONTENT,
+        {"gb_per_second": 4321.09, "starved_percent": 1.0},
+        "with nothing to write to, content is made at 4,321.1 GB/s; threads waited for it 1.0 % of the time",
+    ),
+    (Seen.SERVED, {"percent": 99.4}, "the storage served 99 % of the bytes"),
+    (Seen.DEVICES, {"mb_per_second": 5.0}, "the devices: 5 MB/s"),
+    (
+        Seen.DEVICES,
+        {"mb_per_second": 5432.4, "busy_percent": 77.4, "depth": 3.25},
+        "the devices: 5,432 MB/s, busy 77 % of the time, mean queue depth 3.2",
+    ),
+    (Seen.CORES, {"percent": 66.4}, "the cores of the busiest host were in use 66 % of the time"),
+    (Seen.LINK, {"percent": 55.4}, "the busiest network link was used to 55 %"),
+]
+
+
+@pytest.mark.parametrize(("code", "numbers", "line"), SEEN)
+def test_evidence_in_a_line(code: Seen, numbers: dict[str, Any], line: str) -> None:
+    limit = CheckpointLimit(what="network", confidence="low", seen=(Finding(code, numbers=numbers),))
+    assert in_words(limit).evidence == (line,)
+
+
+WRITERS, READERS = {"phase": "write", "threads": 7}, {"phase": "read", "threads": 7}
+ADVICE: list[tuple[Advice, dict[str, Any], str]] = [
+    (
+        Advice.EVICT,
+        {},
+        "checkpoint.evict_page_cache=true empties it before reading, checkpoint.odirect=true goes past it",
+    ),
+    (Advice.GO_PAST_CACHE, {}, "checkpoint.odirect=true goes past it"),
+    (
+        Advice.MORE_CORES_A_RANK,
+        {},
+        "this says nothing of the storage: use more cores a rank, fewer ranks, or more hosts",
+    ),
+    (
+        Advice.RAISE_CPU_LIMIT,
+        {},
+        "raise the CPU limit of this container or job (cgroup); else more cores, or fewer ranks",
+    ),
+    (
+        Advice.SPARE_CACHE_COPY,
+        {},
+        "checkpoint.odirect=true spares the copy into the page cache; else more cores, or fewer ranks",
+    ),
+    (Advice.MORE_CORES, {}, "more cores, or fewer ranks"),
+    (Advice.FASTER_LINK, {}, "a faster link, or more hosts"),
+    (Advice.MORE_THREADS, WRITERS, "each thread is busy copying: raise checkpoint.writers (now 7)"),
+    (
+        Advice.MORE_THREADS_OR_DIRECT,
+        READERS,
+        "each thread is busy copying: raise checkpoint.readers (now 7), or set checkpoint.odirect=true",
+    ),
+    (
+        Advice.TRY_MORE_THREADS,
+        READERS,
+        "to rule out too few requests at a time, try more checkpoint.readers (now 7)",
+    ),
+]
+
+
+@pytest.mark.parametrize(("code", "numbers", "line"), ADVICE)
+def test_advice_in_a_line(code: Advice, numbers: dict[str, Any], line: str) -> None:
+    limit = CheckpointLimit(what="network", confidence="low", to_do=(Finding(code, numbers=numbers),))
+    assert in_words(limit).advice == (line,)
+
+
+ISSUES: list[tuple[Issue, dict[str, Any], str]] = [
+    (Issue.NOTE, {"text": "{as} it was noted"}, "{as} it was noted"),
+    (
+        Issue.TELEMETRY_ENDS_EARLY,
+        {"host": "n1"},
+        "telemetry of n1 ends early or is missing: its recorder was killed or stopped during the run",
+    ),
+    (
+        Issue.PARTIAL_LEFT,
+        {"folder": "/c/2"},
+        "/c/2 holds what was written of a checkpoint that is not complete: delete it, or a further run of the same "
+        "kind takes its place",
+    ),
+    (Issue.IN_MEMORY, {"file_system": "tmpfs"}, "THE STORAGE IS MEMORY: the checkpoints lie on tmpfs"),
+    (
+        Issue.NO_FSYNC,
+        {},
+        "checkpoint.fsync is false: writing ended when the page cache had the bytes, not the storage; as in MLPerf "
+        "Storage v2.0, whose code never calls fsync",
+    ),
+    (
+        Issue.NOT_READ,
+        {"cache_percent": 75.2, "would_help": "checkpoint.odirect"},
+        "STORAGE WAS NOT READ: the page cache served 75 % of the bytes; checkpoint.odirect=true reads the storage",
+    ),
+    (
+        Issue.CONTENT_CEILING,
+        {"ceiling_gb_per_second": 2.04, "gb_per_second": 1.55},
+        "content is made at 2.0 GB/s on these hosts and was written at 1.6: what the storage could take beyond that "
+        "is not seen",
+    ),
+]
+
+
+@pytest.mark.parametrize(("code", "numbers", "line"), ISSUES)
+def test_an_issue_in_a_line(code: Issue, numbers: dict[str, Any], line: str) -> None:
+    assert issue_lines([Finding(code, "caution", numbers)]) == (line,)
+
+
+def test_no_code_is_without_words() -> None:
+    assert {code for code, *_ in SEEN} == set(Seen)
+    assert {code for code, *_ in ADVICE} == set(Advice)
+    assert {code for code, *_ in ISSUES} == set(Issue)
+
+
+def test_why_a_run_is_incomplete() -> None:
+    partial = PartialCheckpoint(
+        phase="write", checkpoint=3, folder="/c/3", ranks=1, files=2, of_files=8, bytes=2**29, of_bytes=2**31
+    )
+    assert why_incomplete("no space", [1, 2], partial) == (
+        "no space; complete and kept: checkpoints 1, 2; checkpoint 3 was being written: 2 of 8 files, 0.500 GiB, were "
+        "whole"
+    )
+    assert why_incomplete("no space", [], None) == "no space; no checkpoint is complete"
+    assert result_line(None, None) == "NOTHING: no checkpoint was asked for"

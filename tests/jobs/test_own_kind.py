@@ -1,0 +1,159 @@
+"""A kind of job of another distribution is one folder: dlemu does with it what it does with its own kinds."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import dlemu
+from datagen.errors import UserError
+
+EXAMPLE = Path(__file__).parents[2] / "docs" / "examples" / "dlemu_stat"
+
+
+@pytest.fixture
+def installed(tmp_path: Path) -> dict[str, str]:
+    """The environment of processes that have the package `dlemu_stat`, as pip would have installed it."""
+    site, info = tmp_path / "site", tmp_path / "site" / "dlemu_stat-1.0.dist-info"
+    shutil.copytree(EXAMPLE, site / "dlemu_stat", ignore=shutil.ignore_patterns("__pycache__"))
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: dlemu-stat\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[dlemu.jobs]\nstat = dlemu_stat\n")
+    return {**os.environ, "PYTHONPATH": str(site)}
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Path:
+    folder = tmp_path / "files"
+    folder.mkdir()
+    for number in range(10):
+        (folder / f"{number}").touch()
+    return folder
+
+
+def run(environment: dict[str, str], *words: str, status: int = 0) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run(
+        [sys.executable, "-m", *words], env=environment, capture_output=True, text=True, check=False, timeout=200
+    )
+    assert done.returncode == status, done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+    return done
+
+
+@pytest.mark.slow
+def test_it_runs_and_its_result_is_shown_read_and_drawn(installed: dict[str, str], files: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "result"
+    assert "  stat " in run(installed, "dlemu", "--help").stdout
+    assert "stat.folder=/mnt/nvme/files" in run(installed, "dlemu", "stat", "--help").stdout
+    words = [f"stat.folder={files}", "stat.rounds=3", "ranks=2", f"output.folder={folder}"]
+    assert "rounds: 3" in run(installed, "dlemu", "stat", *words, "--cfg").stdout
+    done = run(installed, "dlemu", "stat", *words)
+    assert "30 calls, " in done.stdout
+    assert f"report: {folder}/report.html" in done.stdout
+    assert "30 calls, " in (folder / "report.html").read_text()
+    assert "30 calls" in (folder / "log.txt").read_text()
+    loaded = run(
+        installed,
+        "timeit",
+        "-n1",
+        "-r1",
+        f"import dlemu; run = dlemu.load_result({str(folder)!r}); "
+        "assert (run.summary.kind, run.summary.calls, len(run.rows)) == ('stat', 30, 30)",
+    )
+    assert loaded.returncode == 0
+    again = run(installed, "dlemu", "stat", *words[:-1], f"output.folder={tmp_path / 'json'}", "--json")
+    assert json.loads(again.stdout)["calls"] == 30
+    refused = run(installed, "dlemu", "stat", *words, status=2)
+    assert "holds the results of another run" in refused.stderr
+    missing = run(installed, "dlemu", "stat", f"stat.folder={tmp_path}/no", f"output.folder={tmp_path}/x", status=2)
+    assert "stat.folder is" in missing.stderr
+    assert not (tmp_path / "x").exists()
+
+
+@pytest.mark.slow
+def test_it_is_swept_and_compared_and_a_sweep_goes_on(installed: dict[str, str], files: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "sweep"
+    words = [f"stat.folder={files}", "stat.rounds=1,2", f"output.folder={folder}", "output.report=false"]
+    swept = run(installed, "dlemu", "sweep", *words)
+    assert "call" in swept.stdout
+    answer = json.loads((folder / "sweep.json").read_text())
+    assert [point["figures"]["kind"] for point in answer["points"]] == ["stat", "stat"]
+    finished = run(installed, "dlemu", "sweep", *words, status=2)
+    assert "holds a finished sweep" in finished.stderr
+    answer["complete"], answer["points"] = False, answer["points"][:1]
+    (folder / "sweep.json").write_text(json.dumps(answer))
+    again = run(installed, "dlemu", "sweep", *words)
+    assert "2 points, 1 of them done" in again.stderr
+    compared = run(installed, "dlemu", "compare", str(folder / "point-01"), str(folder / "point-02"), "--json")
+    assert "mean_us" in json.loads(compared.stdout)["runs"][0]["metrics"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("everything", [False, True])
+def test_what_a_killed_rank_had_measured_is_kept(
+    everything: bool, installed: dict[str, str], files: Path, tmp_path: Path
+) -> None:
+    """`everything`: nobody is left to save it, and it is read from live/."""
+    folder = tmp_path / "result"
+    words = [f"stat.folder={files}", "stat.rounds=1000000", "ranks=2", f"output.folder={folder}", "output.report=false"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "dlemu", "stat", *words],
+        env=installed,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    logs = [folder / "live" / f"rows_{rank:05d}" for rank in range(2)]
+    until = time.monotonic() + 120
+    while not all(log.exists() and log.stat().st_size > 1000 for log in logs):
+        assert time.monotonic() < until, "the ranks measured nothing"
+        assert process.poll() is None, process.stderr.read() if process.stderr else ""
+        time.sleep(0.05)
+    if everything:
+        os.killpg(process.pid, signal.SIGKILL)
+    else:
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        os.kill(int(children[-1]), signal.SIGKILL)
+    _, said = process.communicate(timeout=120)
+    if everything:
+        assert (folder / "live").is_dir()
+    else:
+        assert process.returncode == 128 + signal.SIGKILL
+        assert "SIGKILL" in said
+        assert re.search(r"marked incomplete, in .*result", said)
+    text = run(
+        installed,
+        "timeit",
+        "-n1",
+        "-r1",
+        f"import dlemu; run = dlemu.load_result({str(folder)!r}); "
+        "assert run.summary.calls > 0 and not run.summary.complete; print(run.summary.failure)",
+    )
+    assert "killed" in text.stdout or "SIGKILL" in text.stdout
+    assert "calls" in run(installed, "dlemu", "report", str(folder)).stdout or (folder / "report.html").exists()
+
+
+@pytest.mark.slow
+def test_its_result_is_not_read_where_it_is_not_installed(
+    installed: dict[str, str], files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "result"
+    run(installed, "dlemu", "stat", f"stat.folder={files}", f"output.folder={folder}", "output.report=false")
+    monkeypatch.syspath_prepend(str(tmp_path / "site" / "nowhere"))
+    with pytest.raises(UserError, match="no kind of job 'stat' here: install the package that has it"):
+        dlemu.load_result(str(folder))
+    shown = subprocess.run(
+        [sys.executable, "-m", "dlemu", "report", str(folder)], capture_output=True, text=True, check=False
+    )
+    assert shown.returncode == 2
+    assert "install the package that has it" in shown.stderr
+    assert "dlemu_stat" not in sys.modules

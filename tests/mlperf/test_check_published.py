@@ -1,0 +1,106 @@
+"""A submission in the shape of one that v3.0 published, judged as its round was, and as today."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from dlemu.cli.check_page import check_html
+from dlemu.cli.mlperf import command
+from dlemu.mlperf import TRADEMARK
+from dlemu.mlperf.audit.audited_run import audit_trees
+from dlemu.mlperf.audit.kv_leaf import read_kv_leaf
+from dlemu.mlperf.check.judge import Checked, check_folder, check_report
+from tests.mlperf.golden import edit
+from tests.mlperf.published_tree import make_kv, make_published, make_vectors
+
+BOTH = {"checkpoint.memory", "checkpoint.simultaneous", "checkpoint.slowest", "hosts.few", "kv.device", "kv.window"}
+"""What the reviewers' list of the round names of this submission, and what only recomputing shows."""
+
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_published(tmp_path_factory.mktemp("published") / "tree")
+
+
+def of(checked: Checked, severity: str) -> set[str]:
+    return {one.finding.rule for one in checked.findings if one.finding.severity == severity}
+
+
+def seen(checked: Checked, rule: str) -> str:
+    return "; ".join(one.finding.seen for one in checked.findings if one.finding.rule == rule)
+
+
+def test_a_published_submission_breaks_no_rule_as_its_round_was_judged(tree: Path) -> None:
+    checked = check_folder(str(tree), reading="published")
+    assert of(checked, "error") == set()
+    assert of(checked, "warning") == BOTH | {"vdb.filesystem"}
+
+
+def test_today_it_lacks_what_the_round_let_pass(tree: Path) -> None:
+    checked = check_folder(str(tree), reading="today")
+    assert of(checked, "error") == {"checkpoint.accelerator", "vdb.filesystem"}
+    assert of(checked, "warning") == BOTH
+
+
+def test_a_published_rate_stands_beside_the_most_that_it_can_have_been(tree: Path) -> None:
+    """2,356.6 GiB in no less than 375.9 s, the slowest request: 6.27 GiB/s where 7.86 are published."""
+    leaf = read_kv_leaf(str(next(tree.rglob("kv_cache/*/run/2*"))))
+    first = leaf.of(1)[0][0]
+    assert first.stat("tier_storage_read_bandwidth_gbps") == pytest.approx(7.855, abs=0.001)
+    assert first.most_gib_per_second("read") == pytest.approx(6.269, abs=0.001)
+    told = seen(check_folder(str(tree)), "kv.window")
+    assert "option 1: read 7.85 published, at most 6.26 GiB/s" in told
+    assert "option 2" not in told, "no request outlasted its clock"
+
+
+def test_ranks_are_summed_and_trials_averaged(tmp_path: Path) -> None:
+    leaf = read_kv_leaf(str(make_kv(tmp_path / "kv_cache/llama3.1-8b/run", ranks=2)))
+    most = leaf.most_gib_per_second(1, "read")
+    assert most == pytest.approx(12.5, abs=0.1)
+    assert "kv.aggregate" not in of(check_folder(str(tmp_path)), "warning")
+
+    def as_means(told: dict[str, dict[str, dict[str, float]]]) -> None:
+        told["options"]["1"]["aggregated_read_bandwidth_gbps"] /= 2
+
+    edit(Path(leaf.path) / "summary.json", as_means)
+    assert "the mean over ranks and trials" in seen(check_folder(str(tmp_path)), "kv.aggregate")
+
+
+def test_devices_that_no_host_has_are_said_to_be_unknown(tmp_path: Path) -> None:
+    leaf = make_kv(tmp_path / "kv_cache/llama3.1-8b/run")
+    edit(next(leaf.glob("*_metadata.json")), lambda told: told.pop("cluster_snapshots"))
+    assert "kv.device" in seen(check_folder(str(tmp_path)), "unapplied")
+
+
+def test_valid_at_recall_0_is_said(tmp_path: Path) -> None:
+    index = make_vectors(tmp_path / "vector_database/milvus/AISAQ")
+    for path in index.rglob("statistics.json"):
+        edit(path, lambda told: told["recall"].update(recall_at_k=0.0, per_query_recall=[0.0]))
+    checked = check_folder(str(tmp_path))
+    assert "recall 0.00, called 'valid'" in seen(checked, "vdb.recall")
+    assert "recall@10 0, 141.6 queries/s" in seen(checked, "vdb.listed")
+
+
+def test_every_benchmark_has_its_rows_for_programs_and_on_the_page(tree: Path) -> None:
+    report = check_report(check_folder(str(tree)))
+    caches = next(row for row in report.others if row.category == "kv_cache")
+    assert [line.partition(":")[0] for line in caches.figures] == ["option 1", "option 2", "option 3"]
+    assert [(row.category, len(row.runs), len(row.figures)) for row in report.others] == [
+        ("kv_cache", 1, 3),
+        ("vector_database", 5, 5),
+    ]
+    page = check_html(report)
+    assert all(text in page for text in ("Key-value caches and vector databases", TRADEMARK, "at most 6.26 GiB/s"))
+    printed = CliRunner().invoke(command, ["check", str(tree), "--json", "--rules", "published"])
+    assert printed.exit_code == 0
+    assert len(json.loads(printed.output)["others"]) == 2
+
+
+def test_the_audit_reads_runs_of_other_benchmarks(tree: Path) -> None:
+    rules = {finding.rule for run in audit_trees([str(tree)]) for finding in run.findings}
+    assert {"kv.window", "kv.device", "kv.starved", "kv.tiers", "vdb.listed"} <= rules
+    assert not any(run.errors for run in audit_trees([str(tree)]))

@@ -1,0 +1,372 @@
+"""An S3 server of known speed on loopback: so many bytes a second, so long to the first byte, and faults where asked.
+
+It keeps objects in memory, or makes up a bucket of any number of keys that are only listed. Signatures are not checked:
+what a real server makes of these is tested on others. Run by itself it serves until its input ends:
+`python -m tests.object_server --mb-per-second 100 --latency-ms 20`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import hashlib
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from typing import BinaryIO, Literal
+from urllib.parse import parse_qsl, quote_plus, unquote
+from xml.sax.saxutils import escape
+
+PIECE_BYTES = 256 << 10
+_LISTED = (
+    "<LastModified>2026-01-01T00:00:00.000Z</LastModified><ETag>&quot;1&quot;</ETag><Size>1</Size>"
+    "<StorageClass>STANDARD</StorageClass>"
+)
+"""What every object is listed with: clients of others want it."""
+SLICE_SECONDS = 0.02
+"""The token bucket lets no more than this much of its rate pass at once."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What a client asked."""
+
+    number: int
+    """From 1, over all connections."""
+    method: str
+    key: str
+    query: dict[str, str]
+    headers: dict[str, str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Upload:
+    """An upload of parts that is under way."""
+
+    key: str
+    metadata: dict[str, str]
+    parts: dict[int, bytes] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fault:
+    """What goes wrong with one answer."""
+
+    kind: Literal["error", "drop", "cut", "drip", "hang", "etag", "garbage", "body", "raw"]
+    """error: `status` and `code`; drop: no answer, though what was asked is done; cut: half a body; drip: a byte at a
+    time; hang: nothing at all; body: `body` and `headers` with `status`; raw: all that `raw` yields."""
+    status: int = 503
+    code: str = "SlowDown"
+    headers: dict[str, str] = field(default_factory=dict)
+    body: bytes = b""
+    raw: Iterable[bytes] = ()
+
+
+@dataclass(kw_only=True)
+class Behaviour:
+    """What the server does; may be changed while it runs."""
+
+    bytes_per_second: float = 0
+    """Of all bodies together; 0 sets no limit."""
+    latency_seconds: float = 0
+    """From the request to the first byte of its answer."""
+    fault: Callable[[Request], Fault | None] | None = None
+    listed_keys: int = 0
+    """Keys that are listed below `PREFIX/train/` without being there."""
+    listed_bytes: int = 1
+    """What is said of their size."""
+
+
+class ObjectServer:
+    """Serves until `close`. `requests` are those that came, in order."""
+
+    def __init__(self, behaviour: Behaviour | None = None, port: int = 0) -> None:
+        self.behaviour = behaviour or Behaviour()
+        self.objects: dict[str, bytes] = {}
+        self.metadata: dict[str, dict[str, str]] = {}
+        self.uploads: dict[str, Upload] = {}
+        """Under way, by their numbers."""
+        self.sent_bytes = 0
+        """Of all answers."""
+        self.requests: list[Request] = []
+        self.connections = 0
+        self.most_in_flight = self._in_flight = 0
+        """Requests that waited for their first byte at a time."""
+        self._lock = threading.Lock()
+        self._free_at = 0.0
+        self._socket = socket.create_server(("127.0.0.1", port), backlog=256)
+        self.endpoint = f"http://127.0.0.1:{self._socket.getsockname()[1]}"
+        self._open: set[socket.socket] = set()
+        self._closed = threading.Event()
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def close(self) -> None:
+        """Stop at once, with whatever is under way."""
+        self._closed.set()
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
+        for connection in list(self._open):
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+
+    def __enter__(self) -> ObjectServer:
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        self.close()
+
+    def count(self, method: str) -> int:
+        return sum(request.method == method for request in self.requests)
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                connection, _ = self._socket.accept()
+            except OSError:
+                return
+            self._open.add(connection)
+            self.connections += 1
+            threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+
+    def _serve(self, connection: socket.socket) -> None:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        try:
+            with contextlib.suppress(OSError, ValueError), connection, connection.makefile("rb") as lines:
+                while not self._closed.is_set() and self._answer(connection, lines):
+                    pass
+        finally:
+            self._open.discard(connection)
+
+    def _answer(self, connection: socket.socket, lines: BinaryIO) -> bool:
+        first = lines.readline().decode("latin-1").split(" ")
+        if len(first) < 3:
+            return False
+        headers = {}
+        while (line := lines.readline().decode("latin-1").strip()) != "":
+            name, _, value = line.partition(":")
+            headers[name.lower()] = value.strip()
+        body = lines.read(int(headers.get("content-length", "0")))
+        path, _, query = first[1].partition("?")
+        key = unquote(path).lstrip("/").partition("/")[2]
+        with self._lock:
+            request = Request(
+                number=len(self.requests) + 1,
+                method=first[0],
+                key=key,
+                query=dict(parse_qsl(query, keep_blank_values=True)),
+                headers=headers,
+            )
+            self.requests.append(request)
+        with self._lock:
+            self._in_flight += 1
+            self.most_in_flight = max(self.most_in_flight, self._in_flight)
+        if self.behaviour.latency_seconds:
+            time.sleep(self.behaviour.latency_seconds)
+        with self._lock:
+            self._in_flight -= 1
+        fault = self.behaviour.fault(request) if self.behaviour.fault else None
+        return self._send(connection, request, *self._made(request, body, fault), fault)
+
+    def _made(self, request: Request, body: bytes, fault: Fault | None) -> tuple[int, dict[str, str], memoryview]:
+        """Return status, headers and body of an answer."""
+        if fault is not None and fault.kind == "error":
+            return fault.status, fault.headers, _error(fault.code)
+        if fault is not None and fault.kind == "body":
+            return fault.status, fault.headers, memoryview(fault.body)
+        if request.method in ("GET", "HEAD") and request.key:
+            return self._object(request)
+        if request.method == "GET":
+            return (
+                200,
+                {},
+                memoryview((self._uploads() if "uploads" in request.query else self._list(request)).encode()),
+            )
+        if request.method == "DELETE":
+            if "uploadId" in request.query:
+                self.uploads.pop(request.query["uploadId"], None)
+            else:
+                self.objects.pop(request.key, None)
+                self.metadata.pop(request.key, None)
+            return 204, {}, memoryview(b"")
+        return self._stored(request, body)
+
+    def _object(self, request: Request) -> tuple[int, dict[str, str], memoryview]:
+        data = self.objects.get(request.key)
+        if data is None and request.method == "HEAD" and self.behaviour.listed_keys and "/train/" in request.key:
+            return 200, {"Content-Length": str(self.behaviour.listed_bytes)}, memoryview(b"")
+        if data is None:
+            return 404, {}, _error("NoSuchKey")
+        etag = _etag(data)
+        about = {"ETag": etag} | self.metadata.get(request.key, {})
+        if request.headers.get("if-match", etag) != etag:
+            return 412, {}, _error("PreconditionFailed")
+        view, size = memoryview(data), len(data)
+        wanted = request.headers.get("range", "")
+        if not wanted:
+            return 200, about, view
+        begin, end = (int(number) for number in wanted.removeprefix("bytes=").split("-"))
+        if begin >= size:
+            return 416, {}, _error("InvalidRange")
+        end = min(end, size - 1)
+        return 206, about | {"Content-Range": f"bytes {begin}-{end}/{size}"}, view[begin : end + 1]
+
+    def _stored(self, request: Request, body: bytes) -> tuple[int, dict[str, str], memoryview]:
+        digest = request.headers.get("x-amz-content-sha256", "")
+        if len(digest) == 64 and digest != hashlib.sha256(body).hexdigest():
+            return 400, {}, _error("XAmzContentSHA256Mismatch")
+        query = request.query
+        metadata = {name: value for name, value in request.headers.items() if name.startswith("x-amz-meta-")}
+        if "uploads" in query:
+            number = f"upload-{request.number}"
+            self.uploads[number] = Upload(key=request.key, metadata=metadata)
+            return 200, {}, memoryview(f"<R><UploadId>{number}</UploadId></R>".encode())
+        upload = self.uploads.get(query.get("uploadId", ""))
+        if "uploadId" in query and upload is None:
+            return 404, {}, _error("NoSuchUpload")
+        answer = b""
+        if upload is not None and "partNumber" in query:
+            upload.parts[int(query["partNumber"])] = body
+            return 200, {"ETag": _etag(body)}, memoryview(b"")
+        if upload is not None:
+            del self.uploads[query["uploadId"]]
+            body, metadata = b"".join(upload.parts[number] for number in sorted(upload.parts)), upload.metadata
+            answer = b"<CompleteMultipartUploadResult></CompleteMultipartUploadResult>"
+        self.objects[request.key], self.metadata[request.key] = bytes(body), metadata
+        return 200, {"ETag": _etag(body)}, memoryview(answer)
+
+    def _uploads(self) -> str:
+        listed = "".join(
+            f"<Upload><Key>{escape(upload.key)}</Key><UploadId>{number}</UploadId></Upload>"
+            for number, upload in self.uploads.items()
+        )
+        return f"<ListMultipartUploadsResult>{listed}</ListMultipartUploadsResult>"
+
+    def _list(self, request: Request) -> str:
+        prefix, most = request.query.get("prefix", ""), int(request.query.get("max-keys", "1000"))
+        begin = int(request.query.get("continuation-token", "0"))
+        total = self.behaviour.listed_keys
+        if total and prefix.endswith("/train/"):
+            names = [
+                f"{prefix}img_{n:0{len(str(total))}}_of_{total}.npz" for n in range(begin, min(begin + most, total))
+            ]
+            folders: list[str] = []
+        else:
+            there = [f"{prefix}train/x"] if total else self.objects
+            below = sorted(key for key in there if key.startswith(prefix))
+            whole = request.query.get("delimiter", "")
+            cut = [key[: len(prefix)] + key[len(prefix) :].partition("/")[0] for key in below]
+            folders = sorted({f"{c}/" for c, key in zip(cut, below, strict=True) if whole and c != key})
+            plain = [key for c, key in zip(cut, below, strict=True) if not whole or c == key]
+            total, names = len(plain), plain[begin : begin + most]
+            folders = folders if begin == 0 else []
+        more = begin + len(names) < total
+        page = f"<Name>bucket</Name><Prefix>{escape(prefix)}</Prefix><MaxKeys>{most}</MaxKeys>"
+        token = f"<NextContinuationToken>{begin + len(names)}</NextContinuationToken>" if more else ""
+        encoding, text = request.query.get("encoding-type", ""), escape
+        if encoding:
+            page += f"<EncodingType>{encoding}</EncodingType>"
+            text = partial(quote_plus, safe="/")
+        contents = "".join(f"<Contents><Key>{text(name)}</Key>{_LISTED}</Contents>" for name in names)
+        prefixes = "".join(f"<CommonPrefixes><Prefix>{text(name)}</Prefix></CommonPrefixes>" for name in folders)
+        truncated = str(more).lower()
+        page += f"<IsTruncated>{truncated}</IsTruncated>{token}{contents}{prefixes}"
+        return f"<ListBucketResult>{page}</ListBucketResult>"
+
+    def _send(
+        self,
+        connection: socket.socket,
+        request: Request,
+        status: int,
+        headers: dict[str, str],
+        body: memoryview,
+        fault: Fault | None,
+    ) -> bool:
+        kind = fault.kind if fault is not None else ""
+        if kind == "drop":
+            return False
+        if kind == "hang":
+            self._closed.wait(3600)
+            return False
+        if fault is not None and fault.kind == "raw":
+            for raw in fault.raw:
+                connection.sendall(raw)
+                self.sent_bytes += len(raw)
+                if self._closed.is_set():
+                    break
+            return False
+        if kind == "garbage":
+            connection.sendall(b"SSH-2.0-OpenSSH_9.2p1\r\n\r\n\r\n\r\n")
+            return False
+        if kind == "etag":
+            headers = headers | {"ETag": '"another"'}
+        date = time.strftime("%a, %d %b %Y %H:%M:%S GMT", time.gmtime())
+        length = [] if status == 204 or "Content-Length" in headers else [("Content-Length", str(len(body)))]
+        lines = "".join(f"{name}: {value}\r\n" for name, value in (("Date", date), *length, *headers.items()))
+        connection.sendall(f"HTTP/1.1 {status} X\r\n{lines}\r\n".encode())
+        if request.method == "HEAD":
+            return True
+        if kind == "drip":
+            for at in range(len(body)):
+                connection.sendall(body[at : at + 1])
+                if self._closed.wait(0.05):
+                    return False
+        sent = len(body) // 2 if kind == "cut" else len(body)
+        for at in range(0, sent, PIECE_BYTES):
+            piece = body[at : min(at + PIECE_BYTES, sent)]
+            self._wait_for(len(piece))
+            connection.sendall(piece)
+        return kind != "cut"
+
+    def _wait_for(self, size_bytes: int) -> None:
+        """Take so many bytes out of the bucket that all connections share."""
+        rate = self.behaviour.bytes_per_second
+        if not rate:
+            return
+        with self._lock:
+            now = time.monotonic()
+            self._free_at = max(self._free_at, now - SLICE_SECONDS) + size_bytes / rate
+            wait = self._free_at - now
+        if wait > 0:
+            time.sleep(wait)
+
+
+@contextlib.contextmanager
+def object_server(behaviour: Behaviour | None = None) -> Iterator[ObjectServer]:
+    """Serve for the time of a block."""
+    with ObjectServer(behaviour) as server:
+        yield server
+
+
+def _etag(data: bytes) -> str:
+    return f'"{len(data):x}-{hash(data[:4096]) & 0xFFFFFFFF:x}"'
+
+
+def _error(code: str) -> memoryview:
+    return memoryview(f"<?xml version='1.0'?><Error><Code>{code}</Code><Message>as asked</Message></Error>".encode())
+
+
+def main() -> int:
+    """Serve until the input ends; print the address."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
+    parser.add_argument("--mb-per-second", type=float, default=0.0)
+    parser.add_argument("--latency-ms", type=float, default=0.0)
+    parser.add_argument("--listed-keys", type=int, default=0)
+    asked = parser.parse_args()
+    behaviour = Behaviour(
+        bytes_per_second=1e6 * asked.mb_per_second,
+        latency_seconds=asked.latency_ms / 1000,
+        listed_keys=asked.listed_keys,
+    )
+    with object_server(behaviour) as server:
+        print(server.endpoint, flush=True)
+        sys.stdin.read()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,98 @@
+"""`dlemu record` as a user types it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+
+from datagen.errors import UserError
+from dlemu.results.kinds import kind_of
+from dlemu.studies.record.answer import read_record
+from dlemu.studies.record.run import RecordQuestion, record
+from tests.e2e.harness import DLEMU, dlemu
+
+JOB = str(Path(__file__).with_name("job.py"))
+
+
+@pytest.mark.parametrize(
+    ("question", "says"),
+    [
+        (RecordQuestion(), "wanted a job to record"),
+        (RecordQuestion(command=("true",), rows="x"), "wanted a job to record"),
+        (RecordQuestion(rows="nowhere"), "--rows is nowhere, which is no folder"),
+        (RecordQuestion(command=("true",), out="there.yaml"), "there.yaml is there already"),
+        (RecordQuestion(command=("true",), out="job.txt"), "wanted a name that ends in .yaml"),
+        (RecordQuestion(command=("true",), out="no/job.yaml"), "make it first"),
+        (RecordQuestion(command=("no-such-program-here",)), "can't be started"),
+        (RecordQuestion(command=("true",)), "the job left no rows"),
+    ],
+)
+def test_what_can_not_be_recorded_is_refused_with_what_to_do(
+    question: RecordQuestion, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("there.yaml").write_text("somebody's")
+    with pytest.raises(UserError, match=says.replace(".", r"\.")):
+        record(question, folder=str(tmp_path / "answer"))
+    assert Path("there.yaml").read_text() == "somebody's"
+
+
+@pytest.mark.slow
+def test_a_job_becomes_a_recipe_that_names_nobody_and_a_page(tmp_path: Path) -> None:
+    data = tmp_path / "acme-secret" / "patients"
+    data.mkdir(parents=True)
+    for number in range(40):
+        np.save(data / f"alice{number}.npy", np.zeros(5000 + 10 * number, np.uint8))
+    before = {path: path.stat().st_mtime_ns for path in data.iterdir()}
+    recipe, answer = tmp_path / "job.yaml", tmp_path / "answer"
+    options = ["--no-replay", "--skip", "2", "--out", str(recipe), "--output", str(answer)]
+    job = [sys.executable, JOB, str(data), "--epochs", "4", "--step", "0.01"]
+    ended = dlemu("record", *options, "--", *job, cwd=tmp_path)
+    assert ended.status == 1, ended.err
+    assert "NOT REPLAYABLE: it was not replayed" in " ".join(ended.out.split())
+    assert "trained" in ended.err.splitlines(), "the job's own words are on the terminal"
+    assert (answer / "report.html").stat().st_size > 10_000
+    found = read_record(str(answer))
+    assert found is not None
+    assert (found.recording.batch_size, found.data and found.data.files) == (4, 40)
+    text, page = recipe.read_text(), (answer / "report.html").read_text()
+    assert not [word for word in ("acme", "secret", "patients", "alice", str(tmp_path)) if word in text + page]
+    assert yaml.safe_load(text)["reader"]["batch_size"] == 4
+    assert {path: path.stat().st_mtime_ns for path in data.iterdir()} == before
+    kind = kind_of(str(answer))
+    assert kind is not None
+    assert kind.name == "record"
+    again = dlemu("record", "--no-replay", "--rows", str(answer / "rows"), "--json", cwd=tmp_path)
+    assert again.status == 1, again.err
+    assert '"complete": true' in again.out
+
+
+@pytest.mark.slow
+def test_recording_dlemu_itself_gives_back_its_settings(tmp_path: Path) -> None:
+    """Its batches have no shape, it steps no optimizer, and a thread of it reads ahead."""
+    data = [
+        f"dataset.data_folder={tmp_path / 'data'}",
+        "dataset.format=npz",
+        "dataset.num_files_train=160",
+        "dataset.record_length_bytes=20000",
+    ]
+    assert dlemu("datagen", "workload=default", *data).status == 0
+    settings = ["reader.batch_size=4", "reader.read_threads=2", "train.computation_time=0.1", "train.epochs=2"]
+    settings += ["reader.prefetch_size=8"]  # far enough ahead for a busy machine
+    others = ["metric.ceiling_seconds=0", "metric.scaling_seconds=0", "metric.cached=true", "output.report=false"]
+    job = [DLEMU, "train", "workload=default", *data, *settings, *others, f"output.folder={tmp_path / 'run'}"]
+    options = ["--no-replay", "--no-report", "--output", str(tmp_path / "answer")]
+    assert dlemu("record", *options, "--", *job, cwd=tmp_path).status == 1
+    found = read_record(str(tmp_path / "answer"))
+    assert found is not None
+    recording, dataset = found.recording, found.data
+    assert (recording.batch_size, recording.loading.workers, recording.ranks) == (4, 2, 1)
+    assert recording.computation.mean == pytest.approx(0.1, rel=0.02)
+    assert dataset is not None
+    assert (dataset.format, dataset.files, dataset.samples_per_file) == ("npz", 160, 1)
+    assert os.path.samefile(dataset.folder, tmp_path / "data" / "train")

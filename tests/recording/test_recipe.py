@@ -1,0 +1,244 @@
+"""What a recipe holds, and what it never does; the self-check; data files told from others."""
+
+from __future__ import annotations
+
+import getpass
+import re
+import socket
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+
+from dlemu.config import load
+from dlemu.config.duration import mean_seconds
+from dlemu.studies.record.answer import Recording, Replay, Spread
+from dlemu.studies.record.data_seen import data_of, data_problems
+from dlemu.studies.record.recipe import duration, not_emulated, recipe_text
+from dlemu.studies.record.recording import analyse
+from dlemu.studies.record.self_check import check_by_replay, verdict
+from tests.recording.made_rows import Trainer
+
+SECRETS = ("alice", "acme", "tumour", "patient", "build-host-7")
+
+
+def recorded(**changes: object) -> Recording:
+    trainer = Trainer()
+    number = trainer.begin()
+    for place in range(80):
+        trainer.batch(number, 0.2, 30 + place % 7, save_ms=50 if place in (29, 59) else 0)
+    trainer.over(number)
+    return replace(analyse(trainer.processes, 10), **changes)  # type: ignore[arg-type]  # fields of it
+
+
+def files(tmp_path: Path) -> Counter[str]:
+    """Class folders of pictures beside code and weights, all with names of their owner's."""
+    random, found = np.random.default_rng(3), Counter[str]()
+    folder = tmp_path / "home" / "alice" / "acme-tumours" / "train"
+    for kind in ("benign", "patient-hostile"):
+        (folder / kind).mkdir(parents=True)
+        for number in range(40):
+            path = folder / kind / f"patient{number}.jpg"
+            path.write_bytes(bytes(int(random.integers(90_000, 130_000))))
+            if number % 4 == 0:
+                found[str(path)] += 1
+    for name in ("acme.safetensors", "labels.json"):
+        (tmp_path / name).write_bytes(bytes(10**6))
+        found[str(tmp_path / name)] += 1
+    return found
+
+
+def test_a_recipe_names_nobody_and_rounds_sizes_but_not_means_of_times(tmp_path: Path) -> None:
+    recording = recorded(torch="2.4.0+acme.build-host-7", python="3.10.2", opens_per_sample=1.0)
+    data = data_of(files(tmp_path), recording)
+    assert data is not None
+    assert (data.files, data.format, data.samples_per_file, data.is_whole) == (80, "jpeg", 1.0, True)
+    assert data.bytes == sum(path.stat().st_size for path in tmp_path.rglob("*.jpg")), "of the whole folder"
+    replay = Replay(
+        folder="replay-1",
+        engine="fast",
+        samples_per_second=200.123456,
+        wait_p50=0.001,
+        wait_p99=0.02,
+        hand_over=0.001,
+        calls_per_sample=2.0,
+        device_bytes_per_sample=0.0,
+        worker_cpu_per_sample=0.002,
+    )
+    text = recipe_text(recording, data, engine="fast", replayable=True, reason="", replay=replay)
+    assert len(text) < 8000, "a lawyer reads it"
+    own = [*SECRETS, str(tmp_path), socket.gethostname(), *([] if getpass.getuser() == "root" else [getpass.getuser()])]
+    assert not [word for word in own if word.lower() in text.lower()]
+    assert not re.search(r"/\w+/", text.replace("/mnt/drive/data", "")), "no path"
+    tree = yaml.safe_load(text)
+    assert tree["train"]["computation_time"]["mean"] == recording.computation.mean
+    assert tree["train"]["computation_time"]["type"] == "empirical"
+    assert len(tree["train"]["computation_time"]["seconds"]) == 33
+    assert tree["dataset"]["record_length_bytes"] == float(f"{data.bytes / 80:.3g}")
+    sizes = tree["dataset"]["record_length_bytes_quantiles"]
+    assert sizes == sorted(sizes)
+    assert all(size == float(f"{size:.3g}") for size in sizes)
+    assert (tree["recorded"]["torch"], tree["recorded"]["replayable"]) == ("2.4.0", True)
+    assert tree["checkpoint"]["steps_between_checkpoints"] == 30
+
+
+def test_a_time_that_hardly_varies_is_one_number_and_quantiles_hold_their_mean() -> None:
+    assert duration(Spread.of([0.02, 0.02, 0.02])) == 0.02
+    found = duration(Spread.of([0.0123456789, 0.0123456789, 0.5]))
+    assert isinstance(found, dict)
+    assert found["seconds"][0] <= found["mean"] <= found["seconds"][-1]
+    assert found["seconds"] == sorted(found["seconds"])
+
+
+@pytest.mark.parametrize(
+    ("read", "device", "mapped", "percent"),
+    [(1e5, 0.0, False, 100), (1e5, 1.1e5, False, 0), (1e5, 4e4, False, 60), (4096.0, 40_000.0, True, 0)],
+)
+def test_the_share_that_memory_served_is_recorded(read: float, device: float, mapped: bool, percent: int) -> None:
+    recording = recorded(read_bytes_per_sample=read, device_bytes_per_sample=device, mapped=mapped)
+    assert recording.cached_percent == percent
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"batch_sizes": Spread.of([3.0, 8.0])}, "differ in size"),
+        ({"ranks": 2, "ranks_that_read": "first", "gradient_accumulation_steps": 4}, None),
+        ({"ranks": 2, "gradient_accumulation_steps": 4}, "once in 4 batches"),
+        ({"gradient_accumulation_steps": 4, "device_bytes_per_sample": 0.0}, None),
+    ],
+)
+def test_what_no_setting_says_is_a_reason_not_to_rely_on_the_recipe(changes: dict[str, Any], said: str | None) -> None:
+    found = list(not_emulated(recorded(**changes)))
+    assert len(found) == (said is not None), found
+    assert said is None or said in found[0]
+
+
+def test_a_recipe_is_a_workload_of_dlemus(tmp_path: Path) -> None:
+    recording = recorded(opens_per_sample=1.0)
+    data = data_of(files(tmp_path), recording)
+    text = recipe_text(recording, data, engine="matched", replayable=False, reason="it was not replayed", replay=None)
+    (tmp_path / "job.yaml").write_text(text)
+    workload = load([f"workload={tmp_path / 'job.yaml'}", f"dataset.data_folder={tmp_path}"])
+    assert workload.notes == ()
+    assert workload.unsupported == ()
+    assert mean_seconds(workload.train.computation_time) == pytest.approx(recording.computation.mean)
+    assert workload.recorded.reason == "it was not replayed"
+
+
+def test_samples_of_shards_and_of_mapped_tokens_are_counted_by_what_is_known(tmp_path: Path) -> None:
+    for number in range(4):
+        (tmp_path / f"shard{number}.tar").write_bytes(bytes(10_000))
+    (tmp_path / "tokens.bin").write_bytes(bytes(81_920))
+    shards = Counter(str(tmp_path / f"shard{number}.tar") for number in range(2))
+    recording = recorded(opens_per_sample=0.01, read_bytes_per_sample=1000.0)
+    by_bytes = replace(recording, loading=replace(recording.loading, samples=None))
+    by_length = replace(recording, loading=replace(recording.loading, samples=200))
+    found = [data_of(shards, one) for one in (by_bytes, by_length)]
+    assert [one and (one.files, one.samples_per_file, one.format) for one in found] == [
+        (4, 10.0, "webdataset"),
+        (4, 50.0, "webdataset"),
+    ]
+    tokens = data_of(
+        Counter([str(tmp_path / "tokens.bin")]), replace(recording, mapped=True, read_bytes_per_sample=4096.0)
+    )
+    assert tokens is not None
+    assert (tokens.files, tokens.samples_per_file, tokens.format) == (1, 20.0, "mmap_indexed_binary")
+
+
+def test_what_a_replay_could_not_do_is_said(tmp_path: Path) -> None:
+    recording = recorded(opens_per_sample=2.0, read_bytes_per_sample=11_000.0)
+    problems = list(data_problems(data_of(files(tmp_path), recording), recording))
+    assert [problem.split(",")[0] for problem in problems] == [
+        "a sample opens 2.0 files",
+        "a sample reads 10 % of its record",
+    ]
+    assert "where the recorder does not look" in next(data_problems(None, recording))
+
+
+def test_what_memory_served_is_replayed_where_the_job_itself_had_read_it_before(tmp_path: Path) -> None:
+    """80 files, of which 64 steps of 8 samples read each 6.4 times."""
+    recording = recorded(opens_per_sample=1.0, read_bytes_per_sample=110_000.0, steps=64)
+    data = data_of(files(tmp_path), recording)
+    for device_bytes, again in ((110_000 / 6.4, True), (44_000, False)):
+        found = list(data_problems(data, replace(recording, device_bytes_per_sample=device_bytes)))
+        assert found == [] if again else "the page cache served 60 %" in found[0]
+
+
+class Storage:
+    """Replays as a storage would: its reader costs CPU, and each engine makes its own calls."""
+
+    def __init__(self, calls: dict[str, float], reader_cpu: float, rate: float = 200.0) -> None:
+        self.calls, self.reader_cpu, self.rate = calls, reader_cpu, rate
+
+    def __call__(self, recording: Recording, engine: str, name: str) -> Replay:
+        return Replay(
+            folder=name,
+            engine=engine,
+            samples_per_second=self.rate,
+            wait_p50=0.0,
+            wait_p99=0.0,
+            hand_over=0.0,
+            calls_per_sample=self.calls[engine],
+            device_bytes_per_sample=recording.device_bytes_per_sample,
+            worker_cpu_per_sample=recording.preprocess.mean + self.reader_cpu,
+        )
+
+
+def test_the_reader_is_the_one_whose_calls_are_the_jobs_and_what_it_costs_is_not_burned_again() -> None:
+    recording = recorded(calls_per_sample=12.6, worker_cpu_per_sample=0.0030, preprocess=Spread.of([0.0025, 0.0027]))
+    fitted, engine, replays = check_by_replay(recording, Storage({"matched": 2.8, "library": 12.5}, 0.0010))
+    assert (engine, [one.engine for one in replays]) == ("library", ["matched", "library", "library"])
+    assert fitted.preprocess.mean == pytest.approx(0.0020)
+    assert replays[-1].worker_cpu_per_sample == pytest.approx(0.0030)
+    near = recorded(calls_per_sample=2.8, worker_cpu_per_sample=0.0036, preprocess=Spread.of([0.0026]))
+    _, engine, replays = check_by_replay(near, Storage({"matched": 2.8}, 0.0010))
+    assert (engine, len(replays)) == ("matched", 1)
+    _, engine, replays = check_by_replay(recording, Storage({"matched": 11.0, "library": 99.0}, 0.0010))
+    assert (engine, replays[-1].engine) == ("matched", "matched")
+    _, engine, replays = check_by_replay(near, Storage({"matched": 12.0, "fast": 3.0}, 0.0010))
+    assert (engine, replays[1].engine) == ("fast", "fast")
+
+
+def test_calls_that_are_all_large_are_alike_for_a_device() -> None:
+    """Whole row groups by one call, or by three: the kernel's read-ahead makes the requests."""
+    recording = recorded(calls_per_sample=0.01, worker_cpu_per_sample=0.001, preprocess=Spread.of([0.001]))
+    recording = replace(recording, read_bytes_per_sample=32_768.0)
+    _, engine, replays = check_by_replay(recording, Storage({"matched": 0.1}, 0.0))
+    assert (engine, len(replays)) == ("matched", 1)
+
+
+def test_what_changes_no_throughput_is_not_replayed_again() -> None:
+    """A tenth of what little a worker computes is less than a hundredth of its core."""
+    recording = recorded(calls_per_sample=2.0, worker_cpu_per_sample=0.0001, preprocess=Spread.of([0.00009]))
+    _, _, replays = check_by_replay(recording, Storage({"matched": 2.0}, 0.0))
+    assert len(replays) == 1
+
+
+def test_what_a_batch_costs_the_trainer_to_take_over_is_part_of_the_step() -> None:
+    class Slower(Storage):
+        def __call__(self, recording: Recording, engine: str, name: str) -> Replay:
+            return replace(super().__call__(recording, engine, name), hand_over=0.0002)
+
+    recording = recorded(calls_per_sample=2.0, worker_cpu_per_sample=0.001, preprocess=Spread.of([0.001]))
+    recording = replace(recording, hand_over=0.0012)
+    fitted, _, replays = check_by_replay(recording, Slower({"matched": 2.0}, 0.0))
+    assert fitted.computation.mean == pytest.approx(recording.computation.mean + 0.001)
+    assert len(replays) == 2
+    ahead, _, _ = check_by_replay(replace(recording, synchronous=False), Slower({"matched": 2.0}, 0.0))
+    assert ahead.computation == recording.computation
+
+
+def test_a_recipe_is_relied_on_only_where_its_replay_is_the_job() -> None:
+    recording = recorded(samples_per_second=200.0, read_bytes_per_sample=1000.0, device_bytes_per_sample=1000.0)
+    good = Storage({"fast": 2.0}, 0.0)(recording, "fast", "replay-1")
+    assert verdict(recording, (), good) == ""
+    assert "+6.0 % of samples/s" in verdict(recording, (), replace(good, samples_per_second=212.0))
+    assert "other bytes from devices by 50 %" in verdict(recording, (), replace(good, device_bytes_per_sample=500.0))
+    assert "the recorder saw 94.0 %" in verdict(replace(recording, coverage_percent=94.0), (), good)
+    assert verdict(recording, ("several loaders",), good) == "several loaders"
+    assert verdict(recording, (), None) == "it was not replayed"

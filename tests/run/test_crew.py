@@ -1,0 +1,160 @@
+"""Crews of workers: what they return, and that each user of them ends in time, names the worker, and leaves nobody."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from datagen.errors import DatasetError, DlemuError, UserError
+from dlemu.comm.failure import Role
+from dlemu.runner.crew import Worker, run_crew
+from tests.children import children
+from tests.comm.many_ranks import PATIENCE_SECONDS, wait_until
+from tests.e2e.harness import assert_gone
+from tests.run.crews import CREWS
+
+ROLE = Role("worker", "use fewer workers")
+LONG_SECONDS = 600.0
+
+
+def test_results_come_in_the_order_of_the_orders_however_large() -> None:
+    before = children()
+
+    def work(worker: Worker, order: str) -> tuple[int, str]:
+        worker.ready()
+        return worker.number, order * 1_000_000
+
+    found = run_crew(work, ["a", "b", "c"], ROLE, timeout_seconds=LONG_SECONDS)
+    assert found == [(0, "a" * 1_000_000), (1, "b" * 1_000_000), (2, "c" * 1_000_000)]
+    assert children() == before
+
+
+def test_workers_begin_when_all_are_ready_and_report_meanwhile() -> None:
+    told: list[object] = []
+    ready: list[int] = []
+
+    def work(worker: Worker, order: float) -> tuple[int, int]:
+        time.sleep(order)
+        ready_ns = time.monotonic_ns()
+        worker.ready()
+        worker.say(worker.number)
+        return ready_ns, time.monotonic_ns()
+
+    found = run_crew(
+        work,
+        [0.0, 0.2],
+        ROLE,
+        timeout_seconds=LONG_SECONDS,
+        on_ready=lambda: ready.append(time.monotonic_ns()),
+        on_message=told.append,
+    )
+    (begin_ns,) = ready
+    assert max(ready_ns for ready_ns, _ in found) < begin_ns < min(end_ns for _, end_ns in found)
+    assert sorted(told, key=str) == [0, 1], "also what is said right before the end"
+
+
+def test_a_known_error_is_raised_in_its_own_words() -> None:
+    def work(worker: Worker, order: str) -> None:
+        worker.ready()
+        if worker.number == 1:
+            raise DatasetError(order)
+        time.sleep(LONG_SECONDS)
+
+    with pytest.raises(UserError, match=r"^file 7 is damaged$"):
+        run_crew(work, ["", "file 7 is damaged"], ROLE, timeout_seconds=LONG_SECONDS)
+
+
+def test_a_worker_may_fail_in_any_of_its_threads() -> None:
+    def work(worker: Worker, order: int) -> None:
+        worker.ready()
+        threading.Thread(target=worker.fail, args=(UserError("no room"),)).start()
+        time.sleep(LONG_SECONDS)
+
+    with pytest.raises(UserError, match=r"^no room$"):
+        run_crew(work, [0], ROLE, timeout_seconds=LONG_SECONDS)
+
+
+def test_a_crew_that_takes_too_long_is_ended_and_named() -> None:
+    before = children()
+
+    def work(worker: Worker, order: float) -> None:
+        worker.ready()
+        time.sleep(order)
+
+    for most_seconds in (0.5, 5.0, 50.0):  # a busy machine may take longer to see the end of worker 0
+        with pytest.raises(DlemuError, match=rf"did not end within {most_seconds:g} s: look at the storage") as raised:
+            run_crew(work, [0.0, LONG_SECONDS], ROLE, timeout_seconds=LONG_SECONDS, most_seconds=most_seconds)
+        assert children() == before
+        if "worker 1 (process " in str(raised.value):
+            return
+    pytest.fail(str(raised.value))
+
+
+def test_what_is_raised_here_ends_the_crew() -> None:
+    before = children()
+
+    def work(worker: Worker, order: float) -> None:
+        worker.ready()
+        worker.say("hello")
+        time.sleep(LONG_SECONDS)
+
+    def refuse(message: object) -> None:
+        raise BlockingIOError(str(message))
+
+    with pytest.raises(BlockingIOError, match="hello"):
+        run_crew(work, [0, 1], ROLE, timeout_seconds=LONG_SECONDS, on_message=refuse)
+    assert children() == before
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", ["killed", "stopped", "raises", "interrupted", "orphaned"])
+@pytest.mark.parametrize("role", CREWS)
+def test_every_user_of_a_crew_ends_in_time_and_says_why(role: str, what: str, tmp_path: Path) -> None:
+    """A stop counts after a second; nobody waits for the ten minutes of work."""
+    words = [role, str(tmp_path), "fail" if what == "raises" else "hang"]
+    command = [sys.executable, "-m", "tests.run.crews", *words]
+    program = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    workers: list[psutil.Process] = []
+    victim = 0
+    if what != "raises":
+        assert wait_until(lambda: len(_named(program, role)) >= 2 or program.poll() is not None)
+        workers = psutil.Process(program.pid).children(recursive=True)
+        victim = _named(program, role)[0].pid
+    match what:
+        case "killed":
+            os.kill(victim, signal.SIGKILL)
+        case "stopped":
+            os.kill(victim, signal.SIGSTOP)
+        case "interrupted":
+            program.send_signal(signal.SIGINT)
+        case "orphaned":
+            os.kill(victim, signal.SIGSTOP)
+            program.kill()
+    _, said = program.communicate(timeout=PATIENCE_SECONDS)
+    wanted, status = {
+        "killed": (rf"^dlemu: {role} \d \(process {victim}\) was killed by SIGKILL; .*, or (use|give) fewer ", 3),
+        "stopped": (rf"^dlemu: {role} \d \(process {victim}\) was stopped from outside .* go on within 1 s$", 3),
+        "raises": (rf"^dlemu: {role} \d: ValueError: odd$", 3),
+        "interrupted": ("^$", 130),
+        "orphaned": ("^$", -signal.SIGKILL),
+    }[what]
+    assert re.search(wanted, said.strip(), re.MULTILINE), said
+    assert program.returncode == status
+    assert_gone(workers)
+
+
+def _named(program: subprocess.Popen[str], role: str) -> list[psutil.Process]:
+    try:
+        children = psutil.Process(program.pid).children()
+        return [child for child in children if child.name() == f"dlemu-{role}"]
+    except psutil.NoSuchProcess:
+        return []

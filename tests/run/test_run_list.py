@@ -1,0 +1,201 @@
+"""Each study is a list of child runs: interrupted it goes on with the others, and one that failed is on record."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import dlemu
+from datagen.errors import DlemuError, UserError
+from dlemu.comm import Interrupted
+from dlemu.jobs.pack import run as run_pack
+from dlemu.jobs.pack.process import FIGURES
+from dlemu.jobs.pack.result import PACK
+from dlemu.jobs.training.run import Training
+from dlemu.mlperf.check.judge import REHEARSAL
+from dlemu.mlperf.rehearsal import attempts
+from dlemu.mlperf.rehearsal.run_figures import Figures
+from dlemu.results.answer_files import to_json
+from dlemu.results.figures import JobFigures, Value
+from dlemu.runner.run_list import RunBegan
+from dlemu.studies.answers import SIZE, SWEEP, Trial
+from dlemu.studies.reproduce import run as run_reproduce
+from dlemu.studies.reproduce.run import REPRODUCED
+from dlemu.studies.reproduce.steps import DocumentQuestion
+from dlemu.studies.size.find_size import Search
+from dlemu.studies.size.search import Limits
+from dlemu.studies.sweep import run as run_sweep
+from tests.mlperf.test_rehearsal import QUESTION, make_plan, minutes
+from tests.report.test_document import packing
+from tests.sizing.fakes import DEMAND, FakeRunner, known, question
+
+MEASURED: dict[str, Any] = {
+    "au_dlio_percent": 95.0,
+    "samples_per_second": 10.0,
+    "mib_per_second": 1.0,
+    "au_threshold_percent": 90.0,
+    "au_percent": None,
+    "ceiling_au_percent": None,
+    "limited_by": None,
+    "accelerators": 2,
+    "hosts": 1,
+    "memory_gib_per_host": 64.0,
+    "num_files": 96,
+    "samples_per_file": 1,
+    "start": "",
+    "end": "",
+}
+
+
+@dataclass
+class Children:
+    """Child runs that take no time."""
+
+    labels: list[str] = field(default_factory=list)
+    """Of those that began."""
+    stops_at: int = 0
+    """The one that ends in `error`, from 1."""
+    error: BaseException | None = None
+
+    def watch(self, event: object) -> None:
+        if isinstance(event, RunBegan):
+            self.labels.append(event.label)
+
+    def __call__(self) -> None:
+        if self.error is not None and len(self.labels) == self.stops_at:
+            raise self.error
+
+
+Study = Callable[[Path, Children, str, pytest.MonkeyPatch], object]
+"""Runs a study in a folder, with children instead of processes; with another word its question is another."""
+
+
+def sweep(folder: Path, children: Children, word: str, patch: pytest.MonkeyPatch) -> object:
+    patch.setattr(Training, "look_at_points", lambda _: lambda _: None)
+    patch.setattr(run_sweep, "run_train", lambda *_: children())
+    figures = JobFigures(
+        kind="training", workload="unet3d", ranks=1, epochs=1, passed=True, metrics={"total_seconds": Value(1.0)}
+    )
+    patch.setattr(run_sweep, "_figures", lambda kind, folder: figures)
+    words = ["workload=unet3d", "accelerator=h100", f"model.name={word}", "ranks=1,2,3", f"output.folder={folder}"]
+    return dlemu.sweep(words, on_progress=children.watch)
+
+
+def pack(folder: Path, children: Children, word: str, patch: pytest.MonkeyPatch) -> object:
+    figures = packing("images").answer.points[0].figures
+
+    def run_here(command: Sequence[str], folder: str, *_: object, **__: object) -> None:
+        children()
+        (Path(folder) / FIGURES).write_text(to_json(figures))
+
+    patch.setattr(run_pack, "run_command", run_here)
+    source = folder.parent / "images"
+    words = [f"source={source}", f"target={source}/{word}", "processes=1,2,3", f"output.folder={folder}"]
+    return dlemu.pack(words, on_progress=children.watch)
+
+
+def size(folder: Path, children: Children, word: str, patch: pytest.MonkeyPatch) -> object:
+    class Storage(FakeRunner):
+        def run(self, accelerators: int, number: int, folder: str) -> Trial:
+            children()
+            return replace(super().run(accelerators, number, folder), folder=os.path.basename(folder))
+
+    runs = Search(str(folder), question(workload=word), (), children.watch)
+    runs.resume()
+    runs.search(known(), Limits(first=16, most=4096), Storage(16.4 * 0.9 * DEMAND))
+    return runs.save(complete=True)
+
+
+def reproduce(folder: Path, children: Children, word: str, patch: pytest.MonkeyPatch) -> object:
+    patch.setattr(run_reproduce, "run_command", lambda *_, **__: children())
+    drives = tuple(str(folder.parent / drive) for drive in "abc")
+    for drive in drives:
+        os.makedirs(drive, exist_ok=True)
+    asked = DocumentQuestion(document="micron-6550", drives=drives, overrides=(f"model.name={word}",))
+    return run_reproduce.reproduce(asked, folder=str(folder), on_event=children.watch)
+
+
+def rehearse(folder: Path, children: Children, word: str, patch: pytest.MonkeyPatch) -> object:
+    patch.setattr(attempts, "read_figures", lambda folder: Figures(**MEASURED))
+    plan = replace(make_plan(folder.parent, "2.0"), folder=str(folder))
+    asked = replace(QUESTION, system=word)
+    runs = attempts.Attempts(plan, asked, lambda words, folder: children(), children.watch, minutes())
+    runs.resume()
+    return runs.run_missing()
+
+
+STUDIES = [
+    pytest.param(sweep, SWEEP, "sweep", id="sweep"),
+    pytest.param(pack, PACK, "packing", id="pack"),
+    pytest.param(size, SIZE, "search", id="size"),
+    pytest.param(reproduce, REPRODUCED, "document", id="reproduce"),
+    pytest.param(rehearse, REHEARSAL, "rehearsal", id="rehearse"),
+]
+
+
+@pytest.mark.parametrize(("study", "file", "noun"), STUDIES)
+def test_an_interrupted_study_goes_on_with_the_others(
+    study: Study, file: str, noun: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = Children()
+    study(tmp_path / "whole", whole, "box", monkeypatch)
+    runs = len(whole.labels)
+    assert runs >= 3
+    for done in range(1, runs):
+        folder, first, others = tmp_path / f"after-{done}", Children(), Children()
+        first.stops_at, first.error = done + 1, Interrupted(2)
+        with pytest.raises(Interrupted):
+            study(folder, first, "box", monkeypatch)
+        assert first.labels == whole.labels[: done + 1]
+        assert not json.loads((folder / file).read_text())["complete"]
+        with pytest.raises(UserError, match=f"holds an interrupted {noun} of something else .* was .*, is "):
+            study(folder, Children(), "shelf", monkeypatch)
+        study(folder, others, "box", monkeypatch)
+        assert others.labels == whole.labels[done:]
+        assert json.loads((folder / file).read_text())["complete"]
+        with pytest.raises(UserError, match=f"holds a finished {noun}; set output.folder to a new folder"):
+            study(folder, Children(), "box", monkeypatch)
+
+
+@pytest.mark.parametrize(("study", "file", "noun"), STUDIES)
+def test_a_failed_run_is_run_again(
+    study: Study, file: str, noun: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, first, others = tmp_path / "study", Children(stops_at=2, error=DlemuError("rank 1 died")), Children()
+    goes_on = study in (sweep, pack)
+    if goes_on:
+        study(folder, first, "box", monkeypatch)
+    else:
+        with pytest.raises(DlemuError, match="rank 1 died"):
+            study(folder, first, "box", monkeypatch)
+    assert len(first.labels) == (3 if goes_on else 2)
+    assert ("rank 1 died" in (folder / file).read_text()) == (study in (sweep, pack, rehearse))
+    study(folder, others, "box", monkeypatch)
+    assert others.labels[0] == first.labels[1]
+    assert first.labels[0] not in others.labels
+    assert (len(others.labels) == 1) == goes_on
+    assert ("rank 1 died" in (folder / file).read_text()) == (study == rehearse), "an attempt stays on record"
+
+
+@pytest.mark.parametrize("study", [sweep, pack])
+def test_points_behind_a_failed_one_stay_finished(
+    study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "study"
+    first, second, third = Children(stops_at=2, error=DlemuError("no")), Children(), Children()
+    answer: Any = study(folder, first, "box", monkeypatch)
+    assert [point.failure for point in answer.points] == [None, "no", None]
+    assert answer.exit_status == 3
+    second.stops_at, second.error = 1, Interrupted(2)
+    with pytest.raises(Interrupted):
+        study(folder, second, "box", monkeypatch)
+    answer = study(folder, third, "box", monkeypatch)
+    assert first.labels[1:2] == second.labels == third.labels
+    assert [point.settings for point in answer.points] == [dict([label.split("=")]) for label in first.labels]
+    assert answer.exit_status == 0

@@ -1,0 +1,78 @@
+"""The most that may be asked of a storage: found between what passes and what fails, in few runs, whatever it is."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from datagen.errors import UserError
+from dlemu.config.schema import Workload
+from dlemu.results.figures import JobFigures
+from dlemu.runner.events import ignore
+from dlemu.runner.run_list import Planned
+from dlemu.studies.answers import SweepPoint, SweepQuestion
+from dlemu.studies.sweep.edge import CLOSE, Edge, edge, next_value
+from dlemu.studies.sweep.run import Runnable
+
+
+@given(most=st.floats(0.001, 1000), first=st.floats(0.01, 10))
+def test_the_edge_is_found_in_few_runs(most: float, first: float) -> None:
+    tried: dict[float, bool] = {}
+    while (value := next_value(tried, first)) is not None:
+        assert value not in tried, "nothing runs twice"
+        tried[value] = value <= most
+        assert len(tried) < 16
+    passing, failing = edge(tried)
+    if passing and failing < math.inf:
+        assert passing <= most < failing <= CLOSE * 1.01 * passing
+    else:
+        assert most / first > 1000 or first / most > 500, "so far away nobody looks"
+
+
+class Tried(Edge):
+    """Runs that pass up to a value, and say nothing from another one on."""
+
+    most, silent_from = 5.0, math.inf
+
+    def start(self, planned: Planned[Runnable], folder: str) -> SweepPoint:
+        (value,) = map(float, planned.settings.values())
+        passed = None if value >= self.silent_from else value <= self.most
+        figures = JobFigures(kind="kvcache", workload="x", ranks=1, passed=passed, verdict="NO VERDICT: too short")
+        assert planned.what.words[-1].startswith("kv.speed=")
+        return SweepPoint(settings=dict(planned.settings), folder="x", figures=figures)
+
+
+def search(runs: Edge) -> float:
+    command = Runnable(Workload(), ("workload=x",), [])
+    _, found, _ = runs.search(command, ("kv", "speed"), 1.0, wants_page=False)
+    return 0.0 if found is None else float(found.settings["kv.speed"])
+
+
+def test_a_search_keeps_its_runs_and_goes_on(tmp_path: object) -> None:
+    question = SweepQuestion(most_of="kv.speed")
+    runs = Tried(str(tmp_path), question, (), ignore)
+    found = search(runs)
+    assert found <= 5 < found * CLOSE
+    answer = runs.read()
+    assert answer is not None
+    assert answer.complete
+    runs.save(complete=False)
+    again = Tried(str(tmp_path), question, (), ignore)
+    again.resume()
+    assert len(again.runs) == len(runs.runs) > 4
+    assert search(again) == found
+    assert len(again.runs) == len(runs.runs), "nothing ran again"
+
+
+def test_runs_that_say_nothing_end_it_with_what_they_said(tmp_path: object) -> None:
+    runs = Tried(str(tmp_path), SweepQuestion(most_of="kv.speed"), (), ignore)
+    runs.silent_from = 1.0
+    with pytest.raises(UserError, match=r"kv.speed=1 neither passed nor failed \(NO VERDICT: too short\): wanted"):
+        search(runs)
+    assert len(runs.runs) == 1, "what was measured is kept"
+    beyond = Tried(str(tmp_path) + "/other", SweepQuestion(most_of="kv.speed"), (), ignore)
+    beyond.silent_from = 4.0
+    assert search(beyond) <= 4 < search(beyond) * CLOSE, "the host gives out before the storage"
