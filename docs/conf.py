@@ -1,0 +1,31 @@
+"""How Sphinx builds these pages; scripts/docs calls it, with warnings as errors and without a network."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+project = "dlemu"
+author = "the dlemu authors"
+extensions = ["myst_parser"]
+html_theme = "furo"
+html_title = "dlemu"
+source_suffix = {".md": "markdown"}
+myst_heading_anchors = 4
+suppress_warnings = ["misc.highlighting_failure"]  # output and formulas are no language
+
+
+def on_source_read(app: Any, name: str, source: list[str]) -> None:
+    """Put files above docs/ that pages link to into the site, and make the tree of pages of the index's own tables."""
+    text = re.sub(r"\]\((\.\./(?:CONTRIBUTING|CHANGELOG)\.md)[^)]*\)", r"](path:\1)", source[0])
+    if name == "index":
+        for section in text.split("\n## ")[1:]:
+            title, _, tables = section.partition("\n")
+            pages = "\n".join(dict.fromkeys(re.findall(r"\]\(([\w/-]+)\.md\)", tables)))
+            text += f"\n```{{toctree}}\n:hidden:\n:caption: {title.partition(':')[0]}\n\n{pages}\n```\n"
+    source[0] = text
+
+
+def setup(app: Any) -> None:
+    """Called by Sphinx."""
+    app.connect("source-read", on_source_read)

@@ -1,0 +1,1 @@
+"""Figures on the page of a run of stat calls: none yet."""
