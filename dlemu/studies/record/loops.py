@@ -138,8 +138,8 @@ def _late(batches: Sequence[Batch], body: NDArray[np.float64]) -> NDArray[np.boo
     Late by the time that its threads wanted a core: such a step seems longer, and the one after it shorter.
     """
     wanted = np.array([max(0, batch.main_queue) + max(0, batch.queue1) for batch in batches], float) / 1e9
-    found = np.diff(wanted, prepend=wanted[:1]) > READY_SHARE * float(np.median(body))
-    ends = np.append(found[1:], False)  # it is known when the next batch is delivered
+    found: NDArray[np.bool_] = np.diff(wanted, prepend=wanted[:1]) > READY_SHARE * float(np.median(body))
+    ends: NDArray[np.bool_] = np.append(found[1:], False)  # it is known when the next batch is delivered
     return found | ends
 
 
