@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, Protocol, TypeVar
 
 import pyarrow as pa
@@ -91,6 +91,12 @@ class MeasuredRun(Protocol):
     def write_rows(self) -> None:
         """Write the tables of its rows into its folder; raises SpaceError."""
         ...
+
+
+def sent_state(run: Any) -> dict[str, Any]:
+    """Return what of a run goes to another process: what was measured and its summary; all else is made of them."""
+    names = (*(field.name for field in fields(run)), "summary")
+    return {name: value for name, value in vars(run).items() if name in names}
 
 
 F = TypeVar("F", bound=RunFacts)
