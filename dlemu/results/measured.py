@@ -19,6 +19,7 @@ from datagen.errors import UserError
 from dlemu.config import to_yaml
 from dlemu.config.published import published
 from dlemu.config.schema import Workload
+from dlemu.metrics.verdict import JUDGEMENT_VERSION
 from dlemu.results.answer_files import to_json
 from dlemu.results.file_names import BLOCK_TRACE, CONFIG, FACTS, KILLED, LIVE, SUMMARY, TELEMETRY
 from dlemu.results.journal import RunJournal
@@ -63,6 +64,7 @@ def said_of_any(facts: RunFacts) -> dict[str, Any]:
         "hosts": tuple(host.host for host in journal.hosts),
         "started_at": facts.started_at,
         "ended_at": journal.ended_at,
+        "judgement_version": JUDGEMENT_VERSION,
         "environment": Environment(hosts=journal.hosts, storage=journal.storage),
     }
 
