@@ -24,6 +24,7 @@ from dlemu.jobs.training.activity import (
 from dlemu.jobs.training.issues import Issue
 from dlemu.jobs.training.journal import CpuApart, Journal
 from dlemu.jobs.training.measured import Facts, MeasuredTraining
+from dlemu.jobs.training.mended import Mended, mend
 from dlemu.jobs.training.scaling import slept
 from dlemu.jobs.training.steplog import EVALUATION
 from dlemu.jobs.training.summary import (
@@ -47,7 +48,7 @@ from dlemu.metrics.checkpoint_rates import shortest_interval_seconds
 from dlemu.metrics.delivery import audit_epoch
 from dlemu.metrics.device import device_metrics, device_request_kib
 from dlemu.metrics.findings import Finding, Number
-from dlemu.metrics.limit import OTHERS_PERCENT, Asked, Context, Limit, OtherReaders, Seen, judge_limit
+from dlemu.metrics.limit import NOTHING_PERCENT, OTHERS_PERCENT, Asked, Context, Limit, OtherReaders, Seen, judge_limit
 from dlemu.metrics.loss import kept_loss_percent, loss_percent, loss_percent_per_epoch
 from dlemu.metrics.ran_out import find_ran_out
 from dlemu.metrics.rates import (
@@ -533,6 +534,8 @@ def _limit(
     reader = facts.workload.reader
     preprocesses = slept(reader.preprocess_time, run.training)
     workers = facts.ranks * max(1, reader.read_threads)
+    causes = find_causes(judged, preprocesses=preprocesses, workers=workers)
+    mended = mend(run, preprocesses=preprocesses) if causes.total >= NOTHING_PERCENT else Mended()
     limit_cores, limit_used = activity.cpu_limit_cores, activity.cpu_limit_used_percent
     if limit_used is None:
         limit_cores, limit_used = _own_cpu_limit(facts)
@@ -557,8 +560,11 @@ def _limit(
         hot_drive=activity.hot_drive,
         asked=_asked(run, summary.requests),
         network_percent=activity.network_percent,
+        au_whole_percent=summary.metrics.au_whole_percent.mean if summary.metrics.au_whole_percent else None,
+        threshold_percent=100 * facts.workload.metric.au,
+        causes=mended.causes,
+        deeper=mended.deeper,
     )
-    causes = find_causes(judged, preprocesses=preprocesses, workers=workers)
     work = work_of(judged, preprocesses=preprocesses, workers=workers)
     limit = judge_limit(au_percent(judged), causes, work, context)
     if not biased:
