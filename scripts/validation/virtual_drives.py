@@ -172,9 +172,7 @@ class _Epoch:
             rank, batch, left = self._waiting.popleft()
             reader = rank * job.workers + batch % job.workers
             size_bytes = job.batch_bytes / job.requests
-            request = Request(
-                self._now - 10.0, size_bytes, reader, self._channels.pop(), self._epoch, self.given
-            )
+            request = Request(self._now - 10.0, size_bytes, reader, self._channels.pop(), self._epoch, self.given)
             seconds = self._drive.serve(request, self._random)
             self.given += size_bytes
             heappush(self._events, (self._now + seconds, next(self._number), (rank, batch, left - 1, reader)))

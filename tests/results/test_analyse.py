@@ -380,6 +380,7 @@ def test_all_that_is_known_of_a_run_is_weighed(biased: bool, monkeypatch: pytest
     assert summary.requests is not None
     assert summary.requests.first_byte_ms is not None
     assert summary.requests.last_byte_ms is not None
+    assert summary.metrics.au_whole_percent is not None
     assert context == Context(
         ceiling_au=99.5,
         host_busy_percent=activity.busy_percent,
@@ -408,6 +409,10 @@ def test_all_that_is_known_of_a_run_is_weighed(biased: bool, monkeypatch: pytest
             tls_cpu_percent=near(100 * 0.12 / (run.training["cpu_ns"].sum() / 1e9)),
         ),
         network_percent=activity.network_percent,
+        au_whole_percent=summary.metrics.au_whole_percent.mean,
+        threshold_percent=95.0 if biased else 60.0,
+        causes=context.causes,
+        deeper=context.deeper,
     )
     assert None not in vars(context).values()
     assert summary.limited_by is not None

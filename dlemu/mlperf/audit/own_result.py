@@ -37,6 +37,8 @@ _VERSION = re.compile(rb'^\s*\{\s*"schema_version":\s*\d')
 _OWN_NAME = re.compile(rf"^{OWN_FOLDER}(-\d+)?$")
 _NOTES = ("issues", "limited_by.evidence", "limited_by.advice", "page_cache.warning", "telemetry.notes")
 """Sentences, whose wording may change from version to version."""
+_JUDGED = ("limited_by", "speed_changes", "ran_out", "stalls")
+"""What versions judge otherwise from the same steps: no sign of a summary that was edited."""
 _FIRST = ("passed", "verdict", "metrics.au_percent.mean", "metrics.samples_per_second.mean", "limited_by.what")
 """Keys that come before the others."""
 _MOST = 50
@@ -204,11 +206,14 @@ def differences(
     import msgspec
 
     old, new = dict(_leaves(printed)), dict(_leaves(msgspec.to_builtins(again)))
+    notes = _NOTES
+    if old.get("schema_version") != new.get("schema_version"):  # of an older version, which judged by older rules
+        notes = (*_NOTES, "schema_version", *_JUDGED)
     keys = [key for key in old.keys() & new.keys() if not _same(old[key], new[key])]
     keys.sort(key=lambda key: (_FIRST.index(key) if key in _FIRST else len(_FIRST), key))
     for key in keys[:_MOST]:
         seen = f"summary.json: {key} is {_text(old[key])}; recomputed {_text(new[key])}"
-        if key.removeprefix("entries of ").startswith(_NOTES) or (
+        if key.removeprefix("entries of ").startswith(notes) or (
             key == "verdict" and _judgement(old[key]) == _judgement(new[key])
         ):
             yield Finding("warning", "summary.notes", seen, "the sentences that the steps give", _ASK)

@@ -1,0 +1,99 @@
+"""Training on drives in virtual time, which no code of `dlemu predict` made: what limits it, and since when."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from dlemu.config.duration import Duration
+from dlemu.config.schema import Reader, Train
+from dlemu.jobs.training.result import Run, make_run
+from dlemu.metrics.au import au_percent
+from dlemu.metrics.limit import Advice, Limit, Scaling
+from tests.runs import make_job, make_log
+
+TAILS: dict[str, Any] = {"workers": 8, "steps": 600, "step_seconds": 0.0034, "batch_bytes": 187_000.0}
+
+
+@pytest.fixture
+def drives(module: Callable[[str], Any]) -> Any:
+    return module("virtual_drives")
+
+
+def run_on(drives: Any, drive: Any, training: Any, seed: int = 1, scaling: Scaling | None = None) -> Run:
+    """A run whose steps are those of such a training on such a drive."""
+    reader = Reader(
+        batch_size=4,
+        read_threads=training.workers,
+        prefetch_size=training.ahead * training.workers,
+        file_shuffle="seed",
+    )
+    train = Train(epochs=training.epochs, computation_time=Duration(mean=training.step_seconds))
+    job = make_job(ranks=training.ranks, epochs=training.epochs, steps=training.steps, reader=reader, train=train)
+    log = make_log(job)
+    log = replace(log, journal=log.journal.noting(scaling=scaling))
+    return Run("run", make_run(job, log).facts, drives.train(drive, training, seed))
+
+
+def limit_of(run: Run) -> Limit:
+    assert run.summary.limited_by is not None
+    return run.summary.limited_by
+
+
+def mended(limit: Limit) -> dict[str, float]:
+    return {cause.name: cause.au_percent for cause in limit.causes}
+
+
+def test_a_queue_too_shallow_is_told_from_a_slow_drive(drives: Any) -> None:
+    """8 channels give 320 batches a second and 294 are asked for, but one slow read holds back all that follow."""
+    drive, shallow = drives.lognormal(8, 0.025, 1.2), drives.Training(**TAILS)
+    limit = limit_of(run_on(drives, drive, shallow))
+    assert (limit.what, limit.where) == ("loader", "prefetch")
+    (advice,) = limit.to_do
+    assert advice.code == Advice.DEEPER_QUEUE
+    times = int(advice.numbers["prefetch_size"] or 0) // 16
+    truths = [au_percent(drives.train(drive, replace(shallow, ahead=2 * times), seed)) for seed in range(10)]
+    assert advice.numbers["now_au_percent"] == pytest.approx(au_percent(drives.train(drive, shallow, 1)), abs=0.01)
+    assert mended(limit)["loader, prefetch"] == pytest.approx(sum(truths) / 10, abs=10)
+    assert mended(limit)["storage"] > 99
+
+
+@pytest.mark.parametrize("sigma", [0.0, 0.3])
+def test_a_slow_drive_is_the_limit_however_deep_the_queue(sigma: float, drives: Any) -> None:
+    slow = drives.Training(**TAILS | {"step_seconds": 0.0015})  # twice what the drive gives
+    limit = limit_of(run_on(drives, drives.lognormal(8, 0.025, sigma), slow))
+    assert limit.where != "prefetch"
+    assert mended(limit).get("loader, prefetch", 0.0) < 55
+
+
+def test_a_narrow_link_gains_nothing_by_a_deeper_queue(drives: Any) -> None:
+    narrow = drives.Training(workers=4, steps=400, step_seconds=0.03, batch_bytes=4e6, requests=4)
+    limit = limit_of(run_on(drives, drives.link(lambda _: 100.0), narrow))
+    assert limit.what == "storage"
+    assert set(mended(limit)) == {"storage"}
+    assert limit.causes[0].what == limit.what, "the headline comes first"
+
+
+def test_readers_that_make_a_head_seek_are_too_many(drives: Any) -> None:
+    disk = drives.disk(0.009, 120)
+    many = drives.Training(workers=4, steps=200, step_seconds=0.09, batch_bytes=8e6, requests=16)
+    rates = {
+        workers: 8
+        * 200
+        / (drives.train(disk, replace(many, workers=workers, step_seconds=1e-6))["met_ns"].max() / 1e9 - 10)
+        for workers in (1, 4)
+    }
+    scaling = Scaling(
+        readers=4, mb_per_second=rates[4], again_mb_per_second=rates[4], fewer_readers=1, fewer_mb_per_second=rates[1]
+    )
+    run = run_on(drives, disk, many, scaling=scaling)
+    limit = limit_of(run)
+    assert au_percent(run.training) < 50
+    assert (limit.what, limit.where, limit.confidence) == ("loader", "readers", "high")
+    (advice,) = limit.to_do
+    assert (advice.code, advice.numbers["read_threads"]) == (Advice.FEWER_READERS, 1)
+    truth = au_percent(drives.train(disk, replace(many, workers=1)))
+    assert mended(limit)["loader, readers"] == pytest.approx(truth, abs=5)
