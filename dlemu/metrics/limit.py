@@ -379,10 +379,10 @@ def _reads(
             to_do=(Finding(Advice.STOP_OTHER_READERS), *_unsteady(context)),
         )
     if (tried := _other_readers(work, context)) is not None:
-        code, where, measured, to_set = tried
+        code, of_loader, measured, to_set = tried
         seen.append(Finding(code, numbers=measured))
         advice = Finding(_ADVISES[code], numbers=to_set)
-        return Limit(what="loader", where=where, confidence="high", seen=tuple(seen), to_do=(advice,))
+        return Limit(what="loader", where=of_loader, confidence="high", seen=tuple(seen), to_do=(advice,))
     few, certain, why = _too_few_readers(work, context)
     seen += [why] if why else []
     if not (few and certain == "high") and (shallow := _shallow_queue(context)) is not None:

@@ -152,7 +152,8 @@ SEEN: list[tuple[Seen, dict[str, Any], str]] = [
             "larger_mb_per_second": 120.0,
             "factor": 3.0,
         },
-        "right after the run 4 readers got 40.0 MB/s, and by requests of 4,194,304 bytes 120.0 MB/s, 3.00 times as much",
+        "right after the run 4 readers got 40.0 MB/s, and by requests of 4,194,304 bytes 120.0 MB/s, 3.00 times as "
+        "much",
     ),
     (
         Seen.OUT_OF_ORDER,
@@ -162,8 +163,8 @@ SEEN: list[tuple[Seen, dict[str, Any], str]] = [
     (
         Seen.DEEPER_QUEUE,
         {"prefetch_size": 32, "now": 16, "au_percent": 81.0, "now_au_percent": 60.8},
-        "the same reads with 32 batches ahead instead of 16 give 81.0 % in place of 60.8 % (AU over whole epochs, event "
-        "model)",
+        "the same reads with 32 batches ahead instead of 16 give 81.0 % in place of 60.8 % (AU over whole epochs, "
+        "event model)",
     ),
     (
         Seen.STUCK_BEFORE_DEVICE,

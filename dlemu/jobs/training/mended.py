@@ -132,7 +132,8 @@ def _curve_of(scaling: Scaling | None, curve: Curve, readers: int) -> Curve:
 def _first(rows: StepTable) -> Rows:
     """Return the steps of the first epochs, or of the first as many as may be played."""
     ranks, epochs = max(1, len(rows.by_rank)), rows.values("epoch")
-    kept, count = [], 0
+    kept: list[int] = []
+    count = 0
     for epoch in epochs:
         part = rows.of("epoch", (epoch,))
         if kept and count + len(part) > MOST_ROWS:

@@ -40,7 +40,7 @@ Try = Literal["more", "fewer", "larger"]
 
 
 def try_other_readers(job: TrainingJob, comm: Comm, own: StepRows) -> Scaling | None:
-    """Return on rank 0 what as many and other readers got; None elsewhere, and where nothing is to be asked. Collective.
+    """Return on rank 0 what as many and other readers got; None elsewhere, and where nothing is tried. Collective.
 
     Any rank may ask for it, by its own rows: one that is ahead of the others loses its time to waiting for these. A
     read that fails ends the trial, not the run, which is over.

@@ -133,8 +133,8 @@ _SEEN: Wording = {
     "{fewer_mb_per_second:,.1f} MB/s, {factor:.2f} times as much",
     Seen.LARGER_REQUESTS: "right after the run {readers} readers got {mb_per_second:,.1f} MB/s, and by requests of "
     "{request_bytes:,} bytes {larger_mb_per_second:,.1f} MB/s, {factor:.2f} times as much",
-    Seen.OUT_OF_ORDER: "batches come in order: when a wait was over, {batches:.1f} later ones lay ready behind the slow "
-    "one",
+    Seen.OUT_OF_ORDER: "batches come in order: when a wait was over, {batches:.1f} later ones lay ready behind the "
+    "slow one",
     Seen.DEEPER_QUEUE: "the same reads with {prefetch_size} batches ahead instead of {now} give {au_percent:.1f} % in "
     "place of {now_au_percent:.1f} % (AU over whole epochs, event model)",
     Seen.STUCK_BEFORE_DEVICE: "most of the reads waited before the device: a limit on the way to it (cgroup, network)",

@@ -206,9 +206,10 @@ def differences(
     import msgspec
 
     old, new = dict(_leaves(printed)), dict(_leaves(msgspec.to_builtins(again)))
-    notes = _NOTES
+    notes: tuple[str, ...] = _NOTES
     if old.get("schema_version") != new.get("schema_version"):  # of an older version, which judged by older rules
-        notes = (*_NOTES, "schema_version", *_JUDGED)
+        notes = (*_NOTES, *_JUDGED)
+        new["schema_version"] = old.get("schema_version")
     keys = [key for key in old.keys() & new.keys() if not _same(old[key], new[key])]
     keys.sort(key=lambda key: (_FIRST.index(key) if key in _FIRST else len(_FIRST), key))
     for key in keys[:_MOST]:

@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datagen.errors import UserError
+from dlemu.jobs.training.measured import MeasuredTraining
 from dlemu.jobs.training.prediction.batches import law_bytes
 from dlemu.jobs.training.prediction.curve import Curve, CurvePoint, flat, rates
 from dlemu.jobs.training.prediction.event_model import HostCosts
-from dlemu.jobs.training.measured import MeasuredTraining
 from dlemu.metrics.au import kept_rows
 from dlemu.metrics.limit import SCALES, Scaling
 from dlemu.metrics.rows import Rows
