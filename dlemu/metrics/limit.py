@@ -13,7 +13,7 @@ from typing import Literal
 from dlemu.metrics.causes import Causes, Work
 from dlemu.metrics.changes import SpeedChange, Stall
 from dlemu.metrics.findings import Confidence, Finding, LimitedBy, Number
-from dlemu.metrics.ran_out import RanOut
+from dlemu.metrics.ran_out import FirstTouch, RanOut
 from dlemu.metrics.slow_folders import SlowFolder
 
 What = Literal["storage", "host CPU", "loader", "memory", "emulator", "nothing"]
@@ -179,6 +179,7 @@ class Context:
     speed_changes: tuple[SpeedChange, ...] = ()
     stalls: tuple[Stall, ...] = ()
     ran_out: RanOut | None = None
+    first_touch: FirstTouch | None = None
     slow_folders: tuple[SlowFolder, ...] = ()
     slow_hosts: tuple[str, ...] = ()
     """Hosts whose reads the others wait for."""
@@ -251,6 +252,7 @@ class Advice(StrEnum):
     COOL_DRIVE = "cool_drive"
     SPEED_THAT_LASTS = "speed_that_lasts"
     BECAME_SLOWER = "became_slower"
+    FIRST_TOUCH = "first_touch"
     SLOW_FOLDER = "slow_folder"
     SLOW_HOSTS = "slow_hosts"
     STOOD_STILL = "stood_still"
@@ -428,7 +430,14 @@ def _answers(context: Context) -> Iterator[Finding]:
 
 def _unsteady(context: Context) -> Iterator[Finding]:
     """Yield what to look for where the storage's speed did not stay the same."""
-    hot, out = context.hot_drive, context.ran_out
+    hot, out, touched = context.hot_drive, context.ran_out, context.first_touch
+    if touched is not None:
+        rates: dict[str, Number] = {
+            "gb": touched.gb,
+            "mb_per_second_first": touched.mb_per_second_first,
+            "mb_per_second_after": touched.mb_per_second_after,
+        }
+        yield Finding(Advice.FIRST_TOUCH, numbers=rates)
     if hot is not None:
         yield Finding(
             Advice.COOL_DRIVE,

@@ -43,14 +43,14 @@ from dlemu.jobs.training.wording import cache_warning, in_words, issue_lines, re
 from dlemu.metrics.au import au_dlio_percent, au_dlio_v1_percent, au_percent, kept_rows
 from dlemu.metrics.cache import CacheProof, prove, served_by_storage
 from dlemu.metrics.causes import find_causes, work_of
-from dlemu.metrics.changes import find_speed_changes, find_stalls
+from dlemu.metrics.changes import find_speed_changes, find_stalls, storage_column
 from dlemu.metrics.checkpoint_rates import shortest_interval_seconds
 from dlemu.metrics.delivery import audit_epoch
 from dlemu.metrics.device import device_metrics, device_request_kib
 from dlemu.metrics.findings import Finding, Number
 from dlemu.metrics.limit import NOTHING_PERCENT, OTHERS_PERCENT, Asked, Context, Limit, OtherReaders, Seen, judge_limit
 from dlemu.metrics.loss import kept_loss_percent, loss_percent, loss_percent_per_epoch
-from dlemu.metrics.ran_out import find_ran_out
+from dlemu.metrics.ran_out import find_first_touch, find_ran_out
 from dlemu.metrics.rates import (
     first_batch_seconds,
     late_handover_share,
@@ -121,6 +121,7 @@ def analyse(run: MeasuredTraining) -> Summary:
         summary,
         speed_changes=changes,
         ran_out=find_ran_out(changes),
+        first_touch=find_first_touch(changes, _gb_of_epochs(run.training)) if changes else None,
         slow_folders=_slow_folders(run),
         stragglers=tuple(find_stragglers(kept, journal.rank_nodes, summary.hosts)),
         stalls=find_stalls(run.training),
@@ -134,6 +135,7 @@ def analyse(run: MeasuredTraining) -> Summary:
             **_judged(judge(replace(evidence, limited_by=limit.what))),
             speed_changes=(),
             ran_out=None,
+            first_touch=None,
             slow_folders=(),
             stalls=(),
         )
@@ -492,6 +494,11 @@ def _proof(run: MeasuredTraining) -> CacheProof:
     )
 
 
+def _gb_of_epochs(rows: StepTable) -> list[float]:
+    column = storage_column(rows)
+    return [sum_of(epoch, column) / 1e9 for epoch in rows.by_epoch]
+
+
 def _slow_folders(run: MeasuredTraining) -> tuple[SlowFolder, ...]:
     """Return the slow ones of the sub-folders that the dataset was made with."""
     count = run.facts.workload.dataset.num_subfolders_train
@@ -555,6 +562,7 @@ def _limit(
         speed_changes=summary.speed_changes,
         stalls=summary.stalls,
         ran_out=summary.ran_out,
+        first_touch=summary.first_touch,
         slow_folders=summary.slow_folders,
         slow_hosts=_slow_hosts(summary),
         hot_drive=activity.hot_drive,

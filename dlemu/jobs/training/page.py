@@ -13,7 +13,7 @@ from dlemu.jobs.training.metrics import CATALOGUE
 from dlemu.jobs.training.result import Run
 from dlemu.jobs.training.summary import Loss, Mean, Metrics, PageCache, Summary
 from dlemu.jobs.training.wording import INCOMPLETE, causes_line, verdict_word
-from dlemu.metrics.changes import clock
+from dlemu.metrics.changes import SpeedChange, clock
 from dlemu.metrics.percent_interval import plus_minus
 from dlemu.metrics.stragglers import Straggler
 from dlemu.report.environment import Row, environment_of, facts_table, request_rows
@@ -173,7 +173,7 @@ def _unsteadiness(summary: Summary) -> Iterator[str]:
     for change in summary.speed_changes[:_SHOWN_CHANGES]:
         yield (
             f"from {clock(change.at_seconds)} on the storage gave {change.percent:.0f} % of before: "
-            f"{number(change.mb_per_second_after)} MB/s after {number(change.mb_per_second_before)} MB/s"
+            f"{number(change.mb_per_second_after)} MB/s after {number(change.mb_per_second_before)} MB/s{_reads(change)}"
         )
     if len(summary.speed_changes) > _SHOWN_CHANGES:
         yield f"its speed changed {len(summary.speed_changes)} times in all"
@@ -190,6 +190,13 @@ def _unsteadiness(summary: Summary) -> Iterator[str]:
             f"its folder {folder.name} is slow: {number(folder.ms_per_sample)} ms a sample, the others "
             f"{number(folder.others_ms_per_sample)} ms"
         )
+
+
+def _reads(change: SpeedChange) -> str:
+    """Return how long reads took before and after, where that is what changed."""
+    if change.read_ms_before is None or change.read_ms_after is None:
+        return ""
+    return f" (a batch's reads took {number(change.read_ms_after)} ms after {number(change.read_ms_before)} ms)"
 
 
 def _straggler(late: Straggler) -> str:

@@ -178,6 +178,14 @@ def _became_slower(*, at_seconds: float) -> str:
     )
 
 
+def _first_touch(*, gb: float, mb_per_second_first: float, mb_per_second_after: float) -> str:
+    return (
+        f"read all of the dataset once before it counts: the first {gb:.3g} GB, each byte for the first time, came at "
+        f"{mb_per_second_first:,.0f} MB/s and later epochs at {mb_per_second_after:,.0f} MB/s, as on a volume that is "
+        "loaded when it is first read, or through a cache that the first epoch fills"
+    )
+
+
 def _slow_folder(*, folder: str, ms_per_sample: float, others_ms_per_sample: float, folders: int) -> str:
     more = f", and {folders - 1} more" if folders > 1 else ""
     return (
@@ -205,6 +213,7 @@ _ADVICE: Wording = {
     "on it slows itself down",
     Advice.SPEED_THAT_LASTS: _speed_that_lasts,
     Advice.BECAME_SLOWER: _became_slower,
+    Advice.FIRST_TOUCH: _first_touch,
     Advice.SLOW_FOLDER: _slow_folder,
     Advice.SLOW_HOSTS: "see to host {hosts}: all others wait for its reads (its mount, network or drive)",
     Advice.STOOD_STILL: "see why the storage stood still: the drive's or the file system's own work, the network, "
