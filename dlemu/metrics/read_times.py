@@ -57,9 +57,11 @@ def find_read_change(rows: StepTable, *, preprocesses: bool) -> ReadChange | Non
     times = _means(np.log(took / size_bytes), each)
     speeds = _means(np.log(size_bytes * active / took), each)
     split = _split(times, together)
-    if split is None or _strength(times, split, together) < _needed(len(times), together):
+    if split is None:
         return None
-    if _strength(-speeds, split, together) < _needed(len(times), together):
+    needed = _needed(len(times), together)
+    longer, slower = _strength(times, split, together), -_strength(speeds, split, together)
+    if min(abs(longer), abs(slower)) < needed or longer * slower < 0:  # fewer readers at a time are each served sooner
         return None
     place = split * each
     before, after = np.median(took[:place]), np.median(took[place:])
@@ -122,11 +124,11 @@ def _split(values: Floats, together: float) -> int | None:
 
 
 def _strength(values: Floats, split: int, together: float) -> float:
-    """Return how many standard errors the means differ by."""
+    """Return how many standard errors the mean rises by."""
     before, after = values[:split], values[split:]
     variance = (((before - before.mean()) ** 2).sum() + ((after - after.mean()) ** 2).sum()) / (len(values) - 2)
     error = math.sqrt(variance * together * (1 / len(before) + 1 / len(after)))
-    return abs(float(before.mean() - after.mean())) / max(error, 1e-12)
+    return float(after.mean() - before.mean()) / max(error, 1e-12)
 
 
 def _needed(count: int, together: float) -> float:

@@ -236,9 +236,9 @@ ADVICE: list[tuple[Advice, dict[str, Any], str]] = [
     (
         Advice.FIRST_TOUCH,
         {"gb": 0.8, "mb_per_second_first": 40.0, "mb_per_second_after": 136.0},
-        "read all of the dataset once before it counts: the first 0.8 GB, each byte for the first time, came at 40 MB/s "
-        "and later epochs at 136 MB/s, as on a volume that is loaded when it is first read, or through a cache that the "
-        "first epoch fills",
+        "read all of the dataset once before it counts: the first 0.8 GB, each byte for the first time, came at 40 "
+        "MB/s and later epochs at 136 MB/s, as on a volume that is loaded when it is first read, or through a cache "
+        "that the first epoch fills",
     ),
     (
         Advice.FEWER_READERS,

@@ -140,7 +140,7 @@ def changes_on(drives: Any, drive: Any, training: Any) -> list[Any]:
 def test_a_latency_that_grew_is_a_change_though_it_has_tails(drives: Any) -> None:
     grown = drives.lognormal(8, 0.025, 1.2, (3.0, 3.0))
     changes = changes_on(drives, grown, drives.Training(**TAILS | {"steps": 1200}))
-    assert all(abs(change.at_seconds - 3) < 1 and change.percent < 60 for change in changes)
+    assert all(abs(change.at_seconds - 3) < 2 and change.percent < 60 for change in changes)
     by_reads = [change for change in changes if change.read_ms_before is not None]
     assert by_reads, "the bytes of windows of time did not show it in all of them"
     assert all(change.read_ms_after / change.read_ms_before == pytest.approx(3, rel=0.4) for change in by_reads)

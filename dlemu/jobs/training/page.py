@@ -173,7 +173,8 @@ def _unsteadiness(summary: Summary) -> Iterator[str]:
     for change in summary.speed_changes[:_SHOWN_CHANGES]:
         yield (
             f"from {clock(change.at_seconds)} on the storage gave {change.percent:.0f} % of before: "
-            f"{number(change.mb_per_second_after)} MB/s after {number(change.mb_per_second_before)} MB/s{_reads(change)}"
+            f"{number(change.mb_per_second_after)} MB/s after {number(change.mb_per_second_before)} MB/s"
+            f"{_reads(change)}"
         )
     if len(summary.speed_changes) > _SHOWN_CHANGES:
         yield f"its speed changed {len(summary.speed_changes)} times in all"

@@ -301,8 +301,7 @@ class Summary(JobSummary):
     ran_out: RanOut | None = None
     """A cache or burst credit that ran out: the first bytes came faster. Null where the changes are of another kind."""
     first_touch: FirstTouch | None = None
-    """A volume that is slow when a block is read for the first time. Null where it was not slow in the first epoch alone.
-    """
+    """A volume that is slow when a block is read for the first time; null where not the first epoch alone was slow."""
     slow_folders: tuple[SlowFolder, ...] = ()
     """Sub-folders of the dataset that read slower than the others, slowest first."""
     other_readers: OtherReaders | None = None
