@@ -387,7 +387,7 @@ def _reads(
         return Limit(what="loader", where=of_loader, confidence="high", seen=tuple(seen), to_do=(advice,))
     few, certain, why = _too_few_readers(work, context)
     seen += [why] if why else []
-    if not (few and certain == "high") and (shallow := _shallow_queue(context)) is not None:
+    if not (few and certain == "high") and (shallow := _shallow_queue(work, context)) is not None:
         sure: Confidence = "high" if context.scaling is not None else "medium"
         return Limit(
             what="loader",
@@ -503,10 +503,11 @@ def _other_readers(work: Work, context: Context) -> _Tried | None:
     return best
 
 
-def _shallow_queue(context: Context) -> tuple[Finding, ...] | None:
+def _shallow_queue(work: Work, context: Context) -> tuple[Finding, ...] | None:
     """Return what tells that batches in order wait for one slow read while others lie ready; None if it is not that.
 
-    It is what limits when deeper queues alone bring the AU to its threshold, or bring back half of all that is lost.
+    It is what limits when deeper queues alone bring the AU to its threshold, or bring back half of all that is lost; or
+    some of it, when the same readers, who waited for nobody right after the run, got what the accelerators ask for.
     """
     deeper, now = context.deeper, context.au_whole_percent
     cause = next((one for one in context.causes if one.where == "prefetch"), None)
@@ -514,6 +515,9 @@ def _shallow_queue(context: Context) -> tuple[Finding, ...] | None:
         return None
     gained = cause.au_percent - now
     enough = gained >= HELPS_SHARE * (100 - now) or (cause.au_percent >= context.threshold_percent > now)
+    tried = context.scaling
+    needed = work.wanted_mb_per_second * context.threshold_percent / 100
+    enough = enough or (tried is not None and min(tried.mb_per_second, tried.again_mb_per_second or 0.0) >= needed)
     if gained < HELPS_PERCENT or not enough:
         return None
     numbers: dict[str, Number] = {

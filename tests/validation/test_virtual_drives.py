@@ -63,6 +63,15 @@ def test_a_queue_too_shallow_is_told_from_a_slow_drive(drives: Any) -> None:
     assert mended(limit)["storage"] > 99
 
 
+def test_readers_that_get_enough_by_themselves_say_so(drives: Any) -> None:
+    """A deeper queue brings back less than half; but right after the run the same readers got what is asked for."""
+    drive, shallow = drives.lognormal(4, 0.025, 1.2), drives.Training(**TAILS | {"step_seconds": 0.0068})
+    wanted = 0.187 / 0.0068
+    enough = Scaling(readers=8, mb_per_second=1.1 * wanted, again_mb_per_second=1.1 * wanted)
+    limit = limit_of(run_on(drives, drive, shallow, scaling=enough))
+    assert (limit.what, limit.where) == ("loader", "prefetch")
+
+
 @pytest.mark.parametrize("sigma", [0.0, 0.3])
 def test_a_slow_drive_is_the_limit_however_deep_the_queue(sigma: float, drives: Any) -> None:
     slow = drives.Training(**TAILS | {"step_seconds": 0.0015})  # twice what the drive gives

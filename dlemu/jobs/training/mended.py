@@ -74,10 +74,10 @@ def mend(run: MeasuredTraining, *, preprocesses: bool) -> Mended:
         Cause(what="host CPU", au_percent=au(replace(played, starves=False))),
         Cause(what="emulator", au_percent=au(replace(played, costs=_NO_COSTS))),
     ]
-    in_turn = traits_of(reader.data_loader).in_turn
-    causes += _other_readers(played, facts, au, in_turn=in_turn)
+    by_prefetch = facts.batches_ahead == _batches_ahead(facts, reader.read_threads)
+    causes += _other_readers(played, facts, au, by_prefetch=by_prefetch)
     deeper = None
-    if in_turn and facts.batches_ahead < rows["step"].max():
+    if by_prefetch and facts.batches_ahead < rows["step"].max():
         tried = [(times, au(replace(played, window=times * played.window))) for times in DEEPER]
         most = max(percent for _, percent in tried)
         times, percent = next(one for one in tried if one[1] >= most - ENOUGH_PERCENT)
@@ -91,14 +91,13 @@ def mend(run: MeasuredTraining, *, preprocesses: bool) -> Mended:
     return Mended(causes=tuple(helps), deeper=deeper)
 
 
-def _other_readers(played: _Played, facts: Facts, au: Callable[[_Played], float], *, in_turn: bool) -> list[Cause]:
+def _other_readers(played: _Played, facts: Facts, au: Callable[[_Played], float], *, by_prefetch: bool) -> list[Cause]:
     """Return what more readers would bring, and fewer and larger requests where they were tried."""
     reader, scaling = facts.workload.reader, facts.journal.scaling
     curve = _curve_of(scaling, played.curve, facts.ranks * reader.read_threads)
 
     def readers(threads: int) -> Cause:
-        ahead = threads * prefetch_per_worker(reader.prefetch_size, threads)
-        window = max(played.window, ahead) if in_turn else played.window
+        window = max(played.window, _batches_ahead(facts, threads)) if by_prefetch else played.window
         other = replace(played, workers=threads, window=window, curve=curve)
         setting = f"reader.read_threads={threads}"
         return Cause(what="loader", where="readers", au_percent=au(other), setting=setting)
@@ -112,6 +111,11 @@ def _other_readers(played: _Played, facts: Facts, au: Callable[[_Played], float]
         setting = f"reader.transfer_size={scaling.larger_request_bytes}"
         found.append(Cause(what="loader", where="requests", au_percent=au(faster), setting=setting))
     return found
+
+
+def _batches_ahead(facts: Facts, threads: int) -> int:
+    """Return the batches ahead of a loader that keeps as many for each reader; others have rules of their own."""
+    return threads * prefetch_per_worker(facts.workload.reader.prefetch_size, threads)
 
 
 def _curve_of(scaling: Scaling | None, curve: Curve, readers: int) -> Curve:
