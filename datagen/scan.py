@@ -225,7 +225,8 @@ def surplus(layout: Layout, there: int) -> list[str]:
 def _incomplete(asked: Layout, scanned: Scan, advice: object, missing: list[str] | None = None) -> str:
     there, wanted = len(scanned.names), asked.num_files
     seen = f"{asked.folder} holds {there} {asked.extension} file{'s' * (there != 1)}"
-    seen += f" in {scanned.num_subfolders} folders" if scanned.num_subfolders and there else ""
+    folders = scanned.num_subfolders
+    seen += f" in {folders} folder{'s' * (folders != 1)}" if folders and there else ""
     if missing is None and there and _ruled(scanned, replace(asked, num_files=0)) is None:
         first = os.path.basename(scanned.names[0])
         return (

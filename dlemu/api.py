@@ -8,51 +8,32 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 from datagen.errors import UserError
-from dlemu.api_process import Request, call
+from dlemu import api_process
 from dlemu.comm import detect_launcher
 from dlemu.config import load
 from dlemu.config.overrides import given_keys, override
 from dlemu.config.published import check_letters
 from dlemu.config.schema import Workload
-from dlemu.jobs.checkpoint.folder import read_checkpoint_run
-from dlemu.jobs.checkpoint.kind import only_checkpoints
-from dlemu.jobs.checkpoint.result import CheckpointRun
-from dlemu.jobs.pack import run as run_pack
-from dlemu.jobs.pack.result import PackAnswer
-from dlemu.jobs.probe.result import Access, ProbeAnswer
-from dlemu.jobs.probe.run import (
-    BUCKET_BYTES,
-    FILE_BYTES,
-    OBJECT_GRID,
-    PRESETS,
-    Grid,
-    probe_objects,
-    probe_requests,
-    probe_workload,
-)
-from dlemu.jobs.training.folder import read_run
-from dlemu.jobs.training.prediction.ask import ask
-from dlemu.jobs.training.prediction.prediction import Prediction
-from dlemu.jobs.training.prepare import only_makes_data
-from dlemu.jobs.training.result import Run
-from dlemu.mlperf.audit.foreign_side import foreign_side
-from dlemu.mlperf.audit.foreign_times import foreign_run
-from dlemu.results.kinds import read_result
+from dlemu.results.kinds import kind_wanted, read_result
 from dlemu.runner.events import DatasetMade, Event, ignore
-from dlemu.studies.answers import Comparison, SizeAnswer, SweepAnswer
-from dlemu.studies.compare.compare_sides import Extras
-from dlemu.studies.compare.compare_sides import compare as compare_sides
-from dlemu.studies.compare.sides import read_sides
-from dlemu.studies.events import SizingEvent
-from dlemu.studies.size import find_size
-from dlemu.studies.sweep import run as run_sweep
+
+if TYPE_CHECKING:  # each function imports what it does, so that any kind of job may be missing
+    from dlemu.jobs.checkpoint.result import CheckpointRun
+    from dlemu.jobs.pack.result import PackAnswer
+    from dlemu.jobs.pack.run import PackEvent
+    from dlemu.jobs.probe.result import Access, ProbeAnswer
+    from dlemu.jobs.training.prediction.prediction import Prediction
+    from dlemu.jobs.training.result import Run
+    from dlemu.studies.answers import Comparison, SizeAnswer, SweepAnswer
+    from dlemu.studies.events import SizingEvent
+
+    Result = Run | CheckpointRun | SizeAnswer | SweepAnswer | Comparison | Prediction | ProbeAnswer | PackAnswer
 
 Source = Workload | Sequence[str] | Mapping[str, object]
 """What to run: a Workload; or overrides as words ("ranks=4") or by key ({"ranks": 4}), to which keywords are added."""
-Result = Run | CheckpointRun | SizeAnswer | SweepAnswer | Comparison | Prediction | ProbeAnswer | PackAnswer
 Folder = str | os.PathLike[str]
 
 
@@ -79,14 +60,14 @@ def train(
     last step.
     """
     workload = _workload(source, settings, config_dir)
-    if only_checkpoints(workload):
-        raise UserError("the workload asks for checkpoints alone: call dlemu.checkpoint, or set workflow.train=true")
-    if only_makes_data(workload):
+    kind = kind_wanted(workload)
+    if kind.command != "train":
+        raise UserError(f"the workload asks for {kind.noun}: use `dlemu {kind.command}`, or set workflow.train=true")
+    if workload.workflow.generate_data and not workload.workflow.train:
         raise UserError("the workload asks for its dataset alone: call dlemu.datagen, or set workflow.train=true")
     _refuse_launcher("train")
-    folder = call(Request("train", workload, make=make, size_is_given=_size_is_given(source, settings)), on_progress)
-    assert isinstance(folder, str)
-    return read_run(folder)
+    request = api_process.Request("train", workload, make=make, size_is_given=_size_is_given(source, settings))
+    return cast("Run", api_process.run(request, on_progress))
 
 
 def checkpoint(
@@ -103,9 +84,8 @@ def checkpoint(
     each file. Raises UserError, RunFailedError.
     """
     _refuse_launcher("checkpoint")
-    folder = call(Request("checkpoint", _workload(source, settings, config_dir), make=make), on_progress)
-    assert isinstance(folder, str)
-    return read_checkpoint_run(folder)
+    request = api_process.Request("checkpoint", _workload(source, settings, config_dir), make=make)
+    return cast("CheckpointRun", api_process.run(request, on_progress))
 
 
 def datagen(
@@ -121,9 +101,8 @@ def datagen(
     `fsync` syncs each file to the device before it gets its name. Raises UserError, RunFailedError.
     """
     _refuse_launcher("datagen")
-    made = call(Request("datagen", _workload(source, settings, config_dir), fsync=fsync), on_progress)
-    assert isinstance(made, DatasetMade)
-    return made
+    request = api_process.Request("datagen", _workload(source, settings, config_dir), fsync=fsync)
+    return api_process.make(request, on_progress)
 
 
 def size(
@@ -144,6 +123,8 @@ def size(
 
     `make` makes the dataset first, or what is missing of it, with a rank for each core.
     """
+    from dlemu.studies.size import find_size
+
     return find_size.size(
         source if isinstance(source, Workload) and not settings else _words(source, settings),
         launcher=launcher,
@@ -176,6 +157,9 @@ def predict(
     With `ranks` that count, else the most that pass. `from_folder` names a run (DLIO's too), or is one; `make` makes
     the dataset before it is probed.
     """
+    from dlemu.jobs.training.prediction.ask import ask
+    from dlemu.mlperf.audit.foreign_times import foreign_run
+
     answer, _, _ = ask(
         source if isinstance(source, Workload) and not settings else _words(source, settings),
         from_folder=_folder(from_folder),
@@ -216,43 +200,29 @@ def probe(
     keywords (`workload="unet3d"`) it is a workload's own pattern, by 1, 2, 4, ... `readers`. A device is only read.
     Raises UserError, DlemuError.
     """
+    from dlemu.jobs.probe import run
+
     if isinstance(target, str | os.PathLike):
         check_letters([os.fspath(target), folder])
-        bucket = os.fspath(target).startswith("s3://")
-        if settings and not bucket:
+        if settings and not os.fspath(target).startswith("s3://"):
             raise UserError(f"a target and settings ({', '.join(settings)}) were given: wanted one of both")
-        base = PRESETS[preset] if preset else OBJECT_GRID if bucket else Grid()
-        grid = Grid(
-            accesses=tuple(accesses) or base.accesses,
-            sizes=tuple(sizes) or base.sizes,
-            depths=tuple(depths) or base.depths,
-            jobs=tuple(jobs) or base.jobs,
-        )
-        if bucket:
-            answer, _ = probe_objects(
-                os.fspath(target),
-                options=_words({}, settings),
-                preset=preset,
-                grid=grid,
-                seconds=seconds,
-                total_bytes=BUCKET_BYTES if file_bytes is None else file_bytes,
-                folder=folder,
-                on_event=on_progress or ignore,
-            )
-            return answer
-        answer, _ = probe_requests(
+        answer, _ = run.probe_target(
             os.fspath(target),
             preset=preset,
-            grid=grid,
+            accesses=accesses,
+            sizes=sizes,
+            depths=depths,
+            jobs=jobs,
             seconds=seconds,
             engine=engine,
-            file_bytes=FILE_BYTES if file_bytes is None else file_bytes,
+            file_bytes=file_bytes,
+            options=_words({}, settings),
             folder=folder,
             on_event=on_progress or ignore,
         )
         return answer
     words = _words(target, settings) + ([f"output.folder={folder}"] if folder else [])
-    answer, _ = probe_workload(
+    answer, _ = run.probe_workload(
         words, config_dir=config_dir, cached=cached, readers=tuple(readers), on_event=on_progress or ignore
     )
     return answer
@@ -271,8 +241,10 @@ def sweep(
     At each point a workload of checkpoints alone writes and reads them in a folder of its own, which is removed again.
     A point that fails is noted in the answer, and the others go on. Raises UserError for what is wrong with any.
     """
+    from dlemu.studies.sweep import run
+
     words = _words(source, settings, several=True)
-    return run_sweep.sweep(words, launcher=launcher, config_dir=config_dir, on_event=on_progress or ignore)
+    return run.sweep(words, launcher=launcher, config_dir=config_dir, on_event=on_progress or ignore)
 
 
 def pack(
@@ -281,17 +253,17 @@ def pack(
     *,
     config_dir: str | None = None,
     make: bool = False,
-    on_progress: Callable[[run_pack.PackEvent], None] | None = None,
+    on_progress: Callable[[PackEvent], None] | None = None,
     **settings: object,
 ) -> PackAnswer:
     """Pack images into few large files: `dlemu pack`. A list is what to go through: `processes=[1, 2, 4]`.
 
     `make` makes a workload's images first, or what is missing of them. Raises UserError, DlemuError.
     """
+    from dlemu.jobs.pack import run
+
     words = _words(overrides, settings, several=True)
-    return run_pack.pack(
-        words, config_dir=config_dir, make=_make_dataset if make else None, on_event=on_progress or ignore
-    )
+    return run.pack(words, config_dir=config_dir, make=_make_dataset if make else None, on_event=on_progress or ignore)
 
 
 def compare(
@@ -310,14 +282,18 @@ def compare(
 
     Raises UserError for what can't be compared.
     """
+    from dlemu.mlperf.audit.foreign_side import foreign_side
+    from dlemu.studies.compare import compare_sides
+    from dlemu.studies.compare.sides import read_sides
+
     folders = [folder for folder in (_folder(a), _folder(b)) if folder is not None]
     sides = read_sides(folders, foreign_side)
     prices, powers = price or (None, None), watts or (None, None)
     first, second = (
-        Extras(price=prices[side], watts=powers[side], years=years, energy_price=energy_price) for side in (0, 1)
+        compare_sides.Extras(price=prices[side], watts=powers[side], years=years, energy_price=energy_price)
+        for side in (0, 1)
     )
-    extras = (first, second)
-    return compare_sides(*sides, extras)
+    return compare_sides.compare(*sides, (first, second))
 
 
 def load_result(folder: Folder) -> Result:
@@ -333,12 +309,12 @@ def load_result(folder: Folder) -> Result:
 def _folder(result: Folder | Run | CheckpointRun | None) -> str | None:
     if result is None:
         return None
-    return result.folder if isinstance(result, Run | CheckpointRun) else os.fspath(result)
+    return os.fspath(result) if isinstance(result, str | os.PathLike) else result.folder
 
 
 def _make_dataset(workload: Workload) -> None:
     """Make what is missing of a workload's dataset, with a rank for each core."""
-    call(Request("datagen", workload, ranks=len(os.sched_getaffinity(0)), fsync=True), None)
+    api_process.make(api_process.Request("datagen", workload, ranks=len(os.sched_getaffinity(0)), fsync=True), None)
 
 
 def _workload(source: Source, settings: Mapping[str, object], config_dir: str | None) -> Workload:

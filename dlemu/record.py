@@ -178,7 +178,7 @@ class _Meter:
 
         -1 where the kernel does not tell.
         """
-        schedule, thread, process = (os.pread(file, 512, 0).split() if file >= 0 else [] for file in self._files())
+        schedule, thread, process = (os.pread(file, 512, 0).split() if file >= 0 else [] for file in self._files()[:3])
         found = [int(schedule[0]), int(schedule[1])] if len(schedule) >= 2 else [-1, -1]
         for words in (thread, process):
             found += [int(words[1]), int(words[5]), int(words[9])] if len(words) >= 10 else [-1, -1, -1]
@@ -186,14 +186,21 @@ class _Meter:
 
     def queue(self) -> int:
         """Return the second of them alone."""
-        file = self._files()[0]
+        return self._queue(0)
+
+    def main_queue(self) -> int:
+        """Return the same of the process's first thread, which computes where another one takes the batches."""
+        return self._queue(3)
+
+    def _queue(self, place: int) -> int:
+        file = self._files()[place]
         return int(os.pread(file, 512, 0).split()[1]) if file >= 0 else -1
 
     def _files(self) -> list[int]:
         local = self._local
         if getattr(local, "pid", 0) != os.getpid():
             local.pid = os.getpid()
-            names = ("thread-self/schedstat", "thread-self/io", "self/io")
+            names = ("thread-self/schedstat", "thread-self/io", "self/io", "self/schedstat")
             local.files = [_descriptor("/proc/" + name) for name in names]
         files: list[int] = local.files
         return files
@@ -451,6 +458,8 @@ class _Hooks:
             "device": process[7],
             "thread": threading.get_native_id(),
         }
+        if row["thread"] != _process.pid:
+            row["main_queue"] = self.meter.main_queue()
         if drained is not None:
             row["drained"] = drained
         if mark[1] == 0:

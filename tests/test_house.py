@@ -6,6 +6,7 @@ And few places that start processes: each would need its own way to end them and
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from fnmatch import fnmatch
 from functools import cache
@@ -237,6 +238,19 @@ def test_a_metric_is_named_in_few_files() -> None:
     """What is declared once is looked up: a further table or page of metrics names none of them. The goal is 6."""
     users = [name for name, path in modules().items() if "au_sustained_percent" in path.read_text()]
     assert len(users) <= 9, users
+
+
+FOUND_BY_NAME = {"figures", "host_checks", "documents", "formats"}
+"""Folders of plug-ins, which their parent speaks of."""
+
+
+def test_each_package_says_what_it_is_for_and_what_it_may_import() -> None:
+    for path in sorted((ROOT / "dlemu").rglob("__init__.py")):
+        text = ast.get_docstring(ast.parse(path.read_text())) or ""
+        assert text, path
+        if path.parent.name not in FOUND_BY_NAME and path.parent != ROOT / "dlemu":
+            assert len(text.splitlines()) >= 3, path
+            assert re.search(r"\b[Ii]mports?\b", text), path
 
 
 PRODUCT_LINES = 82_000

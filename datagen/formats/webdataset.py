@@ -212,13 +212,16 @@ class TarRecords(OffsetRecords):
 
     def _extent(self, record: memoryview, offset: int, size: int) -> tuple[int, int] | None:
         """Return where a sample's data begins and how long it is; None where no sample of such a size lies there."""
-        at, begin, end = 0, -1, 0
+        at, begin, end, key = 0, -1, 0, ""
         while at < size:
             member = parse(record[at : at + BLOCK], self._source.path, offset + at)
             if member is None or at + member.whole_bytes > size:
                 return None if self._offsets is None else self._not_there(offset + at)
             if member.kind in _FILE_TYPES:
-                begin = at + BLOCK if begin < 0 else begin
+                if begin < 0:
+                    begin, key = at + BLOCK, member.key
+                elif self._offsets is None and member.key != key:
+                    return None  # two small samples that together are as long as the first
                 end = at + BLOCK + member.size_bytes
             at += member.whole_bytes
         return (begin, end - begin) if begin >= 0 else None

@@ -1,4 +1,8 @@
-"""The roof: the only place that parses, prints or exits. One module a command, imported when it is called."""
+"""The command line: the only place that parses, prints or exits. One module a command, imported when it is called.
+
+Commands of jobs are made of what their kinds say (`job_command`). May import everything but the Python API, which does
+the same for programs.
+"""
 
 from __future__ import annotations
 

@@ -15,8 +15,6 @@ from dlemu.cli.options import configured
 
 if TYPE_CHECKING:
     from dlemu.config.schema import Workload
-    from dlemu.mlperf.rehearsal.rehearse_checkpoints import CheckpointRehearsal
-    from dlemu.mlperf.rehearsal.rehearse_kv import KvRehearsal
     from dlemu.mlperf.rules.editions import Reading
     from dlemu.mlperf.rules.training import Division
 
@@ -113,7 +111,11 @@ def _checkpoint_datasize(
 @click.option("--system", default="system", show_default=True, help="Name of the system's folder.")
 @click.option("--hosts", type=click.IntRange(min=1), default=1, show_default=True, help="Hosts that the ranks run on.")
 @click.option("--memory-gib", type=click.FloatRange(min=0.001), help="Of each host, in GiB; default: this host's.")
-@click.option("--make", is_flag=True, help="Make the dataset first, or what is missing of it.")
+@click.option(
+    "--make",
+    is_flag=True,
+    help="Make the dataset first, or what is missing of it; as many files as the rules want unless told.",
+)
 @click.option(
     "--accelerator-type",
     type=click.Choice(["b200", "mi355"]),
@@ -142,166 +144,65 @@ def run_command(
     dlemu mlperf run workload=unet3d accelerator=b200 ranks=16 --hosts 2 launcher="mpirun -np {ranks} -f hosts" ...
     dlemu mlperf run workload=llama3_8b checkpoint.checkpoint_folder=/mnt/nvme/ckpt
     dlemu mlperf run workload=mlperf_kv kv.folder=/mnt/nvme/kv ranks=2
+    dlemu mlperf run --make workload=unet3d ... + workload=llama3_8b ... + workload=mlperf_kv ...
 
     A warm-up run and 5 measured runs (v1.0: 5), each with another shuffle. Every run is a `dlemu train`, kept in runs/;
     tree/ is what the edition's tool would leave. When interrupted, or when a run failed, the same command with
     output.folder=FOLDER goes on. A model's checkpoints are written and read instead, in two `dlemu checkpoint` that
     belong together, or in one where ten exceed three times the hosts' memory. kv_cache runs its three options three
-    times each, and prints the true rates beside the tool's. This is no submission: CLOSED results
-    need mlpstorage and DLIO, unchanged.
+    times each, and prints the true rates beside the tool's. Several workloads, with + between their overrides, run one
+    after another and end in one tree. This is no submission: CLOSED results need mlpstorage and DLIO, unchanged.
 
     Exit status: 0 all runs pass and no rule is broken, 1 not so, 2 a usage error, 3 a run failed, 4 no verdict (no rule
     is broken, and this host alone kept runs from passing), 128 + signal.
     """
     from dlemu.cli import complain
-    from dlemu.cli.again import again
-    from dlemu.cli.mlperf_lines import rehearsal_lines
-    from dlemu.comm import Interrupted, interrupt_once
-    from dlemu.config import check_runnable, explained, load
+    from dlemu.cli.again import again, heed_signals
+    from dlemu.cli.mlperf_rehearsal import Rehearser, run_single
+    from dlemu.comm import Interrupted
+    from dlemu.config import explained, load
     from dlemu.config.overrides import take_word
-    from dlemu.metrics.verdict import EXIT_STATUSES
     from dlemu.mlperf.check.judge import REHEARSAL
-    from dlemu.mlperf.rehearsal import NOTE
-    from dlemu.mlperf.rehearsal.datasize import datasize, host_memory_gib
-    from dlemu.mlperf.rehearsal.rehearse import DatagenFailed, Rehearsal
-    from dlemu.mlperf.rehearsal.run_figures import RehearsalPlan
-    from dlemu.mlperf.rules.editions import EDITIONS
+    from dlemu.mlperf.rehearsal.rehearse import DatagenFailed
+    from dlemu.mlperf.rehearsal.submission import SEPARATOR, split
     from dlemu.runner.run_folder import check_place, new_folder
-    from dlemu.studies.prerequisites import check_launcher
 
     if cfg:
-        click.echo(explained(load(overrides, config_dir=config_dir)), nl=False)
+        for words in split(overrides):
+            click.echo(explained(load(words, config_dir=config_dir)), nl=False)
         return
-    launcher, words = take_word(overrides, "launcher")
-    check_launcher("mlperf run", launcher)
-    folder, words = take_word(words, "output.folder")
-    workload = load(words, config_dir=config_dir)
-    folder = folder or new_folder(workload.model.name, "mlperf-")
-    check_place(folder, ours=(REHEARSAL,))
-    memory = host_memory_gib() if memory_gib is None else memory_gib
-    if not workload.workflow.train and workload.workflow.checkpoint:
-        from dlemu.config import check_checkpoints
-        from dlemu.mlperf.rehearsal.checkpoint_datasize import checkpoint_datasize
-        from dlemu.mlperf.rehearsal.rehearse import check_names
-        from dlemu.mlperf.rehearsal.rehearse_checkpoints import CheckpointRehearsal
-
-        check_checkpoints(workload)
-        check_names(organisation, system)
-        _rehearse_checkpoints(
-            CheckpointRehearsal(
-                size=checkpoint_datasize(workload, edition=edition, hosts=hosts, memory_gib_per_host=memory),
-                division=division,
-                organisation=organisation,
-                system=system,
-                words=tuple(words),
-                checkpoint_folder=workload.checkpoint.checkpoint_folder,
-                ranks=workload.ranks,
-                folder=folder,
-                launcher=launcher,
-                config_dir=config_dir,
-                tell=lambda line: click.echo(line, err=True),
-                accelerator=accelerator_type,
-            )
-        )
-    if workload.kinds.get("kv", {}).get("option"):
-        from dlemu.mlperf.rehearsal.rehearse_kv import KvRehearsal
-
-        if edition not in (None, "3.0"):
-            raise UserError(f"--edition {edition} has no kv_cache: wanted 3.0")
-        _rehearse_kv(
-            KvRehearsal(
-                workload=workload,
-                division=division,
-                organisation=organisation,
-                system=system,
-                hosts=hosts,
-                memory_gib_per_host=memory,
-                words=tuple(words),
-                folder=folder,
-                launcher=launcher,
-                config_dir=config_dir,
-                tell=lambda line: click.echo(line, err=True),
-            )
-        )
-    check_runnable(workload)
-    size = datasize(workload, edition=edition, hosts=hosts, memory_gib_per_host=memory)
-    plan = RehearsalPlan(
-        edition=EDITIONS[size.edition],
+    folder, words = take_word(overrides, "output.folder")
+    rehearser = Rehearser(
+        config_dir=config_dir,
+        edition=edition,
         division=division,
         organisation=organisation,
         system=system,
-        workload=workload,
-        words=tuple(words),
-        folder=folder,
-    )
-    rehearsal = Rehearsal(
-        plan=plan,
-        size=size,
-        launcher=launcher,
-        config_dir=config_dir,
+        hosts=hosts,
+        memory_gib_per_host=memory_gib,
         make=make,
-        tell=lambda line: click.echo(line, err=True),
+        accelerator_type=accelerator_type,
     )
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, interrupt_once())
+    several = SEPARATOR in words
+    name = "submission" if several else load(take_word(words, "launcher")[1], config_dir=config_dir).model.name
+    folder = folder or new_folder(name, "mlperf-")
+    check_place(folder, ours=(REHEARSAL,))
+    rehearsal = None if several else rehearser.single(words, folder)
+    kept = f"finished runs are kept: {again(folder)}"
+    if rehearsal is not None and not rehearsal.resumes:
+        kept = f"what was measured is in {folder}: start again in a new folder"
+    heed_signals()
     try:
-        rehearsed = rehearsal.run()
+        status = rehearser.several(split(words), folder) if rehearsal is None else run_single(rehearsal)
     except Interrupted as stop:
-        name = signal.Signals(stop.signal_number).name
-        complain(f"interrupted by {name}; finished runs are kept: {again(plan.folder)}")
+        complain(f"interrupted by {signal.Signals(stop.signal_number).name}; {kept}")
         raise SystemExit(stop.exit_status) from None
     except (UserError, DatagenFailed):
         raise
     except DlemuError as error:
-        complain(f"{error}\nfinished runs are kept: {again(plan.folder)}")
+        complain(f"{error}\n{kept}")
         raise SystemExit(error.exit_status) from None
-    for line, style in rehearsal_lines(rehearsed, plan.folder, plan.tree, NOTE):
-        click.secho(line, **style)
-    raise SystemExit(EXIT_STATUSES[rehearsed.judged])
-
-
-def _rehearse_kv(rehearsal: KvRehearsal) -> NoReturn:
-    from dlemu.cli import complain
-    from dlemu.cli.again import again
-    from dlemu.cli.mlperf_lines import kv_rehearsal_lines
-    from dlemu.comm import Interrupted, interrupt_once
-    from dlemu.mlperf.rehearsal import NOTE
-
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, interrupt_once())
-    try:
-        rehearsed = rehearsal.run()
-    except Interrupted as stop:
-        name = signal.Signals(stop.signal_number).name
-        complain(f"interrupted by {name}; finished runs are kept: {again(rehearsal.folder)}")
-        raise SystemExit(stop.exit_status) from None
-    except UserError:
-        raise
-    except DlemuError as error:
-        complain(f"{error}\nfinished runs are kept: {again(rehearsal.folder)}")
-        raise SystemExit(error.exit_status) from None
-    for line, style in kv_rehearsal_lines(rehearsed, rehearsal.folder, rehearsal.tree, NOTE):
-        click.secho(line, **style)
-    raise SystemExit(0 if rehearsed.checked.valid else 1)
-
-
-def _rehearse_checkpoints(rehearsal: CheckpointRehearsal) -> NoReturn:
-    from dlemu.cli import complain
-    from dlemu.cli.mlperf_lines import checkpoint_rehearsal_lines
-    from dlemu.comm import Interrupted, interrupt_once
-    from dlemu.mlperf.rehearsal import NOTE
-
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, interrupt_once())
-    try:
-        checked = rehearsal.run()
-    except Interrupted as stop:
-        name = signal.Signals(stop.signal_number).name
-        complain(f"interrupted by {name}; what was measured is in {rehearsal.folder}: start again in a new folder")
-        raise SystemExit(stop.exit_status) from None
-    for line, style in checkpoint_rehearsal_lines(checked, rehearsal.folder, rehearsal.tree, NOTE):
-        click.secho(line, **style)
-    raise SystemExit(0 if checked.valid else 1)
+    raise SystemExit(status)
 
 
 @command.command(name="merge", short_help="Merge several rehearsals into one tree, and check it.")

@@ -112,40 +112,38 @@ def _broken_rules(size: Datasize) -> Iterator[str]:
         yield f"{finding.severity} {finding.rule}: {finding.seen}; wanted {finding.wanted}; {finding.fix}"
 
 
-def rehearsal_lines(rehearsed: Rehearsed, folder: str, tree: str, note: str) -> Iterator[Line]:
-    """Yield what is printed at the end of a rehearsal: its figures, what breaks rules, where everything lies."""
-    outcome, checked = rehearsed.outcome, rehearsed.checked
+def outcome_lines(rehearsed: Rehearsed) -> Iterator[Line]:
+    """Yield what a rehearsal of training came to."""
+    outcome = rehearsed.outcome
     yield _outcome_line(outcome), {"fg": "green" if outcome.passed == outcome.runs else "red", "bold": True}
     yield _own_line(outcome, rehearsed.limits), {}
-    yield from finding_lines(checked)
-    yield f"by the rules: {_counts(checked)}", {}
-    yield note, {}
-    yield f"tree: {tree}; to check it again: dlemu mlperf check {folder}", {}
-    yield f"pages of the runs: dlemu report {os.path.join(folder, 'runs')}/*", {}
 
 
-def checkpoint_rehearsal_lines(checked: Checked, folder: str, tree: str, note: str) -> Iterator[Line]:
-    """Yield what is printed at the end of a rehearsal of checkpoints."""
+def checkpoint_lines(checked: Checked) -> Iterator[Line]:
+    """Yield the rates of checkpoints."""
     for result in checked.checkpoints:
         yield _checkpoint_line(result, checked.root), {"bold": True}
-    yield from finding_lines(checked)
-    yield f"by the rules: {_counts(checked)}", {}
-    yield note, {}
-    yield f"tree: {tree}; to check it again: dlemu mlperf check {folder}", {}
 
 
-def kv_rehearsal_lines(rehearsed: KvRehearsed, folder: str, tree: str, note: str) -> Iterator[Line]:
-    """Yield what is printed at the end of a rehearsal of kv_cache: each run by the tool's formula, and as it was."""
+def kv_lines(rehearsed: KvRehearsed) -> Iterator[Line]:
+    """Yield what a rehearsal of kv_cache came to: each run by the tool's formula, and as it was."""
     from dlemu.mlperf.rehearsal.rehearse_kv import rates
 
     for trial in rehearsed.trials:
         if trial.official is not None:
             yield f"{trial.label}: {rates(trial.official)}", {"bold": True}
-    yield from finding_lines(rehearsed.checked)
-    yield f"by the rules: {_counts(rehearsed.checked)}", {}
+
+
+def judged_lines(checked: Checked) -> Iterator[Line]:
+    """Yield what of a rehearsal breaks rules."""
+    yield from finding_lines(checked)
+    yield f"by the rules: {_counts(checked)}", {}
+
+
+def place_lines(folder: str, tree: str, note: str) -> Iterator[Line]:
+    """Yield what a rehearsal is, and where everything of it lies."""
     yield note, {}
     yield f"tree: {tree}; to check it again: dlemu mlperf check {folder}", {}
-    yield f"pages of the runs: dlemu report {os.path.join(folder, 'runs')}/*", {}
 
 
 def _outcome_line(outcome: Outcome) -> str:
@@ -167,8 +165,7 @@ def check_lines(checked: Checked) -> Iterator[Line]:
     """Yield what is printed of a check: its results, its findings, its verdict."""
     for result in checked.results:
         yield _result_line(result, checked.root), {"bold": True}
-    for checkpoints in checked.checkpoints:
-        yield _checkpoint_line(checkpoints, checked.root), {"bold": True}
+    yield from checkpoint_lines(checked)
     for other in checked.others:
         runs = len(other.phase("run"))
         what = f"{other.category} {other.model}, {runs} run{'s' if runs != 1 else ''}"

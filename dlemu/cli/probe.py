@@ -102,16 +102,7 @@ def command(
     """
     from dlemu.cli.options import say_part, show_answer
     from dlemu.jobs.probe.page import print_probe
-    from dlemu.jobs.probe.run import (
-        BUCKET_BYTES,
-        FILE_BYTES,
-        OBJECT_GRID,
-        PRESETS,
-        Grid,
-        probe_objects,
-        probe_requests,
-        probe_workload,
-    )
+    from dlemu.jobs.probe.run import probe_target, probe_workload
 
     overrides = [word for word in target if "=" in word]
     places = [word for word in target if "=" not in word]
@@ -131,35 +122,19 @@ def command(
             raise click.UsageError("--readers, --cached and --config-dir go with workload=NAME")
         if bucket and (overwrite_device or engine != "auto"):
             raise click.UsageError("--overwrite-device and --engine are not for a bucket: dlemu's S3 client asks")
-        base = PRESETS[preset] if preset else OBJECT_GRID if bucket else Grid()
-        grid = Grid(
-            accesses=accesses or base.accesses,
-            sizes=sizes or base.sizes,
-            depths=depths or base.depths,
-            jobs=jobs or base.jobs,
+        answer, folder = probe_target(
+            places[0],
+            preset=preset or "",
+            accesses=accesses or (),
+            sizes=sizes or (),
+            depths=depths or (),
+            jobs=jobs or (),
+            seconds=seconds,
+            engine=engine,
+            file_bytes=_size(file_size) if file_size else None,
+            overwrite_device=overwrite_device,
+            options=overrides,
+            folder=output or "",
+            on_event=say_part,
         )
-        size = _size(file_size) if file_size else BUCKET_BYTES if bucket else FILE_BYTES
-        if bucket:
-            answer, folder = probe_objects(
-                places[0],
-                options=overrides,
-                preset=preset or "",
-                grid=grid,
-                seconds=seconds,
-                total_bytes=size,
-                folder=output or "",
-                on_event=say_part,
-            )
-        else:
-            answer, folder = probe_requests(
-                places[0],
-                preset=preset or "",
-                grid=grid,
-                seconds=seconds,
-                engine=engine,
-                file_bytes=size,
-                overwrite_device=overwrite_device,
-                folder=output or "",
-                on_event=say_part,
-            )
     show_answer(answer, folder, print_probe, as_json=as_json, page=True)

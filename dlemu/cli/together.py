@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import shlex
+from typing import TYPE_CHECKING
 
 import click
 
 from dlemu.cli.options import json_option
+
+if TYPE_CHECKING:
+    from dlemu.runner.run_list import RunEnded
+    from dlemu.studies.together.run import Together, Turn
 
 
 @click.command(name="together", short_help="Run several jobs beside each other: what each costs the others.")
@@ -52,13 +57,14 @@ def command(
         )
     place = output
 
-    def watch(event: RunsPlanned | RunBegan) -> None:
+    def watch(event: RunsPlanned | RunBegan | RunEnded[Turn, Together]) -> None:
         nonlocal place
-        if isinstance(event, RunsPlanned):
-            place = event.folder
-            heed_signals()
-        else:
-            say_what(event.label)
+        match event:
+            case RunsPlanned():
+                place = event.folder
+                heed_signals()
+            case RunBegan():
+                say_what(event.label)
 
     try:
         answer, folder = run_together(

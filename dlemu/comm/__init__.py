@@ -1,6 +1,7 @@
 """Ranks: how they find each other, agree and fail together. Above this floor nobody knows whether MPI is there.
 
-On a node ranks talk over a tree of Unix sockets that block in the kernel; MPI carries only what crosses nodes.
+On a node ranks talk over a tree of Unix sockets that block in the kernel; MPI carries only what crosses nodes. May
+import datagen alone.
 """
 
 from dlemu.comm.comm_base import (

@@ -1,5 +1,8 @@
 """The settings of a run, and hydra's only door. Importing this costs nothing: hydra comes with the first call.
 
+`schema` declares every setting that jobs share, with its range and meaning; a kind's own stand in its `settings`. May
+import datagen alone.
+
 workload = load(["workload=unet3d", "accelerator=v100", "ranks=18"])
 """
 

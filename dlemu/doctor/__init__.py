@@ -4,7 +4,8 @@ NAME     what the check is called where it is printed
 ORDER    its place among the others; software below 100, the host below 200, the storage below 300, the whole above
 check    (Facts) -> Check, or None where there is nothing to look at; what it raises is reported as its failure
 
-What only one kind of job asks of a host lies in that kind's folder, in files like these (`Kind.host_checks`).
+What only one kind of job asks of a host lies in that kind's folder, in files like these (`Kind.host_checks`). May
+import report, runner, results and what lies below.
 """
 
 from __future__ import annotations

@@ -10,6 +10,8 @@ from typing import Literal
 from dlemu.metrics.cache import PARTLY_READ_PERCENT
 from dlemu.metrics.findings import Number
 
+JUDGEMENT_VERSION = 2
+"""Raised whenever a rule of verdicts or of causes changes: an audit then tells older judgements from edited ones."""
 VerdictBy = Literal["sustained", "au", "rules"]
 Outcome = Literal["pass", "fail", "undecided", "no verdict"]
 """What came of a question about the storage; `undecided`: measured, and too near to the threshold to tell."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, Protocol, TypeVar
 
 import pyarrow as pa
@@ -19,6 +19,7 @@ from datagen.errors import UserError
 from dlemu.config import to_yaml
 from dlemu.config.published import published
 from dlemu.config.schema import Workload
+from dlemu.metrics.verdict import JUDGEMENT_VERSION
 from dlemu.results.answer_files import to_json
 from dlemu.results.file_names import BLOCK_TRACE, CONFIG, FACTS, KILLED, LIVE, SUMMARY, TELEMETRY
 from dlemu.results.journal import RunJournal
@@ -63,6 +64,7 @@ def said_of_any(facts: RunFacts) -> dict[str, Any]:
         "hosts": tuple(host.host for host in journal.hosts),
         "started_at": facts.started_at,
         "ended_at": journal.ended_at,
+        "judgement_version": JUDGEMENT_VERSION,
         "environment": Environment(hosts=journal.hosts, storage=journal.storage),
     }
 
@@ -89,6 +91,12 @@ class MeasuredRun(Protocol):
     def write_rows(self) -> None:
         """Write the tables of its rows into its folder; raises SpaceError."""
         ...
+
+
+def sent_state(run: Any) -> dict[str, Any]:
+    """Return what of a run goes to another process: what was measured and its summary; all else is made of them."""
+    names = (*(field.name for field in fields(run)), "summary")
+    return {name: value for name, value in vars(run).items() if name in names}
 
 
 F = TypeVar("F", bound=RunFacts)

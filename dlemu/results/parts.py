@@ -32,6 +32,8 @@ class JobSummary:
     """ISO 8601 with zone."""
     ended_at: str | None = None
     """None for an incomplete run."""
+    judgement_version: int = 1
+    """Of the rules of verdicts and causes; 1 in results of before they had a number."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -122,6 +122,8 @@ class JobRequest:
     make_first: MakeFirst | None = None
     wants_verdict: bool = True
     """A run of which no verdict can come is refused."""
+    keeps_run: bool = False
+    """The result has what was measured too."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,6 +134,8 @@ class JobResult:
     folder: str
     summary: Any
     """Every published number, typed as the kind has it."""
+    run: Any = None
+    """What was measured, where that was asked for: a `MeasuredRun`, typed as the kind has it."""
 
 
 Tell = Callable[[Event], None]
@@ -286,7 +290,7 @@ def run_job(
         kind.load(job)
         if ranks.leads and not workload.workflow.generate_data:  # else it began before the data was made
             on_event(JobBegan(workload, ranks.count))
-        return ranks.run(partial(_run_rank, kind, job, on_event))
+        return ranks.run(partial(_run_rank, kind, job, on_event, request.keeps_run))
 
 
 def _with_making(kind: AnyKind, make: MakeFirst, workload: Workload, ranks: int) -> Workload:
@@ -325,13 +329,16 @@ def in_time(kind: JobKind[J, L, R], workload: Workload, look: Callable[[], T]) -
     return within(workload.timeout_seconds, look, f"looking at {kind.looks_at(workload)}")
 
 
-def _run_rank(kind: JobKind[J, L, R], job: J, on_event: OnEvent, comm: Comm) -> JobResult | None:
+def _run_rank(kind: JobKind[J, L, R], job: J, on_event: OnEvent, keeps_run: bool, comm: Comm) -> JobResult | None:
     log = kind.run_rank(job, comm, on_event if comm.rank == 0 else None)
-    return None if log is None else save(kind, job, log, on_event)
+    if log is None:
+        return None
+    run = save(kind, job, log, on_event)
+    return JobResult(kind=kind.name, folder=run.folder, summary=run.summary, run=run if keeps_run else None)
 
 
-def save(kind: JobKind[J, L, R], job: J, log: L, on_event: OnEvent, failure: str | None = None) -> JobResult:
-    """Write the run's folder and return what is in it; one that failed leaves the same, marked incomplete.
+def save(kind: JobKind[J, L, R], job: J, log: L, on_event: OnEvent, failure: str | None = None) -> R:
+    """Write the run's folder and return the run; one that failed leaves the same, marked incomplete.
 
     Raises SpaceError; DlemuError when the folder takes nothing for `timeout_seconds`.
     """
@@ -344,7 +351,7 @@ def save(kind: JobKind[J, L, R], job: J, log: L, on_event: OnEvent, failure: str
         drop_live(run.folder)
 
     within(max(SAVING_SECONDS, job.workload.timeout_seconds), write, f"writing the results into {job.folder}")
-    return JobResult(kind=kind.name, folder=run.folder, summary=run.summary)
+    return run
 
 
 def save_failed(kind: JobKind[J, L, R], job: J, made: OwnFolder, on_event: OnEvent, failure: str) -> Kept | None:

@@ -24,7 +24,16 @@ from dlemu.config.published import published
 from dlemu.config.schema import Workload
 from dlemu.results.file_names import FACTS, KILLED, SUMMARY
 from dlemu.results.journal import RunJournal, read_journal
-from dlemu.results.measured import RunFacts, check_hosts, computed, read_facts, read_live, read_readings, said_of_any
+from dlemu.results.measured import (
+    RunFacts,
+    check_hosts,
+    computed,
+    read_facts,
+    read_live,
+    read_readings,
+    said_of_any,
+    sent_state,
+)
 from dlemu.results.parts import Environment, JobSummary
 from dlemu.results.row_tables import read_rows, rows_table
 from dlemu.results.sent_files import decode_sent
@@ -64,6 +73,8 @@ class RowsRun:
     """Of all ranks, as each rank's clock had it."""
     telemetry: Telemetry
     of: RowsKind
+
+    __getstate__ = sent_state
 
     @cached_property
     def summary(self) -> Any:

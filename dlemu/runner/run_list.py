@@ -89,6 +89,8 @@ class RunList(ABC, Generic[What, Run, A]):
     """`sweep`."""
     shown_by: ClassVar[str] = "report"
     """The command that shows a finished one."""
+    setting: ClassVar[str] = "output.folder"
+    """The setting, or option, of its folder."""
     runs_in: ClassVar[str]
     """The answer's field with the runs on record."""
     answer_type: type[A]
@@ -148,7 +150,7 @@ class RunList(ABC, Generic[What, Run, A]):
 
         Raises UserError for a folder that holds a finished list, one of another question, or somebody else's files.
         """
-        check_place(self.folder, ours=(self.file,))
+        check_place(self.folder, setting=self.setting, ours=(self.file,))
         saved = self.read()
         if saved is None:
             return
@@ -156,15 +158,15 @@ class RunList(ABC, Generic[What, Run, A]):
         self.runs = [run for run in runs if self.is_done(run) or not self.goes_on]
         if saved.complete and len(self.runs) == len(runs):
             raise UserError(
-                f"{self.folder} holds a finished {self.noun}; set output.folder to a new folder, or see it by "
+                f"{self.folder} holds a finished {self.noun}; set {self.setting} to a new folder, or see it by "
                 f"`dlemu {self.shown_by} {self.folder}`"
             )
         before, now = asdict(saved.question), asdict(self.question)
         differing = [f"{key} was {before[key]!r}, is {now[key]!r}" for key in now if before[key] != now[key]]
         if differing:
             raise UserError(
-                f"{self.folder} holds an interrupted {self.noun} of something else ({'; '.join(differing)}); set "
-                "output.folder to a new folder"
+                f"{self.folder} holds an interrupted {self.noun} of something else ({'; '.join(differing)}); "
+                f"set {self.setting} to a new folder"
             )
 
     def run_missing(self, *, wants_page: bool = True) -> A:

@@ -1,6 +1,7 @@
 """What the host and its devices did, on the clock of the step log: a file here is a probe, read by one recorder a node.
 
-The recorder is a process of its own: the ranks only say when an epoch begins or ends, and read its log at the end.
+The recorder is a process of its own: the ranks only say when an epoch begins or ends, and read its log at the end. May
+import comm and datagen.
 """
 
 from dlemu.telemetry._log import read_logs

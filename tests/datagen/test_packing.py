@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import simplejpeg
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from PIL import Image
@@ -150,6 +150,7 @@ def test_a_tar_is_read_by_tarfile_and_names_say_the_source() -> None:
 
 @pytest.mark.parametrize("name", ["tfrecord", "webdataset"])
 @given(sizes=st.lists(st.integers(0, 1500), min_size=1, max_size=12))
+@example(sizes=[1, 0, 0, 1025])  # as a tar, 4 x 1,024 bytes in all, and the second and third together 1,024
 def test_samples_of_any_sizes_are_found_again(name: str, sizes: list[int]) -> None:
     samples = [PackedSample(f"{i}.x", memoryview(bytes([i + 1]) * size), "x") for i, size in enumerate(sizes)]
     data, side = packed(name, samples)

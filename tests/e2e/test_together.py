@@ -72,4 +72,4 @@ def test_training_and_checkpoints_run_alone_then_beside_each_other(dataset: Path
             summary = json.loads((folder / run.folder / "summary.json").read_text())
             assert summary["kind"] == run.figures.kind
     again = run_dlemu("together", *jobs, "--output", str(folder))
-    assert (again.status, "name a new folder with --output" in again.err) == (2, True)
+    assert (again.status, "set --output to a new folder" in again.err) == (2, True)

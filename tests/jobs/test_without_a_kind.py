@@ -15,13 +15,12 @@ ROOT = Path(__file__).parents[2]
 GOLDENS = ROOT / "tests" / "goldens" / "results"
 SPEAK_OF_IT = {
     "training": (
-        "dlemu.api",
         *("dlemu.mlperf.audit.foreign_", "dlemu.mlperf.rehearsal"),
         *("dlemu.studies.record", "dlemu.studies.reproduce", "dlemu.studies.size"),
     ),
-    "checkpoint": ("dlemu.api",),
-    "probe": ("dlemu.api", "dlemu.studies.reproduce"),
-    "pack": ("dlemu.api", "dlemu.studies.reproduce"),
+    "checkpoint": (),
+    "probe": ("dlemu.studies.reproduce",),
+    "pack": ("dlemu.studies.reproduce",),
     "kvcache": ("dlemu.mlperf.rehearsal.rehearse_kv",),
 }
 """Kind -> modules, or packages, that can't be imported without it: what is asked of that kind alone."""

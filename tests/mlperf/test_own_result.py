@@ -14,6 +14,7 @@ import pytest
 from dlemu.config.schema import Metric
 from dlemu.dlio.export import export_run
 from dlemu.jobs.training.result import make_run
+from dlemu.metrics.verdict import JUDGEMENT_VERSION
 from dlemu.mlperf.audit.audited_run import AuditedRun, audit_trees
 from dlemu.results.finding import Finding
 from dlemu.results.measured import write_run
@@ -121,6 +122,51 @@ def test_a_sentence_that_is_missing_is_a_warning(tmp_path: Path) -> None:
     run = audited(tmp_path)
     assert errors(run) == []
     assert [finding.rule for finding in run.findings if finding.severity == "warning"] == ["summary.notes"]
+
+
+def test_a_sentence_that_another_version_worded_otherwise_is_no_finding(tmp_path: Path) -> None:
+    def reword(content: Any) -> None:
+        del content["judgement_version"]
+        content["issues"] = [f"in other words: {issue}" for issue in content["issues"]]
+        content["limited_by"]["evidence"] = [f"{line}, so to speak" for line in content["limited_by"]["evidence"]]
+
+    leave_run(tmp_path)
+    edit(tmp_path, reword)
+    assert [finding.rule for finding in audited(tmp_path).findings if finding.severity != "info"] == []
+
+
+def judged_before(content: Any) -> None:
+    """Change a summary to one by rules under which memory was the limit and the storage passed."""
+    del content["judgement_version"]
+    content["limited_by"]["what"], content["limited_by"]["evidence"] = "memory", ["it was late"]
+    content["passed"], content["outcome"], content["verdict_code"] = True, "pass", "pass"
+
+
+def test_an_older_judgement_of_the_same_numbers_is_one_warning_that_names_its_version(tmp_path: Path) -> None:
+    leave_run(tmp_path)
+    edit(tmp_path, judged_before)
+    run = audited(tmp_path)
+    assert errors(run) == []
+    (finding,) = [finding for finding in run.findings if finding.severity == "warning"]
+    assert finding.rule == "summary.judged"
+    assert "judged by dlemu 0 (judgement_version 1): " in finding.seen
+    assert "outcome is pass, by today's rules no verdict" in finding.seen
+    assert "limited_by.what is memory, by today's rules loader" in finding.seen
+    assert f"(judgement_version {JUDGEMENT_VERSION})" in finding.wanted
+
+
+def test_an_older_judgement_excuses_no_number(tmp_path: Path) -> None:
+    leave_run(tmp_path)
+    edit(tmp_path, judged_before)
+    edit(tmp_path, set_key("metrics.au_percent.mean", 99.95))
+    (finding,) = errors(audited(tmp_path))
+    assert finding.seen.startswith("summary.json: metrics.au_percent.mean is 99.95; recomputed ")
+
+
+def test_a_judgement_by_other_rules_that_came_to_the_same_is_no_finding(tmp_path: Path) -> None:
+    leave_run(tmp_path)
+    edit(tmp_path, set_key("judgement_version", JUDGEMENT_VERSION + 1))
+    assert not {"summary.judged", "summary.differs"} & {finding.rule for finding in audited(tmp_path).findings}
 
 
 def test_what_an_older_version_did_not_print_is_no_error(tmp_path: Path) -> None:

@@ -38,6 +38,20 @@ def test_a_thread_that_reads_ahead_tells_what_a_step_computes_only_by_steps_with
     assert "what a step computes is not known" in " ".join(analyse(slow.processes, 10).problems)
 
 
+def test_steps_that_a_busy_host_shifts_do_not_tell_what_one_computes_where_a_thread_reads_ahead() -> None:
+    trainer = Trainer()
+    trainer.thread = 999
+    number = trainer.begin()
+    wanted_core_ns = 0
+    for place in range(80):
+        late_ms = 40 if place % 5 == 0 else 0
+        trainer.batch(number, 0.1, {0: 70, 1: 10}.get(place % 5, 30))  # 20 ms of that did delay the loop
+        trainer.rows.batches[-1].main_queue = wanted_core_ns
+        wanted_core_ns += late_ms * MS
+    trainer.over(number)
+    assert analyse(trainer.processes, 10).computation.mean == pytest.approx(0.030, rel=0.001)
+
+
 def test_evaluation_within_and_between_epochs_and_a_sanity_check_are_left_out() -> None:
     plain, other = Trainer(), Trainer()
     steady(plain, 60, wait_ms=1, body_ms=20)

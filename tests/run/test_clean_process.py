@@ -10,7 +10,7 @@ import pytest
 
 from datagen.errors import DatasetError, DlemuError
 from dlemu.comm.failure import Role
-from dlemu.runner.clean_process import Say, _messages, run_clean
+from dlemu.runner.clean_process import Say, _Line, run_clean
 from tests.children import children
 
 ROLE = Role("the process of the test", "test less")
@@ -68,6 +68,6 @@ def test_who_says_nothing_is_named(stops: bool, said: str) -> None:
                 process.send_signal(signal.SIGSTOP)
                 os.waitid(os.P_PID, process.pid, os.WSTOPPED)
             with pytest.raises(DlemuError, match=said):
-                list(_messages(process, ROLE, 0.1))
+                _Line(process, ROLE).outcome(print, 0.1)
         finally:
             process.kill()

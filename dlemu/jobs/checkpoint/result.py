@@ -15,12 +15,15 @@ from dlemu.jobs.checkpoint.loop import CheckpointLog
 from dlemu.jobs.checkpoint.measured import CheckpointRunFacts, MeasuredCheckpoints
 from dlemu.jobs.checkpoint.plan import CheckpointJob
 from dlemu.jobs.checkpoint.summary import CheckpointSummary
+from dlemu.results.measured import sent_state
 from dlemu.telemetry import RecorderHead
 
 
 @dataclass(frozen=True, eq=False)
 class CheckpointRun(MeasuredCheckpoints):
     """One run of checkpoints."""
+
+    __getstate__ = sent_state
 
     @cached_property
     def summary(self) -> CheckpointSummary:

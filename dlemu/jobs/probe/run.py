@@ -78,6 +78,55 @@ OBJECT_GRID = Grid(sizes=(64 * KIB, MIB, 8 * MIB), depths=(1, 8, 32, 64))
 """Of a bucket: sizes of small samples, of large ones and of parts of large objects."""
 
 
+def probe_target(
+    target: str,
+    *,
+    preset: str = "",
+    accesses: Sequence[Access] = (),
+    sizes: Sequence[int] = (),
+    depths: Sequence[int] = (),
+    jobs: Sequence[int] = (),
+    seconds: float = 2.0,
+    engine: str = "auto",
+    file_bytes: int | None = None,
+    overwrite_device: bool = False,
+    options: Sequence[str] = (),
+    folder: str = "",
+    on_event: OnEvent = ignore,
+) -> tuple[ProbeAnswer, str]:
+    """Probe a bucket (s3://...) as `probe_objects`, all else as `probe_requests`; what is left open is the preset's."""
+    bucket = target.startswith(SCHEME)
+    base = PRESETS[preset] if preset else OBJECT_GRID if bucket else Grid()
+    grid = Grid(
+        accesses=tuple(accesses) or base.accesses,
+        sizes=tuple(sizes) or base.sizes,
+        depths=tuple(depths) or base.depths,
+        jobs=tuple(jobs) or base.jobs,
+    )
+    if bucket:
+        return probe_objects(
+            target,
+            options=options,
+            preset=preset,
+            grid=grid,
+            seconds=seconds,
+            total_bytes=BUCKET_BYTES if file_bytes is None else file_bytes,
+            folder=folder,
+            on_event=on_event,
+        )
+    return probe_requests(
+        target,
+        preset=preset,
+        grid=grid,
+        seconds=seconds,
+        engine=engine,
+        file_bytes=FILE_BYTES if file_bytes is None else file_bytes,
+        overwrite_device=overwrite_device,
+        folder=folder,
+        on_event=on_event,
+    )
+
+
 def probe_objects(
     target: str,
     *,

@@ -16,13 +16,15 @@ from dlemu.jobs.training.plan import TrainingJob
 from dlemu.jobs.training.summary import Summary
 from dlemu.jobs.training.trainer import RunLog
 from dlemu.plan.streams import StreamPlan
-from dlemu.results.measured import FACTS_VERSION
+from dlemu.results.measured import FACTS_VERSION, sent_state
 from dlemu.telemetry import RecorderHead
 
 
 @dataclass(frozen=True, eq=False)
 class Run(MeasuredTraining):
     """One training run."""
+
+    __getstate__ = sent_state
 
     @cached_property
     def summary(self) -> Summary:

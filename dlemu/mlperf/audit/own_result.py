@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from datagen.errors import UserError
+from dlemu import __version__
 from dlemu.config.duration import mean_seconds
 from dlemu.dlio.config import OWN_FOLDER, dlio_workload
 from dlemu.mlperf.audit.prefetch_credit import Prefetch
@@ -39,6 +40,15 @@ _NOTES = ("issues", "limited_by.evidence", "limited_by.advice", "page_cache.warn
 """Sentences, whose wording may change from version to version."""
 _FIRST = ("passed", "verdict", "metrics.au_percent.mean", "metrics.samples_per_second.mean", "limited_by.what")
 """Keys that come before the others."""
+_JUDGED = re.compile(
+    r"(entries of )?(passed|verdict(_code|_numbers)?|outcome|((write|read)\.)?limited_by|issues|findings"
+    r"|page_cache\.(warning|finding)|stalls|speed_changes|ran_out|slow_folders|stragglers)\b"
+)
+"""What follows from numbers by rules, which may change from version to version."""
+_BY, _DLEMU = "judgement_version", "environment.hosts[0].dlemu"
+_CODES = ("outcome", "limited_by", "limited_by.what")
+"""Ends of keys that say most of a judgement in a word."""
+_MOST_JUDGED = 3
 _MOST = 50
 """Differences that are listed."""
 _ASK = "take the folder from the run again; `dlemu report` shows what the steps give"
@@ -200,23 +210,46 @@ def differences(
     """Yield a finding for each number or verdict of a summary.json that is not what rows and facts give.
 
     `printed` is what the file holds. Keys that it lacks altogether, as those of an older version do, are not compared.
+    Where other rules of verdicts and causes judged the same numbers otherwise, one warning says so.
     """
     import msgspec
 
     old, new = dict(_leaves(printed)), dict(_leaves(msgspec.to_builtins(again)))
     keys = [key for key in old.keys() & new.keys() if not _same(old[key], new[key])]
     keys.sort(key=lambda key: (_FIRST.index(key) if key in _FIRST else len(_FIRST), key))
+    if (by := old.get(_BY, 1)) != new[_BY]:
+        # Sentences of another version may be worded otherwise; what they say is in the codes and numbers beside them.
+        keys = [key for key in keys if key != _BY and not _is_reworded(key, old, new)]
+        judged = [key for key in keys if _JUDGED.match(key)]
+        if any(not _is_note(key) for key in judged):
+            keys = [key for key in keys if key not in judged]
+            yield _judged_otherwise(old, new, judged, f"dlemu {old.get(_DLEMU, '')} ({_BY} {by})")
     for key in keys[:_MOST]:
         seen = f"summary.json: {key} is {_text(old[key])}; recomputed {_text(new[key])}"
-        if key.removeprefix("entries of ").startswith(_NOTES) or (
-            key == "verdict" and _judgement(old[key]) == _judgement(new[key])
-        ):
+        if _is_reworded(key, old, new):
             yield Finding("warning", "summary.notes", seen, "the sentences that the steps give", _ASK)
         else:
             yield Finding("error", "summary.differs", seen, f"what {rows} and facts.json give", _ASK)
     if len(keys) > _MOST:
         seen = f"summary.json: {len(keys) - _MOST} more values differ"
         yield Finding("error", "summary.differs", seen, f"what {rows} and facts.json give", _ASK)
+
+
+def _is_reworded(key: str, old: dict[str, Value], new: dict[str, Value]) -> bool:
+    return _is_note(key) or (key == "verdict" and _judgement(old[key]) == _judgement(new[key]))
+
+
+def _is_note(key: str) -> bool:
+    return key.removeprefix("entries of ").startswith(_NOTES)
+
+
+def _judged_otherwise(old: dict[str, Value], new: dict[str, Value], keys: list[str], judge: str) -> Finding:
+    """Name the version that judged, and the first of what today's rules say otherwise of the same numbers."""
+    first = [key for key in keys if key.endswith(_CODES)] or keys
+    apart = [f"{key} is {_text(old[key])}, by today's rules {_text(new[key])}" for key in first[:_MOST_JUDGED]]
+    seen = f"summary.json: judged by {judge}: {'; '.join(apart)}"
+    wanted = f"a judgement by the rules of dlemu {__version__} ({_BY} {new[_BY]})"
+    return Finding("warning", "summary.judged", seen, wanted, "nothing: `dlemu report` judges by today's rules")
 
 
 def _leaves(value: object, key: str = "") -> Iterator[tuple[str, Value]]:

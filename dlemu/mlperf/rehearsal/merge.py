@@ -25,14 +25,21 @@ def merge(folder: str, rehearsals: Sequence[str]) -> Checked:
     Raises UserError for what is no finished rehearsal, for rehearsals of several editions, for a folder that holds
     something already, and for results that stand in two of them; SpaceError when they can't be written.
     """
-    records = [_record(rehearsal) for rehearsal in rehearsals]
+    if os.path.isdir(folder) and os.listdir(folder):
+        raise UserError(f"{folder} holds something already: wanted a new folder for the merged tree")
+    return lay_together(folder, rehearsals)
+
+
+def lay_together(folder: str, rehearsals: Sequence[str]) -> Checked:
+    """Do what `merge` does in a folder that may hold the rehearsals themselves."""
+    records = [read_record(rehearsal) for rehearsal in rehearsals]
     editions = sorted({str(record.get("edition")) for record in records})
     if len(editions) > 1:
         raise UserError(f"rehearsals of v{' and v'.join(editions)}: wanted one edition for one tree")
-    if os.path.isdir(folder) and os.listdir(folder):
-        raise UserError(f"{folder} holds something already: wanted a new folder for the merged tree")
     owners: dict[str, str] = {}
     for rehearsal in rehearsals:
+        if not os.path.isdir(os.path.join(rehearsal, TREE)):
+            raise UserError(f"{rehearsal} holds no finished run: wanted {TREE}/ in it")
         for name in _files(os.path.join(rehearsal, TREE)):
             first = owners.setdefault(name, rehearsal)
             if first != rehearsal and not _may_stand_twice(name):
@@ -57,13 +64,14 @@ def merge(folder: str, rehearsals: Sequence[str]) -> Checked:
     return check_folder(folder)
 
 
-def _record(rehearsal: str) -> dict[str, Any]:
+def read_record(rehearsal: str) -> dict[str, Any]:
+    """Return a rehearsal's record; raises UserError for a folder without one."""
     path = os.path.join(rehearsal, REHEARSAL)
     broken: list[Finding] = []
     record = dict(mapping(read_json(path, broken))) if os.path.isfile(path) else {}
     if broken:
         raise UserError(f"{rehearsal} is damaged: {broken[0].seen}; copy it again")
-    if not record or not os.path.isdir(os.path.join(rehearsal, TREE)):
+    if not record:
         raise UserError(f"{rehearsal} is no folder of `dlemu mlperf run`: wanted {REHEARSAL} and {TREE}/ in it")
     return record
 

@@ -71,6 +71,17 @@ class Rehearsal:
     """Make the dataset first."""
     tell: Tell
 
+    resumes = True
+
+    @property
+    def edition_name(self) -> str:
+        return self.plan.edition.name
+
+    @property
+    def called(self) -> str:
+        """The workload."""
+        return self.plan.model
+
     @property
     def _question(self) -> Question:
         return Question(

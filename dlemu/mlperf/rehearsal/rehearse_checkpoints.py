@@ -73,6 +73,17 @@ class CheckpointRehearsal:
     now: Callable[[], datetime] = datetime.now
     """The clock on the wall, which names the calls."""
 
+    resumes = False
+
+    @property
+    def edition_name(self) -> str:
+        return self.size.edition
+
+    @property
+    def called(self) -> str:
+        """The model."""
+        return self.size.model
+
     @property
     def calls(self) -> tuple[Call, ...]:
         """Two, so that the hosts' caches can be dropped between them, where memory could hold what is read."""

@@ -24,6 +24,7 @@ from datagen import owned
 from datagen.atomic import write_text
 from datagen.errors import DlemuError, UserError
 from dlemu import __version__
+from dlemu.config.published import without_secrets
 from dlemu.config.schema import Workload
 from dlemu.jobs.kvcache.analyse import Seen
 from dlemu.jobs.kvcache.job import read
@@ -120,6 +121,8 @@ class KvRehearsal:
     config_dir: str | None
     tell: Callable[[str], None]
     sleep: Callable[[float], object] = time.sleep
+
+    edition_name, called, resumes = EDITION, "kv_cache", True
 
     @property
     def settings(self) -> KvSettings:
@@ -291,7 +294,7 @@ class Trials(RunList[tuple[int, int], Trial, KvRecord]):
             for trial in range(TRIALS)
         ]
         question = KvQuestion(
-            overrides=rehearsal.words,
+            overrides=tuple(without_secrets(rehearsal.words)),
             launcher=rehearsal.launcher,
             division=rehearsal.division,
             organisation=rehearsal.organisation,

@@ -43,6 +43,8 @@ class Loop:
     by_device: bool
     ahead: bool
     """Another thread than that of the optimizer asks for batches."""
+    late: NDArray[np.bool_]
+    """With `ahead`: the host had no core for one of the two when the step began or ended."""
     drained: float | None
     """Share of the steps at whose end the accelerator had nothing left to do; None without one."""
     begin_ns: int
@@ -122,11 +124,23 @@ def training_loop(rows: ProcessRows, skip: int) -> Loop | None:
         cpu=cpu,
         by_device=by_device,
         ahead=ahead,
+        late=_late(kept, body) if ahead else np.zeros(len(kept), bool),
         drained=float(np.mean(drained)) if drained else None,
         begin_ns=kept[0].t0,
         end_ns=kept[-1].t1,
         accumulation=_accumulation(rows, [batches[one.number] for one in training]),
     )
+
+
+def _late(batches: Sequence[Batch], body: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Say which steps of a trainer that reads ahead do not last as long as they compute, because of the host.
+
+    Late by the time that its threads wanted a core: such a step seems longer, and the one after it shorter.
+    """
+    wanted = np.array([max(0, batch.main_queue) + max(0, batch.queue1) for batch in batches], float) / 1e9
+    found: NDArray[np.bool_] = np.diff(wanted, prepend=wanted[:1]) > READY_SHARE * float(np.median(body))
+    ends: NDArray[np.bool_] = np.append(found[1:], False)  # it is known when the next batch is delivered
+    return found | ends
 
 
 def _device_times(

@@ -195,9 +195,10 @@ def _computation(loops: Sequence[Loop]) -> tuple[Spread, Literal["device", "read
     One that reads ahead has not: of it only steps count that had no stall behind them.
     """
     every = [one.groups(one.computation) for one in loops]
-    ready = [values[one.ready()] for values, one in zip(every, loops, strict=True)]
-    found = np.concatenate(ready)
-    if len(found) >= _LEAST_READY:
+    ready = np.concatenate([values[one.ready()] for values, one in zip(every, loops, strict=True)])
+    late = np.concatenate([one.groups(one.late.astype(float))[one.ready()] > 0 for one in loops])
+    if len(ready) >= _LEAST_READY:
+        found = ready[~late] if (~late).sum() >= _LEAST_READY else ready
         return Spread.of(found), "device" if loops[0].by_device else "ready steps"
     if any(one.ahead and not one.by_device for one in loops):
         return Spread.of(np.concatenate(every)), "nothing"

@@ -67,6 +67,8 @@ class Batch(msgspec.Struct, tag_field="k", tag="batch", kw_only=True):
     device: int = -1
     """Bytes that the process had from devices until then."""
     thread: int
+    main_queue: int = 0
+    """As `queue1`, of the process's first thread, where another one takes the batches."""
     drained: bool | None = None
     """The accelerator had nothing left to do at `t0`; None without one."""
     pids: list[int] = msgspec.field(default_factory=list)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 
 from datagen.errors import UserError
@@ -13,14 +13,14 @@ from dlemu.comm import detect_launcher
 from dlemu.config import load
 from dlemu.config.published import without_secrets
 from dlemu.config.schema import Workload
-from dlemu.results.answer_files import ANSWER_VERSION, read_answer, save_answer
+from dlemu.results.answer_files import ANSWER_VERSION, read_answer
 from dlemu.results.compared import Difference, difference
 from dlemu.results.figures import JobFigures
 from dlemu.results.kinds import Kind, kind_of_command, kind_wanted
-from dlemu.runner.child_run import Command, job, run_commands
+from dlemu.runner.child_run import job, run_commands
 from dlemu.runner.job import check_ahead, checked
-from dlemu.runner.run_folder import check_place, new_folder
-from dlemu.runner.run_list import RunBegan, RunsPlanned
+from dlemu.runner.run_folder import new_folder
+from dlemu.runner.run_list import Planned, RunBegan, RunEnded, RunList, RunsPlanned
 
 TOGETHER = "together.json"
 WANTED_OVERLAP_PERCENT = 80.0
@@ -71,15 +71,57 @@ class Together:
     issues: tuple[str, ...] = ()
     """What a reader of its numbers must know, as sentences."""
 
+    @property
+    def question(self) -> TogetherQuestion:
+        """What was asked."""
+        return TogetherQuestion(jobs=tuple((one.command, *one.words) for one in self.jobs))
+
+    @property
+    def turns(self) -> tuple[Turn, ...]:
+        """What has run."""
+        alone = [Turn((number,), (one.alone,), True) for number, one in enumerate(self.jobs) if one.alone is not None]
+        beside = tuple(one.beside for one in self.jobs if one.beside is not None)
+        return (*alone, *([Turn(tuple(range(len(beside))), beside, False)] if beside else []))
+
 
 @dataclass(frozen=True)
-class _Planned:
+class TogetherQuestion:
+    """What was asked."""
+
+    jobs: tuple[tuple[str, ...], ...]
+    """Of each the command and its words."""
+
+
+@dataclass(frozen=True)
+class Turn:
+    """One job alone, or all beside each other."""
+
+    numbers: tuple[int, ...]
+    """Of the jobs."""
+    told: tuple[Told, ...]
+    """What each of them got."""
+    is_alone: bool
+
+
+@dataclass(frozen=True)
+class Runnable:
+    """A job of the study, checked."""
+
+    number: int
+    """Its place among the others."""
     words: tuple[str, ...]
     workload: Workload
     kind: Kind
 
+    @property
+    def label(self) -> str:
+        """In words."""
+        ranks = self.workload.ranks
+        return f"{self.kind.command} {self.workload.model.name}, {ranks} rank{'s' * (ranks != 1)}"
 
-OnEvent = Callable[[RunsPlanned | RunBegan], object]
+
+Jobs = tuple[Runnable, ...]
+OnEvent = Callable[[RunsPlanned | RunBegan | RunEnded[Turn, Together]], object]
 
 
 def run_together(
@@ -107,31 +149,74 @@ def run_together(
         raise UserError("dlemu together was started by mpirun or srun: start it once, without")
     if len(asked) < 2:
         raise UserError("one job has nobody beside it: wanted two or more")
-    planned = [
-        _plan(words, command, config_dir) for words, command in zip(asked, commands or [""] * len(asked), strict=True)
-    ]
+    jobs = tuple(
+        _plan(number, words, command, config_dir)
+        for number, (words, command) in enumerate(zip(asked, commands or [""] * len(asked), strict=True))
+    )
     folder = folder or new_folder("together")
-    check_place(folder, setting="--output", ours=(TOGETHER,))
-    jobs = _kept(folder, [_fresh(one) for one in planned])
-    done = sum(one.alone is not None for one in jobs)
-    on_event(RunsPlanned(folder=folder, runs=len(jobs) * alone + 1, finished_runs=done))
-    options = ["--config-dir", config_dir] if config_dir else []
-    for number, one in enumerate(planned):
-        if alone and jobs[number].alone is None:
-            on_event(RunBegan(label=f"{_name(one)} alone", settings={}))
-            (told,) = _run([one], [f"alone-{number + 1}"], folder, options)
-            jobs[number] = replace(jobs[number], alone=told)
-            save_answer(folder, TOGETHER, Together(complete=False, jobs=tuple(jobs)))
-    on_event(RunBegan(label=" beside ".join(map(_name, planned)), settings={}))
-    names = [f"beside-{number}" for number in range(1, len(planned) + 1)]
-    beside = _run(planned, names, folder, options)
-    spans = [_span(told) for told in beside]
-    for number, told in enumerate(beside):
-        others = [span for other, span in enumerate(spans) if other != number]
-        jobs[number] = replace(jobs[number], beside=told, overlap_percent=overlap_percent(spans[number], others))
-    answer = Together(complete=True, jobs=tuple(jobs), issues=tuple(_issues(jobs)))
-    save_answer(folder, TOGETHER, answer)
-    return answer, folder
+    question = TogetherQuestion(jobs=tuple((one.kind.command, *without_secrets(one.words)) for one in jobs))
+    turns: list[Jobs] = [*([(one,) for one in jobs] if alone else []), jobs]
+    planned = [
+        Planned(
+            what=turn,
+            name="",  # each job has a folder of its own
+            label=" beside ".join(one.label for one in turn) + " alone" * (len(turn) == 1),
+            settings={},
+        )
+        for turn in turns
+    ]
+    runs = Study(folder, question, planned, on_event)
+    runs.options = ("--config-dir", config_dir) if config_dir else ()
+    runs.resume()
+    return runs.run_missing(), folder
+
+
+class Study(RunList[Jobs, Turn, Together]):
+    """Each job alone, then all of them beside each other."""
+
+    file, noun, runs_in, answer_type = TOGETHER, "study of jobs beside each other", "turns", Together
+    setting = "--output"
+    options: tuple[str, ...] = ()
+
+    def answer(self, *, complete: bool) -> Together:
+        """Return the jobs with what they got so far."""
+        got = {
+            (number, turn.is_alone): told
+            for turn in self.runs
+            for number, told in zip(turn.numbers, turn.told, strict=True)
+        }
+        spans = [_span(told) for (_, is_alone), told in got.items() if not is_alone]
+        jobs = [
+            JobTogether(
+                command=command,
+                words=tuple(words),
+                alone=got.get((number, True)),
+                beside=got.get((number, False)),
+                overlap_percent=overlap_percent(spans[number], spans[:number] + spans[number + 1 :]) if spans else None,
+            )
+            for number, (command, *words) in enumerate(self.question.jobs)
+        ]
+        return Together(complete=complete, jobs=tuple(jobs), issues=tuple(_issues(jobs)))
+
+    def is_of(self, run: Turn, planned: Planned[Jobs]) -> bool:
+        """Say whether a turn on record is the planned one."""
+        return run.is_alone == (len(planned.what) == 1) and run.numbers == tuple(one.number for one in planned.what)
+
+    def make_folder(self, planned: Planned[Jobs]) -> str:
+        """Return the folder of all: each job has its own in it."""
+        return self.folder
+
+    def start(self, planned: Planned[Jobs], folder: str) -> Turn:
+        """Run jobs at once, each with results of its own."""
+        jobs, is_alone = planned.what, len(planned.what) == 1
+        folders = [fresh_folder(folder, f"{'alone' if is_alone else 'beside'}-{one.number + 1}") for one in jobs]
+        commands = [
+            job([*self.options, *one.words, "output.report=false"], own, command_name=one.kind.command)
+            for one, own in zip(jobs, folders, strict=True)
+        ]
+        run_commands(commands, lambda: None)
+        told = tuple(_told(one, own) for one, own in zip(jobs, folders, strict=True))
+        return Turn(tuple(one.number for one in jobs), told, is_alone)
 
 
 def read_together(folder: str) -> Together | None:
@@ -139,7 +224,7 @@ def read_together(folder: str) -> Together | None:
     return read_answer(folder, TOGETHER, Together)
 
 
-def _plan(words: Sequence[str], command: str, config_dir: str | None) -> _Planned:
+def _plan(number: int, words: Sequence[str], command: str, config_dir: str | None) -> Runnable:
     if any(word.lstrip("+").startswith("output.folder=") for word in words):
         raise UserError("output.folder is set for a job: name the folder of all of them by --output")
     workload = load(words, config_dir=config_dir)
@@ -149,41 +234,10 @@ def _plan(words: Sequence[str], command: str, config_dir: str | None) -> _Planne
     job = kind.part("job")
     whole = checked(workload, job)
     check_ahead(job, whole)
-    return _Planned(tuple(words), whole, kind)
+    return Runnable(number, tuple(words), whole, kind)
 
 
-def _fresh(one: _Planned) -> JobTogether:
-    return JobTogether(command=one.kind.command, words=tuple(without_secrets(one.words)))
-
-
-def _name(one: _Planned) -> str:
-    return f"{one.kind.command} {one.workload.model.name}, {one.workload.ranks} rank{'s' * (one.workload.ranks != 1)}"
-
-
-def _kept(folder: str, fresh: list[JobTogether]) -> list[JobTogether]:
-    """Return what an interrupted study of the same jobs has, else the jobs as they begin; raises UserError."""
-    saved = read_together(folder)
-    if saved is None:
-        return fresh
-    if saved.complete:
-        raise UserError(f"{folder} holds jobs that have run; name a new folder with --output")
-    if [(one.command, one.words) for one in saved.jobs] != [(one.command, one.words) for one in fresh]:
-        raise UserError(f"{folder} holds other jobs that were interrupted; name a new folder with --output")
-    return list(saved.jobs)
-
-
-def _run(planned: Sequence[_Planned], names: Sequence[str], parent: str, options: Sequence[str]) -> list[Told]:
-    """Run jobs at once, each with results of its own."""
-    folders = [fresh_folder(parent, name) for name in names]
-    commands: list[Command] = [
-        job([*options, *one.words, "output.report=false"], folder, command_name=one.kind.command)
-        for one, folder in zip(planned, folders, strict=True)
-    ]
-    run_commands(commands, lambda: None)
-    return [_told(one, folder) for one, folder in zip(planned, folders, strict=True)]
-
-
-def _told(one: _Planned, folder: str) -> Told:
+def _told(one: Runnable, folder: str) -> Told:
     run = one.kind.part("read")(folder)
     return Told(
         folder=os.path.basename(folder),
