@@ -133,6 +133,14 @@ _SEEN: Wording = {
     "({percent:.0f} % of what it delivered)",
     Seen.SCALING: "right after the run {readers} readers got {mb_per_second:,.1f} MB/s and {more_readers} got "
     "{more_mb_per_second:,.1f} MB/s, {factor:.2f} times as much",
+    Seen.FEWER_READERS: "right after the run {readers} readers got {mb_per_second:,.1f} MB/s and {fewer_readers} got "
+    "{fewer_mb_per_second:,.1f} MB/s, {factor:.2f} times as much",
+    Seen.LARGER_REQUESTS: "right after the run {readers} readers got {mb_per_second:,.1f} MB/s, and with requests of "
+    "{request_bytes:,} bytes {larger_mb_per_second:,.1f} MB/s, {factor:.2f} times as much",
+    Seen.OUT_OF_ORDER: "batches are delivered in order: when a wait ended, {batches:.1f} later ones were ready behind "
+    "the slow one",
+    Seen.DEEPER_QUEUE: "the same reads with {prefetch_size} batches ahead instead of {now} give {au_percent:.1f} % "
+    "instead of {now_au_percent:.1f} % (AU over whole epochs, event model)",
     Seen.STUCK_BEFORE_DEVICE: "most of the reads waited before they reached the device: something on the way limits "
     "them (cgroup, network)",
     Seen.DEVICE_HAD_FEW: "the device had only {depth:.1f} requests at a time",
@@ -175,6 +183,14 @@ def _became_slower(*, at_seconds: float) -> str:
     )
 
 
+def _first_touch(*, gb: float, mb_per_second_first: float, mb_per_second_after: float) -> str:
+    return (
+        f"read all of the dataset once before it counts: the first {gb:.3g} GB, each byte for the first time, came at "
+        f"{mb_per_second_first:,.0f} MB/s and later epochs at {mb_per_second_after:,.0f} MB/s, as on a volume that is "
+        "loaded when it is first read, or through a cache that the first epoch fills"
+    )
+
+
 def _slow_folder(*, folder: str, ms_per_sample: float, others_ms_per_sample: float, folders: int) -> str:
     more = f", and {folders - 1} more" if folders > 1 else ""
     return (
@@ -187,6 +203,10 @@ _ADVICE: Wording = {
     Advice.MORE_READERS: "too few readers: raise reader.read_threads (now {read_threads})",
     Advice.MORE_REQUESTS: "too few requests in flight: raise reader.read_threads (now {read_threads}) or "
     "reader.io_depth",
+    Advice.FEWER_READERS: "too many readers: reader.read_threads={read_threads} (now {now}) gets more from this "
+    "storage",
+    Advice.LARGER_REQUESTS: "larger requests get more from this storage: reader.transfer_size={transfer_size}",
+    Advice.DEEPER_QUEUE: "read further ahead: reader.prefetch_size={prefetch_size} (now {now})",
     Advice.TRY_MORE_READERS: "to rule out too few readers, try a higher reader.read_threads (now {read_threads})",
     Advice.MORE_WORKERS: "raise reader.read_threads (now {read_threads}): each batch is the work of one worker",
     Advice.READ_AHEAD: "read further ahead: raise reader.prefetch_size or reader.read_threads",
@@ -198,6 +218,7 @@ _ADVICE: Wording = {
     "{limit_celsius:.0f} on",
     Advice.SPEED_THAT_LASTS: _speed_that_lasts,
     Advice.BECAME_SLOWER: _became_slower,
+    Advice.FIRST_TOUCH: _first_touch,
     Advice.SLOW_FOLDER: _slow_folder,
     Advice.SLOW_HOSTS: "check host {hosts}: all others wait for its reads (its mount, network or drive)",
     Advice.STOOD_STILL: "find out why the storage stalled: background work of the drive or file system, the network, "
@@ -225,6 +246,17 @@ def in_words(limit: Limit) -> Limit:
         evidence=sentences(limit.seen, _SEEN, continuing),
         advice=sentences(limit.to_do, _ADVICE, _BESIDES),
     )
+
+
+def causes_line(limit: Limit) -> str | None:
+    """Return what mending each cause alone would bring; None where that is not known of more than one."""
+    if len(limit.causes) < 2:
+        return None
+    each = (
+        f"{cause.name} {cause.au_percent:.1f} %" + (f" ({cause.setting})" if cause.setting else "")
+        for cause in limit.causes
+    )
+    return f"AU over whole epochs if one of these alone were mended: {'; '.join(each)}"
 
 
 # Who served its bytes
