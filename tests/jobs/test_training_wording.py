@@ -139,6 +139,34 @@ SEEN: list[tuple[Seen, dict[str, Any], str]] = [
         "right after the run 5 readers got 1,000.0 MB/s and 20 got 1,300.0 MB/s, 1.30 times as much",
     ),
     (
+        Seen.FEWER_READERS,
+        {"readers": 4, "mb_per_second": 40.0, "fewer_readers": 1, "fewer_mb_per_second": 120.0, "factor": 3.0},
+        "right after the run 4 readers got 40.0 MB/s and 1 got 120.0 MB/s, 3.00 times as much",
+    ),
+    (
+        Seen.LARGER_REQUESTS,
+        {
+            "readers": 4,
+            "mb_per_second": 40.0,
+            "request_bytes": 4 << 20,
+            "larger_mb_per_second": 120.0,
+            "factor": 3.0,
+        },
+        "right after the run 4 readers got 40.0 MB/s, and by requests of 4,194,304 bytes 120.0 MB/s, 3.00 times as "
+        "much",
+    ),
+    (
+        Seen.OUT_OF_ORDER,
+        {"batches": 13.4},
+        "batches come in order: when a wait was over, 13.4 later ones lay ready behind the slow one",
+    ),
+    (
+        Seen.DEEPER_QUEUE,
+        {"prefetch_size": 32, "now": 16, "au_percent": 81.0, "now_au_percent": 60.8},
+        "the same reads with 32 batches ahead instead of 16 give 81.0 % in place of 60.8 % (AU over whole epochs, "
+        "event model)",
+    ),
+    (
         Seen.STUCK_BEFORE_DEVICE,
         {},
         "most of the reads waited before the device: a limit on the way to it (cgroup, network)",
@@ -204,6 +232,28 @@ ADVICE: list[tuple[Advice, dict[str, Any], str]] = [
         Advice.MORE_REQUESTS,
         {"read_threads": 5},
         "too few readers: more reader.read_threads (now 5) or a larger reader.io_depth would help",
+    ),
+    (
+        Advice.FIRST_TOUCH,
+        {"gb": 0.8, "mb_per_second_first": 40.0, "mb_per_second_after": 136.0},
+        "read all of the dataset once before it counts: the first 0.8 GB, each byte for the first time, came at 40 "
+        "MB/s and later epochs at 136 MB/s, as on a volume that is loaded when it is first read, or through a cache "
+        "that the first epoch fills",
+    ),
+    (
+        Advice.FEWER_READERS,
+        {"read_threads": 1, "now": 4},
+        "too many readers: reader.read_threads=1 (now 4) gets more of this storage",
+    ),
+    (
+        Advice.LARGER_REQUESTS,
+        {"transfer_size": 4 << 20},
+        "larger requests get more of this storage: reader.transfer_size=4194304",
+    ),
+    (
+        Advice.DEEPER_QUEUE,
+        {"prefetch_size": 32, "now": 16, "au_percent": 81.0, "now_au_percent": 60.8},
+        "more batches ahead: reader.prefetch_size=32 (now 16)",
     ),
     (
         Advice.TRY_MORE_READERS,

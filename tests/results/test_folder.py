@@ -200,8 +200,8 @@ def test_readings_are_series_on_the_runs_own_clock(tmp_path: Path) -> None:
         ("[]", "is damaged"),
         ("null", "is damaged"),
         ("[" * 100_000, "is damaged"),
-        ('{"epochs": 5}', "has schema_version None, wanted 1"),
-        ('{"schema_version": 99}', "has schema_version 99, wanted 1"),
+        ('{"epochs": 5}', "has schema_version None, wanted 2"),
+        ('{"schema_version": 99}', "has schema_version 99, wanted 2"),
         ('{"schema_version": 1, "complete": true}', "is damaged"),
     ],
 )

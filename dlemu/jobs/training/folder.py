@@ -16,7 +16,7 @@ from dlemu.jobs.training.trainer import salvage
 from dlemu.results.file_names import FACTS, LIVE, SUMMARY
 from dlemu.results.kinds import SummaryHead, kind_of
 from dlemu.results.measured import check_hosts, computed, read_facts, read_live, read_readings
-from dlemu.results.parts import SCHEMA_VERSION
+from dlemu.results.parts import READ_VERSIONS, SCHEMA_VERSION
 from dlemu.results.sent_files import decode_sent
 
 _MOST_PLANNED, _MOST_BLOCKS = 10**9, 10**6
@@ -85,7 +85,7 @@ def read_summary(folder: str) -> Summary:
     head = decode_sent(path, SummaryHead)
     if head.kind not in (None, Summary.kind):
         raise UserError(f"{path} is of a {head.kind} job; wanted a result of training")
-    if head.schema_version != SCHEMA_VERSION:
+    if head.schema_version not in READ_VERSIONS:
         raise UserError(
             f"{path} has schema_version {head.schema_version!r}, wanted {SCHEMA_VERSION}: it is no result of this "
             "version of dlemu's train (DLIO's own summary.json is another thing)"

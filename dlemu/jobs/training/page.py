@@ -12,9 +12,8 @@ from datagen.formats.format_base import built_in_reads
 from dlemu.jobs.training.metrics import CATALOGUE
 from dlemu.jobs.training.result import Run
 from dlemu.jobs.training.summary import Loss, Mean, Metrics, PageCache, Summary
-from dlemu.jobs.training.wording import INCOMPLETE, verdict_word
-from dlemu.metrics.changes import clock
-from dlemu.metrics.limit import Limit
+from dlemu.jobs.training.wording import INCOMPLETE, causes_line, verdict_word
+from dlemu.metrics.changes import SpeedChange, clock
 from dlemu.metrics.percent_interval import plus_minus
 from dlemu.metrics.stragglers import Straggler
 from dlemu.report.environment import Row, environment_of, facts_table, request_rows
@@ -117,7 +116,7 @@ def verdict(summary: Summary) -> Line:
     if summary.passed:
         return Line(summary.verdict, "strong" if _is_cached(summary) else "good")
     limit = summary.limited_by
-    named = f"; limited by: {_named(limit)}" if limit and limit.what != "nothing" else ""
+    named = f"; limited by: {limit.name}" if limit and limit.what != "nothing" else ""
     return Line(summary.verdict + named, "bad")
 
 
@@ -131,11 +130,6 @@ def _is_from_memory(summary: Summary) -> bool:
     return bool(found and found.severity == "loud")
 
 
-def _named(limit: Limit) -> str:
-    """Return what limited a run, and what of it where that is known: the server, the network, TLS."""
-    return limit.what if limit.where is None else f"{limit.what}, {limit.where}"
-
-
 def _reasons(summary: Summary) -> Iterator[Cell]:
     """Yield what to know, what limited the run, why one may believe it, and what to do."""
     yield from (Line(f"- {issue}", "caution") for issue in summary.issues)
@@ -147,8 +141,10 @@ def _reasons(summary: Summary) -> Iterator[Cell]:
     yield from (Line(f"straggler: {_straggler(late)}", "caution") for late in summary.stragglers[:_SHOWN_STRAGGLERS])
     limit = summary.limited_by
     if limit:
-        yield Line(f"limited by: {_named(limit)} (confidence {limit.confidence})", "strong")
+        yield Line(f"limited by: {limit.name} (confidence {limit.confidence})", "strong")
         yield from (f"  {sentence}" for sentence in limit.evidence if limit.what != "nothing")
+        if (others := causes_line(limit)) is not None:
+            yield f"  {others}"
         yield from (Line(f"  to do: {sentence}", "strong") for sentence in limit.advice)
 
 
@@ -156,7 +152,8 @@ def _sections(summary: Summary) -> Iterator[Words]:
     """Yield the same as sections of a page, and the notes of the telemetry."""
     limit = summary.limited_by
     if limit:
-        yield Words(f"Limited by: {_named(limit)} (confidence: {limit.confidence})", limit.evidence)
+        evidence = [*limit.evidence, *filter(None, [causes_line(limit)])]
+        yield Words(f"Limited by: {limit.name} (confidence: {limit.confidence})", evidence)
         if limit.advice:
             yield Words("What would help", limit.advice)
     unsteady = list(_unsteadiness(summary))
@@ -177,6 +174,7 @@ def _unsteadiness(summary: Summary) -> Iterator[str]:
         yield (
             f"from {clock(change.at_seconds)} on the storage gave {change.percent:.0f} % of before: "
             f"{number(change.mb_per_second_after)} MB/s after {number(change.mb_per_second_before)} MB/s"
+            f"{_reads(change)}"
         )
     if len(summary.speed_changes) > _SHOWN_CHANGES:
         yield f"its speed changed {len(summary.speed_changes)} times in all"
@@ -193,6 +191,13 @@ def _unsteadiness(summary: Summary) -> Iterator[str]:
             f"its folder {folder.name} is slow: {number(folder.ms_per_sample)} ms a sample, the others "
             f"{number(folder.others_ms_per_sample)} ms"
         )
+
+
+def _reads(change: SpeedChange) -> str:
+    """Return how long reads took before and after, where that is what changed."""
+    if change.read_ms_before is None or change.read_ms_after is None:
+        return ""
+    return f" (a batch's reads took {number(change.read_ms_after)} ms after {number(change.read_ms_before)} ms)"
 
 
 def _straggler(late: Straggler) -> str:

@@ -129,6 +129,14 @@ _SEEN: Wording = {
     "({percent:.0f} % of what it gave)",
     Seen.SCALING: "right after the run {readers} readers got {mb_per_second:,.1f} MB/s and {more_readers} got "
     "{more_mb_per_second:,.1f} MB/s, {factor:.2f} times as much",
+    Seen.FEWER_READERS: "right after the run {readers} readers got {mb_per_second:,.1f} MB/s and {fewer_readers} got "
+    "{fewer_mb_per_second:,.1f} MB/s, {factor:.2f} times as much",
+    Seen.LARGER_REQUESTS: "right after the run {readers} readers got {mb_per_second:,.1f} MB/s, and by requests of "
+    "{request_bytes:,} bytes {larger_mb_per_second:,.1f} MB/s, {factor:.2f} times as much",
+    Seen.OUT_OF_ORDER: "batches come in order: when a wait was over, {batches:.1f} later ones lay ready behind the "
+    "slow one",
+    Seen.DEEPER_QUEUE: "the same reads with {prefetch_size} batches ahead instead of {now} give {au_percent:.1f} % in "
+    "place of {now_au_percent:.1f} % (AU over whole epochs, event model)",
     Seen.STUCK_BEFORE_DEVICE: "most of the reads waited before the device: a limit on the way to it (cgroup, network)",
     Seen.DEVICE_HAD_FEW: "the device had only {depth:.1f} requests at a time",
     Seen.DEVICE_NEVER_IDLE: "the device had only {depth:.1f} requests at a time and was never idle; "
@@ -170,6 +178,14 @@ def _became_slower(*, at_seconds: float) -> str:
     )
 
 
+def _first_touch(*, gb: float, mb_per_second_first: float, mb_per_second_after: float) -> str:
+    return (
+        f"read all of the dataset once before it counts: the first {gb:.3g} GB, each byte for the first time, came at "
+        f"{mb_per_second_first:,.0f} MB/s and later epochs at {mb_per_second_after:,.0f} MB/s, as on a volume that is "
+        "loaded when it is first read, or through a cache that the first epoch fills"
+    )
+
+
 def _slow_folder(*, folder: str, ms_per_sample: float, others_ms_per_sample: float, folders: int) -> str:
     more = f", and {folders - 1} more" if folders > 1 else ""
     return (
@@ -182,6 +198,9 @@ _ADVICE: Wording = {
     Advice.MORE_READERS: "too few readers: more reader.read_threads (now {read_threads}) would help",
     Advice.MORE_REQUESTS: "too few readers: more reader.read_threads (now {read_threads}) or a larger "
     "reader.io_depth would help",
+    Advice.FEWER_READERS: "too many readers: reader.read_threads={read_threads} (now {now}) gets more of this storage",
+    Advice.LARGER_REQUESTS: "larger requests get more of this storage: reader.transfer_size={transfer_size}",
+    Advice.DEEPER_QUEUE: "more batches ahead: reader.prefetch_size={prefetch_size} (now {now})",
     Advice.TRY_MORE_READERS: "to rule out too few readers, try more reader.read_threads (now {read_threads})",
     Advice.MORE_WORKERS: "more reader.read_threads (now {read_threads}) would help: the work of one batch is one "
     "worker's",
@@ -194,6 +213,7 @@ _ADVICE: Wording = {
     "on it slows itself down",
     Advice.SPEED_THAT_LASTS: _speed_that_lasts,
     Advice.BECAME_SLOWER: _became_slower,
+    Advice.FIRST_TOUCH: _first_touch,
     Advice.SLOW_FOLDER: _slow_folder,
     Advice.SLOW_HOSTS: "see to host {hosts}: all others wait for its reads (its mount, network or drive)",
     Advice.STOOD_STILL: "see why the storage stood still: the drive's or the file system's own work, the network, "
@@ -221,6 +241,17 @@ def in_words(limit: Limit) -> Limit:
         evidence=sentences(limit.seen, _SEEN, continuing),
         advice=sentences(limit.to_do, _ADVICE, _BESIDES),
     )
+
+
+def causes_line(limit: Limit) -> str | None:
+    """Return what mending each cause alone would bring; None where that is not known of more than one."""
+    if len(limit.causes) < 2:
+        return None
+    each = (
+        f"{cause.name} {cause.au_percent:.1f} %" + (f" ({cause.setting})" if cause.setting else "")
+        for cause in limit.causes
+    )
+    return f"AU over whole epochs if one of these alone were mended: {'; '.join(each)}"
 
 
 # Who served its bytes

@@ -215,6 +215,7 @@ def differences(
     import msgspec
 
     old, new = dict(_leaves(printed)), dict(_leaves(msgspec.to_builtins(again)))
+    new["schema_version"] = old.get("schema_version")  # that of an older version, say; what it names stays comparable
     keys = [key for key in old.keys() & new.keys() if not _same(old[key], new[key])]
     keys.sort(key=lambda key: (_FIRST.index(key) if key in _FIRST else len(_FIRST), key))
     if (by := old.get(_BY, 1)) != new[_BY]:
