@@ -28,7 +28,7 @@ from dlemu.comm.comm_base import PeerLostError, name_ranks
 from dlemu.comm.launched_comm import LaunchedComm
 from dlemu.comm.local import Rendezvous
 from dlemu.comm.patience import PatienceError, within
-from dlemu.comm.tcp_leaders import Listening, TcpLeaders, listen
+from dlemu.comm.tcp_leaders import TcpLeaders, listen
 
 _SECRET_BYTES = 32
 _LOOK_SECONDS = 0.02
@@ -156,7 +156,7 @@ def _meet(place: Place, timeout_seconds: float, given_secret: str) -> TcpLeaders
         hosts = store.read_hosts(place)
         drawn = bytes.fromhex(str(store.read("secret", "rank 0")))
     except BaseException:
-        listening.socket.close()
+        listening.close()
         raise
     secret = hashlib.blake2b(drawn, key=_as_key(given_secret), digest_size=_SECRET_BYTES).digest()
     firsts = [first for first, _ in hosts]
@@ -174,7 +174,7 @@ def _as_key(secret: str) -> bytes:
     return hashlib.sha256(secret.encode()).digest() if secret else b""
 
 
-def _about(place: Place, listening: Listening) -> dict[str, object]:
+def _about(place: Place, listening: socket.socket) -> dict[str, object]:
     """Return what the other hosts have to know of this one."""
     with open("/proc/sys/kernel/random/boot_id") as boot:
         machine = boot.read().strip()
@@ -183,7 +183,7 @@ def _about(place: Place, listening: Listening) -> dict[str, object]:
         "name": socket.gethostname(),
         "ranks": place.local_size,
         "addresses": list(dict.fromkeys(addresses)),
-        "port": listening.port,
+        "port": listening.getsockname()[1],
         # Containers of one machine count as hosts: each has a network of its own.
         "machine": f"{machine} {os.readlink('/proc/self/ns/net')}",
     }

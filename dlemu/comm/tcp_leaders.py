@@ -18,7 +18,6 @@ import struct
 import time
 from array import array
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 
 from dlemu.comm.local import Rendezvous, connect_neighbours, dump
 from dlemu.comm.process_control import after_fork_in_child
@@ -35,22 +34,14 @@ _QUEUE = 4096
 _KEEP_ALIVE = ((socket.TCP_KEEPIDLE, 30), (socket.TCP_KEEPINTVL, 10), (socket.TCP_KEEPCNT, 6))
 
 
-@dataclass(frozen=True)
-class Listening:
-    """Where a leader waits for its callers."""
-
-    socket: socket.socket
-    port: int
-
-
-def listen() -> Listening:
-    """Return a port of this host's, any that is free, on all its addresses."""
+def listen() -> socket.socket:
+    """Return what waits for callers at a port of this host's, any that is free, on all its addresses."""
     if socket.has_dualstack_ipv6():
         listener = socket.create_server(("", 0), family=socket.AF_INET6, backlog=_QUEUE, dualstack_ipv6=True)
     else:
         listener = socket.create_server(("", 0), backlog=_QUEUE)
     listener.setblocking(False)
-    return Listening(listener, listener.getsockname()[1])
+    return listener
 
 
 class TcpLeaders:
@@ -61,7 +52,7 @@ class TcpLeaders:
 
     def __init__(
         self,
-        listening: Listening,
+        listening: socket.socket,
         places: Sequence[Sequence[tuple[str, int]]],
         node: int,
         names: Sequence[str],
@@ -177,7 +168,7 @@ class _Meeting(Rendezvous):
 
     def __init__(
         self,
-        listening: Listening,
+        listening: socket.socket,
         places: Sequence[Sequence[tuple[str, int]]],
         secret: bytes,
         node: int,
@@ -189,7 +180,7 @@ class _Meeting(Rendezvous):
         super().__init__(secret.hex(), node, len(places), timeout_seconds, name)
 
     def _listen(self, rank: int) -> socket.socket:
-        return self._listening.socket
+        return self._listening
 
     def _try_to_call(self, rank: int, seconds: float) -> socket.socket | None:
         for place in self._places[rank]:
