@@ -55,6 +55,13 @@ class _Socket(socket.socket):
         self.close()
 
 
+class TlsSocket(ssl.SSLSocket):
+    """The same over TLS: the `sslsocket_class` of a context."""
+
+    def __del__(self) -> None:
+        self.close()
+
+
 class Connection:
     """An open connection, which serves one request after the other."""
 

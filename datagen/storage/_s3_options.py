@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from datagen.errors import UserError
 from datagen.extras import library
 from datagen.storage._client_files import S3Access
-from datagen.storage._http_exchange import Address
+from datagen.storage._http_exchange import Address, TlsSocket
 from datagen.storage._s3_client import Server
 from datagen.storage.storage_base import Option
 
@@ -102,12 +102,14 @@ class Options:
         if not any(address.is_tls for address in self._addresses):
             return None
         try:
-            return ssl.create_default_context(cafile=self.ca_bundle or None)
+            context = ssl.create_default_context(cafile=self.ca_bundle or None)
         except OSError as error:  # no such file, or (ssl.SSLError) no certificates in it
             raise UserError(
                 f"{self.ca_bundle} can't be read ({_reason(error)}): wanted a file of certificates (PEM) in "
                 "storage.storage_options.ca_bundle, AWS_CA_BUNDLE or REQUESTS_CA_BUNDLE"
             ) from error
+        context.sslsocket_class = TlsSocket
+        return context
 
     def _ca_bundle(self, given: dict[str, Option]) -> str:
         """Return the file that botocore's users name; SSL_CERT_FILE and SSL_CERT_DIR are OpenSSL's own."""

@@ -14,7 +14,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from datagen.storage._http_exchange import ERROR_BYTES, HEAD_BYTES, Address, BrokenAnswerError, Connection, Exchange
+from datagen.storage._http_exchange import (
+    ERROR_BYTES,
+    HEAD_BYTES,
+    Address,
+    BrokenAnswerError,
+    Connection,
+    Exchange,
+    TlsSocket,
+)
 
 BODY = bytes(range(256)) * 100
 HEAD = b'HTTP/1.1 200 OK\r\nDate: now\r\nETag:  "Of-The-Object" \r\nCONTENT-LENGTH: %d\r\n\r\n' % len(BODY)
@@ -213,3 +221,16 @@ def test_a_server_that_lets_nobody_in_is_given_up_in_time() -> None:
         address = Address("https", "127.0.0.1", listening.getsockname()[1])
         with pytest.raises(TimeoutError):
             Connection(address, ssl.create_default_context(), 0.1, 3600)
+
+
+def test_a_connection_by_tls_that_nobody_holds_is_closed_without_a_warning() -> None:
+    """Where a cycle goes, its socket may go before its `Connection`."""
+    context = ssl.create_default_context()
+    context.sslsocket_class = TlsSocket
+    ours, server = socket.socketpair()
+    with server, warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        context.wrap_socket(ours, server_hostname="a", do_handshake_on_connect=False)
+        gc.collect()
+        assert server.recv(1) == b""
+    assert not told
