@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import sys
-import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -15,8 +13,6 @@ from dlemu.results.kinds import Kind
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from dlemu.comm.failure import Role
-    from dlemu.runner.crew import Worker
     from dlemu.runner.events import Event
 
 _Command = Callable[..., Any]
@@ -92,8 +88,9 @@ def report_result(wanted: bool, folder: str) -> None:
 
     A process of its own makes it, so that it can neither fail the command nor hold it up. `wanted` is `output.report`.
     """
-    from datagen.errors import DlemuError
+    from dlemu.comm.failure import Role
     from dlemu.report.drawing import missing_packages
+    from dlemu.runner.child_run import OverdueError, output_of
 
     if not wanted:
         return
@@ -101,45 +98,16 @@ def report_result(wanted: bool, folder: str) -> None:
         click.echo(f"report: no page was made: pip install 'dlemu[report]', then: dlemu report {folder}")
         return
     say_what("making the page")
-    begin = time.monotonic()
+    command = [sys.executable, "-m", "dlemu", "report", folder]
     try:
-        # What was imported to measure is half of what a page needs: a fork has it. With threads a fork could hang.
-        page = _forked_page(folder) if len(os.listdir("/proc/self/task")) == 1 else _started_page(folder)
-    except (DlemuError, OSError) as error:
-        late = time.monotonic() - begin >= PAGE_SECONDS
-        last_line = (str(error).splitlines() or [type(error).__name__])[-1].removeprefix("dlemu: ")
-        reason = f"it took longer than {PAGE_SECONDS:g} s" if late else last_line
+        made = output_of(command, PAGE_SECONDS, Role("its process", "free some memory"))
+    except (OSError, OverdueError) as error:
+        late = isinstance(error, OverdueError)
+        reason = f"it took longer than {PAGE_SECONDS:g} s" if late else error
         click.echo(f"report: no page was made ({reason}); to try again: dlemu report {folder}")
         return
-    click.echo(f"report: {page}")
-
-
-def _forked_page(folder: str) -> str:
-    """Make a page in a fork of this process, which has no other threads; raises DlemuError."""
-    from dlemu.runner.crew import run_crew
-
-    [page] = run_crew(_make_page, [folder], _page_maker(), timeout_seconds=PAGE_SECONDS, most_seconds=PAGE_SECONDS)
-    return page
-
-
-def _make_page(worker: Worker, folder: str) -> str:
-    from dlemu.studies.pages import write_page
-
-    return write_page([folder])
-
-
-def _started_page(folder: str) -> str:
-    """Make a page in an interpreter of its own; raises DlemuError, OSError."""
-    from datagen.errors import DlemuError
-    from dlemu.runner.child_run import output_of
-
-    made = output_of([sys.executable, "-m", "dlemu", "report", folder], PAGE_SECONDS, _page_maker())
-    if made.status:
-        raise DlemuError(made.err.strip() or made.how)
-    return made.out.splitlines()[-1].removeprefix("report: ")
-
-
-def _page_maker() -> Role:
-    from dlemu.comm.failure import Role
-
-    return Role("its process", "free some memory")
+    if made.status == 0:
+        click.echo(made.out.splitlines()[-1])  # "report: FOLDER/report.html"
+        return
+    reason = (made.err.strip().splitlines() or [made.how])[-1]
+    click.echo(f"report: no page was made ({reason}); to try again: dlemu report {folder}")
