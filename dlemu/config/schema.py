@@ -261,7 +261,7 @@ class Metric:
     ceiling_seconds: Annotated[float, at_least(0, MOST_SECONDS), SECONDS] = 2.0
     """How long the emulator's own ceiling is measured against null storage before the run; 0 skips it."""
     scaling_seconds: Annotated[float, at_least(0, MOST_SECONDS), SECONDS] = 1.0
-    """How long, twice, a run that waited for few reads at a time tests if the storage would serve more; 0 skips it.
+    """How long, each time, a run that waited for its reads tests if the storage gives more to other readers; 0: never.
 
     After the run is over and measured: it is in no number but `limited_by`.
     """

@@ -220,6 +220,25 @@ def _waits_of(rows: StepTable) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     return free[longest > 0], (free + longest)[longest > 0]
 
 
+def lying_ready(rows: Rows) -> float:
+    """Return how many batches lay ready behind the missing one when a rank's wait for it was over; mean by waits."""
+    table = in_order(rows)
+    behind, waited = 0.0, 0
+    for rank in table.by_rank:
+        for own in rank.by_epoch:
+            ready, finished, wait = own["ready_ns"], own["finished_ns"], own["wait_ns"]
+            late = np.flatnonzero(wait > 0)
+            for place in range(1, _MOST_AHEAD + 1):
+                follows = late[late < len(wait) - place]
+                behind += float(wait[follows][finished[follows + place] < ready[follows]].sum())
+            waited += int(wait.sum())
+    return behind / waited if waited else 0.0
+
+
+_MOST_AHEAD = 64
+"""Batches behind a missing one that are looked at."""
+
+
 def _readers_while_waiting(rows: StepTable, preprocesses: bool) -> float:
     """Return how many workers of all ranks were blocked in reads at a time while accelerators waited; else on average.
 

@@ -13,13 +13,14 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dlemu.metrics.causes import cpu_is_known, took_ns, worker_time
 from dlemu.metrics.over_time import Floats, Intervals
+from dlemu.metrics.read_times import find_read_change
 from dlemu.metrics.rows import Rows, StepTable, in_order, is_any
 
 SIGNIFICANCE = 0.001
@@ -52,6 +53,9 @@ class SpeedChange:
     """After, in % of before."""
     gb_before: float = 0.0
     """Read since training began up to then, of the storage."""
+    read_ms_before: float | None = None
+    """Median time of a batch's reads, where the change was found in these and not in what all of them got."""
+    read_ms_after: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,8 +90,12 @@ def find_speed_changes(rows: Rows, *, preprocesses: bool = False) -> tuple[Speed
     table = in_order(rows)
     changes = changes_of(_without(supply_of(table, preprocesses=preprocesses), find_stalls(table)))
     if not changes:
-        return ()
-    column, before = _from_storage(table), np.zeros(len(changes))
+        change = find_read_change(table, preprocesses=preprocesses) if len(table) else None
+        if change is None:
+            return ()
+        percent = 100 * change.mb_per_second_after / change.mb_per_second_before
+        changes = (SpeedChange(**asdict(change), percent=percent),)
+    column, before = storage_column(table), np.zeros(len(changes))
     for own, start_ns in _ranks(table):
         ends, gigabytes = (own["finished_ns"] - start_ns) / 1e9, own[column] / 1e9
         before += [float(gigabytes[ends <= change.at_seconds].sum()) for change in changes]
@@ -165,7 +173,7 @@ def supply_of(rows: Rows, *, preprocesses: bool = False) -> Supply:
     return Supply(at, given, waiting & (readers >= _ALIKE * usual))
 
 
-def _from_storage(rows: StepTable) -> str:
+def storage_column(rows: StepTable) -> str:
     """Return the column with the bytes that the storage served, by the kernel's account; else those that were read."""
     return _from_storage_of([rows])
 

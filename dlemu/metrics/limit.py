@@ -6,18 +6,18 @@ The rules stand in docs/metrics.md, section 6, with their numbers.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Literal
 
 from dlemu.metrics.causes import Causes, Work
 from dlemu.metrics.changes import SpeedChange, Stall
 from dlemu.metrics.findings import Confidence, Finding, LimitedBy, Number
-from dlemu.metrics.ran_out import RanOut
+from dlemu.metrics.ran_out import FirstTouch, RanOut
 from dlemu.metrics.slow_folders import SlowFolder
 
 What = Literal["storage", "host CPU", "loader", "memory", "emulator", "nothing"]
-Where = Literal["server", "network", "TLS"]
+Where = Literal["server", "network", "TLS", "prefetch", "readers", "requests"]
 
 NOTHING_PERCENT = 2.0
 """Loss to waiting for data below which nothing limits."""
@@ -46,7 +46,10 @@ THROTTLED_PERCENT = 50.0
 WRITTEN_SHARE = 0.05
 """Bytes written to the devices for each byte read from which on it is said."""
 SCALES = 1.3
-"""How many times the rate more readers must bring for their number to have been the limit."""
+"""How many times the rate other readers must bring for their number, or size of request, to have been the limit."""
+HELPS_PERCENT, HELPS_SHARE = 2.0, 0.5
+"""Points of AU that a deeper queue must bring to be named as the limit, and share of all that is lost, where the AU
+does not reach its threshold by it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,14 +83,58 @@ class OtherReaders:
 
 @dataclass(frozen=True, kw_only=True)
 class Scaling:
-    """What the storage gave to as many readers as the run had, and to more, right after the run."""
+    """What the storage gave right after the run: to as many readers as the run had, to others, in other requests."""
 
     readers: int
     mb_per_second: float
-    more_readers: int
-    more_mb_per_second: float
+    more_readers: int = 0
+    """0: not tried, for enough were at work."""
+    more_mb_per_second: float = 0.0
     again_mb_per_second: float | None = None
     """What as many readers as the run had got after that; None in results of older versions."""
+    fewer_readers: int = 0
+    """0: not tried; so the others."""
+    fewer_mb_per_second: float = 0.0
+    larger_request_bytes: int = 0
+    """Of a read call by as many readers as the run had."""
+    larger_mb_per_second: float = 0.0
+
+    @property
+    def same_mb_per_second(self) -> float:
+        """The most that as many readers got: a storage that became faster meanwhile must not look like another."""
+        return max(self.mb_per_second, self.again_mb_per_second or 0.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cause:
+    """One of the causes of what was lost, and what mending it alone would bring. They overlap: none adds to another."""
+
+    what: What
+    where: Where | None = None
+    au_percent: float
+    """AU over whole epochs with this alone mended: the run's own batches, played again in the event model."""
+    setting: str | None = None
+    """What to set for it, where a setting mends it."""
+
+    @property
+    def name(self) -> str:
+        """The cause in words of the field."""
+        return named(self.what, self.where)
+
+
+def named(what: str, where: str | None) -> str:
+    """Return a cause with what of it, where that is known: the server, the network, TLS, the prefetch."""
+    return what if where is None else f"{what}, {where}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeeperQueue:
+    """What more batches ahead would bring to a run whose batches come in order."""
+
+    prefetch_size: int
+    now_prefetch_size: int
+    lay_ready: float
+    """Batches of a rank that lay ready behind the missing one, at the end of a wait; mean."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,6 +179,7 @@ class Context:
     speed_changes: tuple[SpeedChange, ...] = ()
     stalls: tuple[Stall, ...] = ()
     ran_out: RanOut | None = None
+    first_touch: FirstTouch | None = None
     slow_folders: tuple[SlowFolder, ...] = ()
     slow_hosts: tuple[str, ...] = ()
     """Hosts whose reads the others wait for."""
@@ -140,6 +188,13 @@ class Context:
     """Of an object store."""
     network_percent: float | None = None
     """What the busiest interface received of what it can."""
+    au_whole_percent: float | None = None
+    """Of all steps: what `causes` are held against."""
+    threshold_percent: float = 90.0
+    causes: tuple[Cause, ...] = ()
+    """What mending each cause alone would bring; empty where the event model does not come to what was measured."""
+    deeper: DeeperQueue | None = None
+    """Of the cause `loader, prefetch`."""
 
 
 class Seen(StrEnum):
@@ -164,6 +219,10 @@ class Seen(StrEnum):
     NETWORK = "network"
     OTHER_READERS = "other_readers"
     SCALING = "scaling"
+    FEWER_READERS = "fewer_readers"
+    LARGER_REQUESTS = "larger_requests"
+    OUT_OF_ORDER = "out_of_order"
+    DEEPER_QUEUE = "deeper_queue"
     STUCK_BEFORE_DEVICE = "stuck_before_device"
     DEVICE_HAD_FEW = "device_had_few"
     DEVICE_NEVER_IDLE = "device_never_idle"
@@ -181,6 +240,9 @@ class Advice(StrEnum):
 
     MORE_READERS = "more_readers"
     MORE_REQUESTS = "more_requests"
+    FEWER_READERS = "fewer_readers"
+    LARGER_REQUESTS = "larger_requests"
+    DEEPER_QUEUE = "deeper_queue"
     TRY_MORE_READERS = "try_more_readers"
     MORE_WORKERS = "more_workers"
     READ_AHEAD = "read_ahead"
@@ -190,6 +252,7 @@ class Advice(StrEnum):
     COOL_DRIVE = "cool_drive"
     SPEED_THAT_LASTS = "speed_that_lasts"
     BECAME_SLOWER = "became_slower"
+    FIRST_TOUCH = "first_touch"
     SLOW_FOLDER = "slow_folder"
     SLOW_HOSTS = "slow_hosts"
     STOOD_STILL = "stood_still"
@@ -208,11 +271,30 @@ class Limit(LimitedBy[What]):
     """What limited a run."""
 
     where: Where | None = None
-    """Of an object store that is the limit: what of it; of the host's CPU: that reading over TLS takes most of it."""
+    """Of an object store that is the limit: what of it; of the host's CPU: that reading over TLS takes most of it; of
+    the loader: its `prefetch` is too shallow, its `readers` too few or too many, its `requests` too small."""
+    causes: tuple[Cause, ...] = ()
+    """Every cause that is known with the AU that mending it alone would bring, the one named here first."""
+
+    @property
+    def name(self) -> str:
+        """The limit in words of the field."""
+        return named(self.what, self.where)
 
 
 def judge_limit(au: float, causes: Causes, work: Work, context: Context) -> Limit:
     """Say what limited the steps that the causes were found in, as codes; `au` is theirs, in percent."""
+    limit = _judge(au, causes, work, context)
+    if limit.what == "nothing":
+        return limit
+
+    def order(cause: Cause) -> tuple[bool, bool, float]:
+        return cause.what != limit.what, limit.where is not None and cause.where != limit.where, -cause.au_percent
+
+    return replace(limit, causes=tuple(sorted(context.causes, key=order)))
+
+
+def _judge(au: float, causes: Causes, work: Work, context: Context) -> Limit:
     waited = Finding(Seen.WAITED, numbers={"percent": causes.total})
     if causes.total < NOTHING_PERCENT:
         return Limit(what="nothing", confidence="high", seen=(waited,))
@@ -246,6 +328,11 @@ def judge_limit(au: float, causes: Causes, work: Work, context: Context) -> Limi
     return decide(confidence, share, tuple(seen), causes, work, context)
 
 
+def lost_to_reads(causes: Causes) -> bool:
+    """Say whether more was lost to reads than to all else."""
+    return causes.total >= NOTHING_PERCENT and causes.storage >= causes.total / 2
+
+
 def reads_may_be_too_few(causes: Causes, work: Work, ranks: int, io_depth: int | None = None) -> bool:
     """Say whether more was lost to reads than to all else, with few enough under way that more might have helped.
 
@@ -253,8 +340,7 @@ def reads_may_be_too_few(causes: Causes, work: Work, ranks: int, io_depth: int |
     in flight; None where it reads files.
     """
     requests = ranks * work.readers * (io_depth or max(1.0, work.call_bytes / PIECE_BYTES))
-    most = causes.total >= NOTHING_PERCENT and causes.storage >= causes.total / 2
-    return most and requests < 2 * FEW_REQUESTS
+    return lost_to_reads(causes) and requests < 2 * FEW_REQUESTS
 
 
 def _of_that(code: Seen, share: float) -> Finding:
@@ -294,13 +380,27 @@ def _reads(
             seen=(*seen, Finding(Seen.OTHER_READERS, numbers=others)),
             to_do=(Finding(Advice.STOP_OTHER_READERS), *_unsteady(context)),
         )
+    if (tried := _other_readers(work, context)) is not None:
+        code, of_loader, measured, to_set = tried
+        seen.append(Finding(code, numbers=measured))
+        advice = Finding(_ADVISES[code], numbers=to_set)
+        return Limit(what="loader", where=of_loader, confidence="high", seen=tuple(seen), to_do=(advice,))
     few, certain, why = _too_few_readers(work, context)
     seen += [why] if why else []
+    if not (few and certain == "high") and (shallow := _shallow_queue(work, context)) is not None:
+        sure: Confidence = "high" if context.scaling is not None else "medium"
+        return Limit(
+            what="loader",
+            where="prefetch",
+            confidence=_least(confidence, sure),
+            seen=(*seen, *shallow),
+            to_do=(Finding(Advice.DEEPER_QUEUE, numbers=shallow[-1].numbers),),
+        )
     confidence = _least(confidence, certain)
     threads: dict[str, Number] = {"read_threads": context.read_threads}
     if few:
         more = Finding(Advice.MORE_REQUESTS if context.asked else Advice.MORE_READERS, numbers=threads)
-        return Limit(what="loader", confidence=confidence, seen=tuple(seen), to_do=(more,))
+        return Limit(what="loader", where="readers", confidence=confidence, seen=tuple(seen), to_do=(more,))
     where: Where | None = None
     if context.asked is not None:
         where = "network" if (context.network_percent or 0) >= BUSY_PERCENT else "server"
@@ -330,7 +430,14 @@ def _answers(context: Context) -> Iterator[Finding]:
 
 def _unsteady(context: Context) -> Iterator[Finding]:
     """Yield what to look for where the storage's speed did not stay the same."""
-    hot, out = context.hot_drive, context.ran_out
+    hot, out, touched = context.hot_drive, context.ran_out, context.first_touch
+    if touched is not None:
+        rates: dict[str, Number] = {
+            "gb": touched.gb,
+            "mb_per_second_first": touched.mb_per_second_first,
+            "mb_per_second_after": touched.mb_per_second_after,
+        }
+        yield Finding(Advice.FIRST_TOUCH, numbers=rates)
     if hot is not None:
         yield Finding(
             Advice.COOL_DRIVE,
@@ -360,11 +467,74 @@ def _unsteady(context: Context) -> Iterator[Finding]:
         yield Finding(Advice.STOOD_STILL, numbers={"times": len(context.stalls)})
 
 
+_ADVISES = {Seen.FEWER_READERS: Advice.FEWER_READERS, Seen.LARGER_REQUESTS: Advice.LARGER_REQUESTS}
+_Tried = tuple[Seen, Where, dict[str, Number], dict[str, Number]]
+"""What was tried, of which kind it is, what was measured, what to set."""
+
+
+def _other_readers(work: Work, context: Context) -> _Tried | None:
+    """Return which of fewer readers and larger requests got clearly more, and more than more readers; None if none."""
+    scaling = context.scaling
+    if scaling is None or scaling.mb_per_second <= 0:
+        return None
+    same = scaling.same_mb_per_second
+    measured: dict[str, Number] = {"readers": scaling.readers, "mb_per_second": same}
+    tried: list[tuple[float, _Tried]] = []
+    if scaling.fewer_readers:
+        threads = max(1, round(context.read_threads * scaling.fewer_readers / scaling.readers))
+        numbers = measured | {
+            "fewer_readers": scaling.fewer_readers,
+            "fewer_mb_per_second": scaling.fewer_mb_per_second,
+            "factor": scaling.fewer_mb_per_second / same,
+        }
+        to_set: dict[str, Number] = {"read_threads": threads, "now": context.read_threads}
+        tried.append((scaling.fewer_mb_per_second, (Seen.FEWER_READERS, "readers", numbers, to_set)))
+    if scaling.larger_request_bytes:
+        numbers = measured | {
+            "request_bytes": scaling.larger_request_bytes,
+            "larger_mb_per_second": scaling.larger_mb_per_second,
+            "factor": scaling.larger_mb_per_second / same,
+        }
+        to_set = {"transfer_size": scaling.larger_request_bytes}
+        tried.append((scaling.larger_mb_per_second, (Seen.LARGER_REQUESTS, "requests", numbers, to_set)))
+    given, best = max(tried, key=lambda one: one[0], default=(0.0, None))
+    if given < SCALES * max(same, work.app_mb_per_second) or given < scaling.more_mb_per_second:
+        return None
+    return best
+
+
+def _shallow_queue(work: Work, context: Context) -> tuple[Finding, ...] | None:
+    """Return what tells that batches in order wait for one slow read while others lie ready; None if it is not that.
+
+    It is what limits when deeper queues alone bring the AU to its threshold, or bring back half of all that is lost; or
+    some of it, when the same readers, who waited for nobody right after the run, got what the accelerators ask for.
+    """
+    deeper, now = context.deeper, context.au_whole_percent
+    cause = next((one for one in context.causes if one.where == "prefetch"), None)
+    if deeper is None or cause is None or now is None or deeper.lay_ready < 1:
+        return None
+    gained = cause.au_percent - now
+    enough = gained >= HELPS_SHARE * (100 - now) or (cause.au_percent >= context.threshold_percent > now)
+    tried = context.scaling
+    needed = work.wanted_mb_per_second * context.threshold_percent / 100
+    enough = enough or (tried is not None and min(tried.mb_per_second, tried.again_mb_per_second or 0.0) >= needed)
+    if gained < HELPS_PERCENT or not enough:
+        return None
+    numbers: dict[str, Number] = {
+        "prefetch_size": deeper.prefetch_size,
+        "now": deeper.now_prefetch_size,
+        "au_percent": cause.au_percent,
+        "now_au_percent": now,
+    }
+    ready: dict[str, Number] = {"batches": deeper.lay_ready}
+    return Finding(Seen.OUT_OF_ORDER, numbers=ready), Finding(Seen.DEEPER_QUEUE, numbers=numbers)
+
+
 def _too_few_readers(work: Work, context: Context) -> tuple[bool, Confidence, Finding | None]:
     """Say whether the number of readers was the limit, how certain that is, and what tells."""
     scaling, device = context.scaling, context.device
-    if scaling is not None and scaling.mb_per_second > 0:
-        same = max(scaling.mb_per_second, scaling.again_mb_per_second or 0.0)
+    if scaling is not None and scaling.mb_per_second > 0 and scaling.more_readers:
+        same = scaling.same_mb_per_second
         factor = scaling.more_mb_per_second / same
         trial: dict[str, Number] = {
             "readers": scaling.readers,

@@ -1,8 +1,10 @@
-"""A cache or a burst credit that ran out, told from a storage that became slow for another reason: by its bytes.
+"""What is fast for so many bytes, or slow for the first: told from a storage that changed for another reason by bytes.
 
 What a cache holds, and what a credit allows, is a number of bytes: the storage is fast from the first byte on, and slow
 from a certain byte on until it was left alone for a while. Where that happens again and again at about the same number
 of bytes, nothing else explains it. Once is a hint: a neighbour that began to read just then looks the same.
+
+A volume that is slow when a block is read for the first time is fast from the second epoch on, to the byte.
 """
 
 from __future__ import annotations
@@ -27,6 +29,35 @@ class RanOut:
     mb_per_second_before: float
     mb_per_second_after: float
     """What lasts: the lowest of the levels after it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FirstTouch:
+    """A storage that was slow in the first epoch, when all was read for the first time, and fast from then on."""
+
+    gb: float
+    """Of the first epoch."""
+    mb_per_second_first: float
+    mb_per_second_after: float
+
+
+FIRST_EPOCH = 0.1
+"""Share of the first epoch's bytes by which the change may miss its end: a window, or a few batches."""
+
+
+def find_first_touch(changes: Sequence[SpeedChange], gb_of_epochs: Sequence[float]) -> FirstTouch | None:
+    """Return that the first epoch alone was slow, where the one change of speed is a rise at its end.
+
+    `gb_of_epochs`: what was read in each.
+    """
+    if len(gb_of_epochs) < 2 or len(changes) != 1 or changes[0].percent < 100:
+        return None
+    first, change = gb_of_epochs[0], changes[0]
+    if abs(change.gb_before - first) > FIRST_EPOCH * first:
+        return None
+    return FirstTouch(
+        gb=first, mb_per_second_first=change.mb_per_second_before, mb_per_second_after=change.mb_per_second_after
+    )
 
 
 def find_ran_out(changes: Sequence[SpeedChange]) -> RanOut | None:

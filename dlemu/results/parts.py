@@ -8,7 +8,9 @@ from datagen.quantiles import Percentiles
 from dlemu.comm.environment import HostFacts, StorageFacts
 from dlemu.telemetry.probe_base import DeviceFacts
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
+READ_VERSIONS = (1, 2)
+"""Of version 1 are results whose `limited_by` knew one cause only; all else means the same."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import random
 
-INDEX, CUT = 1.5, 25.0
-MEANS = {"steady": 1.0, "uniform": 1.0, "pareto": 1 - 2 / (3 * CUT) ** 0.5 / 3}
+INDEX, CUT, SIGMA = 1.5, 25.0, 1.2
+MEANS = {"steady": 1.0, "uniform": 1.0, "lognormal": 1.0, "pareto": 1 - 2 / (3 * CUT) ** 0.5 / 3}
 """Means of the draws: the last is that of min(X, 75) / 3, where P(X > x) = x**-1.5 from 1 on."""
 SLOW_TIMES = 6.0
 """How many times as long files of the slow folder take."""
@@ -13,6 +13,8 @@ SLOW_TIMES = 6.0
 
 def draw(jitter: str) -> float:
     """Return how many times the mean a read takes."""
+    if jitter == "lognormal":
+        return random.lognormvariate(-(SIGMA**2) / 2, SIGMA)
     if jitter == "pareto":
         return min(random.paretovariate(INDEX) / 3, CUT)
     return random.uniform(0, 2) if jitter == "uniform" else 1.0

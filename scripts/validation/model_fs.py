@@ -1,11 +1,12 @@
 """A file system of known latency and parallelism.
 
-    python -m validation.model_fs SOURCE MOUNT LATENCY_SECONDS CHANNELS [steady|uniform|pareto [SLOW_FOLDER]]
+    python -m validation.model_fs SOURCE MOUNT LATENCY_SECONDS CHANNELS [steady|uniform|pareto|lognormal [SLOW_FOLDER]]
 
 It shows the files of SOURCE, read-only. Each read takes one of CHANNELS for LATENCY_SECONDS, so that N readers which
 ask for one piece at a time get min(N, CHANNELS) / LATENCY_SECONDS reads a second. Jitter: uniform draws each latency
 from 0 to twice as long, with the same mean; pareto from a heavy tail (index 1.5), cut at 25 times as long, with a mean
-of 0.92 of that. Files in a folder called SLOW_FOLDER take SLOW_TIMES as long. It runs until it is unmounted.
+of 0.92 of that; lognormal has tails (sigma 1.2) around the same mean.
+Files in a folder called SLOW_FOLDER take SLOW_TIMES as long. It runs until it is unmounted.
 """
 
 from __future__ import annotations

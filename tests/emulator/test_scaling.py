@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +16,7 @@ from datagen.inspection import inspect
 from dlemu.comm.clock import FakeClock
 from dlemu.config.schema import Metric, Reader
 from dlemu.jobs.training.plan import TrainingJob
-from dlemu.jobs.training.scaling import try_more_readers, worth_trying
+from dlemu.jobs.training.scaling import try_other_readers, worth_trying
 from dlemu.jobs.training.steplog import StepRows
 from tests.datasets import make_dataset
 from tests.emulator.fakes import ScriptedComm
@@ -49,8 +50,13 @@ def job_on(folder: Path, readers: int = 1, **changes: Any) -> TrainingJob:
 
 def test_it_is_asked_of_runs_that_lost_to_few_reads_alone() -> None:
     job = make_job(ranks=1)
-    assert worth_trying(job, small_reads())
-    assert not worth_trying(replace(job, ranks=8), small_reads()), "8 ranks have reads enough under way"
+    assert worth_trying(job, small_reads()) == ("more", "fewer")
+    assert worth_trying(replace(job, ranks=8), small_reads()) == ("fewer",), "8 ranks have reads enough under way"
+    alone = make_job(ranks=1, reader=Reader(read_threads=1, batch_size=4))
+    assert worth_trying(alone, small_reads()) == ("more",), "there are none fewer than one"
+    own_calls = replace(job.workload.reader, engine="fast", transfer_size=4096)
+    small_calls = make_job(ranks=1, reader=own_calls)
+    assert worth_trying(small_calls, small_reads()) == ("more", "fewer", "larger")
     assert not worth_trying(make_job(ranks=1, metric=Metric(scaling_seconds=0)), small_reads())
     assert not worth_trying(make_job(ranks=1, metric=Metric(au=0.1)), small_reads()), "it passed"
     assert not worth_trying(job, small_reads(cpu_ms=90)), "the worker computed"
@@ -59,8 +65,6 @@ def test_it_is_asked_of_runs_that_lost_to_few_reads_alone() -> None:
 
 def slow_reads(monkeypatch: pytest.MonkeyPatch, seconds: float, at_a_time: int) -> None:
     """Make every read of a file take so long, with no more than so many at a time."""
-    import threading
-
     channels = threading.Semaphore(at_a_time)
     plain = FileSource.read
 
@@ -72,13 +76,31 @@ def slow_reads(monkeypatch: pytest.MonkeyPatch, seconds: float, at_a_time: int) 
     monkeypatch.setattr(FileSource, "read", read)
 
 
+def test_a_disk_gives_more_to_fewer_readers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One head, which seeks for 30 ms whenever another thread reads than before."""
+    job = job_on(tmp_path, readers=4, metric=Metric(scaling_seconds=1.0))
+    head, last, plain = threading.Lock(), [0], FileSource.read
+
+    def read(self: FileSource, offset: int, size_bytes: int) -> memoryview:
+        with head:
+            time.sleep(0.03 if last[0] != threading.get_ident() else 0.003)
+            last[0] = threading.get_ident()
+            return plain(self, offset, size_bytes)
+
+    monkeypatch.setattr(FileSource, "read", read)
+    found = try_other_readers(job, Alone(), small_reads())
+    assert found is not None
+    assert (found.readers, found.fewer_readers) == (4, 1)
+    assert found.fewer_mb_per_second > 1.3 * found.same_mb_per_second
+
+
 @pytest.mark.parametrize(("channels", "least", "most"), [(64, 1.25, 8.0), (1, 0.3, 1.9)])
 def test_a_drive_of_many_channels_gives_more_to_more_readers(
     channels: int, least: float, most: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = job_on(tmp_path, metric=Metric(scaling_seconds=1.0))
     slow_reads(monkeypatch, 0.025, channels)  # long beside the lateness of a busy host, as the seconds are
-    found = try_more_readers(job, Alone(), small_reads())
+    found = try_other_readers(job, Alone(), small_reads())
     assert found is not None
     assert (found.readers, found.more_readers) == (1, 4)
     assert least <= found.more_mb_per_second / found.mb_per_second <= most
@@ -88,7 +110,7 @@ def test_a_read_that_fails_ends_the_trial_and_not_the_run(tmp_path: Path) -> Non
     job = job_on(tmp_path)
     for file in (tmp_path / "train").iterdir():
         file.write_bytes(b"")
-    assert try_more_readers(job, Alone(), small_reads()) is None
+    assert try_other_readers(job, Alone(), small_reads()) is None
 
 
 class Ahead(Alone):
@@ -97,7 +119,7 @@ class Ahead(Alone):
     size = local_size = 2
 
     def gather(self, value: Any) -> list[Any]:
-        return [value, True if isinstance(value, bool) else value]
+        return [value, ("more",) if value == () else value]
 
 
 def test_a_rank_that_waited_for_the_others_does_not_decide_for_them(tmp_path: Path) -> None:
@@ -105,8 +127,8 @@ def test_a_rank_that_waited_for_the_others_does_not_decide_for_them(tmp_path: Pa
     ahead = small_reads()
     ahead["sync_ns"], ahead["wait_ns"] = ahead["wait_ns"], 0
     assert not worth_trying(job, ahead)
-    assert try_more_readers(job, Alone(), ahead) is None
-    assert try_more_readers(job, Ahead(), ahead) is not None
+    assert try_other_readers(job, Alone(), ahead) is None
+    assert try_other_readers(job, Ahead(), ahead) is not None
 
 
 def test_what_a_rank_lost_to_the_others_does_not_hide_what_it_lost_to_reads() -> None:

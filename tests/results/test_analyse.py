@@ -31,7 +31,7 @@ from dlemu.metrics.changes import SpeedChange, Stall
 from dlemu.metrics.checkpoint_rates import shortest_interval_seconds
 from dlemu.metrics.findings import Finding, Number
 from dlemu.metrics.limit import Asked, Context, Limit, OtherReaders, Scaling, Seen
-from dlemu.metrics.ran_out import RanOut
+from dlemu.metrics.ran_out import FirstTouch, RanOut
 from dlemu.metrics.slow_folders import SlowFolder
 from dlemu.metrics.stragglers import Straggler
 from dlemu.metrics.verdict import VerdictCode
@@ -320,6 +320,7 @@ CHANGES = (
     SpeedChange(at_seconds=2.0, mb_per_second_before=90.0, mb_per_second_after=60.0, percent=66.7, gb_before=0.1),
 )
 RAN_OUT = RanOut(gb=0.1, times=2, mb_per_second_before=90.0, mb_per_second_after=60.0)
+FIRST_TOUCH = FirstTouch(gb=1.0, mb_per_second_first=40.0, mb_per_second_after=120.0)
 STALLS = (Stall(at_seconds=1.5, seconds=0.5),)
 FOLDERS = (SlowFolder(name="2_of_4", ms_per_sample=9.0, others_ms_per_sample=2.0),)
 LATE = Straggler(
@@ -339,6 +340,7 @@ def judged(run: Run, monkeypatch: pytest.MonkeyPatch, late: Straggler = LATE) ->
     found: dict[str, Any] = {
         "find_speed_changes": CHANGES,
         "find_ran_out": RAN_OUT,
+        "find_first_touch": FIRST_TOUCH,
         "find_stalls": STALLS,
         "find_slow_folders": FOLDERS,
         "find_stragglers": (late,),
@@ -380,6 +382,7 @@ def test_all_that_is_known_of_a_run_is_weighed(biased: bool, monkeypatch: pytest
     assert summary.requests is not None
     assert summary.requests.first_byte_ms is not None
     assert summary.requests.last_byte_ms is not None
+    assert summary.metrics.au_whole_percent is not None
     assert context == Context(
         ceiling_au=99.5,
         host_busy_percent=activity.busy_percent,
@@ -396,6 +399,7 @@ def test_all_that_is_known_of_a_run_is_weighed(biased: bool, monkeypatch: pytest
         speed_changes=CHANGES,
         stalls=STALLS,
         ran_out=RAN_OUT,
+        first_touch=FIRST_TOUCH,
         slow_folders=FOLDERS,
         slow_hosts=("node1",),
         hot_drive=activity.hot_drive,
@@ -408,6 +412,10 @@ def test_all_that_is_known_of_a_run_is_weighed(biased: bool, monkeypatch: pytest
             tls_cpu_percent=near(100 * 0.12 / (run.training["cpu_ns"].sum() / 1e9)),
         ),
         network_percent=activity.network_percent,
+        au_whole_percent=summary.metrics.au_whole_percent.mean,
+        threshold_percent=95.0 if biased else 60.0,
+        causes=context.causes,
+        deeper=context.deeper,
     )
     assert None not in vars(context).values()
     assert summary.limited_by is not None

@@ -14,7 +14,7 @@ from dlemu.jobs.checkpoint.summary import CheckpointSummary
 from dlemu.results.file_names import FACTS, LIVE, SUMMARY
 from dlemu.results.kinds import kind_of
 from dlemu.results.measured import check_hosts, computed, read_facts, read_live, read_readings
-from dlemu.results.parts import SCHEMA_VERSION
+from dlemu.results.parts import READ_VERSIONS, SCHEMA_VERSION
 from dlemu.results.row_tables import read_rows
 from dlemu.results.sent_files import decode_sent
 
@@ -43,7 +43,7 @@ def read_checkpoint_summary(folder: str) -> CheckpointSummary:
     """Read summary.json as it stands, for what is to be compared with the computed one; raises UserError."""
     path = os.path.join(folder, SUMMARY)
     saved = decode_sent(path, CheckpointSummary)
-    if saved.schema_version != SCHEMA_VERSION or saved.kind != CheckpointSummary.kind:
+    if saved.schema_version not in READ_VERSIONS or saved.kind != CheckpointSummary.kind:
         raise UserError(
             f"{path} has schema_version {saved.schema_version!r} and kind {saved.kind!r}, wanted {SCHEMA_VERSION} and "
             f"{CheckpointSummary.kind!r}: it is of another dlemu"

@@ -24,6 +24,7 @@ from dlemu.jobs.training.activity import (
 from dlemu.jobs.training.issues import Issue
 from dlemu.jobs.training.journal import CpuApart, Journal
 from dlemu.jobs.training.measured import Facts, MeasuredTraining
+from dlemu.jobs.training.mended import Mended, mend
 from dlemu.jobs.training.scaling import slept
 from dlemu.jobs.training.steplog import EVALUATION
 from dlemu.jobs.training.summary import (
@@ -42,14 +43,14 @@ from dlemu.jobs.training.wording import cache_warning, in_words, issue_lines, re
 from dlemu.metrics.au import au_dlio_percent, au_dlio_v1_percent, au_percent, kept_rows
 from dlemu.metrics.cache import CacheProof, prove, served_by_storage
 from dlemu.metrics.causes import find_causes, work_of
-from dlemu.metrics.changes import find_speed_changes, find_stalls
+from dlemu.metrics.changes import find_speed_changes, find_stalls, storage_column
 from dlemu.metrics.checkpoint_rates import shortest_interval_seconds
 from dlemu.metrics.delivery import audit_epoch
 from dlemu.metrics.device import device_metrics, device_request_kib
 from dlemu.metrics.findings import Finding, Number
-from dlemu.metrics.limit import OTHERS_PERCENT, Asked, Context, Limit, OtherReaders, Seen, judge_limit
+from dlemu.metrics.limit import NOTHING_PERCENT, OTHERS_PERCENT, Asked, Context, Limit, OtherReaders, Seen, judge_limit
 from dlemu.metrics.loss import kept_loss_percent, loss_percent, loss_percent_per_epoch
-from dlemu.metrics.ran_out import find_ran_out
+from dlemu.metrics.ran_out import find_first_touch, find_ran_out
 from dlemu.metrics.rates import (
     first_batch_seconds,
     late_handover_share,
@@ -120,6 +121,7 @@ def analyse(run: MeasuredTraining) -> Summary:
         summary,
         speed_changes=changes,
         ran_out=find_ran_out(changes),
+        first_touch=find_first_touch(changes, _gb_of_epochs(run.training)) if changes else None,
         slow_folders=_slow_folders(run),
         stragglers=tuple(find_stragglers(kept, journal.rank_nodes, summary.hosts)),
         stalls=find_stalls(run.training),
@@ -133,6 +135,7 @@ def analyse(run: MeasuredTraining) -> Summary:
             **_judged(judge(replace(evidence, limited_by=limit.what))),
             speed_changes=(),
             ran_out=None,
+            first_touch=None,
             slow_folders=(),
             stalls=(),
         )
@@ -491,6 +494,11 @@ def _proof(run: MeasuredTraining) -> CacheProof:
     )
 
 
+def _gb_of_epochs(rows: StepTable) -> list[float]:
+    column = storage_column(rows)
+    return [sum_of(epoch, column) / 1e9 for epoch in rows.by_epoch]
+
+
 def _slow_folders(run: MeasuredTraining) -> tuple[SlowFolder, ...]:
     """Return the slow ones of the sub-folders that the dataset was made with."""
     count = run.facts.workload.dataset.num_subfolders_train
@@ -533,6 +541,8 @@ def _limit(
     reader = facts.workload.reader
     preprocesses = slept(reader.preprocess_time, run.training)
     workers = facts.ranks * max(1, reader.read_threads)
+    causes = find_causes(judged, preprocesses=preprocesses, workers=workers)
+    mended = mend(run, preprocesses=preprocesses) if causes.total >= NOTHING_PERCENT else Mended()
     limit_cores, limit_used = activity.cpu_limit_cores, activity.cpu_limit_used_percent
     if limit_used is None:
         limit_cores, limit_used = _own_cpu_limit(facts)
@@ -552,13 +562,17 @@ def _limit(
         speed_changes=summary.speed_changes,
         stalls=summary.stalls,
         ran_out=summary.ran_out,
+        first_touch=summary.first_touch,
         slow_folders=summary.slow_folders,
         slow_hosts=_slow_hosts(summary),
         hot_drive=activity.hot_drive,
         asked=_asked(run, summary.requests),
         network_percent=activity.network_percent,
+        au_whole_percent=summary.metrics.au_whole_percent.mean if summary.metrics.au_whole_percent else None,
+        threshold_percent=100 * facts.workload.metric.au,
+        causes=mended.causes,
+        deeper=mended.deeper,
     )
-    causes = find_causes(judged, preprocesses=preprocesses, workers=workers)
     work = work_of(judged, preprocesses=preprocesses, workers=workers)
     limit = judge_limit(au_percent(judged), causes, work, context)
     if not biased:

@@ -31,7 +31,7 @@ def figures(run: Run) -> JobFigures:
         epochs=metrics.epochs,
         passed=summary.passed,
         verdict=summary.verdict,
-        limited_by={RUN: limit.what if limit else None},
+        limited_by={RUN: limit.name if limit else None},
         threshold_percent=metrics.au_threshold_percent,
         metrics=training_metrics(
             {metric.name: getattr(metrics, metric.name, None) for metric in CATALOGUE}

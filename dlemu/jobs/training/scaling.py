@@ -1,8 +1,9 @@
-"""Would more readers have got more? Asked of the storage itself, right after a run that waited for a few reads.
+"""Would other readers have got more? Asked of the storage itself, right after a run that waited for its reads.
 
-One rate does not tell a slow drive from one that would serve several reads as fast as one. So the ranks read batches of
-the epochs that would come next, by as many readers as they had, by more, and by as many again, for a moment each: a
-storage whose speed changes meanwhile must not look like one that gives more to more readers.
+One rate does not tell a slow drive from one that would serve several reads as fast as one, nor from a disk whose head
+goes back and forth between readers. So the ranks read batches of the epochs that would come next, by as many readers as
+they had, by more, by fewer, in larger requests, and by as many again, for a moment each: a storage whose speed changes
+meanwhile must not look like one that gives more to other readers. What can't help is not tried.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import contextlib
 import threading
 import time
 from dataclasses import replace
+from typing import Literal
 
 from datagen.errors import DlemuError
 from datagen.storage.storage_base import open_storage
@@ -23,61 +25,87 @@ from dlemu.jobs.training.steplog import TRAINING, StepRows
 from dlemu.loaders.loader_base import BatchMaker, LoaderSpec
 from dlemu.metrics.au import au_percent
 from dlemu.metrics.causes import find_causes, work_of
-from dlemu.metrics.limit import Scaling, reads_may_be_too_few
+from dlemu.metrics.limit import Scaling, lost_to_reads, reads_may_be_too_few
 from dlemu.metrics.rows import Rows, is_any
 
 TIMES = 4
-"""How many times the readers of the run are tried."""
+"""How many times the readers of the run are tried, and which part of them."""
+LARGER_BYTES = 4 << 20
+"""Of a read call, where those of the run were a quarter of that at most."""
 MEMORY_SHARE = 0.25
 """Most of the available memory that their buffers may take."""
 
 
-def try_more_readers(job: TrainingJob, comm: Comm, own: StepRows) -> Scaling | None:
-    """Return on rank 0 what as many and more readers got; None elsewhere, and where nothing is to be asked. Collective.
+Try = Literal["more", "fewer", "larger"]
+
+
+def try_other_readers(job: TrainingJob, comm: Comm, own: StepRows) -> Scaling | None:
+    """Return on rank 0 what as many and other readers got; None elsewhere, and where nothing is tried. Collective.
 
     Any rank may ask for it, by its own rows: one that is ahead of the others loses its time to waiting for these. A
     read that fails ends the trial, not the run, which is over.
     """
-    asked: list[bool] | None = comm.gather(worth_trying(job, own))
-    wanted: bool = comm.broadcast(any(asked or ()))
+    asked: list[tuple[Try, ...]] | None = comm.gather(worth_trying(job, own))
+    wanted: set[Try] = comm.broadcast({one for each in asked or () for one in each})
     if not wanted:
         return None
-    readers = max(1, job.workload.reader.read_threads)
-    rates = [
-        _rate(job, comm, count, len(job.schedule) + turn)
-        for turn, count in enumerate((readers, TIMES * readers, readers), 1)
-    ]
-    same, more, again = rates
-    if same is None or more is None or again is None:
+    reader = job.workload.reader
+    readers, fewer = max(1, reader.read_threads), max(1, reader.read_threads // TIMES)
+    larger = replace(job, workload=replace(job.workload, reader=replace(reader, transfer_size=LARGER_BYTES)))
+    trials: dict[str, tuple[TrainingJob, int]] = {"same": (job, readers)}
+    trials |= {"more": (job, TIMES * readers)} if "more" in wanted else {}
+    trials |= {"fewer": (job, fewer)} if "fewer" in wanted else {}
+    trials |= {"larger": (larger, readers)} if "larger" in wanted else {}
+    trials["again"] = job, readers
+    got = {
+        name: _rate(tried, comm, count, len(job.schedule) + turn)
+        for turn, (name, (tried, count)) in enumerate(trials.items(), 1)
+    }
+    rates = {name: rate for name, rate in got.items() if rate is not None}
+    if len(rates) < len(trials):
         return None
     return Scaling(
         readers=job.ranks * readers,
-        mb_per_second=same,
-        more_readers=job.ranks * readers * TIMES,
-        more_mb_per_second=more,
-        again_mb_per_second=again,
+        mb_per_second=rates["same"],
+        more_readers=job.ranks * readers * TIMES if "more" in rates else 0,
+        more_mb_per_second=rates.get("more", 0.0),
+        again_mb_per_second=rates["again"],
+        fewer_readers=job.ranks * fewer if "fewer" in rates else 0,
+        fewer_mb_per_second=rates.get("fewer", 0.0),
+        larger_request_bytes=LARGER_BYTES if "larger" in rates else 0,
+        larger_mb_per_second=rates.get("larger", 0.0),
     )
 
 
-def worth_trying(job: TrainingJob, rows: StepRows) -> bool:
-    """Say whether a rank's own steps were lost to a few reads at a time."""
+def worth_trying(job: TrainingJob, rows: StepRows) -> tuple[Try, ...]:
+    """Return what may have got more, where a rank's own steps were lost to reads; nothing where they were not."""
     workload = job.workload
     rows = rows[rows["phase"] == TRAINING].copy()
     au = au_percent(rows)
     rows["sync_ns"] = 0  # what it lost to other ranks is theirs to judge
     if not len(rows) or workload.metric.scaling_seconds <= 0 or job.read_by_loader:
-        return False
+        return ()
     if au >= 100 * workload.metric.au:
-        return False
+        return ()
     preprocesses = slept(workload.reader.preprocess_time, rows)
     workers = max(1, workload.reader.read_threads)
-    wanted_bytes = job.ranks * TIMES * workers * job.loader_spec(0).slot_bytes
-    if wanted_bytes > host_memory().available_bytes * MEMORY_SHARE:
-        return False
     causes = find_causes(rows, preprocesses=preprocesses, workers=workers)
     work = work_of(rows, preprocesses=preprocesses, workers=workers)
     io_depth = workload.reader.io_depth if open_storage(workload.storage_spec.buffered).is_remote else None
-    return reads_may_be_too_few(causes, work, job.ranks, io_depth)
+    if not lost_to_reads(causes):
+        return ()
+    spec, room = job.loader_spec(0), host_memory().available_bytes * MEMORY_SHARE
+    trials: list[Try] = []
+    if reads_may_be_too_few(causes, work, job.ranks, io_depth) and job.ranks * TIMES * workers * spec.slot_bytes < room:
+        trials.append("more")
+    if workers > 1 and io_depth is None:
+        trials.append("fewer")
+    asks = workload.reader.engine == "fast" or (workload.reader.engine == "matched" and workload.reader.odirect)
+    called = work.call_bytes or LARGER_BYTES
+    sample_bytes = job.found.max_sample_bytes
+    if asks and io_depth is None and called <= min(sample_bytes / 2, LARGER_BYTES / TIMES):
+        trials.append("larger")
+    return tuple(trials)
 
 
 def slept(preprocess_time: Duration, rows: Rows) -> bool:

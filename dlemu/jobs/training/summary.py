@@ -18,6 +18,7 @@ from dlemu.metrics.findings import Finding, Number
 from dlemu.metrics.limit import Limit as Limit
 from dlemu.metrics.limit import OtherReaders as OtherReaders
 from dlemu.metrics.loss import Loss as Loss
+from dlemu.metrics.ran_out import FirstTouch as FirstTouch
 from dlemu.metrics.ran_out import RanOut as RanOut
 from dlemu.metrics.slow_folders import SlowFolder as SlowFolder
 from dlemu.metrics.spread import Mean as Mean
@@ -299,6 +300,8 @@ class Summary(JobSummary):
     """When the storage stood still for a second or more, in order."""
     ran_out: RanOut | None = None
     """A cache or burst credit that ran out: the first bytes came faster. Null where the changes are of another kind."""
+    first_touch: FirstTouch | None = None
+    """A volume that is slow when a block is read for the first time; null where not the first epoch alone was slow."""
     slow_folders: tuple[SlowFolder, ...] = ()
     """Sub-folders of the dataset that read slower than the others, slowest first."""
     other_readers: OtherReaders | None = None

@@ -27,7 +27,7 @@ from dlemu.jobs.training.journal import CpuApart, Journal, StoppedEarly
 from dlemu.jobs.training.loop import StepLoop, StepRange, Watcher
 from dlemu.jobs.training.plan import TrainingJob, accelerator_class, step_threads
 from dlemu.jobs.training.prefetch import BatchQueue, OnDemandQueue, PrefetchQueue
-from dlemu.jobs.training.scaling import try_more_readers
+from dlemu.jobs.training.scaling import try_other_readers
 from dlemu.jobs.training.schedule import Epoch
 from dlemu.jobs.training.steplog import EVALUATION, STEP_DTYPE, TRAINING, StepLog, StepRows, log_name, read_log
 from dlemu.loaders.loader_base import Loader, LoaderSpec
@@ -78,7 +78,9 @@ def run_rank(
     recorder = _recorder_of(job, comm)
     loader = make_loader(job.loader_spec(comm.rank))
     try:
-        doing(f"starting {job.ranks} rank{'s' * (job.ranks != 1)}, and measuring what they reach without storage")
+        doing(
+            f"starting {job.ranks} rank{'s' * (job.ranks != 1)}, and measuring the AU that they reach without storage"
+        )
         trainer = _Trainer(job, comm, loader, watch, recorder)
         journal = trainer.run()
     except Exception as error:
@@ -86,13 +88,13 @@ def run_rank(
         if explained is not None:
             raise explained from error
         raise
-    doing("closing the run: telemetry, loaders, whether more readers would help")
+    doing("ending the run: telemetry, loaders, and whether other readers would get more")
     cpu_seconds = trainer.cpu_seconds()
     recording = stopped(recorder)
     ended_ns = comm.all_reduce_max(time.monotonic_ns())
     journal = journal.noting(requests=requests_so_far(job.live_folder))
     before = _cpu_seconds()
-    noted = journal.noting(ended_ns=ended_ns, scaling=try_more_readers(job, comm, trainer.log.rows))
+    noted = journal.noting(ended_ns=ended_ns, scaling=try_other_readers(job, comm, trainer.log.rows))
     apart = trainer.cpu_apart(trials=_cpu_seconds() - before)
     loader.close()
     return _gather(comm, noted, _RankResult(trainer.log.rows.copy(), cpu_seconds, apart, recording))
@@ -267,7 +269,7 @@ class _Trainer:
             storage = within(
                 workload.timeout_seconds,
                 lambda: describe_storage(workload.storage_spec, workload.dataset.data_folder),
-                f"looking at the storage of {workload.dataset.data_folder}",
+                f"finding the devices behind {workload.dataset.data_folder}",
             )
             self._note(hosts=hosts, rank_nodes=rank_nodes, storage=storage)
 

@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datagen.errors import UserError
+from dlemu.jobs.training.measured import MeasuredTraining
 from dlemu.jobs.training.prediction.batches import law_bytes
 from dlemu.jobs.training.prediction.curve import Curve, CurvePoint, flat, rates
 from dlemu.jobs.training.prediction.event_model import HostCosts
-from dlemu.jobs.training.result import Run
 from dlemu.metrics.au import kept_rows
 from dlemu.metrics.limit import SCALES, Scaling
 from dlemu.metrics.rows import Rows
@@ -81,7 +81,7 @@ class Reads:
 def given_speed(mb_per_second: float, *, cores: float) -> Calibration:
     """Return what is known of a storage of which somebody says its speed."""
     return Calibration(
-        source=f"{mb_per_second:g} MB/s as given, for any number of readers",
+        source=f"{mb_per_second:g} MB/s as given, whatever the number of readers",
         curve=flat(mb_per_second),
         saturated=True,
         half_width_percent=0.0,
@@ -89,17 +89,15 @@ def given_speed(mb_per_second: float, *, cores: float) -> Calibration:
     )
 
 
-def calibrate_from_run(run: Run) -> Calibration:
+def calibrate_from_run(run: MeasuredTraining) -> Calibration:
     """Return what the steps of a run say; raises UserError where they say nothing of the storage."""
     rows, facts = run.training, run.facts
     rows = rows[(rows["app_bytes"] > 0) & (rows["finished_ns"] > rows["started_ns"])]
     if len(rows) < 2 * FEWEST:
-        raise UserError(
-            f"{run.folder} has {len(rows)} steps that read anything: wanted at least {2 * FEWEST} to predict from"
-        )
-    begin, end, origin = _stamps(rows)
-    room = _room(rows, begin, facts.batches_ahead)
-    gap = _between_batches(rows, begin, end, room)
+        raise UserError(f"{run.folder} has {len(rows)} steps with reads: wanted at least {2 * FEWEST} to predict from")
+    begin, end, origin = stamps(rows)
+    room = room_since(rows, begin, facts.batches_ahead)
+    gap = between_batches(rows, begin, end, room)
     took = end - begin
     decode = np.minimum(rows["decode_ns"] / 1e9, took)
     cpu_known = bool(rows["cpu_ns"].any())
@@ -123,7 +121,7 @@ def calibrate_from_run(run: Run) -> Calibration:
         bytes_factor=float(rows["app_bytes"].sum()) / law if law else 1.0,
         decode_seconds_per_sample=float(cpu.sum() / rows["samples"].sum()) if decodes else 0.0,
         cores=float(np.mean([min(host.cpu_usable, host.cpu_limit or np.inf) for host in hosts])) if hosts else 1.0,
-        costs=_host_costs(rows, begin, origin, gap),
+        costs=host_costs(rows, begin, origin, gap),
     )
 
 
@@ -139,7 +137,7 @@ def _with_scaling(curve: Curve, scaling: Scaling | None) -> Curve:
     return (*curve, CurvePoint(readers=scaling.more_readers, mb_per_second=more))
 
 
-def _stamps(rows: Rows) -> tuple[Floats, Floats, Floats]:
+def stamps(rows: Rows) -> tuple[Floats, Floats, Floats]:
     """Return begin and end of each batch and the start of its epoch, in seconds, epochs one after the other.
 
     Each rank's stamps count from its own start of the epoch, which is one moment on all of them.
@@ -156,7 +154,7 @@ def _stamps(rows: Rows) -> tuple[Floats, Floats, Floats]:
     return begin + origin, end + origin, origin
 
 
-def _room(rows: Rows, begin: Floats, ahead: int) -> Floats:
+def room_since(rows: Rows, begin: Floats, ahead: int) -> Floats:
     """Return when each batch could be begun because its rank's queue had room for it; -inf for the first of an epoch.
 
     Batch k waits until the trainer has batch k - `ahead`; infinity where that one is not among the rows.
@@ -181,7 +179,7 @@ def _successive(rows: Rows, begin: Floats) -> tuple[NDArray[np.intp], NDArray[np
     return order[1:][same], order[:-1][same]
 
 
-def _between_batches(rows: Rows, begin: Floats, end: Floats, room: Floats) -> float:
+def between_batches(rows: Rows, begin: Floats, end: Floats, room: Floats) -> float:
     """Return what a worker takes from one batch to the next when the next is waiting for it: the quick quarter.
 
     A worker whose queue is full waits for room in it; that is no work, however long it takes.
@@ -199,7 +197,7 @@ def _idle(rows: Rows, begin: Floats, end: Floats, room: Floats) -> float:
     return float(waited / (waited + (end - begin).sum()))
 
 
-def _waited(run: Run) -> float:
+def _waited(run: MeasuredTraining) -> float:
     """Return the share of their time that accelerators waited for batches not yet read, first steps left out.
 
     Every run waits for its first batches, also on a storage that gives more than is asked for.
@@ -209,7 +207,7 @@ def _waited(run: Run) -> float:
     return float(late / max(1, (kept["wait_ns"] + kept["compute_ns"] + kept["sync_ns"]).sum()))
 
 
-def _host_costs(rows: Rows, begin: Floats, origin: Floats, gap: float) -> HostCosts:
+def host_costs(rows: Rows, begin: Floats, origin: Floats, gap: float) -> HostCosts:
     first = begin - origin  # of each batch, since its epoch's start
     by_rank = [first[rows["rank"] == rank] for rank in np.unique(rows["rank"])]
     late = rows[rows["finished_ns"] > np.maximum(rows["asked_ns"], rows["free_ns"])]
@@ -312,6 +310,14 @@ def _work(reads: Reads) -> Floats:
     beside = float((active * lengths).sum() / max(1e-9, float(lengths[active > 0].sum())))
     wider = math.sqrt(beside / (beside - 1)) if beside > LEAST_BESIDE else 1.0
     return np.asarray(1 + wider * (ratio - 1))
+
+
+def work_of_reads(reads: Reads, curve: Curve) -> Floats:
+    """Return what each read took of a storage of that curve: the bytes that a reader was given while it lasted."""
+    edges, active, lengths = _readers_over_time(reads)
+    share = rates(curve, int(active.max()))[active] / np.maximum(active, 1)
+    given = np.concatenate([[0.0], np.cumsum(share * lengths)])
+    return np.asarray(np.interp(reads.end, edges, given) - np.interp(reads.begin, edges, given))
 
 
 def _sums(ratios: Sequence[Floats], readers: Sequence[NDArray[np.int64]], together: int) -> Floats:

@@ -1,0 +1,178 @@
+"""Training on drives in virtual time, which no code of `dlemu predict` made: what limits it, and since when."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dlemu.config.duration import Duration
+from dlemu.config.schema import Reader, Train
+from dlemu.jobs.training.result import Run, make_run
+from dlemu.metrics.au import au_percent
+from dlemu.metrics.changes import find_speed_changes
+from dlemu.metrics.limit import Advice, Limit, Scaling
+from tests.runs import make_job, make_log
+
+TAILS: dict[str, Any] = {"workers": 8, "steps": 600, "step_seconds": 0.0034, "batch_bytes": 187_000.0}
+
+
+@pytest.fixture
+def drives(module: Callable[[str], Any]) -> Any:
+    return module("virtual_drives")
+
+
+def run_on(drives: Any, drive: Any, training: Any, seed: int = 1, scaling: Scaling | None = None) -> Run:
+    """A run whose steps are those of such a training on such a drive."""
+    reader = Reader(
+        batch_size=4,
+        read_threads=training.workers,
+        prefetch_size=training.ahead * training.workers,
+        file_shuffle="seed",
+    )
+    train = Train(epochs=training.epochs, computation_time=Duration(mean=training.step_seconds))
+    job = make_job(ranks=training.ranks, epochs=training.epochs, steps=training.steps, reader=reader, train=train)
+    log = make_log(job)
+    log = replace(log, journal=log.journal.noting(scaling=scaling))
+    return Run("run", make_run(job, log).facts, drives.train(drive, training, seed))
+
+
+def limit_of(run: Run) -> Limit:
+    assert run.summary.limited_by is not None
+    return run.summary.limited_by
+
+
+def mended(limit: Limit) -> dict[str, float]:
+    return {cause.name: cause.au_percent for cause in limit.causes}
+
+
+def test_a_queue_too_shallow_is_told_from_a_slow_drive(drives: Any) -> None:
+    """8 channels give 320 batches a second and 294 are asked for, but one slow read holds back all that follow."""
+    drive, shallow = drives.lognormal(8, 0.025, 1.2), drives.Training(**TAILS)
+    limit = limit_of(run_on(drives, drive, shallow))
+    assert (limit.what, limit.where) == ("loader", "prefetch")
+    (advice,) = limit.to_do
+    assert advice.code == Advice.DEEPER_QUEUE
+    times = int(advice.numbers["prefetch_size"] or 0) // 16
+    truths = [au_percent(drives.train(drive, replace(shallow, ahead=2 * times), seed)) for seed in range(10)]
+    assert advice.numbers["now_au_percent"] == pytest.approx(au_percent(drives.train(drive, shallow, 1)), abs=0.01)
+    assert mended(limit)["loader, prefetch"] == pytest.approx(sum(truths) / 10, abs=10)
+    assert mended(limit)["storage"] > 99
+
+
+def test_readers_that_get_enough_by_themselves_say_so(drives: Any) -> None:
+    """A deeper queue brings back less than half; but right after the run the same readers got what is asked for."""
+    drive, shallow = drives.lognormal(4, 0.025, 1.2), drives.Training(**TAILS | {"step_seconds": 0.0068})
+    wanted = 0.187 / 0.0068
+    enough = Scaling(readers=8, mb_per_second=1.1 * wanted, again_mb_per_second=1.1 * wanted)
+    limit = limit_of(run_on(drives, drive, shallow, scaling=enough))
+    assert (limit.what, limit.where) == ("loader", "prefetch")
+
+
+@pytest.mark.parametrize("sigma", [0.0, 0.3])
+def test_a_slow_drive_is_the_limit_however_deep_the_queue(sigma: float, drives: Any) -> None:
+    slow = drives.Training(**TAILS | {"step_seconds": 0.0015})  # twice what the drive gives
+    limit = limit_of(run_on(drives, drives.lognormal(8, 0.025, sigma), slow))
+    assert limit.where != "prefetch"
+    assert mended(limit).get("loader, prefetch", 0.0) < 55
+
+
+def test_a_narrow_link_gains_nothing_by_a_deeper_queue(drives: Any) -> None:
+    narrow = drives.Training(workers=4, steps=400, step_seconds=0.03, batch_bytes=4e6, requests=4)
+    limit = limit_of(run_on(drives, drives.link(lambda _: 100.0), narrow))
+    assert limit.what == "storage"
+    assert set(mended(limit)) == {"storage"}
+    assert limit.causes[0].what == limit.what, "the headline comes first"
+
+
+def test_readers_that_make_a_head_seek_are_too_many(drives: Any) -> None:
+    disk = drives.disk(0.009, 120)
+    many = drives.Training(workers=4, steps=200, step_seconds=0.09, batch_bytes=8e6, requests=16)
+    rates = {
+        workers: 8
+        * 200
+        / (drives.train(disk, replace(many, workers=workers, step_seconds=1e-6))["met_ns"].max() / 1e9 - 10)
+        for workers in (1, 4)
+    }
+    scaling = Scaling(
+        readers=4, mb_per_second=rates[4], again_mb_per_second=rates[4], fewer_readers=1, fewer_mb_per_second=rates[1]
+    )
+    run = run_on(drives, disk, many, scaling=scaling)
+    limit = limit_of(run)
+    assert au_percent(run.training) < 50
+    assert (limit.what, limit.where, limit.confidence) == ("loader", "readers", "high")
+    (advice,) = limit.to_do
+    assert (advice.code, advice.numbers["read_threads"]) == (Advice.FEWER_READERS, 1)
+    truth = au_percent(drives.train(disk, replace(many, workers=1)))
+    assert mended(limit)["loader, readers"] == pytest.approx(truth, abs=5)
+
+
+def stationary(drives: Any, random: np.random.Generator) -> tuple[Any, Any]:
+    """A drive that stays the same, of one of the kinds, and a training on it."""
+    share = float(random.uniform(0.5, 1.5))  # of what the drive gives, asked for
+    if random.random() < 0.6:
+        channels, workers = int(random.integers(2, 9)), int(random.integers(2, 9))
+        drive = drives.lognormal(channels, 0.025, float(random.uniform(0.1, 1.6)))
+        training = drives.Training(
+            workers=workers,
+            ahead=int(random.integers(1, 5)),
+            steps=int(random.integers(100, 1500)),
+            step_seconds=0.025 / min(channels, workers) / share,
+            batch_bytes=187_000,
+        )
+        return drive, training
+    size = float(random.choice([4e6, 3e7, 1.4e8]))
+    drive = drives.link(lambda _: 100.0, float(random.uniform(0.0, 0.4)))
+    steps = int(random.integers(30, 400))
+    return drive, drives.Training(workers=4, steps=steps, step_seconds=size / 1e8 / share, batch_bytes=size, requests=4)
+
+
+def test_of_a_hundred_stationary_runs_one_at_most_is_said_to_have_changed(drives: Any) -> None:
+    wrong = []
+    for seed in range(300):
+        drive, training = stationary(drives, np.random.default_rng(seed))
+        if find_speed_changes(drives.train(drive, training, seed)):
+            wrong.append(seed)
+    assert len(wrong) <= 3, wrong
+
+
+def changes_on(drives: Any, drive: Any, training: Any) -> list[Any]:
+    """The one change of each of several runs."""
+    found = [find_speed_changes(drives.train(drive, training, seed)) for seed in range(8)]
+    assert sum(len(changes) == 1 for changes in found) >= 7
+    return [changes[0] for changes in found if len(changes) == 1]
+
+
+def test_a_latency_that_grew_is_a_change_though_it_has_tails(drives: Any) -> None:
+    grown = drives.lognormal(8, 0.025, 1.2, (3.0, 3.0))
+    changes = changes_on(drives, grown, drives.Training(**TAILS | {"steps": 1200}))
+    assert all(abs(change.at_seconds - 3) < 2 and change.percent < 60 for change in changes)
+    by_reads = [change for change in changes if change.read_ms_before is not None]
+    assert by_reads, "the bytes of windows of time did not show it in all of them"
+    assert all(change.read_ms_after / change.read_ms_before == pytest.approx(3, rel=0.4) for change in by_reads)
+
+
+def test_a_cache_that_ran_out_is_seen_in_few_large_steps(drives: Any) -> None:
+    few = drives.Training(workers=4, steps=40, step_seconds=1.0, batch_bytes=1.4e8, requests=16)
+    run = run_on(drives, drives.cached(2.0, 400, 80), few)
+    out = run.summary.ran_out
+    assert out is not None
+    assert out.gb == pytest.approx(2.0, rel=0.15)
+    assert out.mb_per_second_after == pytest.approx(80, rel=0.1)
+
+
+def test_a_volume_that_is_slow_at_first_touch_is_called_so(drives: Any) -> None:
+    drive = drives.lazily_loaded(40, 200)
+    training = drives.Training(workers=4, steps=200, epochs=3, step_seconds=0.03, batch_bytes=4e6)
+    summary = run_on(drives, drive, training).summary
+    assert summary.first_touch is not None
+    assert summary.first_touch.gb == pytest.approx(0.8)
+    assert summary.first_touch.mb_per_second_first == pytest.approx(40, rel=0.05)
+    assert summary.ran_out is None
+    assert summary.limited_by is not None
+    assert Advice.FIRST_TOUCH in [advice.code for advice in summary.limited_by.to_do]
+    once = run_on(drives, drive, replace(training, epochs=1, steps=600)).summary
+    assert once.first_touch is None, "one epoch does not tell"
