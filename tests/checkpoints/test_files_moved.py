@@ -87,6 +87,18 @@ def read(storage: StorageBase, wanted: list[FileToRead], settings: Checkpoint) -
     return moved
 
 
+def test_a_checkpoint_that_is_given_up_leaves_none_of_its_files(tmp_path: Path) -> None:
+    wanted, storage = files(str(tmp_path / "c")), posix.Storage()
+    beside = tmp_path / "c" / "of the user"
+    (tmp_path / "c").mkdir()
+    beside.write_bytes(b"")
+    writer = CheckpointWriter(storage, wanted, make_buffers(1, 16_384, max(SIZES)), threads=1, fsync=True)
+    writer.write(lambda _, __: None)
+    assert all(Path(file.path).exists() for file in wanted)
+    writer.discard()
+    assert list((tmp_path / "c").iterdir()) == [beside]
+
+
 @pytest.mark.parametrize("direct", [False, True])
 @pytest.mark.parametrize("threads", [1, 3])
 def test_what_is_written_is_read_back_in_every_manner(threads: int, direct: bool, tmp_path: Path) -> None:

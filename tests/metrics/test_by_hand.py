@@ -125,6 +125,7 @@ def test_the_run_is_pooled_and_not_the_mean_of_its_epochs() -> None:
     assert whole.per_epoch == pytest.approx(by_epoch)
     assert whole.std == pytest.approx(abs(by_epoch[0] - by_epoch[1]) / 2)
     assert whole.per_rank == pytest.approx([100 * 100 / (100 + 61 + 10), 100 * 125 / (125 + 133 + 5)])
+    assert pooled(rows[:0], lambda _: 1.0).std == 0.0
     mean = averaged(rows, au_percent)
     assert mean.mean == pytest.approx(np.mean(by_epoch))
     assert mean.std == whole.std
