@@ -57,6 +57,17 @@ def with_unit(value: float, unit: str) -> str:
     return percent(value) if unit == "%" else f"{number(value)} {unit}".rstrip()
 
 
+def multiple_of(ratio: float) -> str:
+    """Return a ratio as it stands before what it is of: 6 % of (the memory), 2.5 times (the memory)."""
+    return (
+        f"{ratio:.2g} times"
+        if ratio >= 1
+        else f"{ratio:.2%} of"
+        if ratio < 0.01
+        else f"{ratio:.0%} of".replace("%", " %")
+    )
+
+
 def count(number_of: int, name: str) -> str:
     """Return a count with its noun: 1 accelerator, 2 accelerators."""
     return f"{number_of:,} {name}{'s' * (number_of != 1)}"

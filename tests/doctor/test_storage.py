@@ -48,7 +48,7 @@ def test_a_damaged_dataset_fails_and_a_good_one_passes(tmp_path: Path) -> None:
     assert free_space.check(facts) is None
     fit = ranks_fit.check(facts)
     assert fit is not None
-    assert (fit.level, "6 steps an epoch" in fit.observed) == ("ok", True)
+    assert (fit.level, "6 steps per epoch" in fit.observed) == ("ok", True)
     with pytest.raises(UserError, match="step"):
         ranks_fit.check(Facts(replace(workload, ranks=7)))
     next((tmp_path / "train").glob("*")).unlink()

@@ -103,7 +103,7 @@ def test_a_mistake_is_dlemus_kind_of_mistake_and_touches_no_earlier_results(tmp_
     (tmp_path / "summary.json").write_text("{}")
     for setting, said in (
         ("reader.batchsize=4", "did you mean reader.batch_size?"),
-        ("workflow.train=False", "workflow.train is false, and the workload asks for nothing else"),
+        ("workflow.train=False", "workflow.train is false, and the workload includes nothing else"),
         ("dataset.data_folder=nowhere", "nowhere"),
     ):
         words = ("workload=unet3d_h100", f"++hydra.run.dir={tmp_path}", f"++workload.{setting}")

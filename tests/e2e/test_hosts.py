@@ -200,7 +200,9 @@ def test_what_was_measured_outlives_a_host(loss: str, hosts_apart: Hosts, datase
     lost = f"host {hosts.second} (ranks 2, 3)"
     assert lost in told["failure"]
     assert set(steps(kept)["rank"]) == ({0, 1, 2, 3} if shared else {0, 1})
-    assert sum(f"ranks 2, 3 on {hosts.second} measured is lost" in issue for issue in told["issues"]) == (not shared)
+    assert sum(f"the measurements of ranks 2, 3 on {hosts.second} are lost" in issue for issue in told["issues"]) == (
+        not shared
+    )
     assert shared or f"dlemu: {lost} did not arrive within 5 s" in ended.err
     until(lambda: not any((*ranks_on(hosts.first), *ranks_on(hosts.second))), "all ranks to end")
     assert hosts.left_in_memory(hosts.first) == []

@@ -108,7 +108,7 @@ def test_a_quota_of_cpu_time_is_named_as_what_limits(dataset: Path, tmp_path: Pa
         ended = dlemu("train", *settings, launcher=inside(folder))
     assert ended.ran, ended.err
     assert "limited by: host CPU" in ended.out
-    assert "the limit held it back in" in " ".join(ended.out.split())
+    assert "the CPU limit throttled it in" in " ".join(ended.out.split())
 
 
 JUMPS = """

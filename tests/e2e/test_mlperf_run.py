@@ -127,5 +127,5 @@ def test_mistakes_are_told_before_the_first_run(tmp_path: Path) -> None:
     without = [word for word in words(tmp_path) if word != "--make"]
     ended = dlemu(*without, cwd=tmp_path)
     assert ended.status == 2
-    assert "or say --make" in ended.err
+    assert "or add --make" in ended.err
     assert not (tmp_path / "out").exists()

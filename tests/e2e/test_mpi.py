@@ -224,16 +224,16 @@ def test_the_first_command_is_answered_by_one_that_leads_to_a_verdict(tmp_path: 
     assert "bort" not in refused.err, "the launcher has nothing to add"
     assert not list(tmp_path.iterdir())
     made = dlemu("datagen", *words, launcher=launcher, cwd=tmp_path)
-    assert "168 files are too few for a verdict on 2 ranks" in made.err
+    assert "168 files are too few for a verdict with 2 ranks" in made.err
     refused = dlemu("train", *words, launcher=launcher, cwd=tmp_path)
     assert refused.status == 2, refused.err
-    assert "no verdict can come of 1 step an epoch" in refused.err
+    assert "1 step per epoch can't give a verdict" in refused.err
     (command,) = [line.strip() for line in refused.err.splitlines() if line.startswith("    ")]
     typed = shlex.split(command)
     assert typed[:3] == launcher
     ended = dlemu(*typed[4:], f"output.folder={tmp_path / 'run'}", launcher=launcher, cwd=tmp_path)
     assert ended.ran, ended.err
-    assert "nothing computed" not in ended.out
+    assert "no computation to judge" not in ended.out
     assert min(steps(tmp_path / "run")["step"].max(), 20) == 20
 
 

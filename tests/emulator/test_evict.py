@@ -68,7 +68,7 @@ def test_memory_can_not_be_evicted_from_memory(tmp_path: Path) -> None:
     if describe_folder(str(shm)).file_system != "tmpfs":
         pytest.skip("/dev/shm is no tmpfs here")
     dataset = replace(make_job().workload.dataset, data_folder=str(shm))
-    with pytest.raises(UserError, match="files are memory"):
+    with pytest.raises(UserError, match="files are always in memory"):
         check_evictable(make_job(dataset=dataset, reader=Reader(evict_page_cache="start")))
     check_evictable(make_job(dataset=dataset))
 

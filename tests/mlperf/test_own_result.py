@@ -124,6 +124,17 @@ def test_a_sentence_that_is_missing_is_a_warning(tmp_path: Path) -> None:
     assert [finding.rule for finding in run.findings if finding.severity == "warning"] == ["summary.notes"]
 
 
+def test_a_sentence_that_another_version_worded_otherwise_is_no_finding(tmp_path: Path) -> None:
+    def reword(content: Any) -> None:
+        del content["judgement_version"]
+        content["issues"] = [f"in other words: {issue}" for issue in content["issues"]]
+        content["limited_by"]["evidence"] = [f"{line}, so to speak" for line in content["limited_by"]["evidence"]]
+
+    leave_run(tmp_path)
+    edit(tmp_path, reword)
+    assert [finding.rule for finding in audited(tmp_path).findings if finding.severity != "info"] == []
+
+
 def judged_before(content: Any) -> None:
     """Change a summary to one by rules under which memory was the limit and the storage passed."""
     del content["judgement_version"]

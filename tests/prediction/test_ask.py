@@ -130,7 +130,7 @@ def test_what_the_user_does_not_say_is_the_runs(tmp_path: Path) -> None:
 
 
 def test_mistakes_are_said(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="leave one of them out"):
+    with pytest.raises(UserError, match="give only one of them"):
         dlemu.predict(WORDS, from_folder=tmp_path, mb_per_second=1.0)
     with pytest.raises(UserError, match="can't be read"):
         dlemu.predict(WORDS, from_folder=tmp_path)

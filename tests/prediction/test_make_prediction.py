@@ -103,10 +103,10 @@ def test_a_host_that_others_kept_busy_is_told() -> None:
 @pytest.mark.parametrize(
     ("feeds", "said"),
     [
-        (10.5, "predicted: 10 pass (au {au:.1f} %); limited by storage"),
-        (0.3, "predicted: not even 1 passes (au {au:.1f} %); limited by storage"),
-        (1.0, "predicted: none is sure to pass (1: au {au:.1f} %), 1 is too close to tell; limited by storage"),
-        (1e3, "predicted: 20 pass (au {au:.1f} %)"),
+        (10.5, "predicted: 10 pass (AU {au:.1f} %); limited by storage"),
+        (0.3, "predicted: not even 1 passes (AU {au:.1f} %); limited by storage"),
+        (1.0, "predicted: none is certain to pass (1: AU {au:.1f} %), 1 is too close to call; limited by storage"),
+        (1e3, "predicted: 20 pass (AU {au:.1f} %)"),
     ],
 )
 def test_the_answer_is_one_sentence(feeds: float, said: str) -> None:
@@ -114,11 +114,11 @@ def test_the_answer_is_one_sentence(feeds: float, said: str) -> None:
     assert answer.verdict == said.format(au=answer.au_sustained_percent)
 
 
-@pytest.mark.parametrize(("share", "word"), [(0.5, "fail"), (0.9, "too close to tell"), (9.0, "pass")])
+@pytest.mark.parametrize(("share", "word"), [(0.5, "fail"), (0.9, "too close to call"), (9.0, "pass")])
 def test_the_answer_for_a_count_is_one_sentence(share: float, word: str) -> None:
     answer = predict(workload(steps=60), given_speed(2 * share * DEMAND, cores=4), ranks=2)
     limit = "" if share > 1 else "; limited by storage"
-    assert answer.verdict == f"predicted: 2 {word} (au {answer.au_sustained_percent:.1f} %){limit}"
+    assert answer.verdict == f"predicted: 2 {word} (AU {answer.au_sustained_percent:.1f} %){limit}"
     assert answer.limited_by.evidence[0] == f"2 accelerators sustain an AU of {answer.au_sustained_percent:.1f} %"
     assert (answer.max_accelerators, answer.max_accelerators_interval) == (None, None)
     assert answer.question.hosts == 1

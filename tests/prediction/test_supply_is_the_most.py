@@ -130,9 +130,9 @@ def check_consistency(answer: Prediction) -> None:
     numbers = [int(number) for number in re.findall(r"\d+(?= pass| is too| are too|\) is)|(?<=to )\d+", answer.verdict)]
     if low:
         assert answer.verdict.startswith(f"predicted: {low} pass")
-        assert ("too close to tell" in answer.verdict) == (high > low)
+        assert ("too close to call" in answer.verdict) == (high > low)
     elif high:
-        assert answer.verdict.startswith("predicted: none is sure to pass")
+        assert answer.verdict.startswith("predicted: none is certain to pass")
     else:
         assert answer.verdict.startswith("predicted: not even 1 passes")
     if high > low:

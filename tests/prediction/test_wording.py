@@ -17,18 +17,18 @@ def test_no_code_is_without_words() -> None:
 @pytest.mark.parametrize(
     ("code", "numbers", "said"),
     [
-        (PredictedVerdict.TOO_CLOSE, {}, "8 too close to tell (au 90.5 %)"),
-        (PredictedVerdict.MOST, {"low": 1, "high": 1}, "1 passes (au 90.5 %)"),
-        (PredictedVerdict.MOST_OR_FEW_MORE, {"low": 8, "high": 9}, "8 pass (au 90.5 %), 9 is too close to tell"),
+        (PredictedVerdict.TOO_CLOSE, {}, "8 too close to call (AU 90.5 %)"),
+        (PredictedVerdict.MOST, {"low": 1, "high": 1}, "1 passes (AU 90.5 %)"),
+        (PredictedVerdict.MOST_OR_FEW_MORE, {"low": 8, "high": 9}, "8 pass (AU 90.5 %), 9 is too close to call"),
         (
             PredictedVerdict.MOST_OR_FEW_MORE,
             {"low": 8, "high": 11},
-            "8 pass (au 90.5 %), 9 to 11 are too close to tell",
+            "8 pass (AU 90.5 %), 9 to 11 are too close to call",
         ),
         (
             PredictedVerdict.MOST_OR_MORE,
             {"low": 0, "high": 9},
-            "none is sure to pass (8: au 90.5 %), and more may: the storage was never asked for all it has",
+            "none is certain to pass (8: AU 90.5 %), possibly more: the storage never reached its limit",
         ),
     ],
 )
@@ -40,6 +40,6 @@ def test_what_makes_it_worse_reads_like_no_advice() -> None:
     gains: dict[str, Number] = {"faster": 2.0, "faster_points": 20.04, "more_readers": 4, "cores_points": 0.04}
     said = sentence(Finding(Seen.GAINS, numbers={**gains, "readers_points": -11.4}), _SEEN)
     assert said == (
-        "of AU over whole epochs a storage 2 times as fast brings +20.0 points, 4 times the readers nothing, "
-        "a core for each worker nothing"
+        "AU over whole epochs would change by +20.0 points with storage 2 times as fast, by 0 points with 4 times the "
+        "readers, by 0 points with a core per worker"
     )

@@ -74,7 +74,7 @@ def test_without_a_trace_depth_is_littles_law(run: Run) -> None:
 def test_many_hosts_are_drawn_together_or_the_busiest_alone() -> None:
     many = hand_made_run(ranks=12, rank_nodes=tuple(range(12)))
     figure = draw("hosts", many)
-    assert "The 8 with the busiest cores of 12 hosts" in figure.says
+    assert "Only the 8 of 12 hosts with the busiest cores" in figure.says
     assert len({row["what"] for row in rows_of(figure) if "node" in row.get("what", "")}) == 8
     depth = draw("queue_depth", many)
     assert {row["what"] for row in rows_of(depth) if "depth" in row} == {"reads", "writes"}

@@ -71,7 +71,7 @@ NOT_READ = Finding(Cached.NOT_READ, "loud")
 def test_a_page_cache_that_served_the_bytes_stands_beside_the_verdict() -> None:
     run = hand_made_run()
     assert run.summary.page_cache is not None
-    warning = "STORAGE WAS NOT READ: the page cache served 100 % of the bytes"
+    warning = "MEASURED MEMORY, NOT STORAGE: the page cache served 100 % of the bytes"
     text = html(with_summary(run, page_cache=replace(run.summary.page_cache, warning=warning)))
     assert warning in text[: text.index('class="tiles"')]
 
@@ -81,7 +81,7 @@ def test_a_pass_by_the_page_cache_is_not_green_on_the_page_nor_on_the_terminal(p
     run = hand_made_run()
     assert run.summary.page_cache is not None
     cache = replace(
-        run.summary.page_cache, warning="STORAGE WAS NOT READ: the page cache served 100 %", finding=NOT_READ
+        run.summary.page_cache, warning="MEASURED MEMORY, NOT STORAGE: the page cache served 100 %", finding=NOT_READ
     )
     word = {True: "PASS", False: "FAIL", None: "NO VERDICT"}[passed]
     run = with_summary(run, page_cache=cache, passed=passed, verdict=f"{word}: AU", limited_by=None)
@@ -89,7 +89,7 @@ def test_a_pass_by_the_page_cache_is_not_green_on_the_page_nor_on_the_terminal(p
     assert re.findall('<section class="verdict (\\w+)">', text) == [state, "neutral" if passed else "warning"]
     print_result(run.summary, "results", Console(file=out, width=200, force_terminal=True))
     said = next(line for line in out.getvalue().splitlines() if f"{word}: AU" in line)
-    warned = next(line for line in out.getvalue().splitlines() if "STORAGE WAS NOT READ" in line)
+    warned = next(line for line in out.getvalue().splitlines() if "MEASURED MEMORY" in line)
     colour = {"neutral": "\x1b[1m", "open": "\x1b[1;33m", "failed": "\x1b[1;31m"}[state]
     assert said.startswith(colour)
     assert warned.startswith("\x1b[1m" if passed else "\x1b[1;31m")

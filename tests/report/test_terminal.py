@@ -40,11 +40,11 @@ def test_every_definition_of_au_is_labelled_and_has_its_own_value() -> None:
     summary = summary_of(job, make_log(job))
     text, metrics = shown(summary), summary.metrics
     for name, figure in (
-        ("AU", metrics.au_percent),
-        ("AU, sustained", metrics.au_sustained_percent),
-        ("AU, whole epochs", metrics.au_whole_percent),
-        ("AU, DLIO 2.x", metrics.au_dlio_percent),
-        ("AU, DLIO v1.0", metrics.au_dlio_v1_percent),
+        ("counted steps", metrics.au_percent),
+        ("sustained AU", metrics.au_sustained_percent),
+        ("whole epochs", metrics.au_whole_percent),
+        ("DLIO 2.x", metrics.au_dlio_percent),
+        ("DLIO v1.0", metrics.au_dlio_v1_percent),
     ):
         assert figure is not None
         assert f"{figure.mean:.2f} %" in row(text, name)
@@ -148,7 +148,7 @@ def test_nothing_computed_has_no_number_that_looks_like_one() -> None:
     summary = summary_of(job, log)
     assert summary.metrics.au_percent is not None
     assert summary.metrics.au_percent.mean is None
-    assert row(shown(summary), "AU").split()[1] == "-"
+    assert row(shown(summary), "counted steps").split()[2] == "-"
     assert not math.isnan(summary.metrics.training_seconds or 0)
 
 
@@ -180,7 +180,7 @@ def test_one_rank_is_no_plural() -> None:
     assert "handmade: 1 rank on node0" in shown(summary)
     dataset = replace(make_job(ranks=1).workload.dataset, num_files_train=49)
     summary = summary_of(make_job(ranks=1, dataset=dataset), make_log(make_job(ranks=1)))
-    assert "1 of 49 samples are dropped each epoch: they do not fill a batch of 4 on the one rank" in summary.issues
+    assert "1 of 49 samples are dropped per epoch: they do not fill a batch of 4 on the one rank" in summary.issues
 
 
 def test_a_storage_that_did_not_stay_the_same_is_told_with_the_time() -> None:
@@ -194,20 +194,20 @@ def test_a_storage_that_did_not_stay_the_same_is_told_with_the_time() -> None:
         stalls=(Stall(at_seconds=5, seconds=1.5), Stall(at_seconds=9, seconds=2.5)),
     )
     text = " ".join(shown(summary).split())
-    assert "from 00:06 on the storage gave 45 % of before: 61.60 MB/s after 137.0 MB/s" in text
-    assert "from 01:06 on the storage gave 200 % of before" in text
-    assert "stood still 2 times, 4.000 s in all: for 2.500 s at 00:09" in text
-    assert "stood still" not in shown(summary_of(job, make_log(job)))
+    assert "at 00:06 the storage's speed changed to 45 %: from 137.0 to 61.60 MB/s" in text
+    assert "at 01:06 the storage's speed changed to 200 %" in text
+    assert "stalled 2 times, 4.000 s in total: for 2.500 s at 00:09" in text
+    assert "stalled" not in shown(summary_of(job, make_log(job)))
 
 
 def test_the_size_of_requests_stands_as_asked_and_as_served() -> None:
     job = make_job()
     summary = summary_of(job, make_log(job))
-    assert "asked for, mean" in shown(summary)
-    assert "of the devices" not in shown(summary)
+    assert "mean, as requested" in shown(summary)
+    assert "by the devices" not in shown(summary)
     metrics = replace(summary.metrics, asked_request_bytes=Mean(mean=262144), device_request_kib=Mean(mean=127.5))
     text = shown(replace(summary, metrics=metrics))
     assert "256.0 KiB" in text
-    assert "of the devices 127.5 KiB" in text
+    assert "by the devices 127.5 KiB" in text
     by_a_library = replace(summary.metrics, asked_request_bytes=Mean(mean=None))
     assert "read requests" not in shown(replace(summary, metrics=by_a_library))

@@ -96,7 +96,7 @@ def test_ranks_that_an_older_version_can_not_have_had_are_told_and_not_counted_o
     (tmp_path / "facts.json").unlink()
     path = tmp_path / "summary.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
-    with pytest.raises(UserError, match=rf"^{tmp_path} is damaged: its summary counts other ranks on its hosts"):
+    with pytest.raises(UserError, match=rf"^{tmp_path} is damaged: the ranks per host in its summary"):
         read_run(str(tmp_path))
 
 
@@ -299,15 +299,15 @@ def change_facts(folder: Path, changes: dict[str, Any]) -> None:
     ("changes", "said"),
     [
         ({"facts_version": 2}, r"facts\.json has facts_version 2, wanted 1: update dlemu"),
-        ({"ranks": 0}, "its facts are of 0 ranks, and its plan is not"),
-        ({"ranks": 3}, "its facts are of 3 ranks, and its plan is not"),
-        ({"plan": {"ranks": 1}}, "its facts are of 2 ranks, and its plan is not"),
-        ({"plan": None}, "its facts are of 2 ranks, and its plan is not"),
+        ({"ranks": 0}, "its plan does not fit the 0 ranks"),
+        ({"ranks": 3}, "its plan does not fit the 3 ranks"),
+        ({"plan": {"ranks": 1}}, "its plan does not fit the 2 ranks"),
+        ({"plan": None}, "its plan does not fit the 2 ranks"),
         ({"plan": {"num_files": 0}}, "its plan has no samples"),
         ({"plan": {"num_samples_per_file": 0}}, "its plan has no samples"),
         ({"plan": {"batch_size": 0}}, "its plan has no samples"),
-        ({"ranks": 10**9, "plan": {"ranks": 10**9}}, "its facts plan more steps or samples than any run"),
-        ({"plan": {"num_files": 10**9 + 1}}, "its facts plan more steps or samples than any run"),
+        ({"ranks": 10**9, "plan": {"ranks": 10**9}}, "its facts.json plans more steps or samples than any run"),
+        ({"plan": {"num_files": 10**9 + 1}}, "its facts.json plans more steps or samples than any run"),
         (
             {
                 "workload": {
@@ -316,7 +316,7 @@ def change_facts(folder: Path, changes: dict[str, Any]) -> None:
                     "train": {"epochs": 100_000},
                 }
             },
-            "its facts plan 1200000 checkpoints",
+            "its facts.json plans 1200000 checkpoints",
         ),
         ({"workload": {"reader": {"batch_size": 0}}}, r"is damaged: .*reader\.batch_size"),
         ({"journal": {"rank_nodes": [0]}}, "does not say on which host each of its ranks was"),
@@ -351,18 +351,18 @@ def set_column(folder: Path, name: str, value: int, first_rows: int) -> None:
 @pytest.mark.parametrize(
     ("name", "value", "first_rows", "said"),
     [
-        ("rank", 2, 48, "goes from 2 to 2, wanted 0 to 1"),
-        ("phase", 2, 48, "goes from 2 to 2, wanted 0 to 1"),
-        ("phase", -1, 48, "goes from -1 to -1, wanted 0 to 1"),
-        ("epoch", 0, 12, "goes from 0 to 2, wanted 1 to 2"),
-        ("epoch", 3, 48, "goes from 3 to 3, wanted 1 to 2"),
-        ("block", 0, 48, "goes from 0 to 0, wanted 1 or more"),
-        ("step", 0, 1, "goes from 0 to 12, wanted 1 or more"),
-        ("free_ns", -1, 1, "goes from -1 to "),
+        ("rank", 2, 48, "ranges from 2 to 2, wanted 0 to 1"),
+        ("phase", 2, 48, "ranges from 2 to 2, wanted 0 to 1"),
+        ("phase", -1, 48, "ranges from -1 to -1, wanted 0 to 1"),
+        ("epoch", 0, 12, "ranges from 0 to 2, wanted 1 to 2"),
+        ("epoch", 3, 48, "ranges from 3 to 3, wanted 1 to 2"),
+        ("block", 0, 48, "ranges from 0 to 0, wanted 1 or more"),
+        ("step", 0, 1, "ranges from 0 to 12, wanted 1 or more"),
+        ("free_ns", -1, 1, "ranges from -1 to "),
         ("wait_ns", (1 << 60) + 1, 1, "to 1152921504606846977, wanted 0 to 1152921504606846976"),
-        ("compute_ns", -1, 48, "goes from -1 to -1, wanted 0 to 1152921504606846976"),
-        ("samples", -3, 48, "goes from -3 to -3, wanted 0 to"),
-        ("app_bytes", -3, 48, "goes from -3 to -3, wanted 0 to"),
+        ("compute_ns", -1, 48, "ranges from -1 to -1, wanted 0 to 1152921504606846976"),
+        ("samples", -3, 48, "ranges from -3 to -3, wanted 0 to"),
+        ("app_bytes", -3, 48, "ranges from -3 to -3, wanted 0 to"),
     ],
 )
 def test_values_that_no_step_can_have_are_told_with_what_was_wanted(
@@ -416,7 +416,7 @@ def test_a_result_that_wants_more_memory_than_there_is_is_not_read(
     with_memory(monkeypatch, 48 * 128)
     assert len(read_run(str(tmp_path)).rows) == 48
     with_memory(monkeypatch, 48 * 128 - 1)
-    with pytest.raises(UserError, match=r"steps\.parquet wants 0\.0 GiB of memory, more than there is"):
+    with pytest.raises(UserError, match=r"steps\.parquet needs 0\.0 GiB of memory, more than is available"):
         read_run(str(tmp_path))
 
 
@@ -428,7 +428,7 @@ def test_so_is_no_table_beside_the_steps(tmp_path: Path, monkeypatch: pytest.Mon
     with_memory(monkeypatch, 16 * 6)
     assert read_table(str(tmp_path), "table.parquet") == table
     with_memory(monkeypatch, 16 * 6 - 1)
-    with pytest.raises(UserError, match=r"table\.parquet wants 0\.0 GiB of memory, more than there is"):
+    with pytest.raises(UserError, match=r"table\.parquet needs 0\.0 GiB of memory, more than is available"):
         read_table(str(tmp_path), "table.parquet")
     (tmp_path / "table.parquet").write_bytes(b"PAR1" * 10)
     with pytest.raises(UserError, match=r"table\.parquet is damaged \(.+\): copy it again or move it away"):
@@ -465,7 +465,7 @@ def test_which_folder_holds_what(tmp_path: Path) -> None:
     assert [holds_checkpoints(str(folder)) for folder in (run, saved, nothing)] == [False, True, False]
     write_summary(checkpoints)
     assert (holds_run(str(saved)), holds_checkpoints(str(saved))) == (False, True)
-    with pytest.raises(UserError, match=r"summary\.json is of a checkpoint job; wanted a result"):
+    with pytest.raises(UserError, match=r"summary\.json is the result of a checkpoint job; wanted that"):
         read_summary(str(saved))
     (run / "summary.json").write_text("null")
     assert holds_run(str(run)), "its facts are there"

@@ -95,5 +95,5 @@ def test_a_damaged_column_is_named_when_it_is_read(results: dict[str, str], tmp_
     table = pq.read_table(Path(results["small"]) / "steps.parquet")
     waits = pa.array([-1] * table.num_rows, pa.int64())
     pq.write_table(table.set_column(table.column_names.index("wait_ns"), "wait_ns", waits), tmp_path / "steps.parquet")
-    with pytest.raises(UserError, match="its column wait_ns goes from -1 to -1, wanted 0 to"):
+    with pytest.raises(UserError, match="its column wait_ns ranges from -1 to -1, wanted 0 to"):
         read_run(str(tmp_path))

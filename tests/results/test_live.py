@@ -222,9 +222,9 @@ def test_facts_that_can_not_be_written_are_told_with_what_to_do(tmp_path: Path) 
     ("name", "value", "said"),
     [
         ("samples", (1 << 60) + 1, "to 1152921504606846977, wanted 0 to 1152921504606846976"),
-        ("free_ns", -1, "goes from -1 to"),
-        ("app_bytes", -3, "goes from -3 to"),
-        ("epoch", 3, "goes from 1 to 3, wanted 1 to 2"),
+        ("free_ns", -1, "ranges from -1 to"),
+        ("app_bytes", -3, "ranges from -3 to"),
+        ("epoch", 3, "ranges from 1 to 3, wanted 1 to 2"),
     ],
 )
 def test_values_that_no_step_can_have_are_told_of_a_live_part_too(

@@ -67,7 +67,9 @@ def test_what_the_library_would_cost_is_the_workers_cpu_times_the_formats_ratio(
     run = run_of()
     assert run.summary.metrics.reader_cpu_seconds_per_gb == pytest.approx(CPU_SECONDS_PER_GB)
     assert run.summary.metrics.library_cpu_seconds_per_gb == pytest.approx(CPU_SECONDS_PER_GB * ratio)
-    (words,) = [section for section in run_page(run, "").words if section.title == "What the host would need"]
+    (words,) = [
+        section for section in run_page(run, "").words if section.title == "CPU with the format's usual library"
+    ]
     (sentence,) = words.points
     assert "np.load" in sentence
     assert f"{CPU_SECONDS_PER_GB * ratio:.3f}" in sentence
@@ -80,7 +82,9 @@ def test_what_the_library_would_cost_is_the_workers_cpu_times_the_formats_ratio(
 def test_nothing_is_said_of_it_where_no_ratio_holds(changes: dict[str, Any]) -> None:
     run = run_of(**changes)
     assert run.summary.metrics.library_cpu_seconds_per_gb is None
-    assert not [section for section in run_page(run, "").words if section.title == "What the host would need"]
+    assert not [
+        section for section in run_page(run, "").words if section.title == "CPU with the format's usual library"
+    ]
 
 
 def test_every_ratio_is_of_a_library_that_takes_more() -> None:

@@ -24,7 +24,7 @@ from dlemu.runner.events import Event, Warned
 from dlemu.runner.job import JobRequest, NoVerdictError, prepare
 from tests.runs import make_job, make_log, with_blocks
 
-NOTHING = "nothing computed"
+NOTHING = "no computation to judge"
 
 
 @given(
@@ -67,7 +67,7 @@ def test_the_literal_first_command_is_refused_and_words_that_mean_it_are_not() -
         workload = load(["workload=unet3d", *words])
         refuse_unjudged(workload, ranks, workload.dataset.num_files_train, files_there=0)
 
-    with pytest.raises(DatasetError, match=r"1 step an epoch.*\n.*train\.total_training_steps=5"):
+    with pytest.raises(DatasetError, match=r"1 step per epoch.*\n.*train\.total_training_steps=5"):
         run(18)
     with pytest.raises(DatasetError, match="do not fill one step of 36 ranks"):
         run(36)
@@ -86,8 +86,8 @@ def test_a_missing_dataset_and_one_too_small_are_refused_and_take_advice(tmp_pat
     refused = []
     for problem, look in (
         ("there is no dataset", partial(prepare, TRAINING)),
-        ("1 step an epoch", check_before_making),
-        ("1 step an epoch", partial(prepare, TRAINING)),
+        ("1 step per epoch", check_before_making),
+        ("1 step per epoch", partial(prepare, TRAINING)),
     ):
         with pytest.raises(NoVerdictError, match=problem) as caught:
             look(workload, 2, wants_verdict=True)
@@ -95,7 +95,7 @@ def test_a_missing_dataset_and_one_too_small_are_refused_and_take_advice(tmp_pat
         make(JobRequest(load=lambda: workload), lambda event: None)
     assert [(error.ranks, error.files_there) for error in refused] == [(2, 0), (2, 0), (2, 8)]
     assert refused[0].advised("So do.").endswith("is no folder. So do.")
-    assert "none to count. So do.\nTo run it all the same" in refused[1].advised("So do.")
+    assert "none to count. So do.\nTo run anyway" in refused[1].advised("So do.")
 
 
 @pytest.mark.parametrize(("ranks", "warned"), [(1, False), (2, True)])

@@ -35,8 +35,8 @@ def settings(folder: Path, *changes: str) -> list[str]:
 @pytest.mark.parametrize(
     ("words", "text"),
     [
-        (["workflow.train=false", "workflow.checkpoint=false"], "asks for nothing else"),
-        ([*DATA_ALONE, "workflow.evaluation=true"], "asks for evaluation, which is part of training"),
+        (["workflow.train=false", "workflow.checkpoint=false"], "includes nothing else"),
+        ([*DATA_ALONE, "workflow.evaluation=true"], "includes evaluation, which is part of training"),
         ([*DATA_ALONE, "dataset.data_folder=s3://bucket/data"], "dataset.data_folder is 's3://bucket/data'"),
         ([*DATA_ALONE, "storage.storage_type=s4"], "storage.storage_type"),
         ([*DATA_ALONE, "dataset.format=npx"], "npz"),

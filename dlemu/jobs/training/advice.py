@@ -28,9 +28,9 @@ def advise(error: NoVerdictError, command: Sequence[str], overrides: Sequence[st
     need = _need(workload, ranks, given=given)
     if files_there >= need.files:
         word = override(["dataset", "num_files_train"], files_there)
-        return f"The dataset in the folder has {files_there:,}; to use them:\n    {with_words(command, [word])}"
+        return f"The folder already has {files_there:,} files; to use them:\n    {with_words(command, [word])}"
     who = f"{count(ranks, 'rank')} x batch {workload.reader.batch_size}"
-    wanted = f"{files:,} files give {count(steps, 'step')} an epoch of {who}"
+    wanted = f"{files:,} files give {count(steps, 'step')} per epoch for {who}"
     if files < need.files:
         wanted += f"; {ENOUGH_STEPS} take {need.files:,}"
     words = ["--make"]
@@ -39,7 +39,7 @@ def advise(error: NoVerdictError, command: Sequence[str], overrides: Sequence[st
     if given and files < need.files:
         words.append(override(["dataset", "num_files_train"], need.files))
     if need.bytes <= ASK_BYTES:
-        return "\n".join([f"{wanted}.", *_step("To make them and train", workload, need, command, words)])
+        return "\n".join([f"{wanted}.", *_step("To generate them and train", workload, need, command, words)])
     full = _step("At full size", workload, need, command, [*words, "--yes"])
     return "\n".join([f"{wanted}.", *_trial(workload, ranks, command, overrides, config_dir), *full])
 
@@ -67,10 +67,10 @@ def _step(says: str, workload: Workload, need: Need, command: Sequence[str], wor
     if _is_kept_in_memory(workload, need):
         words = [*words, "reader.evict_page_cache=epochs"]
     free = free_bytes(workload, workload.dataset.data_folder)
-    room = f", and only {size(free)} are free there" if free is not None and free < need.bytes else ""
+    room = f", but only {size(free)} are free there" if free is not None and free < need.bytes else ""
     facts = (
-        f"{need.files:,} files, {size(need.bytes)}{room}; {duration(max(1, need.write_seconds))} "
-        f"to write at 500 MB/s, then {duration(need.train_seconds)} of training or more"
+        f"{need.files:,} files, {size(need.bytes)}{room}; {duration(max(1, need.write_seconds))} to write at 500 "
+        f"MB/s, then at least {duration(need.train_seconds)} of training"
     )
     return [f"{says} ({facts}):", f"    {with_words(command, words)}"]
 

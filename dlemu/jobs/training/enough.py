@@ -88,9 +88,9 @@ def too_small(workload: Workload, ranks: int) -> str:
         return ""
     need = enough(workload, ranks)
     return (
-        f"{files:,} files are too few for a verdict on {ranks} rank{'s' * (ranks != 1)}: "
-        f"wanted dataset.num_files_train={need.files} or more, {size(need.bytes)}, for {ENOUGH_STEPS} steps an "
-        "epoch; what is made now can't be added to"
+        f"{files:,} files are too few for a verdict with {ranks} rank{'s' * (ranks != 1)}: set "
+        f"dataset.num_files_train={need.files} or more ({size(need.bytes)}) for {ENOUGH_STEPS} steps per epoch; a "
+        "dataset can't be extended once it is generated"
     )
 
 
@@ -105,14 +105,18 @@ def refuse_unjudged(workload: Workload, ranks: int, files: int, *, files_there: 
     metric = workload.metric
     settings = [f"metric.{key}={value}" for key in _EXCLUSIONS if (value := getattr(metric, key))]
     raise NoVerdictError(
-        f"no verdict can come of {steps} step{'s' * (steps != 1)} an epoch, of which {' and '.join(settings)} leaves "
-        "none to count.",
+        f"{steps} step{'s' * (steps != 1)} per epoch can't give a verdict: {' and '.join(settings)} leaves none to "
+        "count.",
         workload,
         ranks,
         files_there,
         enough(workload, ranks).files,
-        f"To run it all the same, without a verdict: train.total_training_steps={steps * workload.train.epochs}"
-        + ("; to count first steps, too: metric.exclude_start_steps=0" if metric.exclude_start_steps else ""),
+        f"To run anyway, without a verdict: train.total_training_steps={steps * workload.train.epochs}"
+        + (
+            "; to count the first step of each epoch as well: metric.exclude_start_steps=0"
+            if metric.exclude_start_steps
+            else ""
+        ),
     )
 
 
@@ -128,10 +132,9 @@ def to_make(workload: Workload, ranks: int, *, given: bool) -> Making:
         files = there or enough(workload, ranks).files
         if not can_be_judged(workload, steps_of(workload, ranks, files)):
             raise UserError(
-                f"{workload.dataset.data_folder} holds a dataset of {there:,} files, too few for "
-                f"{ranks} rank{'s' * (ranks != 1)}, and it "
-                "can't grow: the files' names state their number. Set dataset.data_folder to an empty folder for "
-                f"{enough(workload, ranks).files:,}"
+                f"{workload.dataset.data_folder} holds a dataset of {there:,} files, too few for {ranks} "
+                f"rank{'s' * (ranks != 1)}, and a dataset can't be extended because its file names contain the "
+                f"number of files. Set dataset.data_folder to an empty folder for {enough(workload, ranks).files:,}"
             )
     to_be = replace(
         workload,

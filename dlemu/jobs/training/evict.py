@@ -19,8 +19,8 @@ def check_evictable(job: TrainingJob) -> None:
     kind = open_storage(job.workload.storage_spec.buffered).memory_kind(folder)
     if kind:
         raise UserError(
-            f"reader.evict_page_cache is {when!r}, but {folder} lies on {kind}, whose "
-            "files are memory: put the dataset on a drive, or set reader.evict_page_cache=never"
+            f"reader.evict_page_cache is {when!r}, but {folder} is on {kind}, whose files are always in memory: put "
+            "the dataset on a drive, or set reader.evict_page_cache=never"
         )
 
 

@@ -41,7 +41,7 @@ def read_run(folder: str) -> Run:
         facts = facts_of_older(folder, saved, rows)
     if facts.failure is None and not len(rows):
         raise UserError(
-            f"{folder} holds a complete run without {STEPS}: its numbers can't be recomputed; copy it again"
+            f"{folder} holds a complete run without {STEPS}, so its numbers can't be recomputed: copy it again"
         )
     return _checked(Run(folder, facts, rows, read_readings(folder, facts)), os.path.join(folder, STEPS))
 
@@ -64,16 +64,16 @@ def _checked(run: Run, path: str) -> Run:
         raise UserError(f"{run.folder} is damaged: {error}") from error
     plan = facts.stream_plan or facts.plan
     if facts.ranks < 1 or plan is None or plan.ranks != facts.ranks:
-        raise UserError(f"{run.folder} is damaged: its facts are of {facts.ranks} ranks, and its plan is not")
+        raise UserError(f"{run.folder} is damaged: its plan does not fit the {facts.ranks} ranks of its facts.json")
     if min(plan.num_files, plan.num_samples_per_file, plan.batch_size) < 1:
         raise UserError(f"{run.folder} is damaged: its plan has no samples")
     steps = facts.workload.train.epochs * max(1, plan.steps_per_epoch)
     if facts.ranks * steps > _MOST_PLANNED or plan.num_samples > _MOST_PLANNED:
-        raise UserError(f"{run.folder} is damaged: its facts plan more steps or samples than any run could have taken")
+        raise UserError(f"{run.folder} is damaged: its facts.json plans more steps or samples than any run could have")
     every = facts.workload.checkpoint.steps_between_checkpoints
     blocks = steps // every if facts.workload.workflow.checkpoint and every > 0 else 0
     if blocks > _MOST_BLOCKS:
-        raise UserError(f"{run.folder} is damaged: its facts plan {blocks} checkpoints")
+        raise UserError(f"{run.folder} is damaged: its facts.json plans {blocks} checkpoints")
     check_hosts(run, rows=len(run.rows))
     check_steps(path, run.rows, facts.ranks, facts.workload.train.epochs)
     return computed(run)
@@ -84,11 +84,11 @@ def read_summary(folder: str) -> Summary:
     path = os.path.join(folder, SUMMARY)
     head = decode_sent(path, SummaryHead)
     if head.kind not in (None, Summary.kind):
-        raise UserError(f"{path} is of a {head.kind} job; wanted a result of training")
+        raise UserError(f"{path} is the result of a {head.kind} job; wanted that of a training run")
     if head.schema_version not in READ_VERSIONS:
         raise UserError(
-            f"{path} has schema_version {head.schema_version!r}, wanted {SCHEMA_VERSION}: it is no result of this "
-            "version of dlemu's train (DLIO's own summary.json is another thing)"
+            f"{path} has schema_version {head.schema_version!r}, wanted {SCHEMA_VERSION}: it was not written by this "
+            "version of `dlemu train` (DLIO's summary.json is a different file)"
         )
     return decode_sent(path, Summary)
 

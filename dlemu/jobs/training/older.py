@@ -35,16 +35,18 @@ def facts_of_older(folder: str, saved: Summary, rows: Rows) -> Facts:
     """
     counts = saved.ranks_per_host
     if saved.ranks > _MOST_RANKS or sum(counts) > saved.ranks or min(counts, default=0) < 0:
-        raise UserError(f"{folder} is damaged: its summary counts other ranks on its hosts than the run had")
+        raise UserError(f"{folder} is damaged: the ranks per host in its summary don't add up to the run's")
     path = os.path.join(folder, "config.yaml")
     if not os.path.lexists(path):
-        raise UserError(f"{folder} has neither facts.json nor config.yaml: it is no whole result of dlemu's train")
+        raise UserError(
+            f"{folder} has neither facts.json nor config.yaml: it is not a complete result of `dlemu train`"
+        )
     workload = load_received(path)
     named = (workload.reader.data_loader, workload.dataset.format, workload.storage.storage_type)
     if own := [name for name in named if "." in name]:
         raise UserError(
-            f"{folder} is of a run with {', '.join(own)}, modules of somebody's own, which are not imported to read a "
-            "result, and it has no facts.json: run it again"
+            f"{folder} was run with {', '.join(own)}: user modules, which are not imported to read a result, and "
+            "there is no facts.json: run it again"
         )
     train, valid = layouts(workload.dataset)
     job = TrainingJob(
@@ -67,7 +69,9 @@ def facts_of_older(folder: str, saved: Summary, rows: Rows) -> Facts:
     try:
         journal = _journal(saved, rows)
     except (ValueError, OverflowError) as error:
-        raise UserError(f"{folder} is damaged: its summary ended at {saved.ended_at!r}, which is no time") from error
+        raise UserError(
+            f"{folder} is damaged: its summary gives {saved.ended_at!r} as its end, which is not a time"
+        ) from error
     return make_facts(
         job,
         RunLog(np.empty(0, STEP_DTYPE), journal),

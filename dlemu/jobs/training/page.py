@@ -19,19 +19,19 @@ from dlemu.metrics.stragglers import Straggler
 from dlemu.report.environment import Row, environment_of, facts_table, request_rows
 from dlemu.report.page import STATES, About, Opened, Page, Text, TileRow, Words, tiles
 from dlemu.report.table import Cell, Line, Table, Tone, columns, print_lines, print_table
-from dlemu.report.units import count, flat, number, percent, plain, size, unit_of
+from dlemu.report.units import count, flat, multiple_of, number, percent, plain, size, unit_of
 from dlemu.results.tables import read_config
 
 _SHOWN_EPOCHS, _SHOWN_NAMES, _SHOWN_STRAGGLERS, _SHOWN_CHANGES, _LONG_TABLE = 6, 4, 4, 4, 24
 _LEAST_SHOWN_PERCENT = 0.005
 _EVICTED = {"never": "", "start": ", evicted once", "epochs": ", evicted"}
 _LOST_TO = {
-    "first_step": "steps that AU leaves out",
-    "reading": "in opening and reading files",
-    "decoding": "in decoding, copying, preprocessing",
-    "queueing": "no worker had begun the batch",
+    "first_step": "first steps, which AU does not count",
+    "reading": "opening and reading files",
+    "decoding": "decoding, copying, preprocessing",
+    "queueing": "no worker had started the batch",
     "hand_over": "ready in a worker, not in the trainer",
-    "uneven_computation": "draws of the computation time differ",
+    "uneven_computation": "computation times drawn at random differ",
 }
 
 
@@ -41,11 +41,11 @@ def _tile(metric: str, *, has_parts: bool = True) -> TileRow:
 
 
 _TILES = (
-    _tile("au_percent"),
     _tile("au_sustained_percent"),
+    _tile("au_percent"),
     _tile("prefetch_credit_percent", has_parts=False),
     ("AU, whole epochs", "metrics.au_whole_percent.mean", "%", "first steps included"),
-    ("pass line", "metrics.au_threshold_percent", "%", "AU at which a run passes"),
+    ("pass line", "metrics.au_threshold_percent", "%", "AU that a run must reach to pass"),
     _tile("ceiling_au_percent", has_parts=False),
     _tile("samples_per_second"),
     _tile("app_mb_per_second"),
@@ -54,7 +54,7 @@ _TILES = (
         "devices / loader",
         "metrics.device_bytes_percent_of_app.mean",
         "%",
-        "below 100 %: the page cache; counts all who use them",
+        "below 100 %: the page cache served the rest; counts all users of the devices",
     ),
     _tile("time_to_first_batch_seconds"),
     _tile("training_seconds", has_parts=False),
@@ -158,37 +158,36 @@ def _sections(summary: Summary) -> Iterator[Words]:
             yield Words("What would help", limit.advice)
     unsteady = list(_unsteadiness(summary))
     if unsteady:
-        yield Words("The storage did not stay the same", unsteady)
+        yield Words("The storage's speed varied", unsteady)
     if cpu := list(_library_cpu(summary)):
-        yield Words("What the host would need", cpu)
+        yield Words("CPU with the format's usual library", cpu)
     if summary.stragglers:
         yield Words("Stragglers", [_straggler(late) for late in summary.stragglers])
     notes = [*summary.issues, *(summary.telemetry.notes if summary.telemetry else ())]
     if notes:
-        yield Words("What to know about these numbers", notes)
+        yield Words("Notes on these numbers", notes)
 
 
 def _unsteadiness(summary: Summary) -> Iterator[str]:
     """Yield when the storage's speed changed and when it stood still, as sentences."""
     for change in summary.speed_changes[:_SHOWN_CHANGES]:
         yield (
-            f"from {clock(change.at_seconds)} on the storage gave {change.percent:.0f} % of before: "
-            f"{number(change.mb_per_second_after)} MB/s after {number(change.mb_per_second_before)} MB/s"
-            f"{_reads(change)}"
+            f"at {clock(change.at_seconds)} the storage's speed changed to {change.percent:.0f} %: from "
+            f"{number(change.mb_per_second_before)} to {number(change.mb_per_second_after)} MB/s{_reads(change)}"
         )
     if len(summary.speed_changes) > _SHOWN_CHANGES:
-        yield f"its speed changed {len(summary.speed_changes)} times in all"
+        yield f"its speed changed {len(summary.speed_changes)} times in total"
     if summary.stalls:
         longest = max(summary.stalls, key=lambda stall: stall.seconds)
         total = sum(stall.seconds for stall in summary.stalls)
-        times = "once" if len(summary.stalls) == 1 else f"{len(summary.stalls)} times, {number(total)} s in all"
-        yield f"the storage stood still {times}: for {number(longest.seconds)} s at {clock(longest.at_seconds)}"
+        times = "once" if len(summary.stalls) == 1 else f"{len(summary.stalls)} times, {number(total)} s in total"
+        yield f"the storage stalled {times}: for {number(longest.seconds)} s at {clock(longest.at_seconds)}"
     if summary.ran_out and summary.ran_out.times > 1:
         out = summary.ran_out
-        yield f"{out.times} times its first {number(out.gb)} GB came faster than the rest: a cache or burst credit"
+        yield f"{out.times} times the first {number(out.gb)} GB came faster than the rest: a cache or burst credit"
     for folder in summary.slow_folders[:_SHOWN_CHANGES]:
         yield (
-            f"its folder {folder.name} is slow: {number(folder.ms_per_sample)} ms a sample, the others "
+            f"folder {folder.name} is slow: {number(folder.ms_per_sample)} ms per sample, the others "
             f"{number(folder.others_ms_per_sample)} ms"
         )
 
@@ -204,7 +203,7 @@ def _straggler(late: Straggler) -> str:
     who = f"host {late.host}" if late.rank is None else f"rank {late.rank} on {late.host}"
     return (
         f"{who} cost {late.loss_percent:.2f} points of AU: {count(late.steps, 'step')} late by "
-        f"{number(late.mean_delay_ms)} ms on average, mainly by {late.mainly.replace('_', '-')} ({late.where})"
+        f"{number(late.mean_delay_ms)} ms on average, mainly due to {late.mainly.replace('_', '-')} ({late.where})"
     )
 
 
@@ -212,7 +211,7 @@ def result_table(summary: Summary, *, title: str) -> Table:
     """Return the numbers of a run: of one that was cut short those that could be measured."""
     metrics = summary.metrics
     rows = [
-        *_utilisation(metrics),
+        *_sustained(metrics),
         *_loss(summary.loss_percent),
         *_rates(metrics),
         *_waits(metrics),
@@ -221,29 +220,36 @@ def result_table(summary: Summary, *, title: str) -> Table:
         *_evaluation(summary),
         *_costs(summary),
         *_page_cache(summary.page_cache, odirect=summary.how.odirect),
+        *_other_definitions(metrics),
     ]
-    return Table(title=title, columns=columns("metric", "value", "what it is", whole=(0,)), rows=rows)
+    return Table(title=title, columns=columns("metric", "value", "meaning", whole=(0,)), rows=rows)
 
 
-def _utilisation(metrics: Metrics) -> Iterator[Row]:
-    headline = metrics.au_percent
-    if headline:
-        yield "AU", percent(headline.mean), "compute / (wait + compute + sync)"
-        if len(headline.per_epoch) > 1:
-            yield "  per epoch", f"+- {percent(headline.std)}", _epoch_values(headline.per_epoch)
-        sustained, uncertainty = metrics.au_sustained_percent, metrics.au_uncertainty
-        yield "AU, sustained", _mean(sustained), "of an endless epoch"
+def _sustained(metrics: Metrics) -> Iterator[Row]:
+    """Yield what the verdict is about; other definitions of AU stand at the end of the table."""
+    sustained, uncertainty = metrics.au_sustained_percent, metrics.au_uncertainty
+    if metrics.au_percent:
+        yield "sustained AU", _mean(sustained), "in an endless epoch on this storage"
         if uncertainty and sustained and sustained.mean is not None:
             width = plus_minus(sustained.mean, uncertainty.expanded_percent, 2).strip("()")
-            yield "  uncertainty", f"{width} %", "U, k = 2"
-        credit = metrics.prefetch_credit_percent
-        if credit is not None and credit >= _LEAST_SHOWN_PERCENT:
-            yield "  prefetch credit", percent(credit), "of the counted batches, read before"
-        yield "AU, whole epochs", _mean(metrics.au_whole_percent), "as AU, first steps included"
-        yield "AU, DLIO 2.x", _mean(metrics.au_dlio_percent), "measured sleep / host's block time"
-        yield "AU, DLIO v1.0", _mean(metrics.au_dlio_v1_percent), "configured sleep / host's block time"
+            yield "  uncertainty", f"{width} %", "95 % interval"  # U with k = 2: docs/uncertainty.md
     if metrics.ceiling_au_percent is not None:
-        yield "emulator's ceiling", percent(metrics.ceiling_au_percent), "AU of this host with null storage"
+        yield "emulator's ceiling", percent(metrics.ceiling_au_percent), "AU on this host without storage"
+
+
+def _other_definitions(metrics: Metrics) -> Iterator[Row]:
+    headline, credit = metrics.au_percent, metrics.prefetch_credit_percent
+    if not headline:
+        return
+    yield "other AU definitions", "", ""
+    yield "  counted steps", percent(headline.mean), "compute / (wait + compute + sync)"
+    if len(headline.per_epoch) > 1:
+        yield "    per epoch", f"+- {percent(headline.std)}", _epoch_values(headline.per_epoch)
+    if credit is not None and credit >= _LEAST_SHOWN_PERCENT:
+        yield "    prefetch credit", percent(credit), "of its batches, read in advance"
+    yield "  whole epochs", _mean(metrics.au_whole_percent), "first step of each epoch included"
+    yield "  DLIO 2.x", _mean(metrics.au_dlio_percent), "measured compute / host's time"
+    yield "  DLIO v1.0", _mean(metrics.au_dlio_v1_percent), "configured compute / host's time"
 
 
 def _mean(figure: Mean | None) -> str:
@@ -261,7 +267,7 @@ def _epoch_values(values: Sequence[float | None]) -> str:
 def _loss(loss: Loss | None) -> Iterator[Row]:
     if loss is None or loss.total < _LEAST_SHOWN_PERCENT:
         return
-    yield "lost", percent(loss.total), "100 - AU of whole epochs; its parts:"
+    yield "lost", percent(loss.total), "100 - AU of whole epochs, in parts:"
     for name, share in flat(loss):
         if share >= _LEAST_SHOWN_PERCENT:
             yield f"  {name.replace('_', ' ')}", percent(share), _LOST_TO[name]
@@ -271,7 +277,7 @@ def _rates(metrics: Metrics) -> Iterator[Row]:
     samples, mb, mib = metrics.samples_per_second, metrics.app_mb_per_second, metrics.app_mib_per_second
     if not (samples and mb and mib):
         return
-    yield "samples", f"{number(samples.mean)} /s", "first steps included"
+    yield "samples", f"{number(samples.mean)} /s", "first step of each epoch included"
     yield "read", f"{number(mb.mean)} MB/s", f"{number(mib.mean)} MiB/s, caches included"
     total = f"{metrics.samples or 0:,} samples, {size(metrics.app_bytes or 0)}"
     yield "training", f"{metrics.training_seconds or 0:,.1f} s", total
@@ -280,14 +286,18 @@ def _rates(metrics: Metrics) -> Iterator[Row]:
 def _waits(metrics: Metrics) -> Iterator[Row]:
     if metrics.time_to_first_batch_seconds:
         seconds = number(metrics.time_to_first_batch_seconds.mean)
-        yield "time to first batch", f"{seconds} s", "slowest rank, mean of the epochs"
+        yield "time to first batch", f"{seconds} s", "slowest rank, mean over the epochs"
     kept = metrics.wait_ms and metrics.wait_ms.kept_steps
     if kept:
-        yield "wait p99", f"{number(kept.p99)} ms", f"p50 {number(kept.p50)}, max {number(kept.max)} ms, kept steps"
+        yield (
+            "wait p99",
+            f"{number(kept.p99)} ms",
+            (f"p50 {number(kept.p50)}, max {number(kept.max)} ms, counted"),
+        )
 
 
 def _samples(summary: Summary) -> Iterator[Row]:
-    yield "dropped samples", f"{summary.metrics.dropped_samples:,}", "each epoch: they fill no whole step"
+    yield "dropped samples", f"{summary.metrics.dropped_samples:,}", "per epoch: they do not fill a step"
     if not summary.audit:
         return
     wrong = [str(part.epoch) for part in summary.audit if part.each_sample_once is False]
@@ -297,7 +307,7 @@ def _samples(summary: Summary) -> Iterator[Row]:
     elif unknown:
         yield "each sample once", "not known", f"epoch {', '.join(unknown)} was cut short"
     else:
-        yield "each sample once", "yes", "in every epoch, by hash"
+        yield "each sample once", "yes", "in every epoch, verified by hash"
 
 
 def _checkpoints(summary: Summary) -> Iterator[Row]:
@@ -308,8 +318,8 @@ def _checkpoints(summary: Summary) -> Iterator[Row]:
         yield "checkpoints", f"{len(saved)} in {number(seconds)} s", f"{size(size_bytes)}{rate}"
     behind = summary.asynchronous_checkpoints
     if behind:
-        yield "  training stood still", f"{number(behind.stall_seconds)} s", "for each, in the mean (asynchronous)"
-        yield "  safe after", f"{number(behind.safe_seconds)} s", "from when it was wanted, in the mean"
+        yield "  training paused", f"{number(behind.stall_seconds)} s", "per checkpoint, mean (asynchronous)"
+        yield "  safe after", f"{number(behind.safe_seconds)} s", "after it was requested, mean"
         if behind.slow_down_percent is not None:
             steps = count(behind.steps_during, "step")
             yield "  steps meanwhile", f"{behind.slow_down_percent:+.1f} %", f"longer, {steps}"
@@ -318,7 +328,7 @@ def _checkpoints(summary: Summary) -> Iterator[Row]:
 def _evaluation(summary: Summary) -> Iterator[Row]:
     made = summary.evaluation
     if made:
-        rate = f"{number(made.app_mb_per_second)} MB/s, {made.seconds:,.1f} s in all"
+        rate = f"{number(made.app_mb_per_second)} MB/s, {made.seconds:,.1f} s in total"
         yield "evaluation", f"{number(made.samples_per_second)} /s", rate
 
 
@@ -327,7 +337,7 @@ def _costs(summary: Summary) -> Iterator[Row]:
     if metrics.read_cpu_seconds_per_gb is not None:
         yield "CPU", f"{number(metrics.read_cpu_seconds_per_gb)} s/GB", "ranks and workers, per GB read"
     elif metrics.cpu_seconds_per_gb is not None:
-        yield "CPU", f"{number(metrics.cpu_seconds_per_gb)} s/GB", "ranks and workers, all they did"
+        yield "CPU", f"{number(metrics.cpu_seconds_per_gb)} s/GB", "ranks and workers, everything"
     if apart is not None:
         saved = f", checkpoints {apart.checkpoints:,.1f}" if apart.checkpoints else ""
         yield (
@@ -336,13 +346,17 @@ def _costs(summary: Summary) -> Iterator[Row]:
             (f"start {apart.start:,.1f}, trials {apart.trials:,.1f}{saved}"),
         )
         if apart.preprocessing or apart.steps:
-            emulated = f"preprocessing {apart.preprocessing:,.1f}, the trainers' steps {apart.steps:,.1f}"
-            yield "  emulated", f"{apart.preprocessing + apart.steps:,.1f} s", f"{emulated}: burned, as the job would"
+            emulated = f"preprocessing {apart.preprocessing:,.1f}, trainers' steps {apart.steps:,.1f}"
+            yield (
+                "  emulated",
+                f"{apart.preprocessing + apart.steps:,.1f} s",
+                (f"{emulated}: used up on purpose, as the job would"),
+            )
     how = summary.how
-    yield "loader", how.data_loader, f"{count(how.read_threads, 'worker')} a rank, batches of {how.batch_size}"
+    yield "loader", how.data_loader, f"{count(how.read_threads, 'worker')} per rank, batch size {how.batch_size}"
     asked = summary.requests
     own = how.engine == "fast" and not how.odirect and asked is None
-    whose = ", no real job's requests" if own else ""
+    whose = ", larger requests than a real job's" if own else ""
     engine = f"{how.engine} engine{whose}, decode {how.decode}" + _EVICTED[how.evict_page_cache]
     yield "reads", "O_DIRECT" if how.odirect else "page cache" if asked is None else "requests", engine
     yield from _requests(summary.metrics)
@@ -354,8 +368,8 @@ def _requests(metrics: Metrics) -> Iterator[Row]:
     """Yield the mean size of the requests: as asked, and as the devices served them."""
     asked, served = metrics.asked_request_bytes, metrics.device_request_kib
     if asked and asked.mean is not None:
-        got = f"; of the devices {number(served.mean)} KiB" if served and served.mean is not None else ""
-        yield "read requests", f"{number(asked.mean / 1024)} KiB", f"asked for, mean{got}"
+        got = f"; by the devices {number(served.mean)} KiB" if served and served.mean is not None else ""
+        yield "read requests", f"{number(asked.mean / 1024)} KiB", f"mean, as requested{got}"
 
 
 def _library_cpu(summary: Summary) -> Iterator[str]:
@@ -364,8 +378,8 @@ def _library_cpu(summary: Summary) -> Iterator[str]:
     if own is not None and library is not None:
         call = built_in_reads(summary.dataset.format).call or "its library"
         yield (
-            f"the workers took {number(own)} s of CPU for each GB; with {call} in the place of dlemu's reader they "
-            f"would need about {number(library)} s/GB: reader.engine=library measures it"
+            f"the workers used {number(own)} s of CPU per GB; with {call} instead of dlemu's own reader they would "
+            f"need about {number(library)} s/GB: reader.engine=library measures it"
         )
 
 
@@ -374,11 +388,15 @@ def _page_cache(cache: PageCache | None, *, odirect: bool) -> Iterator[Row]:
     if cache is None:
         return
     share, ratio = cache.from_storage_percent.mean, cache.dataset_to_memory_ratio
-    dataset = "" if ratio is None else f"; dataset {ratio:.2g} x memory"
+    dataset = "" if ratio is None else f"; dataset: {multiple_of(ratio)} memory"
     served = "not known" if share is None else f"{min(share, 100.0):.1f} %"
     yield "from storage", served, f"of the bytes{dataset}"
     if share is not None and share - 100 >= 0.05:
-        yield "  whole blocks" if odirect else "  read ahead", f"{share - 100:.1f} %", "more than the loader took"
+        yield (
+            "  whole blocks" if odirect else "  read ahead",
+            f"{share - 100:.1f} %",
+            ("more than the loader requested"),
+        )
 
 
 def _tables(summary: Summary) -> Iterator[Table]:
@@ -386,8 +404,8 @@ def _tables(summary: Summary) -> Iterator[Table]:
     yield from _epochs(summary.metrics)
     if summary.loss_percent:
         parts = [(part.replace("_", " "), percent(share)) for part, share in flat(summary.loss_percent)]
-        head = columns("part", "of all accelerator time", right=(1,))
-        yield Table(title="Where the loss went", columns=head, rows=parts)
+        head = columns("part", "of total accelerator time", right=(1,))
+        yield Table(title="Where AU was lost", columns=head, rows=parts)
     yield facts_table("How it was measured", flat(summary.how))
     yield from environment_tables(summary)
     every = [(key, plain(value), unit_of(key)) for key, value in flat(summary.metrics)]

@@ -268,7 +268,7 @@ def _level(job: TrainingJob, spec: LoaderSpec, samples: int, readers: int, secon
 def judge_level(rows: ReadRows, readers: int, began_ns: int, seconds: float) -> Level:
     """Return the speed of some reads: what was read between settling and the end, each read's bytes spread evenly."""
     if not len(rows):
-        raise SpaceError("the dataset is too small for so many readers")
+        raise SpaceError("the dataset is too small for this many readers")
     last = rows["end_ns"].max() if len(np.unique(rows["reader"])) < readers else _earliest_last(rows)
     end_ns = min(began_ns + round((SETTLE_SECONDS + seconds) * 1e9), int(last))
     begin_ns = began_ns + round(SETTLE_SECONDS * 1e9)

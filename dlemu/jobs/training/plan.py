@@ -207,8 +207,8 @@ def make_job(workload: Workload, ranks: int, found: Dataset, *, folder: str, sta
     if workload.workflow.evaluation:
         if job.valid_plan is None:
             raise UserError(
-                "workflow.evaluation=true, but dataset.num_files_eval=0: make a validation set with "
-                "dataset.num_files_eval=N (for `dlemu datagen` too), or leave evaluation out"
+                "workflow.evaluation=true, but dataset.num_files_eval=0: generate a validation set with "
+                "dataset.num_files_eval=N (for `dlemu datagen` too), or turn evaluation off"
             )
         job.valid_plan.check("valid")
     return job

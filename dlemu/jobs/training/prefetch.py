@@ -94,8 +94,8 @@ class PrefetchQueue:
             handed = self._handed.get(timeout=self._timeout_seconds)
         except queue.Empty:
             raise DlemuError(
-                f"rank {self._rank} has waited {self._timeout_seconds:g} s for a batch (timeout_seconds); its workers "
-                "are stuck in reading: look at the storage (`dmesg`, mount state), or raise timeout_seconds"
+                f"rank {self._rank} has waited {self._timeout_seconds:g} s for a batch (timeout_seconds); its "
+                "workers are stuck in reads: check the storage (`dmesg`, mount state), or raise timeout_seconds"
             ) from None
         if isinstance(handed, BaseException):
             raise handed

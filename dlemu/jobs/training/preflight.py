@@ -42,7 +42,7 @@ def _check_files(job: TrainingJob) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
     elif hard < wanted:
         raise SpaceError(
-            f"{job.workload.reader.read_threads} workers want {wanted} file descriptors a rank and the limit is "
+            f"{job.workload.reader.read_threads} workers need {wanted} file descriptors per rank and the limit is "
             f"{hard}: lower reader.read_threads, or raise the limit (`ulimit -n {wanted}`)"
         )
 
@@ -53,8 +53,8 @@ def _check_address_space(job: TrainingJob) -> None:
     wanted = psutil.Process().memory_info().vms + _SAVING_BYTES + job.traits.rank_bytes(job.loader_spec(0))
     if limit != resource.RLIM_INFINITY and wanted > limit:
         raise SpaceError(
-            f"a rank wants {wanted / 2**20:.0f} MiB of address space, and the limit is {limit / 2**20:.0f} MiB: raise "
-            f"it (`ulimit -v {-(-wanted // 1024)}`, or unlimited)"
+            f"a rank needs {wanted / 2**20:.0f} MiB of address space, and the limit is {limit / 2**20:.0f} MiB: "
+            f"raise it (`ulimit -v {-(-wanted // 1024)}`, or unlimited)"
         )
 
 
@@ -69,7 +69,7 @@ def _check_memory(job: TrainingJob, local_ranks: int) -> None:
         limit = memory.limit_bytes
         within = "" if limit is None else f", of the {limit / 2**20:,.0f} MiB of this container or job (control group)"
         raise SpaceError(
-            f"{local_ranks} ranks x {job.workload.reader.read_threads} workers want {wanted / 2**20:,.0f} MiB of "
-            f"memory on this host for their buffers and {memory.available_bytes / 2**20:,.0f} MiB are available"
-            f"{within}: lower ranks, reader.read_threads, reader.prefetch_size or reader.batch_size"
+            f"the buffers of {local_ranks} ranks x {job.workload.reader.read_threads} workers need "
+            f"{wanted / 2**20:,.0f} MiB of memory on this host, and {memory.available_bytes / 2**20:,.0f} MiB are "
+            f"available{within}: lower ranks, reader.read_threads, reader.prefetch_size or reader.batch_size"
         )

@@ -46,10 +46,10 @@ class Training(JobKind[TrainingJob, RunLog, Run]):
         # not know: it trains, too.
         asked = workload.workflow
         if asked.evaluation or not asked.generate_data:
-            what = "evaluation, which is part of training, in DLIO too" if asked.evaluation else "nothing else"
+            what = "evaluation, which is part of training, as in DLIO" if asked.evaluation else "nothing else"
             raise UserError(
-                f"workflow.train is false, and the workload asks for {what}; set workflow.train=True, or "
-                "workflow.generate_data=True alone to make the dataset"
+                f"workflow.train is false, and the workload includes {what}; set workflow.train=True, or only "
+                "workflow.generate_data=True to generate the dataset"
             )
         check_data(workload)
         return workload
@@ -84,7 +84,7 @@ class Training(JobKind[TrainingJob, RunLog, Run]):
         data, storage = workload.dataset, open_storage(workload.storage_spec.buffered)
         if wants_verdict and not storage.is_folder(data.data_folder):
             manifest.read(data.data_folder, storage)  # refuses what is a file: nothing can be made there
-            problem = f"there is no dataset: {data.data_folder} is no folder."
+            problem = f"there is no dataset: {data.data_folder} is not a folder."
             raise NoVerdictError(problem, workload, ranks, 0, enough(workload, ranks).files)
         found = inspect(data, command_hint=lambda: datagen_command(workload), storage=workload.storage_spec)
         if wants_verdict:
@@ -159,5 +159,5 @@ def _claim_checkpoints(job: TrainingJob) -> None:
     except OSError as error:
         raise UserError(
             f"checkpoint.checkpoint_folder {settings.checkpoint_folder} can't be written: {error.strerror or error}; "
-            "set it to a folder you may write"
+            "set it to a folder that you can write to"
         ) from error

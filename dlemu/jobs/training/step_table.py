@@ -58,7 +58,7 @@ def read_steps(folder: str) -> Rows:
             store.load_all()
         return StepTable(store)
     except MemoryError as error:
-        raise UserError(f"{path} wants more memory than there is: read it on another host") from error
+        raise UserError(f"{path} needs more memory than is available: read it on another host") from error
 
 
 class _StepFile:
@@ -90,8 +90,8 @@ class _StepFile:
         wanted = _MOST_ROW_BYTES * self.rows  # a column of equal values takes next to nothing in the file
         if wanted > host_memory().available_bytes:
             raise UserError(
-                f"{path} wants {wanted / 2**30:.1f} GiB of memory, more than there is: read it on another host, or "
-                "copy it again if no run of yours took as many steps"
+                f"{path} needs {wanted / 2**30:.1f} GiB of memory, more than is available: read it on another host, "
+                "or copy it again if no run of yours had that many steps"
             )
 
     def column(self, name: str, group: int) -> NDArray[np.int64]:
@@ -136,4 +136,4 @@ def check_steps(path: str, rows: Rows, ranks: int, epochs: int) -> None:
 def _check_bounds(path: str, name: str, lowest: int, highest: int, least: int, most: int | None) -> None:
     if lowest < least or (most is not None and highest > most):
         wanted = f"{least} or more" if most is None else f"{least} to {most}"
-        raise UserError(f"{path} is damaged: its column {name} goes from {lowest} to {highest}, wanted {wanted}")
+        raise UserError(f"{path} is damaged: its column {name} ranges from {lowest} to {highest}, wanted {wanted}")

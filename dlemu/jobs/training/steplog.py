@@ -23,12 +23,12 @@ STEP_COLUMNS = {
     "rank": "rank",
     "phase": "0 training, 1 evaluation",
     "epoch": "epoch, from 1",
-    "block": "range of steps between epoch start and checkpoints, from 1 in each epoch",
+    "block": "range of steps between the start of the epoch and checkpoints, from 1 in each epoch",
     "step": "step within its epoch, from 1",
     # The accelerator's own timeline: wait + compute + sync = next_free - free, exactly
-    "free_ns": "the step before was over on every accelerator; for the first step of a block: its start",
+    "free_ns": "the previous step was over on every accelerator; for the first step of a block: its start",
     "wait_ns": "the accelerator waited for its batch",
-    "compute_ns": "the accelerator computed (nominal, never stretched by the host)",
+    "compute_ns": "the accelerator computed (nominal time, never stretched by the host)",
     "sync_ns": "the accelerator waited for the slowest one",
     # The host's stamps, for comparison
     "asked_ns": "the host began to wait for the batch",
@@ -39,17 +39,17 @@ STEP_COLUMNS = {
     "ready_ns": "the batch was in the trainer's hands",
     "started_ns": "a worker began to fetch the batch",
     "finished_ns": "a worker had the batch complete",
-    "read_ns": "spent in opening and reading files",
-    "decode_ns": "spent in decoding and preprocessing",
+    "read_ns": "time spent opening and reading files",
+    "decode_ns": "time spent decoding and preprocessing",
     "worker": "the worker that made the batch",
     "samples": "samples in the batch",
     "app_bytes": "bytes read from storage for the batch",
     "read_calls": "read calls made for the batch",
-    "sample_hash": "sum of a 64-bit hash of each sample's number, modulo 2^64 (as a signed number)",
-    "cpu_ns": "the worker had a core while it made the batch",
-    "cpu_wait_ns": "the worker wanted a core while it made the batch and had none",
-    "storage_bytes": "bytes fetched from storage for the batch, by the kernel's accounting; memory served the others",
-    "preprocess_cpu_ns": "of cpu_ns: the CPU time that `reader.preprocess=burn` used up on purpose",
+    "sample_hash": "sum of a 64-bit hash of each sample's number, modulo 2^64 (as a signed integer)",
+    "cpu_ns": "time the worker ran on a core while it made the batch",
+    "cpu_wait_ns": "time the worker waited for a core while it made the batch",
+    "storage_bytes": "bytes fetched from storage for the batch, by the kernel's accounting; the rest came from memory",
+    "preprocess_cpu_ns": "the part of cpu_ns that `reader.preprocess=burn` used up on purpose",
 }
 """Column -> meaning; all are int64. A row is in the log once its step is over, and `step` = 0 marks an unused row."""
 ADDED_COLUMNS = frozenset({"preprocess_cpu_ns"})
@@ -141,8 +141,8 @@ def _allocate(path: str, size_bytes: int) -> int:
     except OSError as error:
         os.close(fd)
         raise SpaceError(
-            f"no room for the step log {path}: {error.strerror}; wanted {size_bytes} bytes; free some space or set "
-            "output.folder to another disk"
+            f"no space for the step log {path}: {error.strerror}; it needs {size_bytes} bytes; free some space or "
+            "set output.folder to another disk"
         ) from error
     return fd
 

@@ -78,7 +78,9 @@ def run_rank(
     recorder = _recorder_of(job, comm)
     loader = make_loader(job.loader_spec(comm.rank))
     try:
-        doing(f"starting {job.ranks} rank{'s' * (job.ranks != 1)}, and measuring what they reach without storage")
+        doing(
+            f"starting {job.ranks} rank{'s' * (job.ranks != 1)}, and measuring the AU that they reach without storage"
+        )
         trainer = _Trainer(job, comm, loader, watch, recorder)
         journal = trainer.run()
     except Exception as error:
@@ -86,7 +88,7 @@ def run_rank(
         if explained is not None:
             raise explained from error
         raise
-    doing("closing the run: telemetry, loaders, whether other readers would get more")
+    doing("ending the run: telemetry, loaders, and whether other readers would get more")
     cpu_seconds = trainer.cpu_seconds()
     recording = stopped(recorder)
     ended_ns = comm.all_reduce_max(time.monotonic_ns())
@@ -267,7 +269,7 @@ class _Trainer:
             storage = within(
                 workload.timeout_seconds,
                 lambda: describe_storage(workload.storage_spec, workload.dataset.data_folder),
-                f"looking at the storage of {workload.dataset.data_folder}",
+                f"finding the devices behind {workload.dataset.data_folder}",
             )
             self._note(hosts=hosts, rank_nodes=rank_nodes, storage=storage)
 

@@ -14,6 +14,7 @@ from dlemu.metrics.findings import Finding, Number
 from dlemu.metrics.limit import Advice, Limit, Seen
 from dlemu.metrics.percent_interval import plus_minus
 from dlemu.metrics.verdict import Verdict, VerdictCode
+from dlemu.report.units import multiple_of
 from dlemu.results.wording import Wording, sentence, sentences
 
 _AU_NAMES: dict[Number, str] = {"sustained": "sustained AU", "au": "AU", "rules": "AU of whole epochs"}
@@ -36,19 +37,19 @@ _VERDICT_WORDS: dict[str, str] = {
 _VERDICTS: dict[str, str] = {
     VerdictCode.PASS: "{value} is at least {threshold_percent:g} %{other}",
     VerdictCode.FAIL: "{value} is below {threshold_percent:g} %{other}",
-    VerdictCode.UNDECIDED: "{value} is too near to {threshold_percent:g} %; run longer: train.epochs={epochs}",
+    VerdictCode.UNDECIDED: "{value} is too close to {threshold_percent:g} % to call; run longer: train.epochs={epochs}",
     VerdictCode.INCOMPLETE: "the run did not complete",
-    VerdictCode.NOTHING_COMPUTED: "nothing computed (train.computation_time is 0, or every step was excluded)",
-    VerdictCode.EMULATOR_TOO_SLOW: "{value} is below {threshold_percent:g} %, but on this host the emulator reaches "
-    "only {ceiling_au_percent:.2f} % without any storage; use fewer ranks or a host with more cores",
-    VerdictCode.CACHE_SERVED: "the storage served {from_storage_percent:.0f} % of the bytes ({value}); read past the "
-    "page cache or empty it, or say metric.cached=true to judge all the same",
-    VerdictCode.TOO_FEW_STEPS: "only {kept_steps} steps of an epoch count, and up to {prefetched_steps} batches are "
-    "read while its first step waits, which does not count: use more files, or fewer ranks",
-    VerdictCode.SUPPLY_NOT_KNOWN: "all batches of an epoch are read at once as it begins, of which the storage gives "
-    "{value} at least, and what it sustains is not known: use more files, or fewer ranks",
+    VerdictCode.NOTHING_COMPUTED: "no computation to judge (train.computation_time is 0, or every step was excluded)",
+    VerdictCode.EMULATOR_TOO_SLOW: "{value} is below {threshold_percent:g} %, but even without storage the emulator "
+    "reaches only {ceiling_au_percent:.2f} % on this host; use fewer ranks or a host with more cores",
+    VerdictCode.CACHE_SERVED: "only {from_storage_percent:.0f} % of the bytes came from storage ({value}); bypass or "
+    "empty the page cache, or set metric.cached=true to judge it anyway",
+    VerdictCode.TOO_FEW_STEPS: "only {kept_steps} steps per epoch count, and up to {prefetched_steps} batches are "
+    "read during the first step, which does not: use more files, or fewer ranks",
+    VerdictCode.SUPPLY_NOT_KNOWN: "all batches of an epoch are read at once at its start, where {value} is a lower "
+    "bound; what the storage sustains is unknown: use more files, or fewer ranks",
     VerdictCode.HOST_LIMITED: "{value} is below {threshold_percent:g} %, but the {host} is the limit, so the storage "
-    "may give more than was asked of it; relieve the host and run again",
+    "may be able to deliver more; relieve the host and run again",
 }
 
 
@@ -82,8 +83,11 @@ def _other_opinion(
         return ""
     credit = headline_au_percent - sustained_au_percent
     if by == "au":
-        return f", by {credit:.1f} points of prefetch: the storage sustains {sustained_au_percent:.1f} %"
-    return f"; the counted steps' AU, {headline_au_percent:.2f} %, would pass by {credit:.1f} points of prefetch"
+        return f", thanks to {credit:.1f} points of prefetching: the storage sustains {sustained_au_percent:.1f} %"
+    return (
+        f"; the AU of the counted steps, {headline_au_percent:.2f} %, would pass, thanks to {credit:.1f} points of "
+        "prefetching"
+    )
 
 
 # What limited it
@@ -91,63 +95,64 @@ def _other_opinion(
 
 def _reads(*, readers: float, call_ms: float, call_bytes: float) -> str:
     mib = f"{call_bytes / 2**20:,.1f} MiB" if call_bytes >= 2**20 else f"{call_bytes / 2**10:,.1f} KiB"
-    return f"{readers:.1f} of the workers were in a read at a time then, {call_ms:.3g} ms for each call of {mib}"
+    return f"{readers:.1f} workers were reading at a time then, {call_ms:.3g} ms per call of {mib}"
 
 
 def _device(*, busy_percent: float, depth: float, written_mb_per_second: float | None = None) -> str:
     written = "" if written_mb_per_second is None else f"; {written_mb_per_second:,.1f} MB/s were written to it"
-    return f"the device was busy {busy_percent:.0f} % of the time, {depth:.1f} requests at a time{written}"
+    return f"the device was busy {busy_percent:.0f} % of the time, with {depth:.1f} requests at a time{written}"
 
 
 def _cores(*, percent: float, own_percent: float | None = None) -> str:
     own = "" if own_percent is None else f", {own_percent:.0f} % by this run"
-    return f"{percent:.0f} % of the cores' time was in use{own}"
+    return f"the cores were {percent:.0f} % busy{own}"
 
 
 _SEEN: Wording = {
     Seen.WAITED: "the accelerators waited for data {percent:.1f} % of the time",
-    Seen.MEMORY_PRESSURE: "some task of the host waited for memory {percent:.0f} % of the time (pressure)",
-    Seen.BLOCKED_IN_READS: "in {percent:.0f} % of that a worker was blocked in a read",
-    Seen.COMPUTING: "in {percent:.0f} % of that a worker was computing (decoding, copying) or wanted a core",
-    Seen.PREPROCESSING: "in {percent:.0f} % of that a worker was in reader.preprocess_time",
-    Seen.NOT_BEGUN: "in {percent:.0f} % of that the batch was not begun though workers had time",
-    Seen.LAY_READY: "in {percent:.0f} % of that the batch lay ready in its worker",
-    Seen.CEILING: "on null storage the emulator reaches {ceiling_au_percent:.1f} % on this host, and "
+    Seen.MEMORY_PRESSURE: "some task on the host was stalled on memory {percent:.0f} % of the time (memory pressure)",
+    Seen.BLOCKED_IN_READS: "during {percent:.0f} % of that, a worker was blocked in a read",
+    Seen.COMPUTING: "during {percent:.0f} % of that, a worker was computing (decoding, copying) or waiting for a core",
+    Seen.PREPROCESSING: "during {percent:.0f} % of that, a worker was in reader.preprocess_time",
+    Seen.NOT_BEGUN: "during {percent:.0f} % of that, no worker had started the batch although workers were free",
+    Seen.LAY_READY: "during {percent:.0f} % of that, the batch was ready in its worker",
+    Seen.CEILING: "without storage the emulator reaches {ceiling_au_percent:.1f} % on this host, and "
     "{au_percent:.1f} % on the dataset",
-    Seen.CORES_WERE_FREE: "cores were free",
-    Seen.CACHE_SERVED: "the page cache served the bytes, and cores were free",
+    Seen.CORES_WERE_FREE: "cores were idle",
+    Seen.CACHE_SERVED: "the page cache served the data, and cores were idle",
     Seen.READS: _reads,
-    Seen.RATES: "the storage gave {given_mb_per_second:,.1f} MB/s; the accelerators ask for "
+    Seen.RATES: "the storage delivered {given_mb_per_second:,.1f} MB/s; the accelerators need "
     "{wanted_mb_per_second:,.1f} MB/s",
     Seen.DEVICE: _device,
     Seen.ANSWERS: "the server's first byte came after {first_byte_ms:.3g} ms, the last after {last_byte_ms:.3g} ms "
     "(medians)",
-    Seen.SLOW_DOWN: "the server said {answers:,} times that it is asked too much (503), {percent:.2g} %",
-    Seen.RETRIED: "{retried:,} of {requests:,} requests were asked again",
-    Seen.NETWORK: "the network interface received {percent:.0f} % of what it can",
-    Seen.OTHER_READERS: "storage shared with others: others read {mb_per_second:,.1f} MB/s from the same device "
-    "({percent:.0f} % of what it gave)",
+    Seen.SLOW_DOWN: "the server throttled {answers:,} requests (503 Slow Down), {percent:.2g} %",
+    Seen.RETRIED: "{retried:,} of {requests:,} requests were retried",
+    Seen.NETWORK: "the network interface received {percent:.0f} % of its capacity",
+    Seen.OTHER_READERS: "the storage is shared: others read {mb_per_second:,.1f} MB/s from the same device "
+    "({percent:.0f} % of what it delivered)",
     Seen.SCALING: "right after the run {readers} readers got {mb_per_second:,.1f} MB/s and {more_readers} got "
     "{more_mb_per_second:,.1f} MB/s, {factor:.2f} times as much",
     Seen.FEWER_READERS: "right after the run {readers} readers got {mb_per_second:,.1f} MB/s and {fewer_readers} got "
     "{fewer_mb_per_second:,.1f} MB/s, {factor:.2f} times as much",
-    Seen.LARGER_REQUESTS: "right after the run {readers} readers got {mb_per_second:,.1f} MB/s, and by requests of "
+    Seen.LARGER_REQUESTS: "right after the run {readers} readers got {mb_per_second:,.1f} MB/s, and with requests of "
     "{request_bytes:,} bytes {larger_mb_per_second:,.1f} MB/s, {factor:.2f} times as much",
-    Seen.OUT_OF_ORDER: "batches come in order: when a wait was over, {batches:.1f} later ones lay ready behind the "
-    "slow one",
-    Seen.DEEPER_QUEUE: "the same reads with {prefetch_size} batches ahead instead of {now} give {au_percent:.1f} % in "
-    "place of {now_au_percent:.1f} % (AU over whole epochs, event model)",
-    Seen.STUCK_BEFORE_DEVICE: "most of the reads waited before the device: a limit on the way to it (cgroup, network)",
+    Seen.OUT_OF_ORDER: "batches are delivered in order: when a wait ended, {batches:.1f} later ones were ready behind "
+    "the slow one",
+    Seen.DEEPER_QUEUE: "the same reads with {prefetch_size} batches ahead instead of {now} give {au_percent:.1f} % "
+    "instead of {now_au_percent:.1f} % (AU over whole epochs, event model)",
+    Seen.STUCK_BEFORE_DEVICE: "most of the reads waited before they reached the device: something on the way limits "
+    "them (cgroup, network)",
     Seen.DEVICE_HAD_FEW: "the device had only {depth:.1f} requests at a time",
-    Seen.DEVICE_NEVER_IDLE: "the device had only {depth:.1f} requests at a time and was never idle; "
-    "metric.scaling_seconds=1 would tell",
-    Seen.FEW_SMALL_READS: "only {readers:.1f} small reads were under way at a time",
-    Seen.STARVED: "workers wanted a core and had none in {percent:.0f} % of their work",
+    Seen.DEVICE_NEVER_IDLE: "the device had only {depth:.1f} requests at a time but was never idle; "
+    "metric.scaling_seconds=1 would show whether it can deliver more",
+    Seen.FEW_SMALL_READS: "only {readers:.1f} small reads were in flight at a time",
+    Seen.STARVED: "workers waited for a core in {percent:.0f} % of their work",
     Seen.CORES: _cores,
-    Seen.TLS: "reading over TLS (decrypting, copying) took {percent:.0f} % of the readers' CPU time",
+    Seen.TLS: "TLS (decrypting, copying) took {percent:.0f} % of the readers' CPU time",
     Seen.CPU_LIMIT: "the run used {used_cores:.1f} of the {limit_cores:.1f} cores that its CPU limit allows",
-    Seen.THROTTLED: "the limit held it back in {percent:.0f} % of its periods",
-    Seen.FIRST_STEPS_TOO: "judged with the first steps, during which batches of later ones were read ahead",
+    Seen.THROTTLED: "the CPU limit throttled it in {percent:.0f} % of its periods",
+    Seen.FIRST_STEPS_TOO: "judged with the first steps, during which batches of later steps were read ahead",
 }
 _OF_THE_WAIT = frozenset(
     {
@@ -164,17 +169,17 @@ _OF_THE_WAIT = frozenset(
 
 def _speed_that_lasts(*, mb_per_second: float, gb: float, times: int) -> str:
     often = f", {times} times" if times > 1 else ""
-    sure = "" if times > 1 else "; a second run after a pause would tell it from others on the drive"
+    sure = "" if times > 1 else "; repeat the run after a pause to tell this from other load on the drive"
     return (
-        f"count on {mb_per_second:,.0f} MB/s, the speed that lasts: the first {gb:.3g} GB came faster{often}, as from "
-        f"a cache or a burst credit of that size that ran out{sure}"
+        f"plan with {mb_per_second:,.0f} MB/s, the speed that lasts: the first {gb:.3g} GB came faster{often}, as if "
+        f"from a cache or burst credit of that size that ran out{sure}"
     )
 
 
 def _became_slower(*, at_seconds: float) -> str:
     return (
-        f"see why the storage became slower at {clock(at_seconds)} and stayed so: others on it, a drive that is too "
-        "hot or busy with itself; the speed that lasts is the one to count on"
+        f"find out why the storage slowed down at {clock(at_seconds)} and stayed slow: other load, a hot drive, or "
+        "its own background work; plan with the lower speed"
     )
 
 
@@ -189,46 +194,46 @@ def _first_touch(*, gb: float, mb_per_second_first: float, mb_per_second_after: 
 def _slow_folder(*, folder: str, ms_per_sample: float, others_ms_per_sample: float, folders: int) -> str:
     more = f", and {folders - 1} more" if folders > 1 else ""
     return (
-        f"see where the folder {folder} lies: a sample of it takes {ms_per_sample:.3g} ms, of the others "
-        f"{others_ms_per_sample:.3g} ms{more}"
+        f"check where folder {folder} is stored: a sample takes {ms_per_sample:.3g} ms there and "
+        f"{others_ms_per_sample:.3g} ms in the others{more}"
     )
 
 
 _ADVICE: Wording = {
-    Advice.MORE_READERS: "too few readers: more reader.read_threads (now {read_threads}) would help",
-    Advice.MORE_REQUESTS: "too few readers: more reader.read_threads (now {read_threads}) or a larger "
-    "reader.io_depth would help",
-    Advice.FEWER_READERS: "too many readers: reader.read_threads={read_threads} (now {now}) gets more of this storage",
-    Advice.LARGER_REQUESTS: "larger requests get more of this storage: reader.transfer_size={transfer_size}",
-    Advice.DEEPER_QUEUE: "more batches ahead: reader.prefetch_size={prefetch_size} (now {now})",
-    Advice.TRY_MORE_READERS: "to rule out too few readers, try more reader.read_threads (now {read_threads})",
-    Advice.MORE_WORKERS: "more reader.read_threads (now {read_threads}) would help: the work of one batch is one "
-    "worker's",
-    Advice.READ_AHEAD: "more batches ahead: a larger reader.prefetch_size, or more reader.read_threads",
+    Advice.MORE_READERS: "too few readers: raise reader.read_threads (now {read_threads})",
+    Advice.MORE_REQUESTS: "too few requests in flight: raise reader.read_threads (now {read_threads}) or "
+    "reader.io_depth",
+    Advice.FEWER_READERS: "too many readers: reader.read_threads={read_threads} (now {now}) gets more from this "
+    "storage",
+    Advice.LARGER_REQUESTS: "larger requests get more from this storage: reader.transfer_size={transfer_size}",
+    Advice.DEEPER_QUEUE: "read further ahead: reader.prefetch_size={prefetch_size} (now {now})",
+    Advice.TRY_MORE_READERS: "to rule out too few readers, try a higher reader.read_threads (now {read_threads})",
+    Advice.MORE_WORKERS: "raise reader.read_threads (now {read_threads}): each batch is the work of one worker",
+    Advice.READ_AHEAD: "read further ahead: raise reader.prefetch_size or reader.read_threads",
     Advice.FASTER_STORAGE: "faster storage, or fewer accelerators on it",
     Advice.FASTER_NETWORK: "a faster network between host and server, or fewer accelerators on it",
-    Advice.STOP_OTHER_READERS: "stop what else reads from the device (iotop), or count it in: it is not the storage's "
-    "whole speed",
-    Advice.COOL_DRIVE: "cool the drive: {drive} reached {celsius:.0f} degrees Celsius, and from {limit_celsius:.0f} "
-    "on it slows itself down",
+    Advice.STOP_OTHER_READERS: "stop other programs that read from the device (iotop), or allow for them: this is "
+    "not the storage's full speed",
+    Advice.COOL_DRIVE: "cool the drive: {drive} reached {celsius:.0f} degrees Celsius, and it throttles itself from "
+    "{limit_celsius:.0f} on",
     Advice.SPEED_THAT_LASTS: _speed_that_lasts,
     Advice.BECAME_SLOWER: _became_slower,
     Advice.FIRST_TOUCH: _first_touch,
     Advice.SLOW_FOLDER: _slow_folder,
-    Advice.SLOW_HOSTS: "see to host {hosts}: all others wait for its reads (its mount, network or drive)",
-    Advice.STOOD_STILL: "see why the storage stood still: the drive's or the file system's own work, the network, "
-    "others",
-    Advice.MORE_CORES: "more cores or fewer ranks on this host; look at reader.decode and verify",
-    Advice.RAISE_CPU_LIMIT: "raise the CPU limit of this container or job (cgroup), or use fewer ranks; look at "
+    Advice.SLOW_HOSTS: "check host {hosts}: all others wait for its reads (its mount, network or drive)",
+    Advice.STOOD_STILL: "find out why the storage stalled: background work of the drive or file system, the network, "
+    "other load",
+    Advice.MORE_CORES: "more cores or fewer ranks on this host; consider reader.decode and verify",
+    Advice.RAISE_CPU_LIMIT: "raise the CPU limit of this container or job (cgroup), or use fewer ranks; consider "
     "reader.decode",
-    Advice.RAISE_CPU_LIMIT_TOO: "raise the CPU limit of this container or job (cgroup), too",
-    Advice.STOP_OTHER_PROGRAMS: "other programs have most of the cores: stop them (top), or run where nothing else "
-    "does",
+    Advice.RAISE_CPU_LIMIT_TOO: "raise the CPU limit of this container or job (cgroup) as well",
+    Advice.STOP_OTHER_PROGRAMS: "other programs use most of the cores: stop them (top), or run on an idle host",
     Advice.LOOK_FOR_PROGRAMS: "look for other programs (top)",
-    Advice.WITHOUT_TLS: "http:// instead of https:// saves what TLS takes, on a network that is trusted",
-    Advice.RELIEVE_EMULATOR: "the number says little about the storage: fewer ranks on this host, or a host with more "
+    Advice.WITHOUT_TLS: "on a trusted network, http:// instead of https:// saves the CPU time of TLS",
+    Advice.RELIEVE_EMULATOR: "this says little about the storage: use fewer ranks on this host, or a host with more "
     "cores",
-    Advice.FREE_MEMORY: "lower reader.read_threads, reader.prefetch_size or ranks, or stop what else fills the memory",
+    Advice.FREE_MEMORY: "lower reader.read_threads, reader.prefetch_size or ranks, or stop other programs that use "
+    "the memory",
 }
 _BESIDES = frozenset({Advice.RAISE_CPU_LIMIT_TOO, Advice.LOOK_FOR_PROGRAMS, Advice.WITHOUT_TLS})
 
@@ -262,11 +267,11 @@ def recording_notes(recorded: Recorded, ranks: int) -> Iterator[str]:
     if not recorded.version:
         return
     if not recorded.replayable:
-        yield f"the recording of this workload is not replayable: {recorded.reason or 'no replay agreed with it'}"
+        yield f"the recording of this workload is not replayable: {recorded.reason or 'no replay matched it'}"
     if recorded.ranks and ranks != recorded.ranks:
         yield (
-            f"the job was recorded with {recorded.ranks} ranks: with {ranks} its collectives, which are part of "
-            "train.computation_time, would take another time; they are not scaled"
+            f"the job was recorded with {recorded.ranks} ranks: with {ranks}, its collectives, which are part of "
+            "train.computation_time, would take a different time; they are not scaled"
         )
 
 
@@ -276,13 +281,13 @@ def cache_warning(proof: CacheProof) -> str | None:
     if found is None:
         return None
     if found.code == Cached.IN_MEMORY:
-        return "STORAGE WAS NOT READ: the dataset lies in memory ({file_system})".format_map(found.numbers)
+        return "MEASURED MEMORY, NOT STORAGE: the dataset is on {file_system}".format_map(found.numbers)
     numbers: dict[str, Any] = {**found.numbers}
     said = _served_by_cache(found.code, proof.from_storage_percent.per_epoch, **numbers)
-    return f"STORAGE WAS NOT READ: {said}" if found.severity == "loud" else said
+    return f"MEASURED MEMORY, NOT STORAGE: {said}" if found.severity == "loud" else said
 
 
-_PAST, _EMPTY = "reader.odirect=true reads past the page cache", "reader.evict_page_cache=epochs empties it"
+_PAST, _EMPTY = "reader.odirect=true bypasses the page cache", "reader.evict_page_cache=epochs empties it"
 _RELIEF = {
     "": "a dataset larger than every cache on the way is read from storage",
     "reader.odirect": _PAST,
@@ -302,11 +307,11 @@ def _served_by_cache(
     least_percent: float = 0.0,
     most_percent: float = 0.0,
 ) -> str:
-    ratio = "an unknown share of" if dataset_to_memory_ratio is None else f"{dataset_to_memory_ratio:.2g} times"
+    ratio = "an unknown share of" if dataset_to_memory_ratio is None else multiple_of(dataset_to_memory_ratio)
     size, relief = f"the dataset is {ratio} the hosts' memory", _RELIEF[would_help]
     if code == Cached.NOT_KNOWN:
-        wanted = f"MLPerf Storage asks for {wanted_ratio:g}"
-        return f"it is not known whether the storage was read: {size}, and {wanted}; {relief}"
+        wanted = f"MLPerf Storage requires {wanted_ratio:g} times"
+        return f"it is unknown whether the data came from storage: {size}, and {wanted}; {relief}"
     said = f"the page cache served {100 - min(100.0, from_storage_percent):.0f} % of the bytes"
     if most_percent - least_percent > 10:
         shares = [_epoch_share(share) for share in per_epoch if share is not None]
@@ -317,7 +322,7 @@ def _served_by_cache(
 def _epoch_share(percent: float) -> str:
     """Say what the storage served of an epoch's bytes; beyond 100 % it read ahead for a later one, or in vain."""
     more = percent - 100
-    return f"{percent:.0f}" if more < 0.5 else f"100 and {more:.0f} more read ahead"
+    return f"{percent:.0f}" if more < 0.5 else f"100 and {more:.0f} more by read-ahead"
 
 
 # What to know about it
@@ -325,37 +330,38 @@ def _epoch_share(percent: float) -> str:
 
 def _dropped(*, samples: int, of_samples: int, batch_size: int, ranks: int) -> str:
     on = "the one rank" if ranks == 1 else f"each of {ranks} ranks"
-    return f"{samples} of {of_samples} samples are dropped each epoch: they do not fill a batch of {batch_size} on {on}"
+    return f"{samples} of {of_samples} samples are dropped per epoch: they do not fill a batch of {batch_size} on {on}"
 
 
 def _requests_of_nobody(*, library: str | None) -> str:
     return (
-        f"reader.engine=fast makes fewer and larger read calls than {library or 'any library'} does: on storage that "
-        "requests limit, a real job is slower than this; leave reader.engine out for a real job's requests"
+        f"reader.engine=fast makes fewer and larger read calls than {library or 'any library'} does: on storage "
+        "limited by requests a real job is slower; leave out reader.engine to get a real job's requests"
     )
 
 
 def _cut_short(*, host: str, from_seconds: float, to_seconds: float, end: str = "") -> str:
     return (
-        f"telemetry is cut short: nothing was read on {host} from {from_seconds:.1f} to {to_seconds:.1f} s of training"
-        f"{', its end' if end else ''}; the recorder was killed or stopped, or had no core"
+        f"telemetry is incomplete: {host} has none from {from_seconds:.1f} to {to_seconds:.1f} s of "
+        f"training{', its end' if end else ''}; the recorder was killed or stopped, or had no core"
     )
 
 
 _ISSUES: Wording = {
     Issue.NOTE: "{text}",
     Issue.REQUESTS_OF_NOBODY: _requests_of_nobody,
-    Issue.CALLS_NOT_KNOWN: "format {format} does not say how its library reads, so it was read by few large calls: on "
-    "storage that is limited by requests a real job may be slower (docs/extending.md, open_called)",
-    Issue.STEPS_LOST: "what {ranks} on {host} measured is lost and not in these numbers: that host does not see the "
-    "run's folder, where steps outlive their ranks (set output.folder to one that all hosts see), or was lost before "
-    "its first step",
+    Issue.CALLS_NOT_KNOWN: "the module of format {format} does not declare how its library reads, so it was read in "
+    "few large calls: on storage limited by requests a real job may be slower (docs/extending.md, open_called)",
+    Issue.STEPS_LOST: "the measurements of {ranks} on {host} are lost and missing from these numbers: either that "
+    "host can't see the run's folder, where steps outlive their ranks (set output.folder to one that all hosts "
+    "see), or it failed before its first step",
     Issue.SAMPLES_DROPPED: _dropped,
-    Issue.PREFETCH_BIAS: "up to {prefetched_steps} of an epoch's batches are read while its first step waits, which AU "
-    "leaves out: were the storage too slow, AU could be {factor:.2f} times too high; use more files or fewer ranks",
-    Issue.HOST_LATE: "{percent:.0f} % of the waiting passed after the batch was ready in its worker: the host, not the "
-    "storage, was late; use fewer ranks or more cores",
-    Issue.TELEMETRY_MISSING: "telemetry of {host} is missing: its recorder was killed or stopped before it read "
+    Issue.PREFETCH_BIAS: "up to {prefetched_steps} batches of an epoch are read during its first step, which AU does "
+    "not count: if the storage is too slow, AU could be {factor:.2f} times too high; use more files or fewer "
+    "ranks",
+    Issue.HOST_LATE: "{percent:.0f} % of the wait came after the batch was ready in its worker: the host was late, "
+    "not the storage; use fewer ranks or more cores",
+    Issue.TELEMETRY_MISSING: "telemetry of {host} is missing: its recorder was killed or stopped before it recorded "
     "anything",
     Issue.TELEMETRY_CUT_SHORT: _cut_short,
 }

@@ -219,20 +219,25 @@ def differences(
     keys = [key for key in old.keys() & new.keys() if not _same(old[key], new[key])]
     keys.sort(key=lambda key: (_FIRST.index(key) if key in _FIRST else len(_FIRST), key))
     if (by := old.get(_BY, 1)) != new[_BY]:
-        keys = [key for key in keys if key != _BY]
+        # Sentences of another version may be worded otherwise; what they say is in the codes and numbers beside them.
+        keys = [key for key in keys if key != _BY and not _is_reworded(key, old, new)]
         judged = [key for key in keys if _JUDGED.match(key)]
         if any(not _is_note(key) for key in judged):
             keys = [key for key in keys if key not in judged]
             yield _judged_otherwise(old, new, judged, f"dlemu {old.get(_DLEMU, '')} ({_BY} {by})")
     for key in keys[:_MOST]:
         seen = f"summary.json: {key} is {_text(old[key])}; recomputed {_text(new[key])}"
-        if _is_note(key) or (key == "verdict" and _judgement(old[key]) == _judgement(new[key])):
+        if _is_reworded(key, old, new):
             yield Finding("warning", "summary.notes", seen, "the sentences that the steps give", _ASK)
         else:
             yield Finding("error", "summary.differs", seen, f"what {rows} and facts.json give", _ASK)
     if len(keys) > _MOST:
         seen = f"summary.json: {len(keys) - _MOST} more values differ"
         yield Finding("error", "summary.differs", seen, f"what {rows} and facts.json give", _ASK)
+
+
+def _is_reworded(key: str, old: dict[str, Value], new: dict[str, Value]) -> bool:
+    return _is_note(key) or (key == "verdict" and _judgement(old[key]) == _judgement(new[key]))
 
 
 def _is_note(key: str) -> bool:

@@ -21,9 +21,9 @@ def draw(run: Run, canvas: Canvas) -> Figure | None:
     if canvas.narrow:
         bins = Bins(bins.lows[::2], bins.highs[1::2], bins.weights.reshape(-1, 2).sum(axis=1))
     chart = histogram(
-        {"read": bins}, canvas, x="ms in reads for one batch (log)", y="share of batches, %", log=True, marks=True
+        {"read": bins}, canvas, x="time in reads per batch, ms (log)", y="share of batches, %", log=True, marks=True
     )
-    says = "What a worker waited in read calls for one batch of one rank, page cache included. All steps of training."
+    says = "Time that a worker spent in read calls for one batch of one rank, page cache included. All training steps."
     return Figure("Read time of a batch", says, chart.properties(width=canvas.width, height=180))
 
 

@@ -49,7 +49,7 @@ _PANELS = (
         names={
             "user_percent": "user",
             "system_percent": "system",
-            "iowait_percent": "waits for IO",
+            "iowait_percent": "waiting for I/O",
             "steal_percent": "stolen",
         },
         colours=(BLUE, PURPLE, AMBER, RED),
@@ -81,14 +81,14 @@ def draw(run: Run, canvas: Canvas) -> Figure | None:
     panels = [_panel(run, panel, rows, canvas, last=panel is filled[-1][0]) for panel, rows in filled]
     chart = alt.vconcat(throughput_panel(run, canvas), *panels, spacing=10).resolve_scale(color="independent")
     says = (
-        "CPU: all cores together, what is left to 100 % is idle. Stalled: share of the time in which some task waited "
-        "for CPU, IO or memory (the kernel's pressure figures)."
+        "CPU: all cores together; the rest up to 100 % is idle. Stalled: share of the time in which some task waited "
+        "for CPU, I/O or memory (the kernel's pressure stall information)."
     )
     if len(hosts) > 1:
         says += (
             f" This is {hosts[0]}, whose cores were the busiest of {len(hosts)} hosts; throughput is that of all ranks."
         )
-    return Figure("The host beside the reading", says, chart)
+    return Figure("The host during the run", says, chart)
 
 
 def _rows(run: Run, panel: _Panel, host: str, canvas: Canvas) -> Iterator[Row]:

@@ -25,7 +25,7 @@ class _Panel:
 
 _PANELS = (
     _Panel("CPU busy, %", "cpu", ("user_percent", "system_percent", "steal_percent")),
-    _Panel("stalled for IO, %", "pressure", ("io_some_percent",)),
+    _Panel("stalled on I/O, %", "pressure", ("io_some_percent",)),
     _Panel("memory used, GB", "memory", ("used_mb",), 1e-3),
     _Panel("power, W", "power", ("watts",)),
 )
@@ -39,10 +39,12 @@ def draw(run: Run, canvas: Canvas) -> Figure | None:
     filled = [(panel, rows) for panel in _PANELS if (rows := _rows(run, panel, shown, canvas))]
     panels = [_panel(run, panel, rows, shown, canvas, last=panel is filled[-1][0]) for panel, rows in filled]
     chart = alt.vconcat(throughput_panel(run, canvas), *panels, spacing=10).resolve_scale(color="independent")
-    says = "Throughput is that of all ranks; below it a line a host, each by its own clock from its own first step on."
+    says = (
+        "Throughput is that of all ranks. Below it, one line per host, on the host's own clock from its own first step."
+    )
     if len(hosts) > len(shown):
-        says += f" The {len(shown)} with the busiest cores of {len(hosts)} hosts are drawn."
-    return Figure("The hosts beside each other", says, chart)
+        says += f" Only the {len(shown)} of {len(hosts)} hosts with the busiest cores are drawn."
+    return Figure("The hosts side by side", says, chart)
 
 
 def _rows(run: Run, panel: _Panel, hosts: list[str], canvas: Canvas) -> list[Row]:

@@ -15,7 +15,7 @@ def draw(run: Run, canvas: Canvas) -> Figure | None:
         return None
     chart = histogram(histograms, canvas, x="latency, us (log)", y="share of requests, %", log=True, marks=True)
     says = (
-        "From the issue of a request to its completion, by the device's driver (block trace). Percentiles are those of "
+        "From issuing a request to its completion, as the device's driver sees it (block trace). Percentiles are of "
         "reads."
     )
     return Figure("Device latency", says, chart.properties(width=canvas.width, height=180))

@@ -21,17 +21,17 @@ def draw(run: Run, canvas: Canvas) -> Figure | None:
     ]
     names = [row["part"] for row in rows]
     y = alt.Y("part:N", sort=names, title=None, axis=alt.Axis(labelLimit=190, ticks=False, domain=False, offset=2))
-    x = alt.X("percent:Q", title="% of all accelerators' time", scale=alt.Scale(domainMin=0, padding=24))
+    x = alt.X("percent:Q", title="% of total accelerator time", scale=alt.Scale(domainMin=0, padding=24))
     base = alt.Chart(data(rows)).encode(x=x, y=y)
     bars = base.mark_bar(height=16).encode(color=alt.Color("part:N", scale=part_colours([*parts]), legend=None))
     labels = base.mark_text(align="left", dx=4, color=INK, fontSize=11).encode(text="text:N")
     says = (
-        f"Together {loss.total:.2f} %: what AU by MLPerf's rules lacks to 100 %. Each step is as long as its slowest "
-        "accelerator's, and what that one waited for is what the step lost time to."
+        f"{loss.total:.2f} % in total: the AU by MLPerf's rules falls short of 100 % by this. Each step takes as "
+        "long as its slowest accelerator, and the time is attributed to what that one waited for."
     )
     width = canvas.width - (130 if canvas.narrow else 160)
     return Figure(
-        "Where the loss went",
+        "Where AU was lost",
         says,
         alt.layer(bars, labels).properties(width=width, height=26 * len(rows), padding=PADDING),
     )

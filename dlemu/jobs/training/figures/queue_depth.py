@@ -38,7 +38,7 @@ def draw(run: Run, canvas: Canvas) -> Figure | None:
     colour = alt.Color("what:N", scale=colours([*lines]), legend=legend(canvas, 2))
     drawn = alt.Chart(data(rows)).mark_line(clip=True, interpolate="step-before", strokeWidth=1.4)
     chart = alt.layer(epoch_marks(run), drawn.encode(x=x_axis(run), y=y, color=colour))
-    says = f"Mean number of requests that the device had not yet answered, {how}."
+    says = f"Mean number of requests that the device had not yet completed, {how}."
     if len(depths) > len(lines):
         says += " All devices behind the dataset together."
     return Figure("Device queue depth over time", says, chart.properties(width=canvas.width, height=200))
@@ -61,7 +61,7 @@ def _depths(run: Run) -> tuple[list[tuple[str, str, Series]], str]:
     ]
     if counted:
         busy = [(name, where, series) for name, where, series in counted if name == "reads" or series.values.any()]
-        return busy, "by Little's law: completed each second x their mean time in the device"
+        return busy, "by Little's law: completions per second x their mean time in the device"
     whole = [("requests", device(series), series) for series in run.device_series("block", "mean_queue_depth")]
     return whole, "reads and writes together"
 

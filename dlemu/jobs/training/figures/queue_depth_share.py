@@ -14,15 +14,15 @@ _MOST_SAMPLED_BINS = 64
 
 def draw(run: Run, canvas: Canvas) -> Figure | None:
     histograms = {name: bins for name in OPERATIONS if (bins := traced_bins(run, "queue_depth_seconds", name))}
-    says = "Share of the run's time that the device's queue was so deep, exactly, by operation (block trace)."
+    says = "Share of the run's time at each depth of the device's queue, exact, by operation (block trace)."
     if not histograms:
         sampled = _sampled(run)
         if sampled is None:
             return None
         histograms = {"request": sampled}
         says = (
-            "Share of the readings that found so many requests in the device's queue, reads and writes together. "
-            "Sampled: telemetry.block_trace=true measures it exactly."
+            "Share of the samples that found this many requests in the device's queue, reads and writes together. "
+            "telemetry.block_trace=true measures it exactly."
         )
     chart = histogram(
         histograms, canvas, x="requests in the queue", y="share of time, %", log=False, marks=False, counts=True

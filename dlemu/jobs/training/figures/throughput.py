@@ -32,11 +32,11 @@ def draw(run: Run, canvas: Canvas) -> Figure | None:
     marks = [epoch_marks(run), *([changed] if changed else [])]
     chart = alt.layer(*marks, lines.encode(x=x_axis(run), y=y, color=colour))
     says = (
-        "Every batch's bytes over the time its worker took to fetch it, caches included. At an epoch's start the "
-        "workers fill their queues at once: the burst shows the most that storage and host can give."
+        "Bytes of each batch over the time its worker took to fetch it, caches included. At the start of an epoch "
+        "all workers fill their queues at once: the peak there shows what storage and host can deliver."
     )
     if len(names) > 1:
-        says += " Where the devices' line lies below the loader's, the page cache or a read-ahead served the rest."
+        says += " Where the devices' line is below the loader's, the page cache or read-ahead served the rest."
     if changed:
         says += " A red line marks where the storage's speed changed."
     return Figure("Throughput over time", says, chart.properties(width=canvas.width, height=220))

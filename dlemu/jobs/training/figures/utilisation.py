@@ -38,8 +38,8 @@ def draw(run: Run, canvas: Canvas) -> Figure | None:
     epochs = _panel(au.per_epoch, "epoch", 1, levels, domain, canvas)
     ranks = _panel(au.per_rank, "rank", 0, levels, domain, canvas)
     says = (
-        "Compute time over the accelerators' whole time, kept steps. Ranks step together, so a slow one pulls all of "
-        "them down: the accelerators' time below shows who waited for whom."
+        "Compute time over total accelerator time, counted steps only. Ranks step together, so a slow one holds all "
+        "of them back; the figure of accelerator time below shows which."
     )
     return Figure(
         "Accelerator utilisation by epoch and rank", says, epochs & ranks if canvas.narrow else epochs | ranks

@@ -33,7 +33,7 @@ BUDGET_SECONDS = 40.0
 def check(facts: Facts) -> Check:
     workload = facts.workload
     if workload.metric.ceiling_seconds <= 0 or facts.demand.mb_per_second is None:
-        observed = "not measured: nothing computes, or metric.ceiling_seconds is 0"
+        observed = "not measured: no computation is emulated, or metric.ceiling_seconds is 0"
         return Check(name=NAME, level="ok", observed=observed)
     dataset = facts.usable_dataset or imagined(workload)
     job = make_job(workload, workload.ranks, dataset, folder=os.devnull, started_at="")
@@ -49,16 +49,16 @@ def judge(demand: Demand, ranks: int, percent: float | None) -> Check:
         return Check(
             name=NAME,
             level="warn",
-            observed=f"not known: {what} got through no two steps within {BUDGET_SECONDS:g} s on this host",
+            observed=f"unknown: {what} did not complete two steps within {BUDGET_SECONDS:g} s on this host",
             wanted="an AU without storage",
-            advice="try again when less runs on this host, or with fewer ranks or reader.read_threads",
+            advice="try again when this host is less busy, or with fewer ranks or reader.read_threads",
         )
     mb_per_second = (demand.mb_per_second or 0) * ranks
     observed = f"{percent:.2f} % AU for {what} on this host without storage"
-    observed += f"; they ask the storage for {mb_per_second:,.1f} MB/s"
+    observed += f"; they need {mb_per_second:,.1f} MB/s from the storage"
     wanted = f"{demand.au_threshold_percent:g} % or more"
     if percent < demand.au_threshold_percent:
-        advice = "fewer ranks on this host, or a host with more cores: a run would give no verdict on the storage"
+        advice = "fewer ranks on this host, or a host with more cores: otherwise a run gives no verdict on the storage"
         return Check(name=NAME, level="fail", observed=observed, wanted=wanted, advice=advice)
     return Check(name=NAME, level="ok", observed=observed, wanted=wanted)
 

@@ -32,7 +32,7 @@ def check(facts: Facts) -> Check:
     steps = steps_of(workload, workload.ranks, dataset.train.num_files)
     if not can_be_judged(workload, steps):
         who = f"{workload.ranks} rank{'s' * (workload.ranks != 1)}"
-        observed += f": {steps} step{'s' * (steps != 1)} an epoch for {who}, too few for a verdict"
+        observed += f": {steps} step{'s' * (steps != 1)} per epoch for {who}, too few for a verdict"
         files = enough(workload, workload.ranks).files
         return Check(name=NAME, level="warn", observed=observed, wanted=f"dataset.num_files_train={files}")
     if dataset.notes:

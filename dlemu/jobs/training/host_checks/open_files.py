@@ -20,7 +20,7 @@ def judge(soft: int, hard: int, wanted: int = 0) -> Check:
     observed = f"{_limit(soft)}, can be raised to {_limit(hard)}"
     least = max(_FEW, wanted)
     if 0 <= hard < least:
-        advice = f"raise it in /etc/security/limits.conf, or start from a shell with `ulimit -n {least}`"
+        advice = f"raise it in /etc/security/limits.conf, or run `ulimit -n {least}` in the shell first"
         level: Level = "fail" if hard < wanted else "warn"
         return Check(name=NAME, level=level, observed=observed, wanted=f"{least} or more", advice=advice)
     return Check(name=NAME, level="ok", observed=observed)

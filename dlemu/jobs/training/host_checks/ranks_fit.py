@@ -15,4 +15,4 @@ def check(facts: Facts) -> Check | None:
     job = make_job(facts.workload, facts.workload.ranks, facts.usable_dataset, folder="", started_at="")
     check_host(job, job.ranks)
     steps, wanted = job.train_plan.steps_per_epoch, memory_wanted(job, job.ranks) / 2**30
-    return Check(name=NAME, level="ok", observed=f"{job.ranks} ranks, {steps:,} steps an epoch, {wanted:.1f} GiB")
+    return Check(name=NAME, level="ok", observed=f"{job.ranks} ranks, {steps:,} steps per epoch, {wanted:.1f} GiB")

@@ -68,7 +68,7 @@ def ask(
     Raises UserError.
     """
     if from_folder is not None and mb_per_second is not None:
-        raise UserError("--from and --mb-per-second both say what the storage gives: leave one of them out")
+        raise UserError("--from and --mb-per-second both describe the storage: give only one of them")
     known = None if from_folder is None else read_known(from_folder, read_foreign)
     if isinstance(source, Workload):
         workload, words, ranks = source, [], source.ranks if source.ranks > 1 else None
@@ -107,7 +107,7 @@ def calibrate_by_probe(
     found = inspect(
         workload.dataset,
         command_hint=lambda: (
-            f"{datagen_command(workload)} (or say --make here, --from RESULTS of a run, or --mb-per-second X)"
+            f"{datagen_command(workload)} (or add --make here, --from RESULTS of a run, or --mb-per-second X)"
         ),
         storage=workload.storage_spec,
     )

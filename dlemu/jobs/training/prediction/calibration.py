@@ -81,7 +81,7 @@ class Reads:
 def given_speed(mb_per_second: float, *, cores: float) -> Calibration:
     """Return what is known of a storage of which somebody says its speed."""
     return Calibration(
-        source=f"{mb_per_second:g} MB/s as given, for any number of readers",
+        source=f"{mb_per_second:g} MB/s as given, whatever the number of readers",
         curve=flat(mb_per_second),
         saturated=True,
         half_width_percent=0.0,
@@ -94,9 +94,7 @@ def calibrate_from_run(run: MeasuredTraining) -> Calibration:
     rows, facts = run.training, run.facts
     rows = rows[(rows["app_bytes"] > 0) & (rows["finished_ns"] > rows["started_ns"])]
     if len(rows) < 2 * FEWEST:
-        raise UserError(
-            f"{run.folder} has {len(rows)} steps that read anything: wanted at least {2 * FEWEST} to predict from"
-        )
+        raise UserError(f"{run.folder} has {len(rows)} steps with reads: wanted at least {2 * FEWEST} to predict from")
     begin, end, origin = stamps(rows)
     room = room_since(rows, begin, facts.batches_ahead)
     gap = between_batches(rows, begin, end, room)

@@ -65,8 +65,8 @@ def calibrate_from_times(run: ForeignRun) -> Calibration:
     unlimited, _ = outcome(most)
     if wanted < unlimited * (1 - NEAR):
         raise UserError(
-            f"{run.folder}: its epochs take {wanted:.1f} s, and computation alone {unlimited:.1f} s: its settings are "
-            "not those it ran with"
+            f"{run.folder}: its epochs took {wanted:.1f} s, but computation alone takes {unlimited:.1f} s: its "
+            "settings are not those it ran with"
         )
     always = _solve(lambda speed: outcome(speed)[0], wanted, most / FASTEST / 50, most)
     if not run.first_seconds:

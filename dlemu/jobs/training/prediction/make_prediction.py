@@ -66,7 +66,7 @@ def predict(
     Raises UserError for what can't be predicted.
     """
     if mean_seconds(workload.train.computation_time) <= 0:
-        raise UserError("train.computation_time is 0: nothing computes, so any count passes; choose an accelerator")
+        raise UserError("train.computation_time is 0, so any number of accelerators passes: choose an accelerator")
     began = time.monotonic()
     asked = _Asked(workload, calibration, hosts=hosts)
     if ranks is not None:

@@ -93,9 +93,9 @@ class Model:
         if plan.steps_per_epoch < self.least_steps:
             steps = f"{self.least_steps} {'step' if self.least_steps == 1 else 'steps'}"
             raise UserError(
-                f"{plan.num_samples} samples do not fill {steps} of {ranks} accelerators x batch {plan.batch_size}, "
-                f"the fewest that have an AU: predict at most {self.most_ranks()}, or set dataset.num_files_train to "
-                "what the dataset will have"
+                f"{plan.num_samples} samples do not fill {steps} steps of {ranks} accelerators x batch "
+                f"{plan.batch_size}, the fewest that have an AU: predict at most {self.most_ranks()}, or set "
+                "dataset.num_files_train to what the dataset will have"
             )
         reader, calibration = self.workload.reader, self.calibration
         part = max(1, ranks * (LEAST_STEPS + job.batches_ahead) // most_rows) if shrinks else 1
@@ -157,8 +157,8 @@ class Model:
         taken, cores = ranks * self._trainer_cores(), self.hosts * self.calibration.cores
         if taken >= cores:
             raise UserError(
-                f"train.step_cpu_time of {ranks} accelerators wants {taken:.1f} cores, and there are {cores:g}: the "
-                "host is too small for the trainers alone; predict fewer, or more --hosts"
+                f"train.step_cpu_time of {ranks} accelerators needs {taken:.1f} cores, and there are {cores:g}: the "
+                "trainers alone exceed this host; predict fewer, or more --hosts"
             )
         return cores - taken
 

@@ -16,15 +16,15 @@ from dlemu.results.tables import read_config
 
 _TILES = (
     ("accelerators", "accelerators", "", "of the numbers here"),
-    ("AU", "au_percent", "%", "predicted, kept steps"),
-    ("AU, sustained", VERDICT_AUS["sustained"], "%", "of an endless epoch"),
+    ("AU", "au_percent", "%", "predicted, counted steps"),
+    ("AU, sustained", VERDICT_AUS["sustained"], "%", "in an endless epoch"),
     ("AU, whole epochs", "au_whole_percent", "%", "first steps included"),
-    ("pass line", "question.threshold_percent", "%", "AU at which a count passes"),
+    ("pass line", "question.threshold_percent", "%", "AU that a count must reach to pass"),
     ("samples", "samples_per_second", "/s", "all accelerators"),
     ("read", "app_mb_per_second", "MB/s", "all accelerators"),
-    ("first batch", "time_to_first_batch_seconds", "s", "slowest rank, mean of the epochs"),
-    ("null model's AU", "null_model.au_percent", "%", "storage's speed / demand, nothing else"),
-    ("null model's most", "null_model.max_accelerators", "", "floor(speed / (threshold x demand))"),
+    ("first batch", "time_to_first_batch_seconds", "s", "slowest rank, mean over the epochs"),
+    ("null model's AU", "null_model.au_percent", "%", "only the storage's speed / demand"),
+    ("null model's maximum", "null_model.max_accelerators", "", "floor(speed / (threshold x demand))"),
 )
 
 
@@ -40,10 +40,10 @@ def prediction_page(answer: Prediction, config: str, source: str) -> Page:
     states: dict[Tone, State] = {"good": "passed", "bad": "failed", "open": "open"}
     sections = [Words("What limits it", answer.limited_by.evidence), Words("The null model", [_null(answer)])]
     if answer.issues:
-        sections.append(Words("What to know about these numbers", answer.issues))
+        sections.append(Words("Notes on these numbers", answer.issues))
     return Page(
         title=_title(answer),
-        lead=f"Predicted from {answer.calibration.source}; nothing of this was run.",
+        lead=f"Predicted from {answer.calibration.source}; none of this was run.",
         state=states[_tone(answer)],
         verdict=(PREDICTED, answer.verdict.removeprefix(PREDICTED)),
         tiles=tiles(answer, _TILES),
@@ -77,8 +77,8 @@ def _words(answer: Prediction) -> Iterator[Cell]:
 def _null(answer: Prediction) -> str:
     null = answer.null_model
     return (
-        f"null model (speed / demand, no model at all): {null.max_accelerators} pass; {answer.accelerators} would have "
-        f"au {null.au_percent:.1f} %, {number(null.samples_per_second)} samples/s"
+        f"null model (only speed / demand): {null.max_accelerators} pass; {answer.accelerators} would have AU "
+        f"{null.au_percent:.1f} %, {number(null.samples_per_second)} samples/s"
     )
 
 
@@ -106,7 +106,7 @@ def _counts_table(answer: Prediction) -> Table:
 
 def _curve_table(answer: Prediction) -> Table:
     rows = [(str(point.readers), number(point.mb_per_second)) for point in answer.calibration.curve]
-    return Table(title="What the storage gives", columns=columns("readers", "MB/s", right=range(2)), rows=rows)
+    return Table(title="What the storage delivers", columns=columns("readers", "MB/s", right=range(2)), rows=rows)
 
 
 def open_page(folder: str) -> Opened:
