@@ -352,8 +352,8 @@ def _word(key: str, value: object, *, several: bool) -> str:
 
 
 def _refuse_launcher(name: str) -> None:
-    if detect_launcher() == "mpi":
+    if detect_launcher() != "none":
         raise UserError(
-            f"dlemu.{name} was called in a process of mpirun or srun, but starts its ranks itself, on this host: run "
-            f"`dlemu {name}` under the launcher instead, and read its folder with dlemu.load_result"
+            f"dlemu.{name} was called in a process of mpirun, srun or torchrun, but starts its ranks itself, on this "
+            f"host: run `dlemu {name}` under the launcher instead, and read its folder with dlemu.load_result"
         )

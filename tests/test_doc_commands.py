@@ -24,7 +24,7 @@ DOCS = ROOT / "docs"
 MADE = {"cli.md", "settings.md", "mlperf-rules.md"}
 PAGES = sorted(str(path.relative_to(ROOT)) for path in (*ROOT.glob("*.md"), *DOCS.rglob("*.md")))
 WITH_COMMANDS = [page for page in PAGES if page != "CHANGELOG.md" and Path(page).name not in MADE]
-LAUNCHERS = re.compile(r"^(?:PYTHONPATH=\. |mpirun .*? (?=dlemu )|srun .*? (?=dlemu ))")
+LAUNCHERS = re.compile(r"^(?:PYTHONPATH=\. |mpirun .*? (?=dlemu )|srun .*? (?=dlemu )|torchrun .*? (?=dlemu ))")
 """What may stand before a command of dlemu's on a page."""
 PLACEHOLDERS = re.compile(r"\.\.\.|\$s3|\$BIN|(?<![\w.])[A-Z][A-Z_-]+(?![\w=])|my\.|mine\.|my_")
 """Words of a command that stand for the reader's own: it is not composed then, only its options are looked at."""

@@ -27,7 +27,7 @@ DOORS = {
     "pynvml": ["dlemu/telemetry/*"],
     "rich": ["dlemu/cli/*", "dlemu/report/*", "dlemu/*/page.py", "dlemu/studies/progress.py"],
     "tensorflow": ["dlemu/loaders/tensorflow.py", "dlemu/loaders/_tf_*.py"],
-    "torch": ["dlemu/loaders/pytorch.py", "dlemu/loaders/_torch_*.py"],
+    "torch": ["dlemu/loaders/pytorch.py", "dlemu/loaders/_torch_*.py", "dlemu/comm/store.py"],
     "vl_convert": ["dlemu/report/*"],
 }
 """Foreign library -> the only files that import it."""
@@ -253,7 +253,7 @@ def test_each_package_says_what_it_is_for_and_what_it_may_import() -> None:
             assert re.search(r"\b[Ii]mports?\b", text), path
 
 
-PRODUCT_LINES = 82_500
+PRODUCT_LINES = 82_900
 """Of dlemu and datagen, with a little room; new capabilities say what they add, all else only takes away."""
 
 

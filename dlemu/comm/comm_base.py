@@ -8,7 +8,8 @@ from typing import Any, Literal, Protocol
 
 from datagen.errors import DlemuError
 
-Launcher = Literal["none", "mpi"]
+Launcher = Literal["none", "mpi", "store"]
+"""What started this process: nothing that knows of ranks, mpirun or its kin, torchrun or what sets its variables."""
 
 _RANK_VARIABLES = (
     "PMI_RANK",
@@ -19,6 +20,8 @@ _RANK_VARIABLES = (
     "SLURM_PROCID",
 )
 _SIZE_VARIABLES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE", "PALS_SIZE", "SLURM_STEP_NUM_TASKS")
+_STORE_VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+_TORCHRUN = "TORCHELASTIC_RUN_ID"
 
 
 class PeerLostError(DlemuError):
@@ -113,15 +116,25 @@ def on_one_host(environment: Mapping[str, str] = os.environ) -> bool:
 
 def launcher_rank(environment: Mapping[str, str] = os.environ) -> int:
     """Return this process's rank by its launcher's variables, 0 without any."""
+    if detect_launcher(environment) == "store":
+        return int(environment["RANK"])
     return max(int(environment.get(name) or 0) for name in _RANK_VARIABLES)
 
 
 def detect_launcher(environment: Mapping[str, str] = os.environ) -> Launcher:
-    """Say whether this process is one of several that mpirun or srun started.
+    """Say whether this process is one of several that mpirun, srun or torchrun started.
 
-    A launcher of a single process (`srun --pty bash`, `mpirun -np 1`) is no launcher: MPI has nothing to do there.
-    A bare PMIx launcher tells the rank but not the size, so it counts unless a size of 1 is known.
+    torchrun counts as the inner one where several tell: each of its processes has the variables of the mpirun or srun
+    that started torchrun. What sets its variables alone (a script under srun, an operator of Kubernetes) counts where
+    no MPI tells of ranks.
+
+    A launcher of a single process (`srun --pty bash`, `mpirun -np 1`) is no launcher: there is nothing to do there. A
+    bare PMIx launcher tells the rank but not the size, so it counts unless a size of 1 is known.
     """
+    has_ranks = all(environment.get(name) for name in _STORE_VARIABLES)
+    mpi_size = launcher_size({name: size for name, size in environment.items() if name != "SLURM_STEP_NUM_TASKS"})
+    if has_ranks and (_TORCHRUN in environment or (mpi_size == 1 and "PMIX_RANK" not in environment)):
+        return "none" if environment["WORLD_SIZE"] == "1" else "store"
     if launcher_size(environment) > 1:
         return "mpi"
     size_known = any(name in environment for name in _SIZE_VARIABLES)

@@ -47,6 +47,12 @@ class Guardian:
         with contextlib.suppress(ChildProcessError):
             os.waitpid(self._process, 0)
 
+    def save(self) -> None:
+        """Have `on_loss` called now, and wait for its end."""
+        self._channel.close()
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(self._process, 0)
+
 
 def watch(on_loss: Callable[[], None], stopped_seconds: float = math.inf) -> Guardian:
     """Fork a process that calls `on_loss` when this one has ended without `release()`.

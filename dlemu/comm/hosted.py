@@ -31,8 +31,8 @@ from datagen.errors import DlemuError, SpaceError
 from dlemu.comm.cgroup_limits import who_killed
 from dlemu.comm.comm_base import Comm, Interrupted, PeerLostError
 from dlemu.comm.failure import RANK, Failure, describe
+from dlemu.comm.launched_comm import LaunchedComm
 from dlemu.comm.local import Rendezvous
-from dlemu.comm.mpi import MpiComm
 from dlemu.comm.process_control import after_fork_in_child, die_with_parent, interrupt_once
 
 _RUN, _END, _DONE = b"r", b"e", b"d"
@@ -52,7 +52,7 @@ class MemberFailedError(DlemuError):
         self.exit_status = failure.status
 
 
-def are_alike(comm: MpiComm) -> bool:
+def are_alike(comm: LaunchedComm) -> bool:
     """Say whether on every host one process may run the ranks of all others there. Collective."""
     alike = comm.gather_host(_surroundings())
     odd = comm.gather(alike is not None and any(each != alike[0] for each in alike))
@@ -100,7 +100,7 @@ class _Place:
 class Host:
     """The leader's side: the ranks of its host, of which it is one itself."""
 
-    def __init__(self, comm: MpiComm, places: list[_Place], stand_ins: dict[int, socket.socket]) -> None:
+    def __init__(self, comm: LaunchedComm, places: list[_Place], stand_ins: dict[int, socket.socket]) -> None:
         self.comm, self._places, self._stand_ins = comm, places, stand_ins
         after_fork_in_child(self._forget)
 
@@ -118,7 +118,8 @@ class Host:
             result = main(own)
             own.close()
         except BaseException as error:
-            own.leave(describe(own.rank, error).status)
+            failure = describe(own.rank, error)
+            own.leave(failure.status, failure.message)
             self._wake_stand_ins()  # one of them may have the cause to tell
             raise
         for process in members:
@@ -179,7 +180,7 @@ class Host:
 
 
 @contextlib.contextmanager
-def lead(comm: MpiComm, *, ends_after: type[Exception]) -> Iterator[Host]:
+def lead(comm: LaunchedComm, *, ends_after: type[Exception]) -> Iterator[Host]:
     """Yield the host that this process leads: the others of it are in `stand_in` meanwhile.
 
     They are let go at the end, and after an error of the type `ends_after`, which every leader has.
@@ -202,7 +203,7 @@ def lead(comm: MpiComm, *, ends_after: type[Exception]) -> Iterator[Host]:
     host.end()
 
 
-def stand_in(comm: MpiComm) -> None:
+def stand_in(comm: LaunchedComm) -> None:
     """Stand in for the rank that the leader of this host runs, until it lets this process go.
 
     Raises what ended the rank: MemberFailedError, PeerLostError or Interrupted.
@@ -223,7 +224,7 @@ def stand_in(comm: MpiComm) -> None:
                 _wait_for(member, leader, comm)
 
 
-def _wait_for(member: socket.socket, leader: socket.socket, comm: MpiComm) -> None:
+def _wait_for(member: socket.socket, leader: socket.socket, comm: LaunchedComm) -> None:
     """Wait for the member's end."""
     ready: list[socket.socket] = []
     while member not in ready:
@@ -258,7 +259,7 @@ class _Voice:
 
 
 def _be_member(
-    comm: MpiComm,
+    comm: LaunchedComm,
     local_rank: int,
     token: str,
     stream: socket.socket,
@@ -277,7 +278,7 @@ def _be_member(
 
 
 def _work(
-    comm: MpiComm, local_rank: int, token: str, voice: _Voice, main: Callable[[Comm], object], last_word: LastWord
+    comm: LaunchedComm, local_rank: int, token: str, voice: _Voice, main: Callable[[Comm], object], last_word: LastWord
 ) -> int:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, interrupt_once())
@@ -292,7 +293,7 @@ def _work(
         failure = describe(comm.world_rank(local_rank), error)
         if own is not None:
             last_word(failure)
-            own.leave(failure.status)
+            own.leave(failure.status, failure.message)
         voice.say(failure.to_json().encode())
         return failure.status
 

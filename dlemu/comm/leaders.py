@@ -12,24 +12,19 @@ MPI's ports are open to whoever reaches this host, and receivers unpickle what t
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import hmac
 import os
-import struct
 import time
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from datagen.errors import DlemuError
 from dlemu.comm.comm_base import PeerLostError
+from dlemu.comm.seal import CODE_NUMBERS, TO_ALL, Seal
 
 _FIRST_SLEEP_SECONDS, _LONGEST_SLEEP_SECONDS, _SLEEP_GROWTH = 50e-6, 1e-3, 1.2
 _PIECE_BYTES = 64 << 20  # far below 2^31, the largest count that every MPI library takes
 _PINGS = 40
 _TAG = 1
-_CODE_NUMBERS = 2  # 128 bits
-_TO_ALL = -1  # where a payload's code has a rank's number
 _WRITING_SECONDS = 3600.0  # far more than it takes, but a host that is cut off meanwhile never comes
 
 
@@ -41,8 +36,8 @@ class Leaders:
 
     def __init__(self, mpi: Any, comm: Any, secret: bytes, timeout_seconds: float) -> None:
         """`mpi` is the module mpi4py.MPI, `comm` a communicator of the leaders alone; `secret` is the run's."""
-        self._mpi, self._comm, self._secret, self.timeout_seconds = mpi, comm, secret, timeout_seconds
-        self._calls = 0
+        self._mpi, self._comm, self.timeout_seconds = mpi, comm, timeout_seconds
+        self._seal = Seal(secret, "MPI")
         self.node: int = comm.Get_rank()
         self.nodes: int = comm.Get_size()
         self.name_nodes([f"host {node}" for node in range(self.nodes)])
@@ -63,32 +58,32 @@ class Leaders:
     def gather(self, parts: Iterable[tuple[int, bytes | bytearray]]) -> dict[int, bytes | bytearray]:
         """Return on node 0 what each world rank gave; nothing elsewhere."""
         gathered = dict(parts)
-        self._calls += 1
+        self._seal.next_call()
         if self.node == 0:
             for node in range(1, self.nodes):
                 for _ in range(self._receive_numbers(node, 1)[0]):
-                    rank, num_bytes, *code = self._receive_numbers(node, 2 + _CODE_NUMBERS)
+                    rank, num_bytes, *code = self._receive_numbers(node, 2 + CODE_NUMBERS)
                     gathered[rank] = self._receive_bytes(node, num_bytes)
-                    self._check(rank, gathered[rank], code, self.names[node])
+                    self._seal.check(rank, gathered[rank], code, self.names[node])
             return gathered
         self._send(0, array("q", [len(gathered)]))
         for rank, payload in gathered.items():
-            self._send(0, array("q", [rank, len(payload), *self._code(rank, payload)]))
+            self._send(0, array("q", [rank, len(payload), *self._seal.code(rank, payload)]))
             for piece in _pieces(payload):
                 self._send(0, piece)
         return {}
 
     def broadcast(self, payload: bytes | bytearray) -> bytes | bytearray:
         """Return node 0's bytes on every node."""
-        self._calls += 1
-        head = array("q", [len(payload), *self._code(_TO_ALL, payload)])
+        self._seal.next_call()
+        head = array("q", [len(payload), *self._seal.code(TO_ALL, payload)])
         self._wait(self._comm.Ibcast(head, root=0), head, self.others)
         if self.node != 0:
             payload = bytearray(head[0])
         for piece in _pieces(payload):
             self._wait(self._comm.Ibcast([piece, self._mpi.BYTE], root=0), piece, self.others)
         if self.node != 0:
-            self._check(_TO_ALL, payload, head[1:], self.names[0])
+            self._seal.check(TO_ALL, payload, head[1:], self.names[0])
         return payload
 
     def clock_offsets(self) -> tuple[int, ...]:
@@ -105,18 +100,8 @@ class Leaders:
         self._wait(self._comm.Ibcast(offsets_ns, root=0), offsets_ns, self.others)
         return tuple(offsets_ns)
 
-    def _code(self, rank: int, payload: bytes | bytearray) -> array[int]:
-        """Return what proves that this payload belongs to this call of this run, as numbers."""
-        code = hashlib.blake2b(struct.pack("<qq", self._calls, rank), key=self._secret, digest_size=8 * _CODE_NUMBERS)
-        code.update(payload)
-        return array("q", code.digest())
-
-    def _check(self, rank: int, payload: bytes | bytearray, code: Sequence[int], sender: str) -> None:
-        if not hmac.compare_digest(self._code(rank, payload).tobytes(), array("q", code).tobytes()):
-            raise DlemuError(
-                f"a message over MPI in the place of one from {sender} is not from this run, and was not read: keep "
-                'strangers away from MPI\'s ports (docs/reliability.md, "Others on the host and the network")'
-            )
+    def leave(self, message: str) -> None:
+        """Nothing: MPI's launcher ends the other hosts."""
 
     def _ping(self, node: int) -> int:
         best_ns, offset_ns = 1 << 62, 0

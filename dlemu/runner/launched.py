@@ -1,4 +1,4 @@
-"""What a process does that mpirun or srun started, with as little imported as can be: most of them only stand in."""
+"""What a process does that a launcher started, with as little imported as can be: most of them only stand in."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from datagen.errors import UserError
-from dlemu.comm import detect_launcher, interrupt_once
-from dlemu.comm.failure import describe
+from dlemu.comm import Interrupted, detect_launcher, interrupt_once
+from dlemu.comm.failure import Failure, describe
 from dlemu.comm.guardian import turn_seconds
 from dlemu.comm.hosted import are_alike, stand_in
-from dlemu.comm.mpi import MpiComm
+from dlemu.comm.launched_comm import LaunchedComm
 from dlemu.config.schema import Workload
 
 ECHO_SECONDS = 2.0
@@ -29,7 +29,7 @@ _TIMEOUT = re.compile(r"(?:\+\+?)?(?:workload\.)?timeout_seconds=([0-9.]+)")
 class Joined:
     """This process among the launcher's."""
 
-    comm: MpiComm
+    comm: LaunchedComm
     hosted: bool
     """The first process of each host runs all of its ranks."""
 
@@ -44,14 +44,24 @@ class RefusedError(UserError):
 
 @functools.cache
 def join(timeout_seconds: float) -> Joined:
-    """Start MPI and find the others; a process can do it once.
+    """Find the launcher's other processes, by MPI or torchrun's store; a process can do it once.
 
-    Raises UserError when there is no usable MPI library, PeerLostError when a rank does not arrive in time.
+    Raises UserError when there is no usable MPI library or torch, PeerLostError when a rank does not arrive in time.
     """
-    comm = MpiComm(timeout_seconds)
+    comm = _comm_of_launcher(timeout_seconds)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, interrupt_once())
     return Joined(comm, are_alike(comm))
+
+
+def _comm_of_launcher(timeout_seconds: float) -> LaunchedComm:
+    if detect_launcher() == "store":
+        from dlemu.comm.store import StoreComm
+
+        return StoreComm(timeout_seconds)
+    from dlemu.comm.mpi import MpiComm
+
+    return MpiComm(timeout_seconds)
 
 
 def stands_in(overrides: Sequence[str], tell: Callable[[str], None]) -> bool:
@@ -60,7 +70,7 @@ def stands_in(overrides: Sequence[str], tell: Callable[[str], None]) -> bool:
     A command calls it before its imports: they take longer than all else that such a process does. How the rank failed
     is told, and ends all ranks. Raises what `join` raises.
     """
-    if detect_launcher() != "mpi":
+    if detect_launcher() == "none":
         return False
     joined = join(start_seconds(overrides))
     if not joined.hosted or joined.comm.local_rank == 0:
@@ -71,8 +81,8 @@ def stands_in(overrides: Sequence[str], tell: Callable[[str], None]) -> bool:
 
 
 @contextlib.contextmanager
-def ending_all(comm: MpiComm, tell: Callable[[str], None]) -> Iterator[None]:
-    """Leave MPI at the end; tell what is raised and end all ranks with it, this process by SystemExit.
+def ending_all(comm: LaunchedComm, tell: Callable[[str], None]) -> Iterator[None]:
+    """Leave the launcher at the end; tell what is raised and end all ranks with it, this process by SystemExit.
 
     After a `RefusedError`, which is told already, all leave as they do after a run: an abort would have the launcher
     add lines of its own.
@@ -84,12 +94,32 @@ def ending_all(comm: MpiComm, tell: Callable[[str], None]) -> Iterator[None]:
         raise SystemExit(refused.exit_status) from None
     except BaseException as error:
         failure = describe(comm.rank, error)
-        if failure.echo:
-            time.sleep(ECHO_SECONDS + turn_seconds())
-        tell(f"{socket.gethostname()}: {failure.text}" if comm.rank else failure.text)
-        comm.abort(failure.status)
+        if _speaks(comm, failure):
+            tell(f"{socket.gethostname()}: {failure.text}" if comm.rank else failure.text)
+        comm.abort(failure.status, failure.message)
         raise SystemExit(failure.status) from None
     comm.close()
+
+
+def _speaks(comm: LaunchedComm, failure: Failure) -> bool:
+    """Say whether this process is to tell how its rank failed; one with an echo lets that with the cause speak first.
+
+    A launcher that ends no other host and lets go by SIGTERM leaves time for every process to say the same: there the
+    first of each host says what it heard of another rank, and rank 0 alone that all were interrupted.
+    """
+    interrupted = failure.kind == Interrupted.__name__
+    if comm.launcher_ends_all:
+        if failure.echo:
+            time.sleep(ECHO_SECONDS + turn_seconds())
+        return True
+    if interrupted or (failure.echo and comm.local_rank > 0):
+        return interrupted and comm.rank == 0
+    if failure.echo:
+        try:
+            time.sleep(ECHO_SECONDS)
+        except Interrupted:  # the launcher has seen the failure of a rank of this host, which spoke
+            return False
+    return True
 
 
 def start_seconds(overrides: Sequence[str]) -> float:

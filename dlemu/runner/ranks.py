@@ -1,4 +1,4 @@
-"""How ranks start and how they fail: forked by this process, or started by mpirun or srun with this process as one."""
+"""How ranks start and how they fail: forked by this process, or started by a launcher with this process as one."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import json
 import os
 import pickle
 import re
+import signal
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
@@ -19,7 +20,7 @@ from dlemu.comm.failure import Failure, describe, first_failure
 from dlemu.comm.guardian import Guardian, watch
 from dlemu.comm.hosted import Host, lead
 from dlemu.comm.launch import run_ranks
-from dlemu.comm.mpi import MpiComm
+from dlemu.comm.launched_comm import LaunchedComm
 from dlemu.config.schema import Workload
 from dlemu.results.live import going_on
 from dlemu.runner.events import OnEvent, RankFailed, Refused
@@ -111,9 +112,9 @@ def with_ranks(words: Sequence[str], on_event: OnEvent, body: Callable[[Ranks], 
     Under a launcher one process of each host runs all ranks there; the others, where `body` is not called and nothing
     is returned, stand in for theirs. The first failure is told on its rank and ends all ranks.
 
-    Raises UserError when there is no usable MPI library, PeerLostError when a rank does not arrive in time.
+    Raises UserError when there is no usable MPI library or torch, PeerLostError when a rank does not arrive in time.
     """
-    if detect_launcher() != "mpi":
+    if detect_launcher() == "none":
         return body(ForkedRanks())
 
     def tell(message: str) -> None:
@@ -186,9 +187,9 @@ class ForkedRanks:
 
 
 class LaunchedRanks:
-    """The ranks of mpirun or srun, on one host or several; this process is one of them."""
+    """The ranks of a launcher, on one host or several; this process is one of them."""
 
-    def __init__(self, comm: MpiComm, words: Sequence[str]) -> None:
+    def __init__(self, comm: LaunchedComm, words: Sequence[str]) -> None:
         self._comm, self._words = comm, words
         self.leads, self.count = comm.rank == 0, comm.size
         self._guardian: Guardian | None = None
@@ -235,7 +236,14 @@ class LaunchedRanks:
             with going_on(job.folder) if self.leads else contextlib.nullcontext():
                 yield
         except BaseException as error:
-            leave_word(job.live_folder, describe(self._comm.rank, error))
+            failure = describe(self._comm.rank, error)
+            leave_word(job.live_folder, failure)
+            if not self._comm.launcher_ends_all:
+                # The launcher may end with this process, and a container with the launcher: save before.
+                signal.signal(signal.SIGTERM, signal.SIG_IGN)
+                self._comm.leave(failure.status, failure.message)
+                if self._guardian is not None:
+                    self._guardian.save()
             raise
         if self._guardian is not None:
             self._guardian.release()

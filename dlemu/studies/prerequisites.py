@@ -25,10 +25,10 @@ def check_launcher(command: str, launcher: str) -> None:
             f"launcher={launcher!r} does not say where the count goes: wanted {{ranks}} in it, as in "
             'launcher="mpirun -np {ranks} --hostfile hosts"'
         )
-    if detect_launcher() == "mpi":
+    if detect_launcher() != "none":
         raise UserError(
-            f"dlemu {command} was started by mpirun or srun: start it once, without; it starts the ranks of each run "
-            f'itself, with launcher="mpirun -np {{ranks}} ..." on several hosts'
+            f"dlemu {command} was started by mpirun, srun or torchrun: start it once, without; it starts the "
+            f'ranks of each run itself, with launcher="mpirun -np {{ranks}} ..." on several hosts'
         )
 
 

@@ -141,7 +141,7 @@ def test_the_python_face_writes_reads_and_makes_a_page(tmp_path: Path) -> None:
         "GiB/s",
     ):
         assert words in html
-    with pytest.raises(dlemu.UserError, match=r"checkpoints alone: call dlemu\.checkpoint"):
+    with pytest.raises(dlemu.UserError, match=r"a run of checkpoints: use `dlemu checkpoint`"):
         dlemu.train({"workload": str(workload), "checkpoint.num_checkpoints_write": 1})
 
 

@@ -15,13 +15,13 @@ ROOT = Path(__file__).parents[2]
 GOLDENS = ROOT / "tests" / "goldens" / "results"
 SPEAK_OF_IT = {
     "training": (
-        *("dlemu.mlperf.audit.foreign_", "dlemu.mlperf.rehearsal"),
+        *("dlemu.mlperf.audit.foreign_", "dlemu.mlperf.rehearsal", "dlemu.cli.mlperf_rehearsal"),
         *("dlemu.studies.record", "dlemu.studies.reproduce", "dlemu.studies.size"),
     ),
     "checkpoint": (),
     "probe": ("dlemu.studies.reproduce",),
     "pack": ("dlemu.studies.reproduce",),
-    "kvcache": ("dlemu.mlperf.rehearsal.rehearse_kv",),
+    "kvcache": ("dlemu.mlperf.rehearsal.rehearse_kv", "dlemu.cli.mlperf_rehearsal"),
 }
 """Kind -> modules, or packages, that can't be imported without it: what is asked of that kind alone."""
 COMMANDS = {kind: {"training": "train"}.get(kind, kind) for kind in SPEAK_OF_IT}

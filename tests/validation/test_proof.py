@@ -139,8 +139,8 @@ def test_au_on_a_known_drive_is_what_theory_says(module: Callable[[str], Any]) -
         slow, fast = (  # where a busy machine leaves open whether readers were too few, dlemu would read more to see
             bed.train(dataset, *case.settings, "metric.scaling_seconds=0", speed=case.speed) for case in cases
         )
-    # Nothing makes a drive faster than it is; a busy machine may make readers slower.
-    assert 18 < slow.au_percent < 27
+    # Theory says 25. A busy machine may make readers slower, and the kernel's throttle then lets a burst through.
+    assert 18 < slow.au_percent < 28
     assert slow.limited_by in ("storage", "host CPU", "memory")  # other work on the host may be in the way as well
     assert fast.au_percent > 90
     for ran in (slow, fast):

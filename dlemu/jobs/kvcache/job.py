@@ -115,7 +115,7 @@ class KvCacheKind(RowsKind):
         ceiling = measure_ceiling(plan, content, job.workload.metric.ceiling_seconds, tell)
         with rank_place(job, comm.rank, plan.objects) as folder:
             storage = open_storage(spec_of(job))
-            mover = _mover(_blocks(storage, folder, plan, content), plan, job.workload.timeout_seconds)
+            mover = _mover(_blocks(storage, folder, plan, content), plan, job.workload.timeout_seconds, settings.folder)
             with closing(mover):
                 comm.all_reduce_max(0)  # all begin together
                 replay = _replay(plan, mover, log, comm.rank, _capacity_bytes(settings, storage, folder, job.ranks))
@@ -207,7 +207,7 @@ def _files(storage: StorageBase, folder: str, plan: Plan, content: Content) -> F
     return FileBlocks(storage, folder, content, plan.model.shard_bytes)
 
 
-def _mover(blocks: Blocks, plan: Plan, seconds: float) -> Mover:
+def _mover(blocks: Blocks, plan: Plan, seconds: float, folder: str = "") -> Mover:
     settings = plan.model.settings
     most = max(plan.sizes, default=0) if isinstance(plan, RankTurns) else plan.model.shard_bytes
     return Mover(
@@ -217,6 +217,7 @@ def _mover(blocks: Blocks, plan: Plan, seconds: float) -> Mover:
         objects=plan.objects,
         buffer_bytes=min(settings.transfer_size, most),
         seconds=seconds,
+        folder=folder,
     )
 
 

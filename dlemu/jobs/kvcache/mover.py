@@ -51,10 +51,21 @@ class Mover:
     """So many threads with a buffer each; they run until `close`."""
 
     def __init__(
-        self, blocks: Blocks, *, threads: int, tp: int, objects: int, buffer_bytes: int, seconds: float
+        self,
+        blocks: Blocks,
+        *,
+        threads: int,
+        tp: int,
+        objects: int,
+        buffer_bytes: int,
+        seconds: float,
+        folder: str = "kv.folder",
     ) -> None:
-        """`objects`: numbers that there will be; `seconds`: how long no thread may get anything done."""
-        self._blocks, self._tp, self._seconds = blocks, tp, seconds
+        """`objects`: numbers that there will be; `seconds`: how long no thread may get anything done.
+
+        `folder`: what errors name.
+        """
+        self._blocks, self._tp, self._seconds, self._folder = blocks, tp, seconds, folder
         self._missing = np.full(objects, tp, np.int32)
         """Shards of each object that are not written yet."""
         self._waiting: tuple[deque[tuple[Batch, Shard]], ...] = tuple(deque() for _ in Way)
@@ -114,8 +125,8 @@ class Mover:
         silent = (time.monotonic_ns() - self._moved_ns) / 1e9
         if self._moving and silent > self._seconds:
             raise PatienceError(
-                f"the storage finished no block for {silent:.0f} s (timeout_seconds): a file system that hangs does "
-                "this; see `df` and `dmesg`"
+                f"the storage of {self._folder} finished no block for {silent:.0f} s (timeout_seconds): a file system "
+                "that hangs does this; see `df` and `dmesg`"
             )
 
     def close(self, seconds: float = 10.0) -> None:
@@ -134,7 +145,7 @@ class Mover:
                 batch, shard = op
                 self._finish(batch, shard, self._move(batch.way, shard, buffer))
         except BaseException as error:
-            self._failure = _explained(error)
+            self._failure = _explained(error, self._folder)
 
     def _take(self) -> tuple[Batch, Shard] | None:
         with self._change:
@@ -169,9 +180,9 @@ class Mover:
             self._done.put(batch)
 
 
-def _explained(error: BaseException) -> BaseException:
+def _explained(error: BaseException, folder: str) -> BaseException:
     if not isinstance(error, OSError) or isinstance(error, DlemuError):
         return error
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return SpaceError("kv.folder is full: free some space, or limit each rank's share by kv.capacity_gb")
-    return DlemuError(f"a block could not be moved: {error.strerror or error} ({error.filename or 'in kv.folder'})")
+        return SpaceError(f"{folder} is full: free some space, or limit each rank's share by kv.capacity_gb")
+    return DlemuError(f"a block could not be moved: {error.strerror or error} ({error.filename or f'in {folder}'})")

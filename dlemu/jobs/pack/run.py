@@ -103,8 +103,10 @@ def pack(
     is called again with the same `output.folder`; what was packed of a point alone, with the same target. Raises
     UserError before the first point for what is wrong with any, and UserError or DlemuError for a failed point alone.
     """
-    if detect_launcher() == "mpi":
-        raise UserError("dlemu pack was started by mpirun or srun: start it once, without; it starts its processes")
+    if detect_launcher() != "none":
+        raise UserError(
+            "dlemu pack was started by mpirun, srun or torchrun: start it once, without; it starts its processes"
+        )
     wanted_folder, words = take_word(overrides, "output.folder")
     checked = check_each(points(words), lambda point: Checked(point, *read_words(point.words, config_dir), config_dir))
     folder = wanted_folder or new_folder(PACK.partition(".")[0])

@@ -159,8 +159,8 @@ class Document(RunList[Step, StepDone, Reproduced]):
 
 
 def _check(question: DocumentQuestion) -> None:
-    if detect_launcher() == "mpi":
-        raise UserError("dlemu reproduce was started by mpirun or srun: start it once, without")
+    if detect_launcher() != "none":
+        raise UserError("dlemu reproduce was started by mpirun, srun or torchrun: start it once, without")
     if not question.drives:
         raise UserError("wanted drives=FOLDER[,FOLDER]: a folder on each of the storages to compare")
     for drive in question.drives:

@@ -145,8 +145,8 @@ def run_together(
 
     Raises UserError before the first job for what is wrong with any, and UserError or DlemuError for one that fails.
     """
-    if detect_launcher() == "mpi":
-        raise UserError("dlemu together was started by mpirun or srun: start it once, without")
+    if detect_launcher() != "none":
+        raise UserError("dlemu together was started by mpirun, srun or torchrun: start it once, without")
     if len(asked) < 2:
         raise UserError("one job has nobody beside it: wanted two or more")
     jobs = tuple(

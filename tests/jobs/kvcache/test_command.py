@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import signal
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -125,6 +126,35 @@ def test_a_folder_with_files_of_others_is_refused(tmp_path: Path) -> None:
     assert refused.status == 2
     assert "which holds files that dlemu did not make, such as" in refused.err
     assert (left(tmp_path), (tmp_path / "run").exists()) == (["kv/thesis.tex"], False)
+
+
+REPOSITORY = str(Path(__file__).parents[3])
+FULL_LATER = ("call=write", "at=12", "how=ENOSPC")
+MPIRUN = Path(sys.executable).parent / "mpirun"
+mpi = [pytest.mark.mpi, pytest.mark.skipif(not MPIRUN.exists(), reason="no mpirun in the environment")]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("launcher", [(), pytest.param((str(MPIRUN), "-np", "2"), marks=mpi)])
+def test_a_storage_that_runs_full_is_named_with_what_to_do(launcher: tuple[str, ...], tmp_path: Path) -> None:
+    full = ("storage.storage_type=tests.faulty_storage", *(f"+storage.storage_options.{one}" for one in FULL_LATER))
+    ended = dlemu(*words(tmp_path, "run", *full), launcher=launcher, PYTHONPATH=REPOSITORY)
+    assert ended.status == 2, ended.err
+    assert f"{tmp_path / 'kv'} is full: free some space, or limit each rank's share by kv.capacity_gb" in ended.err
+    assert "Traceback" not in ended.err
+    assert [path for path in (tmp_path / "kv").rglob("*") if path.is_file()] == []
+
+
+@pytest.mark.slow
+@pytest.mark.mpi
+@pytest.mark.skipif(not MPIRUN.exists(), reason="no mpirun in the environment")
+def test_ranks_of_mpirun_share_one_load(tmp_path: Path) -> None:
+    ended = dlemu(*words(tmp_path, "run"), "--json", launcher=[str(MPIRUN), "-np", "2"])
+    assert ended.status == 0, ended.err
+    found = json.loads(ended.out)
+    assert (found["complete"], found["ranks"]) == (True, 2)
+    assert found["read_bytes"] > 0
+    assert left(tmp_path) == []
 
 
 OFFICIAL = ("workload=mlperf_kv", "kv.users=3", "kv.seed=7", "kv.threads=3")

@@ -1,0 +1,218 @@
+"""Ranks that a launcher started, on one host or several: what is the same whatever the launcher is.
+
+The ranks of a host talk over the node-local tree; the first rank of each, its leader, talks to the other hosts.
+"""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import socket
+from collections.abc import Iterable, Sequence
+from typing import Any, Protocol
+
+from dlemu.comm.comm_base import name_ranks
+from dlemu.comm.local import connect_tree, dump
+from dlemu.comm.process_control import after_fork_in_child, flush_output
+from dlemu.comm.tree import LocalTree
+
+
+class HostLeaders(Protocol):
+    """The leaders of several hosts, seen by one of them. Calls but `leave` are collective over the leaders."""
+
+    node: int
+    others: str
+    """What messages call the hosts besides this one."""
+    timeout_seconds: float
+
+    def name_nodes(self, names: Sequence[str]) -> None:
+        """Set what messages call each node."""
+        ...
+
+    def all_reduce_max(self, value: int, *, last: bool = False) -> int:
+        """Return the maximum (int64) over the nodes; `last` waits longer, while rank 0 writes results."""
+        ...
+
+    def gather(self, parts: Iterable[tuple[int, bytes | bytearray]]) -> dict[int, bytes | bytearray]:
+        """Return on node 0 what each world rank gave; nothing elsewhere."""
+        ...
+
+    def broadcast(self, payload: bytes | bytearray) -> bytes | bytearray:
+        """Return node 0's bytes on every node."""
+        ...
+
+    def clock_offsets(self) -> tuple[int, ...]:
+        """Return for each node the nanoseconds to add to its CLOCK_MONOTONIC to get node 0's."""
+        ...
+
+    def leave(self, message: str) -> None:
+        """Tell the other hosts why this one is lost, where the launcher doesn't end them."""
+        ...
+
+
+class LaunchedComm:
+    """A `Comm` over all ranks of a launcher. A launcher's own class finds them; the rest is here."""
+
+    rank: int
+    size: int
+    timeout_seconds: float
+    _tree: LocalTree
+    launcher_ends_all = True
+    """The launcher kills every rank at once when one fails; else each host ends by what it hears of the others."""
+
+    def __init__(self, rank: int, size: int, timeout_seconds: float) -> None:
+        """Be rank `rank` of `size`; `_join_host` and `_join_hosts` follow."""
+        self.rank, self.size, self.timeout_seconds = rank, size, timeout_seconds
+        self._offset_ns = 0
+        self._started_here = True
+        self._leaders: HostLeaders | None = None
+        self._members: Sequence[int] = ()
+
+    @property
+    def other_hosts(self) -> str:
+        """What messages call the hosts besides this one; empty where there are none, or another rank leads this one."""
+        return "" if self._leaders is None else self._leaders.others
+
+    def all_reduce_max(self, value_ns: int, *, forever: bool = False) -> int:
+        """`forever` waits without a deadline for ranks of this host that live."""
+        highest_ns = self._tree.reduce_max(value_ns, forever=forever)
+        if self._leaders is not None:
+            with self._tree.collective():
+                highest_node_0_ns = self._leaders.all_reduce_max(highest_ns + self._offset_ns, last=forever)
+                highest_ns = highest_node_0_ns - self._offset_ns
+        return self._tree.broadcast_number(highest_ns, forever=forever)
+
+    def synchronise_clocks(self) -> tuple[int, ...]:
+        if len(self.hosts) == 1:
+            return (0,)
+        # A barrier of this node first: nobody needs a core while the clocks are compared.
+        self._tree.broadcast_number(self._tree.reduce_max(0))
+        offsets: tuple[int, ...] = ()
+        if self._leaders is not None:
+            with self._tree.collective():
+                offsets = self._leaders.clock_offsets()
+        offsets = pickle.loads(self._tree.broadcast(dump(offsets)))
+        self._offset_ns = offsets[self.node]
+        return offsets
+
+    def gather(self, value: Any) -> list[Any] | None:
+        parts = self._tree.gather(b"" if self.rank == 0 else dump(value))
+        if parts is None:
+            return None
+        payloads = dict(zip(self._members, parts, strict=True))
+        if self._leaders is not None:
+            with self._tree.collective():
+                payloads = self._leaders.gather(payloads.items())
+        if self.rank != 0:
+            return None
+        return [value, *(pickle.loads(payloads[rank]) for rank in range(1, self.size))]
+
+    def broadcast(self, value: Any) -> Any:
+        payload: bytes | bytearray = dump(value) if self.rank == 0 and self.size > 1 else b""
+        if self._leaders is not None:
+            with self._tree.collective():
+                payload = self._leaders.broadcast(payload)
+        payload = self._tree.broadcast(payload)
+        return value if self.rank == 0 else pickle.loads(payload)
+
+    def broadcast_to_leaders(self, value: Any) -> Any:
+        """Return rank 0's value on the first rank of each node; collective over these."""
+        if self._leaders is None:
+            return value
+        with self._tree.collective():
+            payload = self._leaders.broadcast(dump(value) if self.rank == 0 else b"")
+        return value if self.rank == 0 else pickle.loads(payload)
+
+    def gather_host(self, value: Any) -> list[Any] | None:
+        """Return every value of this node's ranks, in their order, on the first of them; None elsewhere."""
+        parts = self._tree.gather(dump(value))
+        return None if parts is None else [pickle.loads(part) for part in parts]
+
+    def member(self, local_rank: int, token: str) -> LaunchedComm:
+        """Return a communicator for rank `local_rank` of this node, which this process, or a fork of it, takes over.
+
+        Collective over those that take over. Raises PeerLostError when one of them does not arrive.
+        """
+        member = copy.copy(self)
+        member.rank, member.local_rank = self._members[local_rank], local_rank
+        member._started_here = False
+        member._tree = connect_tree(token, local_rank, self.local_size, self.timeout_seconds, self._members)
+        after_fork_in_child(member._forget)
+        return member
+
+    def world_rank(self, local_rank: int) -> int:
+        """Return which rank of all a rank of this node is."""
+        return self._members[local_rank]
+
+    def name(self, local_rank: int) -> str:
+        """Return what messages call a rank of this node."""
+        return f"rank {self.world_rank(local_rank)}"
+
+    def token(self, purpose: str) -> str:
+        """Return a secret of this node's ranks, another for each purpose."""
+        return f"{self._token}.{purpose}"
+
+    def set_timeout(self, timeout_seconds: float) -> None:
+        self.timeout_seconds = timeout_seconds
+        self._tree.set_timeout(timeout_seconds)
+        if self._leaders is not None:
+            self._leaders.timeout_seconds = timeout_seconds
+
+    def close(self) -> None:
+        if self._tree.broken is None:
+            self.all_reduce_max(0, forever=True)  # the last call: rank 0 may still write results
+            self._tree.close()
+            if self._started_here:
+                self._finish()
+        self._tree.close()
+
+    def abort(self, status: int, message: str = "") -> None:
+        """End all ranks, the other hosts with what this one failed of; does not return where the launcher kills them.
+
+        What this rank has printed gets out before the others learn of it, so that the cause is read before its echoes.
+        """
+        flush_output()
+        self.leave(status, message)
+        self._end_all(status)
+
+    def leave(self, status: int, message: str = "") -> None:
+        """Tell the others that this rank failed, and hang up."""
+        cause = self._tree.broken or f"rank {self.rank} failed: {message}" * bool(message)
+        self._tree.announce_loss(f"rank {self.rank} failed with exit status {status}")
+        if self._leaders is not None:
+            self._leaders.leave(cause or f"rank {self.rank} failed with exit status {status}")
+        self._tree.close()
+
+    def _join_host(self, token: str, members: Sequence[int]) -> None:
+        """Connect to the ranks of this host, of which `members` are all, in rising order; `token` is their secret."""
+        self.local_rank, self.local_size = members.index(self.rank), len(members)
+        self._token, self._members = token, members
+        self._tree = connect_tree(token, self.local_rank, self.local_size, self.timeout_seconds, members)
+        after_fork_in_child(self._forget)
+
+    def _join_hosts(self) -> None:
+        """Get to know the hosts and their clocks; the last step of a start."""
+        self.node, self.hosts = self._name_hosts()
+        self.synchronise_clocks()
+
+    def _finish(self) -> None:
+        """Leave the launcher in good order."""
+
+    def _end_all(self, status: int) -> None:
+        """Have the launcher end all ranks, where it does not see to that by itself."""
+
+    def _name_hosts(self) -> tuple[int, tuple[str, ...]]:
+        node, hosts = 0, [(socket.gethostname(), self._members)]
+        if self._leaders is not None:
+            with self._tree.collective():
+                node = self._leaders.node
+                parts = self._leaders.gather([(node, dump(hosts[0]))])
+                hosts = pickle.loads(self._leaders.broadcast(dump([pickle.loads(parts[key]) for key in sorted(parts)])))
+                self._leaders.name_nodes([f"host {name} ({name_ranks(members)})" for name, members in hosts])
+        names = tuple(name for name, _ in hosts)
+        own: tuple[int, tuple[str, ...]] = pickle.loads(self._tree.broadcast(dump((node, names))))
+        return own
+
+    def _forget(self) -> None:
+        """In a forked child: what the launcher and the other hosts are told is the parent's alone."""
+        self._leaders = None
