@@ -94,6 +94,11 @@ class Reader:
     """Shuffle the order of the files in each epoch: not, by `train.seed`, or by a seed that each run draws anew."""
     sample_shuffle: Shuffle = "off"
     """Shuffle the order of the samples in each epoch, over all files; the choices are those of `file_shuffle`."""
+    worker_streams: bool = False
+    """Each worker reads a stretch of the epoch of its own from its beginning, as workers of an IterableDataset do.
+
+    Else workers take the epoch's batches in turn, as those of a map dataset do. With pytorch and threads.
+    """
     computation_threads: Annotated[int, at_least(1, MOST_PROCESSES)] = 1
     """Batches that TensorFlow takes apart at a time (tensorflow with tfrecord)."""
     transfer_size: Annotated[int, at_least(0, MOST_BYTES), BYTES] = 0

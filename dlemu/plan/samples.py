@@ -39,6 +39,8 @@ class Plan:
 
     Each rank reads its part in order, batch by batch, so that without a shuffle a file's samples are read one after
     the other by one rank. What is left when every rank has had the same number of whole batches is dropped.
+    With `worker_streams` a rank's part is cut into as many stretches, and its steps take a batch of each in turn: a loader
+    that deals batches to so many workers then has each of them read a stretch of its own, from its beginning.
     """
 
     num_files: int
@@ -49,6 +51,7 @@ class Plan:
     sample_shuffle: bool
     seed: int
     seed_change_epoch: bool
+    worker_streams: int = 1
 
     @property
     def num_samples(self) -> int:
@@ -83,7 +86,7 @@ class Plan:
 
     def batches(self, rank: int, epoch: int, steps: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the samples of some of a rank's batches, shape (steps, batch_size)."""
-        first = (rank * self.steps_per_epoch + steps - 1) * self.batch_size
+        first = self._places(rank, steps) * self.batch_size
         positions = first[:, np.newaxis] + np.arange(self.batch_size)
         return self.samples_at(epoch, positions.ravel()).reshape(positions.shape)
 
@@ -95,7 +98,7 @@ class Plan:
         per_file, batch_size = self.num_samples_per_file, self.batch_size
         if self.sample_shuffle or per_file < 2 or per_file * _FILES_OF_A_BATCH < batch_size:
             return None
-        begins = ((rank * self.steps_per_epoch + steps - 1) * batch_size).tolist()
+        begins = (self._places(rank, steps) * batch_size).tolist()
         wanted = [range(begin // per_file, (begin + batch_size - 1) // per_file + 1) for begin in begins]
         files = np.array([file for batch_files in wanted for file in batch_files], np.int64)
         order = permute(files, self.num_files, self.epoch_seed(epoch)) if self.file_shuffle else files
@@ -109,6 +112,16 @@ class Plan:
                 runs.append((first + (shuffled[file] - file) * per_file, last - first))
             batches.append(Runs(runs))
         return batches
+
+    def _places(self, rank: int, steps: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return which batches of an epoch's order, from 0, a rank's steps, from 1, are."""
+        places = steps - 1
+        if self.worker_streams > 1:
+            length = self.steps_per_epoch // self.worker_streams
+            in_turn, stream = np.divmod(places, self.worker_streams)
+            # What does not fill a last turn stays where it is, behind all stretches.
+            places = np.where(in_turn < length, stream * length + in_turn, places)
+        return np.asarray(rank * self.steps_per_epoch + places)
 
     def epoch_seed(self, epoch: int) -> int:
         """Return the seed of an epoch's shuffles, by DLIO's rule."""

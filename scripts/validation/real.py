@@ -2,7 +2,8 @@
 
 Each job (scripts/validation/jobs, scripts of which nothing knows of dlemu) is recorded once on fast storage. Then, on
 each drive and in turn: the job itself, `dlemu train` with the recipe on the job's files, and `dlemu predict`. What
-limits the job is told by a recording of that very run.
+limits the job is told by a recording of that very run. Both rates leave out the first steps: a job starts its workers
+then, which import their libraries, and that is no part of what a storage has to give.
 """
 
 from __future__ import annotations
@@ -20,10 +21,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import yaml
 from benchmarks.processes import run
 from measuring.runs import dlemu, run_job
 
+from dlemu.jobs.training.folder import read_run
 from dlemu.metrics.verdict import COMPLETED
 from dlemu.studies.record.answer import Recording
 from dlemu.studies.record.hook import with_hook
@@ -61,8 +64,8 @@ class Job:
     trains: bool = False
     """Its model computes on the CPU, in place of a step that sleeps."""
 
-    def command(self, folder: str, steps: int) -> list[str]:
-        words = [f"--steps={steps}", f"--batch={self.batch}", f"--workers={self.workers}"]
+    def command(self, folder: str, steps: int, skip: int = 0) -> list[str]:
+        words = [f"--steps={steps}", f"--skip={skip}", f"--batch={self.batch}", f"--workers={self.workers}"]
         words.append("--train" if self.trains else f"--step-seconds={self.step_seconds}")
         return [sys.executable, str(JOBS_FOLDER / f"{self.script}.py"), os.path.join(folder, self.script), *words]
 
@@ -270,7 +273,7 @@ def _steps(job: Job, drive: Drive, recipe: Recipe) -> int:
     rate = drive.speed.read_bytes_per_second or _REQUEST_BYTES * requests_per_second
     most = 0.9 * MEGABYTES * 1e6 / batch_bytes
     step_seconds = max(job.step_seconds, batch_bytes / rate if rate else 0.0)
-    return int(max(2 * SKIP, min(most, SECONDS / step_seconds)))
+    return int(max(3 * SKIP, min(most, SECONDS / step_seconds)))
 
 
 def _command(bed: Bed, drive: Drive, argv: Sequence[str]) -> list[str]:
@@ -284,7 +287,7 @@ def _real(bed: Bed, job: Job, drive: Drive, folder: str, steps: int, results: st
     """Run the job; return its own samples/s, what its recording says it waited for, and how much for a core, %."""
     rows = os.path.join(results, "rows")
     hook = [f"{name}={value}" for name, value in with_hook(results, rows, minutes=60.0).items()]
-    ended = run(_command(bed, drive, ["env", *hook, *job.command(folder, steps)]))
+    ended = run(_command(bed, drive, ["env", *hook, *job.command(folder, steps, SKIP)]))
     recording = analyse(read_rows(rows), SKIP)
     core = 100 * recording.parts.cpu_queue / recording.parts.step
     return float(ended.output.split()[-2]), limit_of(recording), core
@@ -314,8 +317,15 @@ def _replayed(
 ) -> tuple[float, str]:
     words = [*_words(job, recipe, folder, steps), *(["metric.cached=true"] if drive.cores else [])]
     done = run_job("train", words, within=results, wrap=lambda argv: _command(bed, drive, argv))
-    rate = float(done.summary["metrics"]["samples_per_second"]["mean"])
-    return rate, _limit(done.summary["limited_by"])
+    return _steady(done.folder, job.batch), _limit(done.summary["limited_by"])
+
+
+def _steady(folder: str, batch: int) -> float:
+    """Return the samples/s of a run of one rank, without the steps that the job's clock leaves out too."""
+    steps = read_run(folder).training
+    order = np.lexsort((steps["step"], steps["epoch"]))[SKIP:]
+    took_ns = sum(int(np.asarray(steps[part])[order].sum()) for part in ("wait_ns", "compute_ns", "sync_ns"))
+    return batch * len(order) / took_ns * 1e9
 
 
 def _predicted(

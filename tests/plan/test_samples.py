@@ -77,6 +77,20 @@ def test_sample_shuffle_tears_files_apart() -> None:
     assert together < 20
 
 
+@pytest.mark.parametrize("changes", [{}, {"file_shuffle": True}, {"sample_shuffle": True}, {"batch_size": 7}])
+def test_each_worker_reads_a_stretch_of_its_own(changes: dict[str, object]) -> None:
+    plan, in_turn = make(ranks=2, worker_streams=3, **changes), make(ranks=2, **changes)
+    assert sorted(epoch_samples(plan, 1)) == sorted(epoch_samples(in_turn, 1))
+    length = plan.steps_per_epoch // 3
+    for rank in (0, 1):
+        steps = [step for worker in range(3) for step in range(worker + 1, 3 * length + 1, 3)]
+        own = [plan.sample_ids(rank, 1, step).tolist() for step in steps]
+        assert own == [in_turn.sample_ids(rank, 1, step).tolist() for step in range(1, 3 * length + 1)]
+        known = plan.runs(rank, 1, np.array(steps))
+        if known is not None:
+            assert [[first + i for first, count in one.runs for i in range(count)] for one in known] == own
+
+
 def test_epochs_differ_only_when_the_seed_changes() -> None:
     changing, fixed = make(file_shuffle=True), make(file_shuffle=True, seed_change_epoch=False)
     assert epoch_samples(changing, 1) != epoch_samples(changing, 2)

@@ -113,7 +113,12 @@ class TrainingJob(Job):
         }
         turns = self.traits.interleave(reader, self.workload.dataset)
         if turns is None:
-            return Plan(**settings)
+            return Plan(**settings, worker_streams=max(1, reader.read_threads) if reader.worker_streams else 1)
+        if reader.worker_streams:
+            raise UserError(
+                f"reader.worker_streams is true, and reader.data_loader={reader.data_loader} reads files as streams by "
+                "itself: leave it out"
+            )
         return StreamPlan(**settings, cycle=turns.files, block_length=turns.block_length)
 
     def _rank_plan(self, plan: Plan, rank: int) -> BatchPlan:

@@ -93,6 +93,7 @@ def _reader(recording: Recording, engine: str) -> dict[str, Any]:
         "multiprocessing_context": loading.start_method,
         "file_shuffle": shuffle,
         "sample_shuffle": "off" if loading.iterable else shuffle,
+        "worker_streams": loading.iterable,
         "engine": engine,
         "nice": 0,
         "preprocess": "burn",

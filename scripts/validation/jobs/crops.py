@@ -43,6 +43,7 @@ def main() -> None:
     asked.add_argument("--step-seconds", type=float, required=True, help="in place of a GPU")
     asked.add_argument("--batch", type=int, default=4)
     asked.add_argument("--workers", type=int, default=2)
+    asked.add_argument("--skip", type=int, default=0, help="steps before the clock starts")
     words = asked.parse_args()
     loader = DataLoader(
         Volumes(words.data), batch_size=words.batch, shuffle=True, num_workers=words.workers, drop_last=True
@@ -58,9 +59,11 @@ def main() -> None:
             loss.backward()
             optimizer.step()
             step += 1
+            if step == words.skip:
+                began = time.perf_counter()
             if step == words.steps:
                 break
-    print(f"{step * words.batch / (time.perf_counter() - began):.3f} samples/s")
+    print(f"{(step - words.skip) * words.batch / (time.perf_counter() - began):.3f} samples/s")
 
 
 if __name__ == "__main__":
