@@ -9,7 +9,7 @@ from itertools import zip_longest
 from rich.console import Console
 
 from datagen.formats.format_base import built_in_reads
-from dlemu.jobs.training.metrics import CATALOGUE
+from dlemu.jobs.training.metrics import AU_SUSTAINED, CATALOGUE
 from dlemu.jobs.training.result import Run
 from dlemu.jobs.training.summary import Loss, Mean, Metrics, PageCache, Summary
 from dlemu.jobs.training.wording import INCOMPLETE, causes_line, verdict_word
@@ -42,7 +42,7 @@ def _tile(metric: str, *, has_parts: bool = True) -> TileRow:
 
 _TILES = (
     _tile("au_percent"),
-    _tile("au_sustained_percent"),
+    _tile(AU_SUSTAINED),
     _tile("prefetch_credit_percent", has_parts=False),
     ("AU, whole epochs", "metrics.au_whole_percent.mean", "%", "first steps included"),
     ("pass line", "metrics.au_threshold_percent", "%", "AU at which a run passes"),
@@ -231,10 +231,10 @@ def _utilisation(metrics: Metrics) -> Iterator[Row]:
         yield "AU", percent(headline.mean), "compute / (wait + compute + sync)"
         if len(headline.per_epoch) > 1:
             yield "  per epoch", f"+- {percent(headline.std)}", _epoch_values(headline.per_epoch)
-        sustained, uncertainty = metrics.au_sustained_percent, metrics.au_uncertainty
-        yield "AU, sustained", _mean(sustained), "of an endless epoch"
-        if uncertainty and sustained and sustained.mean is not None:
-            width = plus_minus(sustained.mean, uncertainty.expanded_percent, 2).strip("()")
+        sustained, uncertainty = metrics.sustained_percent, metrics.au_uncertainty
+        yield "AU, sustained", percent(sustained), "of an endless epoch"
+        if uncertainty and sustained is not None:
+            width = plus_minus(sustained, uncertainty.expanded_percent, 2).strip("()")
             yield "  uncertainty", f"{width} %", "U, k = 2"
         credit = metrics.prefetch_credit_percent
         if credit is not None and credit >= _LEAST_SHOWN_PERCENT:
