@@ -39,8 +39,8 @@ class Plan:
 
     Each rank reads its part in order, batch by batch, so that without a shuffle a file's samples are read one after
     the other by one rank. What is left when every rank has had the same number of whole batches is dropped.
-    With `worker_streams` a rank's part is cut into as many stretches, and its steps take a batch of each in turn: a loader
-    that deals batches to so many workers then has each of them read a stretch of its own, from its beginning.
+    With `worker_streams` a rank's part is cut into as many stretches, and its steps take a batch of each in turn: a
+    loader that deals batches to so many workers then has each of them read a stretch of its own, from its beginning.
     """
 
     num_files: int

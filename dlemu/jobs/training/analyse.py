@@ -405,7 +405,7 @@ def _evidence(facts: Facts, metrics: Metrics, served_percent: float | None, *, s
         threshold_percent=100 * settings.au,
         by=settings.verdict,
         au=metrics.au_percent.mean if metrics.au_percent else None,
-        au_sustained=metrics.au_sustained_percent.mean if metrics.au_sustained_percent else None,
+        au_sustained=metrics.sustained_percent,
         au_whole=metrics.au_whole_percent.mean if metrics.au_whole_percent else None,
         uncertainty_percent=metrics.au_uncertainty.expanded_percent if metrics.au_uncertainty else None,
         epochs=len(facts.schedule),

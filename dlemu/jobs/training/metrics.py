@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dlemu.metrics.catalogue import ACCELERATOR, RUN, Catalogue, Metric
 
+AU_SUSTAINED = "au_sustained_percent"
+
 CATALOGUE = Catalogue(
     metrics=(
         Metric(
@@ -28,7 +30,7 @@ CATALOGUE = Catalogue(
             is_drawn=True,
         ),
         Metric(
-            name="au_sustained_percent",
+            name=AU_SUSTAINED,
             title="sustained AU",
             unit="%",
             better="higher",

@@ -9,7 +9,7 @@ from itertools import zip_longest
 from rich.console import Console
 
 from datagen.formats.format_base import built_in_reads
-from dlemu.jobs.training.metrics import CATALOGUE
+from dlemu.jobs.training.metrics import AU_SUSTAINED, CATALOGUE
 from dlemu.jobs.training.result import Run
 from dlemu.jobs.training.summary import Loss, Mean, Metrics, PageCache, Summary
 from dlemu.jobs.training.wording import INCOMPLETE, causes_line, verdict_word
@@ -41,7 +41,7 @@ def _tile(metric: str, *, has_parts: bool = True) -> TileRow:
 
 
 _TILES = (
-    _tile("au_sustained_percent"),
+    _tile(AU_SUSTAINED),
     _tile("au_percent"),
     _tile("prefetch_credit_percent", has_parts=False),
     ("AU, whole epochs", "metrics.au_whole_percent.mean", "%", "first steps included"),
@@ -227,11 +227,11 @@ def result_table(summary: Summary, *, title: str) -> Table:
 
 def _sustained(metrics: Metrics) -> Iterator[Row]:
     """Yield what the verdict is about; other definitions of AU stand at the end of the table."""
-    sustained, uncertainty = metrics.au_sustained_percent, metrics.au_uncertainty
+    sustained, uncertainty = metrics.sustained_percent, metrics.au_uncertainty
     if metrics.au_percent:
-        yield "sustained AU", _mean(sustained), "in an endless epoch on this storage"
-        if uncertainty and sustained and sustained.mean is not None:
-            width = plus_minus(sustained.mean, uncertainty.expanded_percent, 2).strip("()")
+        yield "sustained AU", percent(sustained), "in an endless epoch on this storage"
+        if uncertainty and sustained is not None:
+            width = plus_minus(sustained, uncertainty.expanded_percent, 2).strip("()")
             yield "  uncertainty", f"{width} %", "95 % interval"  # U with k = 2: docs/uncertainty.md
     if metrics.ceiling_au_percent is not None:
         yield "emulator's ceiling", percent(metrics.ceiling_au_percent), "AU on this host without storage"

@@ -121,6 +121,11 @@ class Metrics:
     steps_per_epoch: tuple[int, ...] = ()
     """Planned steps of each epoch."""
 
+    @property
+    def sustained_percent(self) -> float | None:
+        """The sustained AU of the whole run; None where there is none."""
+        return self.au_sustained_percent.mean if self.au_sustained_percent else None
+
 
 @dataclass(frozen=True, kw_only=True)
 class PageCache:

@@ -137,11 +137,10 @@ def audit_own(folder: str) -> OwnResult:
             recomputed=NOTHING,
             findings=(*findings, _broken(error)),
         )
-    sustained = summary.metrics.au_sustained_percent
     return OwnResult(
         prefetch=Prefetch(
             credit_percent=summary.metrics.prefetch_credit_percent,
-            sustained_percent=sustained.mean if sustained else None,
+            sustained_percent=summary.metrics.sustained_percent,
         ),
         setup=_setup(run.facts.workload),
         printed=_printed(saved),
