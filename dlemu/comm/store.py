@@ -21,7 +21,7 @@ import socket
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any
 
 from datagen.errors import DlemuError, UserError
 from dlemu.comm.comm_base import PeerLostError, name_ranks
@@ -264,13 +264,10 @@ def _load_torch() -> Any:
     try:
         from torch.distributed import TCPStore  # type: ignore[attr-defined]  # its __init__ takes it from C++
     except (ImportError, RuntimeError, OSError) as error:
-        _refuse(str(error).partition("\n")[0], error)
+        reason = str(error).partition("\n")[0]
+        raise UserError(
+            "this process was started by torchrun (RANK, WORLD_SIZE, MASTER_ADDR), and on several hosts that needs "
+            f'torch, which cannot be imported ({reason}): `pip install "dlemu[torch]"`, or start the ranks by '
+            "`mpirun -np N dlemu ...`, or on one host by `dlemu ... ranks=N`"
+        ) from error
     return TCPStore
-
-
-def _refuse(reason: str, error: Exception) -> NoReturn:
-    raise UserError(
-        "this process was started by torchrun (RANK, WORLD_SIZE, MASTER_ADDR), and on several hosts that needs torch, "
-        f'which cannot be imported ({reason}): `pip install "dlemu[torch]"`, or start the ranks by '
-        "`mpirun -np N dlemu ...`, or on one host by `dlemu ... ranks=N`"
-    ) from error

@@ -25,6 +25,8 @@ LEAST_READS, LEAST_WITNESSES = 8, 3.0
 """On either side: reads, and reads that do not go on at the same time."""
 MOST_READS = 20_000
 """Reads beyond are taken together with their neighbours."""
+MOST_ROWS = 200_000
+"""Steps of all ranks. In longer runs windows of time hold so many reads that tails are averaged there already."""
 _USUAL = 0.7
 """Share of the usual number of readers at a time; reads with fewer beside them are left out."""
 _FROM_STORAGE = 0.5
@@ -46,6 +48,8 @@ class ReadChange:
 
 def find_read_change(rows: StepTable, *, preprocesses: bool) -> ReadChange | None:
     """Return the one moment at which reads changed most, if that is no chance."""
+    if len(rows) > MOST_ROWS:
+        return None
     begun, took, size_bytes = _reads(rows, preprocesses)
     if len(begun) < 2 * LEAST_READS:
         return None

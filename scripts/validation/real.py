@@ -317,15 +317,17 @@ def _replayed(
 ) -> tuple[float, str]:
     words = [*_words(job, recipe, folder, steps), *(["metric.cached=true"] if drive.cores else [])]
     done = run_job("train", words, within=results, wrap=lambda argv: _command(bed, drive, argv))
-    return _steady(done.folder, job.batch), _limit(done.summary["limited_by"])
+    rate, waited = _steady(done.folder, job.batch)
+    return rate, "nothing" if waited <= _WAITS else _limit(done.summary["limited_by"])
 
 
-def _steady(folder: str, batch: int) -> float:
-    """Return the samples/s of a run of one rank, without the steps that the job's clock leaves out too."""
+def _steady(folder: str, batch: int) -> tuple[float, float]:
+    """Return samples/s and the share of waits of a run of one rank, without the steps that the job leaves out too."""
     steps = read_run(folder).training
     order = np.lexsort((steps["step"], steps["epoch"]))[SKIP:]
-    took_ns = sum(int(np.asarray(steps[part])[order].sum()) for part in ("wait_ns", "compute_ns", "sync_ns"))
-    return batch * len(order) / took_ns * 1e9
+    wait, compute, sync = (float(np.asarray(steps[part])[order].sum()) for part in ("wait_ns", "compute_ns", "sync_ns"))
+    took_ns = wait + compute + sync
+    return batch * len(order) / took_ns * 1e9, wait / took_ns
 
 
 def _predicted(

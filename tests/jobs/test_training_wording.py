@@ -158,12 +158,12 @@ SEEN: list[tuple[Seen, dict[str, Any], str]] = [
     (
         Seen.OUT_OF_ORDER,
         {"batches": 13.4},
-        "batches come in order: when a wait was over, 13.4 later ones lay ready behind the slow one",
+        "batches are delivered in order: when a wait ended, 13.4 later ones were ready behind the slow one",
     ),
     (
         Seen.DEEPER_QUEUE,
         {"prefetch_size": 32, "now": 16, "au_percent": 81.0, "now_au_percent": 60.8},
-        "the same reads with 32 batches ahead instead of 16 give 81.0 % in place of 60.8 % (AU over whole epochs, "
+        "the same reads with 32 batches ahead instead of 16 give 81.0 % instead of 60.8 % (AU over whole epochs, "
         "event model)",
     ),
     (
@@ -478,7 +478,7 @@ HELP = "reader.odirect=true bypasses the page cache, reader.evict_page_cache=epo
             {"would_help": SERVED["would_help"], "dataset_to_memory_ratio": 4.99, "wanted_ratio": 5.0},
             (),
             "it is unknown whether the data came from storage: the dataset is 5 times the hosts' memory, and MLPerf "
-            f"Storage asks for 5; {HELP}",
+            f"Storage requires 5 times; {HELP}",
         ),
     ],
 )

@@ -85,7 +85,7 @@ def test_no_count_has_fewer_steps_than_an_au_needs() -> None:
 
 def test_what_cannot_be_predicted_is_said() -> None:
     asked = workload(ranks=2, steps=10)
-    with pytest.raises(UserError, match="nothing computes"):
+    with pytest.raises(UserError, match="any number of accelerators passes"):
         predict(replace(asked, train=replace(asked.train, computation_time=NO_TIME)), given_speed(1.0, cores=1))
     with pytest.raises(UserError, match="predict at most 10"):
         predict(asked, given_speed(1.0, cores=1), ranks=11)
@@ -143,7 +143,7 @@ def test_what_would_make_it_worse_is_not_offered() -> None:
     slower, now = (Model(asked, disk).with_readers(times).run(2).outcome.au_whole_percent for times in (4, 1))
     assert slower < now - 10
     evidence = predict(asked, disk, ranks=2).limited_by.evidence[1]
-    assert "4 times the readers nothing" in evidence
+    assert "by 0 points with 4 times the readers" in evidence
     assert "-" not in evidence
 
 

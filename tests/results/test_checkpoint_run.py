@@ -151,8 +151,8 @@ def test_tables_of_other_rows_are_told(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"schema_version": 2}, "has schema_version 2 and kind 'checkpoint', wanted 1 and 'checkpoint'"),
-        ({"kind": "training"}, "has schema_version 1 and kind 'training', wanted 1 and 'checkpoint'"),
+        ({"schema_version": 3}, "has schema_version 3 and kind 'checkpoint', wanted 2 and 'checkpoint'"),
+        ({"kind": "training"}, "has schema_version 2 and kind 'training', wanted 2 and 'checkpoint'"),
         ({"ranks": "four"}, "is damaged"),
     ],
 )

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from dlemu.jobs.training import step_table
+from dlemu.jobs.training import mended, step_table
 from dlemu.jobs.training.folder import read_run
 from dlemu.jobs.training.page import run_page
-from dlemu.metrics import rows
+from dlemu.metrics import read_times, rows
 from dlemu.mlperf.audit.own_result import audit_own
 from dlemu.results.measured import write_run
 from tests.results.long_run import long_run
@@ -37,10 +37,12 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 @pytest.fixture(autouse=True)
 def as_if_it_were_large(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keep no more bytes a row, and read no more rows at once, than of 1e7."""
+    """Keep no more bytes a row, and read and play again no more rows at once, than of 1e7."""
     row_count = RANKS * EPOCHS * STEPS["large"]
     monkeypatch.setattr(rows, "MOST_KEPT_BYTES", rows.MOST_KEPT_BYTES * row_count // 10**7)
     monkeypatch.setattr(step_table, "_READ_AT_ONCE", 0)
+    monkeypatch.setattr(read_times, "MOST_ROWS", read_times.MOST_ROWS * row_count // 10**7)
+    monkeypatch.setattr(mended, "MOST_ROWS", mended.MOST_ROWS * row_count // 10**7)
 
 
 def show(path: str) -> None:

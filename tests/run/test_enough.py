@@ -94,7 +94,7 @@ def test_a_missing_dataset_and_one_too_small_are_refused_and_take_advice(tmp_pat
         refused.append(pickle.loads(pickle.dumps(caught.value)))
         make(JobRequest(load=lambda: workload), lambda event: None)
     assert [(error.ranks, error.files_there) for error in refused] == [(2, 0), (2, 0), (2, 8)]
-    assert refused[0].advised("So do.").endswith("is no folder. So do.")
+    assert refused[0].advised("So do.").endswith("is not a folder. So do.")
     assert "none to count. So do.\nTo run anyway" in refused[1].advised("So do.")
 
 

@@ -60,13 +60,16 @@ def test_no_word_where_the_run_s_folder_is_not_seen(tmp_path: Path) -> None:
 class Launched:
     """What `ending_all` needs of a rank of a launcher's."""
 
+    launcher_ends_all = True
+
     def __init__(self, rank: int) -> None:
         self.rank, self.did = rank, ""
 
     def close(self) -> None:
         self.did = "closed"
 
-    def abort(self, status: int) -> None:
+    def abort(self, status: int, message: str) -> None:
+        assert message
         self.did = f"aborted with {status}"
 
 

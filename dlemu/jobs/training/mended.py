@@ -14,6 +14,8 @@ from typing import Self
 
 import numpy as np
 
+from datagen.registry import built_in
+from dlemu.config.loader_settings import LOADERS
 from dlemu.jobs.training.measured import Facts, MeasuredTraining
 from dlemu.jobs.training.plan import prefetch_per_worker
 from dlemu.jobs.training.prediction.calibration import (
@@ -27,7 +29,7 @@ from dlemu.jobs.training.prediction.calibration import (
 )
 from dlemu.jobs.training.prediction.curve import Curve, CurvePoint, rates
 from dlemu.jobs.training.prediction.event_model import HostCosts, Scene, simulate
-from dlemu.loaders.traits_base import traits_of
+from dlemu.loaders.traits_base import LoaderTraits
 from dlemu.metrics.au import au_percent
 from dlemu.metrics.causes import lying_ready, worker_time
 from dlemu.metrics.limit import Cause, DeeperQueue, Scaling
@@ -183,6 +185,9 @@ class _Played:
         work = work_of_reads(reads, curve)
         by_epoch = [_Grid(rows, int(epoch)) for epoch in np.unique(rows["epoch"])]
         reader = facts.workload.reader
+        traits: LoaderTraits = built_in(
+            LOADERS, reader.data_loader, "Traits", LoaderTraits
+        )()  # the run may be received
         return cls(
             work_bytes=tuple(grid.of(work) for grid in by_epoch),
             busy_seconds=tuple(grid.of(busy) for grid in by_epoch),
@@ -191,7 +196,7 @@ class _Played:
             curve=curve,
             workers=reader.read_threads,
             window=facts.batches_ahead,
-            in_turn=traits_of(reader.data_loader).in_turn,
+            in_turn=traits.in_turn,
             synchronous=facts.workload.train.synchronous,
             costs=host_costs(rows, begin, origin, gap),
         )

@@ -368,8 +368,8 @@ def _requests(metrics: Metrics) -> Iterator[Row]:
     """Yield the mean size of the requests: as asked, and as the devices served them."""
     asked, served = metrics.asked_request_bytes, metrics.device_request_kib
     if asked and asked.mean is not None:
-        got = f"; by the devices {number(served.mean)} KiB" if served and served.mean is not None else ""
-        yield "read requests", f"{number(asked.mean / 1024)} KiB", f"mean, as requested{got}"
+        got = f"; devices saw {number(served.mean)} KiB" if served and served.mean is not None else ""
+        yield "read requests", f"{number(asked.mean / 1024)} KiB", f"mean requested{got}"
 
 
 def _library_cpu(summary: Summary) -> Iterator[str]:

@@ -17,7 +17,7 @@ from dlemu.results.tables import read_config
 _TILES = (
     ("accelerators", "accelerators", "", "of the numbers here"),
     ("AU", "au_percent", "%", "predicted, counted steps"),
-    ("AU, sustained", VERDICT_AUS["sustained"], "%", "in an endless epoch"),
+    ("sustained AU", VERDICT_AUS["sustained"], "%", "in an endless epoch"),
     ("AU, whole epochs", "au_whole_percent", "%", "first steps included"),
     ("pass line", "question.threshold_percent", "%", "AU that a count must reach to pass"),
     ("samples", "samples_per_second", "/s", "all accelerators"),
