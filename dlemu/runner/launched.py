@@ -10,14 +10,15 @@ import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from datagen.errors import UserError
 from dlemu.comm import Interrupted, detect_launcher, interrupt_once
 from dlemu.comm.failure import Failure, describe
-from dlemu.comm.guardian import turn_seconds
-from dlemu.comm.hosted import are_alike, stand_in
-from dlemu.comm.launched_comm import LaunchedComm
 from dlemu.config.schema import Workload
+
+if TYPE_CHECKING:  # most runs have no launcher
+    from dlemu.comm.launched_comm import LaunchedComm
 
 ECHO_SECONDS = 2.0
 """How long a rank that only lost a peer lets the rank with the cause speak first; after that one speaks for all."""
@@ -48,6 +49,8 @@ def join(timeout_seconds: float) -> Joined:
 
     Raises UserError when there is no usable MPI library or torch, PeerLostError when a rank does not arrive in time.
     """
+    from dlemu.comm.hosted import are_alike
+
     comm = _comm_of_launcher(timeout_seconds)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, interrupt_once())
@@ -75,6 +78,8 @@ def stands_in(overrides: Sequence[str], tell: Callable[[str], None]) -> bool:
     joined = join(start_seconds(overrides))
     if not joined.hosted or joined.comm.local_rank == 0:
         return False
+    from dlemu.comm.hosted import stand_in
+
     with ending_all(joined.comm, tell):
         stand_in(joined.comm)
     return True
@@ -110,6 +115,8 @@ def _speaks(comm: LaunchedComm, failure: Failure) -> bool:
     interrupted = failure.kind == Interrupted.__name__
     if comm.launcher_ends_all:
         if failure.echo:
+            from dlemu.comm.guardian import turn_seconds
+
             time.sleep(ECHO_SECONDS + turn_seconds())
         return True
     if interrupted or (failure.echo and comm.local_rank > 0):

@@ -11,21 +11,23 @@ import signal
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from typing import Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Protocol, TypeVar, cast
 
 from datagen.atomic import write_text
 from datagen.errors import DlemuError, SpaceError, UserError
 from dlemu.comm import Comm, detect_launcher
 from dlemu.comm.failure import Failure, describe, first_failure
-from dlemu.comm.guardian import Guardian, watch
-from dlemu.comm.hosted import Host, lead
 from dlemu.comm.launch import run_ranks
-from dlemu.comm.launched_comm import LaunchedComm
 from dlemu.config.schema import Workload
 from dlemu.results.live import going_on
 from dlemu.runner.events import OnEvent, RankFailed, Refused
 from dlemu.runner.launched import ECHO_SECONDS, RefusedError, ending_all, join, stands_in, start_seconds
 from dlemu.runner.run_folder import Kept, failure_name
+
+if TYPE_CHECKING:  # most runs have no launcher
+    from dlemu.comm.guardian import Guardian
+    from dlemu.comm.hosted import Host
+    from dlemu.comm.launched_comm import LaunchedComm
 
 T = TypeVar("T")
 SaveFailed = Callable[[str], Kept | None]
@@ -122,6 +124,8 @@ def with_ranks(words: Sequence[str], on_event: OnEvent, body: Callable[[Ranks], 
 
     if stands_in(words, tell):
         return None
+    from dlemu.comm.hosted import lead
+
     joined = join(start_seconds(words))
     with ending_all(joined.comm, tell):
         try:
@@ -230,6 +234,8 @@ class LaunchedRanks:
     @contextlib.contextmanager
     def guard(self, job: Guarded, save_failed: SaveFailed) -> Iterator[None]:
         if self.leads:
+            from dlemu.comm.guardian import watch
+
             others = self._comm.other_hosts
             self._guardian = watch(lambda: _save_lost(job, save_failed, others), job.workload.timeout_seconds)
         try:

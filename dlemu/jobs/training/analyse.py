@@ -24,7 +24,6 @@ from dlemu.jobs.training.activity import (
 from dlemu.jobs.training.issues import Issue
 from dlemu.jobs.training.journal import CpuApart, Journal
 from dlemu.jobs.training.measured import Facts, MeasuredTraining
-from dlemu.jobs.training.mended import Mended, mend
 from dlemu.jobs.training.scaling import slept
 from dlemu.jobs.training.steplog import EVALUATION
 from dlemu.jobs.training.summary import (
@@ -542,7 +541,11 @@ def _limit(
     preprocesses = slept(reader.preprocess_time, run.training)
     workers = facts.ranks * max(1, reader.read_threads)
     causes = find_causes(judged, preprocesses=preprocesses, workers=workers)
-    mended = mend(run, preprocesses=preprocesses) if causes.total >= NOTHING_PERCENT else Mended()
+    mended = None
+    if causes.total >= NOTHING_PERCENT:
+        from dlemu.jobs.training.mended import mend  # with the event model, for which others have no use
+
+        mended = mend(run, preprocesses=preprocesses)
     limit_cores, limit_used = activity.cpu_limit_cores, activity.cpu_limit_used_percent
     if limit_used is None:
         limit_cores, limit_used = _own_cpu_limit(facts)
@@ -570,8 +573,8 @@ def _limit(
         network_percent=activity.network_percent,
         au_whole_percent=summary.metrics.au_whole_percent.mean if summary.metrics.au_whole_percent else None,
         threshold_percent=100 * facts.workload.metric.au,
-        causes=mended.causes,
-        deeper=mended.deeper,
+        causes=mended.causes if mended else (),
+        deeper=mended.deeper if mended else None,
     )
     work = work_of(judged, preprocesses=preprocesses, workers=workers)
     limit = judge_limit(au_percent(judged), causes, work, context)
