@@ -97,7 +97,7 @@ def test_a_dataset_that_was_read_too_soon_is_told_and_all_of_it_counts() -> None
     at_once = judge_level(reads((0.1, 0.1, 10**6)), 1, 0, 2.0)
     assert at_once.short
     assert np.isfinite([at_once.seconds, at_once.mb_per_second, at_once.cpu_seconds_per_gb]).all()
-    with pytest.raises(SpaceError, match="too small for so many readers"):
+    with pytest.raises(SpaceError, match="too small for this many readers"):
         judge_level(np.zeros(0, READ_DTYPE), 4, 0, 2.0)
 
 

@@ -129,7 +129,7 @@ class Rehearsal:
         workload = self.plan.workload
         return inspect(
             workload.dataset,
-            command_hint=lambda: f"{datagen_command(workload)}, or say --make",
+            command_hint=lambda: f"{datagen_command(workload)}, or add --make",
             storage=workload.storage_spec,
         ).manifest
 

@@ -280,7 +280,7 @@ def _prepare(question: Question, workload: Workload, folder: str) -> _Prepared:
     """Look at the dataset; raises UserError where it can't be sized with."""
     found = inspect(
         workload.dataset,
-        command_hint=lambda: f"{datagen_command(workload)} (or say --make here)",
+        command_hint=lambda: f"{datagen_command(workload)} (or add --make here)",
         storage=workload.storage_spec,
     )
     job = make_job(workload, 1, found, folder=folder, started_at="")
