@@ -59,13 +59,9 @@ def with_unit(value: float, unit: str) -> str:
 
 def multiple_of(ratio: float) -> str:
     """Return a ratio as it stands before what it is of: 6 % of (the memory), 2.5 times (the memory)."""
-    return (
-        f"{ratio:.2g} times"
-        if ratio >= 1
-        else f"{ratio:.2%} of"
-        if ratio < 0.01
-        else f"{ratio:.0%} of".replace("%", " %")
-    )
+    if ratio >= 1:
+        return f"{round(ratio, 1 if ratio < 10 else None):,g} times"
+    return f"{100 * ratio:.{0 if ratio >= 0.01 else 2}f} % of"
 
 
 def count(number_of: int, name: str) -> str:

@@ -9,6 +9,7 @@ import pytest
 from rich.console import Console
 
 from dlemu.report.table import Line, Table, columns, html_table, print_lines, print_table
+from dlemu.report.units import multiple_of
 
 NASTY = "[bold]<img src=x onerror=alert(1)>[/nothing]"
 MADE = Table(
@@ -89,3 +90,18 @@ def test_a_folded_table_hides_all_but_its_title(folded: bool) -> None:
     page = html_table(Table(title="Host", columns=columns("a"), rows=[("b",)], notes=["c"], folded=folded))
     assert page.startswith("<section><details><summary>Host</summary>") == folded
     assert page.endswith("</details></section>") == folded
+
+
+@pytest.mark.parametrize(
+    ("ratio", "said"),
+    [
+        (0.0064, "0.64 % of"),
+        (0.056, "6 % of"),
+        (0.4, "40 % of"),
+        (2.5, "2.5 times"),
+        (12.3, "12 times"),
+        (1234.0, "1,234 times"),
+    ],
+)
+def test_a_ratio_reads_as_a_share_or_a_multiple(ratio: float, said: str) -> None:
+    assert multiple_of(ratio) == said
