@@ -75,6 +75,8 @@ class Kind:
     """Returns the summary of a job's folder as it was saved, without computing it anew; raises UserError."""
     advise: str = ""
     """Returns what leads to a verdict, given a `NoVerdictError` and the user's command, overrides and config folder."""
+    live: str = ""
+    """Follows a run that goes on, a `dlemu.results.progress.MakesFollower`; without it only its devices are seen."""
     host_checks: str = ""
     """Package of what `dlemu doctor` checks for it alone, in files as those of `dlemu.doctor`."""
     pattern: str = ""

@@ -47,6 +47,7 @@ KIND = Kind(
     page="page.open_page",
     about="page.about",
     job="run.CHECKPOINTS",
+    live="live.LiveCheckpoints",
     summary="folder.read_checkpoint_summary",
     metrics="metrics.CATALOGUE",
     figures="figures_of.figures",

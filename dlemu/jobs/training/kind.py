@@ -26,6 +26,7 @@ KIND = Kind(
     pattern="pattern.measure_pattern",
     about="page.about",
     job="run.TRAINING",
+    live="live.LiveTraining",
     summary="folder.read_summary",
     metrics="metrics.CATALOGUE",
     figures="figures_of.figures",
