@@ -8,6 +8,7 @@ from pathlib import Path
 
 from documentation import evidence
 from documentation.commands import page as commands_page
+from documentation.figures import FIGURES_BEGIN, figure_tables
 from documentation.metrics import METRICS_BEGIN, metric_tables
 from documentation.mlperf_rules import page as rules_page
 from documentation.result_types import BEGIN, CHECKPOINT_BEGIN, END, answers_page, checkpoint_tables, tables
@@ -26,6 +27,7 @@ PARTS: dict[str, tuple[str, Callable[[], str]]] = {
     "results.md": (BEGIN, tables),
     "checkpoints.md": (CHECKPOINT_BEGIN, checkpoint_tables),
     "metrics.md": (METRICS_BEGIN, metric_tables),
+    "report.md": (FIGURES_BEGIN, figure_tables),
 }
 """Pages with a part that is made, behind a marker."""
 
