@@ -283,8 +283,8 @@ def describe(folder: Path, edition: str, **capabilities: Any) -> Path:
         "architecture": architecture,
         "capabilities": {name: value for name, value in (able | capabilities).items() if value is not None},
     }
-    told = {"system_under_test": {"solution": solution, "deployment": "onprem", "clients": [client()]}}
-    told["system_under_test"]["total_rack_units"] = 0  # of the product's nodes and switches; clients don't count
+    system = {"solution": solution, "deployment": "onprem", "clients": [client()]}
+    told = {"system_under_test": {**system, "total_rack_units": 0}}  # of nodes and switches; clients don't count
     path = folder / f"box.{'json' if edition == '1.0' else 'yaml'}"
     path.write_text(json.dumps(told) if edition == "1.0" else yaml.safe_dump(told))
     return path

@@ -147,7 +147,8 @@ def _of_deployment(system: Mapping[str, Any], *, on_premises: bool) -> Iterator[
     units = 0
     for name in ("product_nodes", "product_switches", "clients"):
         for index, node in enumerate(_mappings(system.get(name))):
-            where, holder = f"system_under_test.{name}[{index}]", node
+            where = f"system_under_test.{name}[{index}]"
+            holder: object = node
             if name != "product_switches":
                 where, holder = f"{where}.chassis", node.get("chassis")
             elif not on_premises:
