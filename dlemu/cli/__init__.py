@@ -47,7 +47,7 @@ _ORDER = (
         "reproduce",
         "compare",
     ),
-    *("watch", "report", "workloads", "workload", "doctor", "mlperf", "audit"),
+    *("watch", "report", "schema", "workloads", "workload", "doctor", "mlperf", "audit"),
 )
 """In which commands are listed; those of other kinds of jobs follow."""
 _OTHERS = {
@@ -55,6 +55,7 @@ _OTHERS = {
     "datagen": "Make a workload's dataset, or verify one.",
     "watch": "Show how a run that goes on is doing: AU, MB/s, queue depth, time left.",
     "report": "Make a page with figures from results.",
+    "schema": "Print the JSON Schema of a command's result.",
     "workloads": "List the workloads and what each accelerator asks of the storage.",
     "workload": "Show what a workload asks of the storage; write one of your own.",
     "doctor": "Check this host before a run.",

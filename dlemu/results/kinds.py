@@ -58,6 +58,8 @@ class Kind:
     """Examples and what else there is to say of a job's command, as click shows it."""
     read: str
     """Returns the typed result of a folder; raises UserError."""
+    result: str = ""
+    """The type of its `answer`, a dataclass; `dlemu schema` prints what it holds."""
     page: str = ""
     """Returns a folder's result with its page, `dlemu.report.page.Opened`; raises UserError."""
     points: str = ""
