@@ -15,7 +15,7 @@ from dlemu.results.kinds import Kind, kind_of
 from dlemu.results.live import goes_on
 from dlemu.results.measured import RunFacts, read_facts
 from dlemu.results.progress import Figure, Follower, Progress
-from dlemu.telemetry.live import LiveReadings
+from dlemu.telemetry._live import LiveReadings
 
 QUIET_SECONDS = 20.0
 """After so long without a change a run that holds no lock is dead: one of another host may hold none that we see, and

@@ -10,7 +10,7 @@ import os
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -138,6 +138,8 @@ class JobResult:
     run: Any = None
     """What was measured, where that was asked for: a `MeasuredRun`, typed as the kind has it."""
 
+
+_NOTHING = nullcontext()
 
 Tell = Callable[[Event], None]
 Look = Callable[[Workload], None]
@@ -287,7 +289,7 @@ def run_job(
         return None
     job, made = ranks.agree(lambda: prepare(kind, workload, ranks.count, wants_verdict=wants_verdict))
     with (
-        _exported(workload.output.openmetrics if ranks.leads else "", job.folder),
+        _exported(workload.output.openmetrics, job.folder) if workload.output.openmetrics and ranks.leads else _NOTHING,
         ranks.guard(job, partial(save_failed, kind, job, made, on_event)),
     ):
         ranks.on_each_host(lambda local_ranks: in_time(kind, workload, lambda: kind.check_host(job, local_ranks)))
@@ -297,16 +299,11 @@ def run_job(
         return ranks.run(partial(_run_rank, kind, job, on_event, request.keeps_run))
 
 
-@contextmanager
-def _exported(path: str, folder: str) -> Iterator[None]:
-    """Have a process of its own write figures of the run into a file, where one is wanted."""
-    if not path:
-        yield
-        return
+def _exported(path: str, folder: str) -> AbstractContextManager[None]:
+    """Have a process of its own write figures of the run into a file meanwhile."""
     from dlemu.runner.child_run import beside
 
-    with beside([sys.executable, "-m", "dlemu", "watch", folder, "--openmetrics", path]):
-        yield
+    return beside([sys.executable, "-m", "dlemu", "watch", folder, "--openmetrics", path])
 
 
 def _with_making(kind: AnyKind, make: MakeFirst, workload: Workload, ranks: int) -> Workload:

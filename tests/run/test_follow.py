@@ -18,7 +18,7 @@ from dlemu.results.file_names import FACTS, LIVE, SUMMARY
 from dlemu.results.live import going_on, write_live_facts
 from dlemu.results.progress import Figure, figure_texts
 from dlemu.runner.follow import FAILED, QUIET_SECONDS, RunFollower
-from dlemu.telemetry.live import LiveReadings
+from dlemu.telemetry._live import LiveReadings
 from tests.runs import make_job, make_log
 
 
