@@ -94,7 +94,7 @@ def rehearsal(folder: Path, division: Division = "closed", sleep: Callable[[floa
         folder=str(folder),
         launcher="",
         config_dir=None,
-        tell=lambda line: None,
+        report=lambda line: None,
         sleep=sleep,
     )
 
