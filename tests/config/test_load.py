@@ -18,9 +18,11 @@ from hypothesis import strategies as st
 
 from datagen.errors import UserError
 from dlemu.config import datagen_command, load, to_yaml, workload_names
+from dlemu.config.compose import composed
 from dlemu.config.overrides import parse_word
 from dlemu.config.points import points
 from dlemu.config.schema import Duration, Workload
+from dlemu.config.workload_files import workload_file
 
 
 def write(folder: Path, name: str, text: str) -> str:
@@ -383,3 +385,10 @@ def test_what_may_be_unfinished_is_not_taken_for_a_text(value: str) -> None:
 def test_several_texts_are_several_runs() -> None:
     runs = points(["drives=/mnt/\u00e4 1,/mnt/b", "ranks=1"])
     assert [load(run.words).dataset.data_folder for run in runs] == ["/mnt/\u00e4 1", "/mnt/b"]
+
+
+@pytest.mark.parametrize("name", workload_names())
+def test_a_file_that_draws_in_no_other_is_read_as_hydra_composes_it(name: str, tmp_path: Path) -> None:
+    text = Path(workload_file(name, None)).read_text()
+    hydras = write(tmp_path, f"{name}.yaml", f"# @package _global_\n{text}")  # a header is hydra's to understand
+    assert composed(hydras, None) == composed(name, None)
