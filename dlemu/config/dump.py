@@ -16,7 +16,6 @@ from datagen.registry import is_built_in
 from dlemu.config.compose import YAML_LOADER
 from dlemu.config.duration import Duration
 from dlemu.config.loading import DEFAULT_WORKLOAD, load
-from dlemu.config.meanings import meanings, summary
 from dlemu.config.overrides import override, parse
 from dlemu.config.published import published, without_secrets
 from dlemu.config.schema import Workload
@@ -59,6 +58,8 @@ def explained(workload: Workload) -> str:
 
 def _comments(section: Any, kind: Any) -> Iterator[tuple[int, str]]:
     """Yield where the line of each key of a section begins in its YAML, and the comment that goes there."""
+    from dlemu.config.meanings import meanings, summary
+
     hints, texts = get_type_hints(kind), meanings(kind)
     for key, value in section.value:
         name, hint = key.value, hints.get(key.value)
