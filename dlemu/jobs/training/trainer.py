@@ -22,7 +22,7 @@ from dlemu.comm.burn import BurnerThreads
 from dlemu.comm.clock import Clock, MonotonicClock
 from dlemu.comm.environment import describe_hosts, describe_storage
 from dlemu.config.duration import is_zero
-from dlemu.jobs.training.evict import evict, evicts_before
+from dlemu.jobs.training.evict import evict
 from dlemu.jobs.training.journal import CpuApart, Journal, StoppedEarly
 from dlemu.jobs.training.loop import StepLoop, StepRange, Watcher
 from dlemu.jobs.training.plan import TrainingJob, accelerator_class, step_threads
@@ -208,7 +208,7 @@ class _Trainer:
         self._note(ceiling_au_percent=ceiling, started_ns=self._comm.all_reduce_max(self._clock.now_ns()))
         self._cpu_seconds_before = _cpu_seconds()
         for epoch in self._job.schedule:
-            if evicts_before(self._job, epoch.number):
+            if self._job.evicts_before(epoch.number):
                 self._evict(write_first=epoch.number == 1)
             self._synchronise_clocks()
             self._mark(training=True)

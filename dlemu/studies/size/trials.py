@@ -14,8 +14,7 @@ import numpy as np
 from datagen.errors import DlemuError
 from dlemu.jobs.training.steplog import STEP_DTYPE, TRAINING, StepRows, read_log
 from dlemu.metrics.t_interval import SequentialTest, estimate
-from dlemu.results.figures import JobFigures
-from dlemu.results.kinds import kind_named, read_result
+from dlemu.results.kinds import figures_of, read_result
 from dlemu.runner.child_run import run_train
 from dlemu.runner.stopping import ask_to_stop
 from dlemu.studies.answers import Trial
@@ -127,8 +126,7 @@ def make_trial(run: Run, plan: TrialPlan, accelerators: int, *, decided: bool, s
         )
     sustained = estimate(values, plan.confidence)
     cache, share = summary.page_cache, summary.metrics.device_bytes_percent_of_app
-    figures: JobFigures = kind_named(summary.kind).part("figures")(run)
-    known = {name: value.mean for name, value in figures.metrics.items()}
+    known = {name: value.mean for name, value in figures_of(run).metrics.items()}
     headline = known.pop("au_percent", None)  # a trial's own is the sustained one
     columns = {field.name for field in fields(Trial)}
     metrics: dict[str, Any] = {name: value for name, value in known.items() if name in columns}
