@@ -202,10 +202,11 @@ def read_result(folder: str) -> Any:
     return kind.part("read")(folder)
 
 
-def figures_of(run: Any) -> JobFigures:
-    """Return what sweeps, comparisons and pages of several keep of a run of any kind."""
-    figures: JobFigures = kind_named(run.facts.kind).part("figures")(run)
-    return figures
+def read_figures(folder: str) -> tuple[Any, JobFigures]:
+    """Return the run that a folder holds, and what sweeps, comparisons and pages of several keep of it."""
+    kind = kind_of(folder) or _unnamed()
+    run = kind.part("read")(folder)
+    return run, kind.part("figures")(run)
 
 
 def kind_with(part: str) -> Kind:

@@ -8,6 +8,7 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -196,7 +197,6 @@ class _Trainer:
         )
         self._saver = _saver(job, comm, self._clock) if job.saves else None
         self._start_cpu_seconds = self._cpu_seconds_before = 0.0
-        self._burners = BurnerThreads(step_threads(job.workload.train))
         self._step_cpu_ns = 0
 
     def run(self) -> Journal:
@@ -258,6 +258,10 @@ class _Trainer:
             preprocessing=float(self.log.rows["preprocess_cpu_ns"].sum()) / 1e9,
             steps=self._step_cpu_ns / 1e9,
         )
+
+    @cached_property
+    def _burners(self) -> BurnerThreads:
+        return BurnerThreads(step_threads(self._job.workload.train))
 
     def _burn_step(self, seconds: float) -> None:
         self._step_cpu_ns += self._burners.burn(seconds)

@@ -11,7 +11,7 @@ from dlemu.config.points import DATA_FOLDER
 from dlemu.metrics.catalogue import Catalogue
 from dlemu.results.compared import Conditions, differing
 from dlemu.results.figures import JobFigures
-from dlemu.results.kinds import catalogue_of, figures_of, kind_named, kind_of
+from dlemu.results.kinds import catalogue_of, kind_named, kind_of
 from dlemu.studies.answers import SIZE, SWEEP, ComparedRun, SizeAnswer, SweepAnswer
 from dlemu.studies.size.points import figures_of_count
 
@@ -82,7 +82,7 @@ def read_side(folder: str, foreign: Foreign | None = None) -> list[Side]:
     kind = kind_of(folder)
     if kind is not None and kind.figures:
         run = kind.part("read")(folder)
-        return [side_of_runs(folder, {(): figures_of(run)}, [kind.part("conditions")(run.summary)])]
+        return [side_of_runs(folder, {(): kind.part("figures")(run)}, [kind.part("conditions")(run.summary)])]
     match kind.part("read")(folder) if kind is not None else None:
         case SweepAnswer() as swept:
             return _of_sweep(folder, swept)

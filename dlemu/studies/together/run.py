@@ -16,7 +16,7 @@ from dlemu.config.schema import Workload
 from dlemu.results.answer_files import ANSWER_VERSION, read_answer
 from dlemu.results.compared import Difference, difference
 from dlemu.results.figures import JobFigures
-from dlemu.results.kinds import Kind, figures_of, kind_of_command, kind_wanted, read_result
+from dlemu.results.kinds import Kind, kind_of_command, kind_wanted, read_figures
 from dlemu.runner.child_run import job, run_commands
 from dlemu.runner.job import check_ahead, checked
 from dlemu.runner.run_folder import new_folder
@@ -238,10 +238,10 @@ def _plan(number: int, words: Sequence[str], command: str, config_dir: str | Non
 
 
 def _told(folder: str) -> Told:
-    run = read_result(folder)
+    run, figures = read_figures(folder)
     return Told(
         folder=os.path.basename(folder),
-        figures=figures_of(run),
+        figures=figures,
         began_at=run.summary.started_at,
         ended_at=run.summary.ended_at,
     )
