@@ -74,7 +74,7 @@ def _run(settings: dict[str, object], given: set[str], overrides: tuple[str, ...
     from dataclasses import replace
 
     from dlemu.cli.frontends import Terminal, job_request, show_job
-    from dlemu.config.overrides import override
+    from dlemu.config.literal import override
 
     words = [*(override((*key.split("."),), value) for key, value in settings.items() if key not in given), *overrides]
     request = replace(job_request(words, None, make=True), wants_verdict=False)

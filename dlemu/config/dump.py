@@ -15,8 +15,9 @@ from omegaconf import OmegaConf
 from datagen.registry import is_built_in
 from dlemu.config.compose import YAML_LOADER
 from dlemu.config.duration import Duration
+from dlemu.config.literal import override
 from dlemu.config.loading import DEFAULT_WORKLOAD, load
-from dlemu.config.overrides import override, parse
+from dlemu.config.overrides import parse
 from dlemu.config.published import published, without_secrets
 from dlemu.config.schema import Workload
 from dlemu.config.sections import OWN, plain, tree
