@@ -36,11 +36,14 @@ def propose_folder(context: click.Context, parameter: click.Parameter, incomplet
     return [CompletionItem(incomplete, type="dir")]
 
 
+config_dir_option = click.option("--config-dir", "-cd", help="A folder with workload/NAME.yaml of your own, or DLIO's.")
+
+
 def configured(command: _Command) -> _Command:
     """Add the overrides, `--config-dir` and `--cfg`."""
     for decorate in (
         click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...", shell_complete=propose_setting),
-        click.option("--config-dir", "-cd", help="A folder with workload/NAME.yaml of your own, or DLIO's."),
+        config_dir_option,
         click.option("--cfg", is_flag=True, help="Print the composed configuration and stop."),
     ):
         command = decorate(command)

@@ -6,12 +6,12 @@ from functools import partial
 
 import click
 
-from dlemu.cli.options import json_option, propose_setting
+from dlemu.cli.options import config_dir_option, json_option, propose_setting
 
 
 @click.command(name="pack", short_help="Pack images into few large files, and say what limits that.")
 @click.argument("overrides", nargs=-1, metavar="[verify] [KEY=VALUE[,VALUE]...]...", shell_complete=propose_setting)
-@click.option("--config-dir", "-cd", help="A folder with workload/NAME.yaml of your own, or DLIO's.")
+@config_dir_option
 @click.option("--make", is_flag=True, help="Make the workload's images first, or what is missing of them.")
 @click.option("--report/--no-report", default=True, show_default=True, help="Make report.html too.")
 @json_option("pack.json, or what `verify` found")
@@ -35,8 +35,8 @@ def command(overrides: tuple[str, ...], config_dir: str | None, make: bool, repo
     """
     from rich.console import Console
 
-    from dlemu.cli.again import heed_signals
     from dlemu.cli.frontends import make_here
+    from dlemu.cli.interruption import install_signal_handlers
     from dlemu.cli.options import show_answer
     from dlemu.comm import Interrupted
     from dlemu.jobs.pack.page import PackShown, print_pack
@@ -49,7 +49,7 @@ def command(overrides: tuple[str, ...], config_dir: str | None, make: bool, repo
 
     def watch(event: PackEvent) -> None:
         if isinstance(event, RunsPlanned):
-            heed_signals()
+            install_signal_handlers()
         shown(event)
 
     try:
@@ -66,7 +66,7 @@ def _interrupted(stop: object, folder: str, *, several: bool) -> int:
     import signal
 
     from dlemu.cli import complain
-    from dlemu.cli.again import interrupted
+    from dlemu.cli.interruption import interrupted
     from dlemu.comm import Interrupted
 
     assert isinstance(stop, Interrupted)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import click
 
-from dlemu.cli.options import json_option, propose_setting
+from dlemu.cli.options import config_dir_option, json_option, propose_setting
 
 
 @click.command(name="sweep", short_help="Run over several values: ranks, drives, readers, workloads.")
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE[,VALUE]...]...", shell_complete=propose_setting)
-@click.option("--config-dir", "-cd", help="A folder with workload/NAME.yaml of your own, or DLIO's.")
+@config_dir_option
 @json_option("sweep.json")
 def command(overrides: tuple[str, ...], config_dir: str | None, as_json: bool) -> None:
     """Run over several values and put the results beside each other.
@@ -28,7 +28,7 @@ def command(overrides: tuple[str, ...], config_dir: str | None, as_json: bool) -
 
     Exit status: 0 every point completed, 2 a usage error, be it a point's, 3 a point failed, 128 + signal.
     """
-    from dlemu.cli.again import Watched, interrupted
+    from dlemu.cli.interruption import Watched, interrupted
     from dlemu.cli.options import show_answer
     from dlemu.comm import Interrupted
     from dlemu.studies.series.page import print_sweep

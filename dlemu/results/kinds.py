@@ -22,6 +22,7 @@ from dlemu.results.file_names import FACTS, LIVE, SUMMARY
 if TYPE_CHECKING:  # every command imports this module
     from dlemu.config.schema import Workload
     from dlemu.metrics.catalogue import Catalogue
+    from dlemu.results.figures import JobFigures
 
 PACKAGES = ("dlemu.jobs", "dlemu.studies", "dlemu.mlperf")
 ENTRY_POINTS = "dlemu.jobs"
@@ -173,7 +174,7 @@ def kind_of(folder: str) -> Kind | None:
     Nothing that a result names is imported: its kind is looked up by name among those installed. Raises UserError for
     one that is not.
     """
-    from dlemu.results.sent_files import decode_sent
+    from dlemu.results.untrusted_files import decode_untrusted
 
     marked = next((kind for kind in kinds() if kind.holds(folder)), None)
     if marked is not None:
@@ -183,7 +184,7 @@ def kind_of(folder: str) -> Kind | None:
         if not os.path.isfile(path):
             continue
         try:
-            head = decode_sent(path, SummaryHead)
+            head = decode_untrusted(path, SummaryHead)
         except UserError:  # damaged: whoever reads it says so
             head = SummaryHead()
         if name == SUMMARY and head.schema_version is None:
@@ -203,6 +204,13 @@ def read_result(folder: str) -> Any:
     """Return what a folder holds, typed; raises UserError for a folder without a result, or a damaged one."""
     kind = kind_of(folder) or _unnamed()  # whose reader says what is missing
     return kind.part("read")(folder)
+
+
+def read_figures(folder: str) -> tuple[Any, JobFigures]:
+    """Return the run that a folder holds, and what sweeps, comparisons and pages of several keep of it."""
+    kind = kind_of(folder) or _unnamed()
+    run = kind.part("read")(folder)
+    return run, kind.part("figures")(run)
 
 
 def kind_with(part: str) -> Kind:

@@ -141,7 +141,7 @@ class JobResult:
 
 _NOTHING = nullcontext()
 
-Tell = Callable[[Event], None]
+Notify = Callable[[Event], None]
 Look = Callable[[Workload], None]
 """Looks at what a workload, which is checked, wants of the storage; raises UserError."""
 
@@ -209,8 +209,8 @@ class JobKind(ABC, Generic[J, L, R]):
         """Import what the ranks share, before they are forked. Raises UserError."""
 
     @abstractmethod
-    def run_rank(self, job: J, comm: Comm, tell: Tell | None) -> L | None:
-        """Run one rank to its end; return the whole run's log on rank 0, which has `tell`, None elsewhere."""
+    def run_rank(self, job: J, comm: Comm, notify: Notify | None) -> L | None:
+        """Run one rank to its end; return the whole run's log on rank 0, which has `notify`, None elsewhere."""
 
     @abstractmethod
     def salvage(self, live_folder: str) -> L | None:

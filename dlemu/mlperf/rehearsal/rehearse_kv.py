@@ -33,7 +33,6 @@ from dlemu.jobs.kvcache.official import CLASSES, OPTIONS, completed
 from dlemu.jobs.kvcache.published import RankNumbers, rank_numbers
 from dlemu.jobs.kvcache.settings import KvSettings
 from dlemu.jobs.kvcache.summary import Official
-from dlemu.mlperf import TRADEMARK
 from dlemu.mlperf.audit.kv_leaf import OPTIONS as NUMBERS
 from dlemu.mlperf.audit.kv_leaf import SECTOR_BYTES
 from dlemu.mlperf.check.judge import REHEARSAL, TREE, Checked, check_folder
@@ -42,6 +41,7 @@ from dlemu.mlperf.rehearsal import NOTE
 from dlemu.mlperf.rehearsal.edition_tree import README, write_json, write_system
 from dlemu.mlperf.rehearsal.rehearse import check_names
 from dlemu.mlperf.rules.training import Division
+from dlemu.results.trademark import TRADEMARK
 from dlemu.runner.child_run import LOG, run_train
 from dlemu.runner.run_list import Planned, RunBegan, RunEnded, RunList, RunsPlanned
 
@@ -119,7 +119,7 @@ class KvRehearsal:
     launcher: str
     """Starts each run; `{ranks}` stands for the count. Empty: ranks of this host."""
     config_dir: str | None
-    tell: Callable[[str], None]
+    report: Callable[[str], None]
     sleep: Callable[[float], object] = time.sleep
 
     edition_name, called, resumes = EDITION, "kv_cache", True
@@ -156,7 +156,7 @@ class KvRehearsal:
         trials = Trials(self)
         trials.resume()
         for line in self._opening(trials):
-            self.tell(line)
+            self.report(line)
         record = trials.run_missing()
         self._lay_out(record)
         return KvRehearsed(trials=record.trials, checked=check_folder(self.folder))
@@ -356,9 +356,9 @@ class Trials(RunList[tuple[int, int], Trial, KvRecord]):
     def _watch(self, event: RunsPlanned | RunBegan | RunEnded[Trial, KvRecord]) -> None:
         match event:
             case RunBegan():
-                self._rehearsal.tell(f"{event.label} ...")
+                self._rehearsal.report(f"{event.label} ...")
             case RunEnded(run=trial) if trial.official is not None:
-                self._rehearsal.tell(f"{trial.label}: {rates(trial.official)}")
+                self._rehearsal.report(f"{trial.label}: {rates(trial.official)}")
 
 
 def rates(official: Official) -> str:
