@@ -23,8 +23,8 @@ from dlemu.metrics.checkpoint_rates import (
 )
 
 S = 1_000_000_000
-COLUMNS = ("rank", "checkpoint", "began_ns", "ended_ns", "asked_ns", "released_ns", "bytes", "fsync_ns")
-COLUMNS += ("folder_sync_ns", "starved_ns")
+STAMPS = ("began_ns", "ended_ns", "asked_ns", "released_ns")
+COLUMNS = ("rank", "checkpoint", *STAMPS, "bytes", "fsync_ns", "folder_sync_ns", "starved_ns")
 
 
 def test_one_checkpoint_by_rank_0_the_slowest_and_the_wall() -> None:

@@ -131,7 +131,7 @@ def _phase(phase: PhaseSummary | None, name: str) -> Iterator[Row]:
         longest = max(part.fsync_max_seconds for part in phase.checkpoints)
         of_folder = max(part.folder_sync_seconds for part in phase.checkpoints)
         once = f"; of it {number(of_folder)} s of the folder, once a host: only that of files grows with ranks"
-        words = f"of the time; longest of a rank {number(longest)} s{once if of_folder else ''}"
+        words = f"of the time; longest {number(longest)} s{once if of_folder else ''}"
         yield "  fsync", f"{phase.fsync_percent:.1f} %", words
     else:
         served = "not known" if phase.from_storage_percent is None else f"{phase.from_storage_percent:.1f} %"
