@@ -7,6 +7,7 @@ counting is a store, and what it counted outlives it.
 from __future__ import annotations
 
 import contextlib
+import math
 import mmap
 import os
 import platform
@@ -179,4 +180,4 @@ def waits_ms(histogram: NDArray[np.int64]) -> Percentiles | None:
 
 
 def _upper_ms(number: int) -> float:
-    return LOWEST_US * GROWTH ** (number / FINE) / 1000
+    return LOWEST_US * math.pow(GROWTH, number / FINE) / 1000
