@@ -6,9 +6,11 @@ import os
 
 import click
 
+from dlemu.cli.options import propose_folder
+
 
 @click.command(name="report", short_help="Make a page with figures from results.")
-@click.argument("folders", nargs=-1, required=True, metavar="DIR...")
+@click.argument("folders", nargs=-1, required=True, metavar="DIR...", shell_complete=propose_folder)
 @click.option("--png", is_flag=True, help="Also write each figure as figures/NAME.png beside the page.")
 @click.option("--svg", is_flag=True, help="Also write each figure as figures/NAME.svg beside the page.")
 @click.option("--output", type=click.Path(dir_okay=False), help="Write the page here. Several DIRs then share it.")

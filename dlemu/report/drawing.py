@@ -92,7 +92,15 @@ def _svg(figure: Figure, background: str) -> str:
     import vl_convert
 
     svg: str = vl_convert.vegalite_to_svg(_spec(figure, background))
-    return svg
+    return _titled(svg)
+
+
+def _titled(svg: str) -> str:
+    """Have browsers show the descriptions that figures give, without a script; Vega's own are of little use and go."""
+    from dlemu.report.figure_base import HOVER
+
+    svg = re.sub(rf'aria-label="{HOVER}([^"]*)"([^>]*)/>', r"\2><title>\1</title></path>", svg)
+    return re.sub(r' (?:role|aria-[a-z]+)="[^"]*"', "", svg)
 
 
 def _spec(figure: Figure, background: str) -> dict[str, Any]:
@@ -104,7 +112,6 @@ def _spec(figure: Figure, background: str) -> dict[str, Any]:
     spec["config"] = {
         "font": "Helvetica, Arial, Liberation Sans, DejaVu Sans, sans-serif",
         "view": {"stroke": None},
-        "aria": False,
         "axis": text
         | {"domainColor": GRID, "tickColor": GRID, "gridColor": GRID, "titlePadding": 6, "labelLimit": 160},
         "legend": text | {"symbolStrokeWidth": 3, "orient": "top"},
