@@ -281,7 +281,7 @@ def test_files_that_leave_no_step_to_judge_are_refused_before_anything_is_made(t
     plan = make_plan(tmp_path, "3.0")
     one_step = replace(plan, workload=load([*plan.words, "dataset.num_files_train=8"]))
     size = datasize(plan.workload, edition="3.0", hosts=1, memory_gib_per_host=64)
-    with pytest.raises(UserError, match="8 files are too few .* set dataset.num_files_train="):
+    with pytest.raises(UserError, match=r"8 files are too few .* set dataset.num_files_train="):
         Rehearsal(plan=one_step, size=size, launcher="", config_dir=None, make=True, report=lambda line: None).run()
     assert not (tmp_path / "out").exists()
 

@@ -190,7 +190,7 @@ def check_names(organisation: str, system: str) -> None:
 
 
 def _refuse_unjudged(workload: Workload) -> None:
-    """Raise UserError where so few files leave no step to judge: each run would end so, with advice for itself alone."""
+    """Raise UserError where so few files leave no step to judge: the first run would, with advice for itself alone."""
     verdict = "au" if workload.metric.verdict == "sustained" else workload.metric.verdict  # as the sequence runs it
     by_dlio = replace(workload, metric=replace(workload.metric, verdict=verdict))
     if problem := too_small(by_dlio, workload.ranks):
