@@ -8,7 +8,7 @@ from dlemu.metrics.percent_interval import plus_minus
 from dlemu.report.table import Cell, Line, print_lines
 from dlemu.report.units import count, number, size
 from dlemu.runner.run_list import RunBegan, RunEnded, RunsPlanned
-from dlemu.studies.answers import Trial
+from dlemu.studies.answers import SweepPoint, Trial
 from dlemu.studies.events import SearchBegan, SizingEvent, StorageProbed
 
 _PAGE_CACHE = {
@@ -43,8 +43,8 @@ class SizingProgress:
                 self._print(f"{event.label} ...")
             case RunEnded(run=Trial() as trial):
                 self._show_trial(trial)
-            case RunEnded():
-                pass  # the table at the end has them all
+            case RunEnded(run=SweepPoint() as point):
+                self._print(f"  {point.figures.verdict if point.figures else f'failed: {point.failure}'}")
 
     def _show_search(self, began: SearchBegan) -> None:
         self._print(f"results: {began.folder}")
