@@ -4,7 +4,7 @@ set -eu
 if [ -n "${HYDRA_HOST_FILE:-}" ]; then
     for host in $(cut -d: -f1 "$HYDRA_HOST_FILE"); do
         waited=0
-        until getent hosts "$host" > /dev/null; do
+        until getent ahosts "$host" > /dev/null; do
             if [ "$waited" -ge "${DLEMU_DNS_SECONDS:-60}" ]; then
                 echo "dlemu: $host (in $HYDRA_HOST_FILE) has no address after $waited s: is its pod running?" >&2
                 exit 3
