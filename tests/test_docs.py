@@ -19,6 +19,7 @@ from dlemu.config.sections import tree
 from dlemu.jobs.training.result import make_run
 from dlemu.jobs.training.steplog import STEP_COLUMNS
 from dlemu.jobs.training.summary import Metrics
+from dlemu.metrics.verdict import VerdictCode
 from dlemu.results.measured import write_run
 from dlemu.results.parts import SCHEMA_VERSION
 from dlemu.telemetry import Scope, Task, start_recorder
@@ -96,6 +97,11 @@ def keys_below(where: str, section: Any) -> Iterator[str]:
             yield from keys_below(f"{where}{name}.", hint)
         else:
             yield f"{where}{name}"
+
+
+def test_every_verdict_has_its_way_out() -> None:
+    page = (DOCS / "troubleshooting.md").read_text()
+    assert {str(code) for code in VerdictCode} <= in_code(page)
 
 
 def test_every_column_of_the_step_log_is_documented() -> None:
