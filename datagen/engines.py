@@ -134,8 +134,8 @@ class FastEngine:
         reader = self._open_whole(path)
         try:
             size, alignment = reader.size_bytes, self._storage.alignment
-            room = -(-size // alignment) * alignment
-            target = out[:room] if room <= len(out) else self._buffer.view(room)
+            padded = -(-size // alignment) * alignment
+            target = out[:padded] if padded <= len(out) else self._buffer.view(padded)
             got = read_in_transfers(reader, target, 0, self._transfer_bytes)
         finally:
             reader.close()

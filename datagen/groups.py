@@ -223,10 +223,10 @@ class GroupReader:
     def _as_it_lies(self, opened: OpenGroups, group: int, out: memoryview, at: int, flat: list[int]) -> int:
         """Read a group's stretches one behind the other, and add their places; return where the last one ends."""
         spans, alignment = self._spans(opened, group), self._storage.alignment
-        asked = spans if alignment == 1 else [_aligned(offset, size, alignment) for offset, size in spans]
-        ends = list(itertools.accumulate((size for _, size in asked), initial=at))
+        reads = spans if alignment == 1 else [_aligned(offset, size, alignment) for offset, size in spans]
+        ends = list(itertools.accumulate((size for _, size in reads), initial=at))
         _check_fits(ends[-1], out)
-        self._fill(opened, spans, asked, out[at : ends[-1]])
+        self._fill(opened, spans, reads, out[at : ends[-1]])
         starts = ends if alignment == 1 else [end + span[0] % alignment for end, span in zip(ends, spans, strict=False)]
         places = list(zip(starts, (size for _, size in spans), strict=False))
         flat.extend(itertools.chain.from_iterable(places))
@@ -253,29 +253,29 @@ class GroupReader:
             opened.file, opened.path, opened.groups.payload(group), self._format.decode_group(held, group, self._spec)
         )
 
-    def _fill(self, opened: OpenGroups, spans: Spans, asked: Spans, out: memoryview) -> None:
+    def _fill(self, opened: OpenGroups, spans: Spans, reads: Spans, out: memoryview) -> None:
         """Read what is asked for, which is `spans` and what alignment adds; raises DatasetError."""
         reader, calls, begun = opened.reader, opened.reader.read_calls, time.monotonic_ns()
         try:
-            if asked is spans and not self._transfer_bytes and not self._storage.is_remote:
+            if reads is spans and not self._transfer_bytes and not self._storage.is_remote:
                 got = self._storage.read_stretches(reader, spans, out)
                 sizes = None if got == len(out) else _dealt(got, spans)
             else:
-                sizes = self._each(reader, asked, out)
+                sizes = self._each(reader, reads, out)
                 got = sum(sizes)
         except OSError as error:
             raise unreadable(opened.path, error) from error
         self.read_ns += time.monotonic_ns() - begun
         self.read_calls += reader.read_calls - calls
         self.app_bytes += got
-        for size_got, (begin, _), (offset, size) in zip(sizes or (), asked, spans, strict=bool(sizes)):
+        for size_got, (begin, _), (offset, size) in zip(sizes or (), reads, spans, strict=bool(sizes)):
             if begin + size_got < offset + size:
                 raise ended_early(opened.path, offset + size - begin - size_got, begin + size_got)
 
-    def _each(self, reader: Reader, asked: Spans, out: memoryview) -> list[int]:
+    def _each(self, reader: Reader, reads: Spans, out: memoryview) -> list[int]:
         """Read stretches one by one, by the calls that are wanted; return the bytes got of each."""
-        ends = list(itertools.accumulate((size for _, size in asked), initial=0))
-        fills = [(reader, out[start : start + size], begin) for start, (begin, size) in zip(ends, asked, strict=False)]
+        ends = list(itertools.accumulate((size for _, size in reads), initial=0))
+        fills = [(reader, out[start : start + size], begin) for start, (begin, size) in zip(ends, reads, strict=False)]
         if self._transfer_bytes and not self._storage.is_remote:
             return [read_in_transfers(*fill, self._transfer_bytes) for fill in fills]
         return self._storage.read_all(fills)

@@ -153,15 +153,15 @@ def predict(
     on_progress: Callable[[Event], None] | None = None,
     **settings: object,
 ) -> Prediction:
-    """Predict how busy a storage would keep accelerators: `dlemu predict`; arguments as of its `ask`.
+    """Predict how busy a storage would keep accelerators: `dlemu predict`; arguments as of its `run_prediction`.
 
     With `ranks` that count, else the most that pass. `from_folder` names a run (DLIO's too), or is one; `make` makes
     the dataset before it is probed.
     """
-    from dlemu.jobs.training.prediction.ask import ask
+    from dlemu.jobs.training.prediction.run_prediction import run_prediction
     from dlemu.mlperf.audit.foreign_times import foreign_run
 
-    answer, _, _ = ask(
+    answer, _, _ = run_prediction(
         source if isinstance(source, Workload) and not settings else _words(source, settings),
         from_folder=_folder(from_folder),
         mb_per_second=mb_per_second,

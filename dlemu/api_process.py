@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from datagen.errors import DatasetError, DlemuError
 from dlemu.comm.failure import RANK, Role
 from dlemu.config.schema import Workload
-from dlemu.runner.clean_process import Say, run_clean
+from dlemu.runner.clean_process import Emit, run_clean
 from dlemu.runner.events import (
     CheckpointProgress,
     DatasetMade,
@@ -62,11 +62,11 @@ def make(request: Request, on_event: OnEvent | None) -> DatasetMade:
     return _call(_make_all, request, on_event)
 
 
-def _call(work: Callable[[Request, Say], Result], request: Request, on_event: OnEvent | None) -> Result:
+def _call(work: Callable[[Request, Emit], Result], request: Request, on_event: OnEvent | None) -> Result:
     return run_clean(work, request, _PROCESS, saving_seconds=_SAVING_SECONDS, on_message=on_event or ignore)
 
 
-def _run(request: Request, say: Say) -> Any:
+def _run(request: Request, emit: Emit) -> Any:
     from dlemu.dlio.export import export_beside
     from dlemu.report.run_log import log_of
     from dlemu.results.kinds import kind_of_command
@@ -74,7 +74,7 @@ def _run(request: Request, say: Say) -> Any:
 
     workload = request.workload
     make_first = MakeFirst(request.size_is_given, lambda making, ranks: None) if request.make else None
-    on_event = to_all(_teller(say), export_beside, log_of(f"dlemu.{request.command}(...)"))
+    on_event = to_all(_emitting(emit), export_beside, log_of(f"dlemu.{request.command}(...)"))
     kind = kind_of_command(request.command).part("job")
     try:
         result = run_alone(JobRequest(load=lambda: workload, make_first=make_first, keeps_run=True), on_event, kind)
@@ -88,22 +88,22 @@ def _run(request: Request, say: Say) -> Any:
     return result.run
 
 
-def _make_all(request: Request, say: Say) -> DatasetMade:
+def _make_all(request: Request, emit: Emit) -> DatasetMade:
     from dlemu.runner import datasets
     from dlemu.runner.job import JobRequest
 
     workload = replace(request.workload, ranks=request.ranks) if request.ranks else request.workload
     try:
-        made = datasets.make(JobRequest(load=lambda: workload), _teller(say), fsync=request.fsync)
+        made = datasets.make(JobRequest(load=lambda: workload), _emitting(emit), fsync=request.fsync)
     except KeyboardInterrupt:
         raise DlemuError("interrupted before anything was measured") from None
     assert made is not None  # this process leads
     return made
 
 
-def _teller(say: Say) -> OnEvent:
+def _emitting(emit: Emit) -> OnEvent:
     def tell(event: Event) -> None:
         if not isinstance(event, Saved):  # the result has it
-            say(event, droppable=isinstance(event, _PROGRESS))
+            emit(event, droppable=isinstance(event, _PROGRESS))
 
     return tell

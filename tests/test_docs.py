@@ -168,9 +168,9 @@ def test_tests_that_documents_name_are_there() -> None:
     assert [test for test in sorted(named) if not (DOCS.parent / test).exists()] == []
 
 
-def test_the_rooms_of_mutants_lie_where_code_and_tests_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A room whose code or tests have moved has no mutants, or none that are found."""
+def test_the_packages_of_mutants_are_where_code_and_tests_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A package whose code or tests have moved has no mutants, or none that are found."""
     monkeypatch.syspath_prepend(DOCS.parent / "scripts")
-    for name, room in importlib.import_module("mutation.rooms").ROOMS.items():
-        for path in (*room.code, *(test.partition("::")[0] for test in (*room.tests, *room.without_tests))):
+    for name, package in importlib.import_module("mutation.packages").PACKAGES.items():
+        for path in (*package.code, *(test.partition("::")[0] for test in (*package.tests, *package.without_tests))):
             assert list(DOCS.parent.glob(path)), f"{name}: {path}"

@@ -1,4 +1,4 @@
-"""Rules of the house that a machine can hold: no import circle, one door for each foreign library, few lines.
+"""Rules of the architecture that a machine can check: no import circle, one interface to each foreign library.
 
 And few places that start processes: each would need its own way to end them and to say how they ended.
 """
@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-DOORS = {
+INTERFACES = {
     "altair": ["dlemu/report/*", "dlemu/*/figures/*"],
     "click": ["dlemu/cli/*"],
     "h5py": ["datagen/formats/*hdf5*.py"],
@@ -96,15 +96,15 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
         pytest.fail(" <- ".join(error.args[1]))
 
 
-@pytest.mark.parametrize("library", DOORS)
-def test_a_foreign_library_is_imported_through_its_door(library: str) -> None:
+@pytest.mark.parametrize("library", INTERFACES)
+def test_a_foreign_library_is_imported_through_its_interface(library: str) -> None:
     users = [
         path.relative_to(ROOT).as_posix()
         for path in modules().values()
         if any(module.split(".")[0] == library for module, _ in imports(path))
     ]
     assert users, f"nothing imports {library}: take it out of the table"
-    assert not [user for user in users if not any(fnmatch(user, door) for door in DOORS[library])]
+    assert not [user for user in users if not any(fnmatch(user, interface) for interface in INTERFACES[library])]
 
 
 def starts_in(source: str) -> list[str]:
@@ -254,7 +254,7 @@ def test_each_package_says_what_it_is_for_and_what_it_may_import() -> None:
 
 
 PRODUCT_LINES = 83_200
-"""Of dlemu and datagen, with a little room; new capabilities say what they add, all else only takes away."""
+"""Of dlemu and datagen, with a little slack; new capabilities say what they add, all else only takes away."""
 
 
 def test_the_product_does_not_grow_unnoticed() -> None:

@@ -141,7 +141,7 @@ class GroupsFile:
     def _chunks(self, group: int) -> list[tuple[int, int]]:
         """Return offset and bytes of the column chunks asked for."""
         chunks = []
-        for _, chunk in self._asked(group):
+        for _, chunk in self._wanted_chunks(group):
             start = chunk.data_page_offset
             if chunk.has_dictionary_page and chunk.dictionary_page_offset > 0:
                 start = min(start, chunk.dictionary_page_offset)
@@ -154,13 +154,13 @@ class GroupsFile:
     def _unpacked(self, group: int) -> int:
         """Return the bytes of the values asked for; of texts those that they would have without a dictionary."""
         schema, total = self._metadata.schema, 0
-        for index, chunk in self._asked(group):
+        for index, chunk in self._wanted_chunks(group):
             width = _WIDTHS.get(chunk.physical_type, schema.column(index).length)
             texts = 0 if width else chunk.total_uncompressed_size
             total += texts + chunk.num_values * (width or _OFFSET_BYTES) + READ_SLACK_BYTES
         return total
 
-    def _asked(self, group: int) -> list[tuple[int, Any]]:
+    def _wanted_chunks(self, group: int) -> list[tuple[int, Any]]:
         """Return the column chunks asked for, with their numbers."""
         with parsing(self._source.path, f"row group {group} can't be found", self._source.size_bytes):
             row_group = self._metadata.row_group(group)

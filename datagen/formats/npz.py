@@ -187,10 +187,10 @@ def _read_by_zipfile(file: BufferedFile, entry: Entry) -> None:
         held = max(0.0, -missing)
         while missing > 0 and (packed_left or waiting >= 1):
             if packed_left and missing > waiting:
-                asked = min(max(round(missing - waiting), ZIP_BYTES), packed_left)
-                file.read(asked)
-                packed_left -= asked
-                waiting += asked
+                read_bytes = min(max(round(missing - waiting), ZIP_BYTES), packed_left)
+                file.read(read_bytes)
+                packed_left -= read_bytes
+                waiting += read_bytes
             plain = min(waiting * growth, max(missing, ZIP_BYTES))
             waiting -= plain / growth
             held = max(0.0, plain - missing)

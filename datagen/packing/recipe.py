@@ -129,8 +129,8 @@ def prepare(name: str, data: memoryview, kind: Kind, recipe: Recipe) -> PackedSa
     except DlemuError:
         raise
     except (OSError, ValueError, SyntaxError, RuntimeError, EOFError, TypeError, LookupError, *_DAMAGED) as error:
-        said = str(error).partition(" <_io.")[0]  # Pillow names the file in memory
-        raise DamagedError(said or type(error).__name__) from error
+        reason = str(error).partition(" <_io.")[0]  # Pillow names the file in memory
+        raise DamagedError(reason or type(error).__name__) from error
     return _encoded(name, pixels, recipe)
 
 

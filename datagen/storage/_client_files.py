@@ -61,7 +61,7 @@ class TorchConnector:
         def counted(get_stream: Callable[..., Iterator[bytes]], **words: Any) -> Any:
             return constructor(get_stream=bodies.counted(get_stream), **words)
 
-        with _told(path, "s3torchconnector"):
+        with _explaining(path, "s3torchconnector"):
             reader = self._client.get_object(bucket, key, reader_constructor=counted)
             file = io.BytesIO(reader.read()) if whole else reader
         return ClientFile(path, file, "s3torchconnector", bodies.brought)
@@ -114,7 +114,7 @@ S3_LIBRARIES: dict[str, Callable[[S3Access], S3Library]] = dict(
 
 def open_by_fsspec(files: Any, place: str, path: str, client: str) -> LibraryFile:
     """Open a file of a file system of fsspec's by fs.open, as scripts do. Raises FileNotFoundError, DatasetError."""
-    with _told(path, client):
+    with _explaining(path, client):
         file = files.open(place, "rb")
     cache = getattr(file, "cache", None)
 
@@ -140,7 +140,7 @@ class ClientFile(LibraryFile):
         return self._brought()
 
     def read(self, size: int = -1) -> bytes:
-        with self._told():
+        with self._explaining():
             data: bytes = self._file.read(size)
         self.got += len(data)
         self.calls += 1
@@ -156,7 +156,7 @@ class ClientFile(LibraryFile):
         return len(data)
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        with self._told():
+        with self._explaining():
             return int(self._file.seek(offset, whence))
 
     def tell(self) -> int:
@@ -169,9 +169,9 @@ class ClientFile(LibraryFile):
         super().close()
 
     @contextlib.contextmanager
-    def _told(self) -> Iterator[None]:
+    def _explaining(self) -> Iterator[None]:
         try:
-            with _told(self.name, self._client):
+            with _explaining(self.name, self._client):
                 yield
         except (DatasetError, FileNotFoundError) as error:
             self.failure = self.failure or error
@@ -179,7 +179,7 @@ class ClientFile(LibraryFile):
 
 
 @contextlib.contextmanager
-def _told(path: str, client: str) -> Iterator[None]:
+def _explaining(path: str, client: str) -> Iterator[None]:
     """Turn what a library raises about an object into an error that names both."""
     try:
         yield

@@ -256,10 +256,10 @@ class Exchange:
             self._out[0] = piece[sent:]
 
     def _read_head(self, flags: int) -> None:
-        room = memoryview(self._head)[self._head_bytes : self._head_bytes + FIRST_BYTES]
-        if not room:
+        free = memoryview(self._head)[self._head_bytes : self._head_bytes + FIRST_BYTES]
+        if not free:
             raise BrokenAnswerError(errno.EPROTO, "the head of the answer does not end")
-        count = self.connection.receive_into(room, 0, flags)
+        count = self.connection.receive_into(free, 0, flags)
         if not count:
             raise BrokenAnswerError(errno.ECONNRESET, "the server closed the connection without an answer")
         if not self._head_bytes:

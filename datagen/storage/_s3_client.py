@@ -33,13 +33,13 @@ CONNECT_SECONDS = 10.0
 LEAST_BYTES = 64 << 10
 """A connection that moves fewer bytes in the time-out is given up: it hangs, or is held up on purpose."""
 FIRST_BACKOFF_SECONDS, LONGEST_BACKOFF_SECONDS = 0.1, 20.0
-AGAIN = (408, 429, 500, 502, 503, 504)
+RETRYABLE = (408, 429, 500, 502, 503, 504)
 """Answers that may be others when asked again."""
-AGAIN_CODES = (
+RETRYABLE_CODES = (
     *("RequestTimeout", "SlowDown", "InternalError", "ServiceUnavailable"),
     *("XAmzContentSHA256Mismatch", "BadDigest", "IncompleteBody"),  # what was sent did not arrive as it was
 )
-OVER = ("ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired")
+EXPIRED = ("ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired")
 SKEWED = "RequestTimeTooSkewed"
 REFUSED = (400, 401, 403)
 """Answers whose reason stands in their body, which that to a HEAD has not."""
@@ -85,7 +85,7 @@ class Span(NamedTuple):
 
 
 @dataclass(slots=True, kw_only=True)
-class Ask:
+class Request:
     """One request, as often as it is asked."""
 
     kind: str
@@ -110,7 +110,7 @@ class Ask:
     fine: tuple[int, ...] = ()
     """Answers besides a success that whoever asks knows what to make of."""
     answer: Exchange | None = None
-    again_seconds: float = 0.0
+    retry_seconds: float = 0.0
     """After how long to ask again, where that brought no answer."""
     renewed: bool = False
 
@@ -119,7 +119,7 @@ class Ask:
 class Active:
     """A request that was sent."""
 
-    ask: Ask
+    request: Request
     exchange: Exchange
     until_ns: int
     seen_bytes: int = 0
@@ -140,30 +140,30 @@ class Client:
         self._patience_ns = round(1e9 * server.timeout_seconds)
         self._turn = itertools.count(os.getpid())
 
-    def ask(self, ask: Ask) -> Exchange:
-        """Return the answer of a request. Raises as `ask_all`."""
-        self.ask_all([ask])
-        assert ask.answer is not None
-        return ask.answer
+    def request(self, request: Request) -> Exchange:
+        """Return the answer of a request. Raises as `request_all`."""
+        self.request_all([request])
+        assert request.answer is not None
+        return request.answer
 
-    def ask_all(self, asks: Iterable[Ask], depth: int = 1, begun: Iterable[Active] = ()) -> None:
+    def request_all(self, requests: Iterable[Request], depth: int = 1, begun: Iterable[Active] = ()) -> None:
         """Bring all answers, `depth` requests in flight at most; those that have `begun` among them.
 
-        `asks` is asked for the next request when there is room for it in flight: it may go on for as long as it likes.
+        The next of `requests` is taken when fewer than `depth` are in flight, so it may be an endless iterator.
 
         Raises:
             FileNotFoundError: there is no such object.
             ServerError: keys, bucket, region or endpoint are wrong (and DatasetError: it failed again and again).
         """
-        waiting = iter(asks)
+        waiting = iter(requests)
         following = next(waiting, None)
-        delayed: list[tuple[float, int, Ask]] = []
+        delayed: list[tuple[float, int, Request]] = []
         active: dict[int, Active] = {}
         order = itertools.count()
         poller = select.poll()
 
-        def again(ask: Ask) -> None:
-            heapq.heappush(delayed, (time.monotonic() + ask.again_seconds, next(order), ask))
+        def retry(request: Request) -> None:
+            heapq.heappush(delayed, (time.monotonic() + request.retry_seconds, next(order), request))
 
         def go_on(each: Active) -> None:
             alone = not active and not delayed and (depth == 1 or following is None)
@@ -171,8 +171,8 @@ class Client:
                 number = each.exchange.connection.number
                 active[number] = each
                 poller.register(number, _events(each))
-            elif each.ask.answer is None:
-                again(each.ask)
+            elif each.request.answer is None:
+                retry(each.request)
 
         try:
             for each in begun:
@@ -181,16 +181,16 @@ class Client:
             while following is not None or delayed or active:
                 while len(active) < depth:
                     if delayed and delayed[0][0] <= time.monotonic():
-                        ask = heapq.heappop(delayed)[2]
+                        request = heapq.heappop(delayed)[2]
                     elif following is not None:
-                        ask, following = following, next(waiting, None)
+                        request, following = following, next(waiting, None)
                     else:
                         break
                     try:
-                        started = self.send(ask)
+                        started = self.send(request)
                     except OSError as error:
-                        self._failed(ask, None, error)
-                        again(ask)
+                        self._failed(request, None, error)
+                        retry(request)
                         continue
                     go_on(started)
                 ready = poller.poll(self._patience_ms(active, delayed)) if active else []
@@ -207,34 +207,34 @@ class Client:
                     text = f"no more than {LEAST_BYTES >> 10} KiB came in {self.server.timeout_seconds:g} s"
                     if late.collected:
                         text = f"the answer, which should be short, did not end in {self.server.timeout_seconds:g} s"
-                    self._failed(late.ask, None, TimeoutError(errno.ETIMEDOUT, text))
-                    again(late.ask)
+                    self._failed(late.request, None, TimeoutError(errno.ETIMEDOUT, text))
+                    retry(late.request)
         finally:
             for each in active.values():
                 self._give_up(each)
 
-    def send(self, ask: Ask) -> Active:
+    def send(self, request: Request) -> Active:
         """Send a request, or its beginning, without waiting for the answer. Raises OSError."""
-        ask.attempts += 1
-        if ask.attempts > 1:
+        request.attempts += 1
+        if request.attempts > 1:
             self.counts.add("retried")
         connection = self._connection()
-        self.counts.sent(ask.kind)
+        self.counts.sent(request.kind)
         exchange = Exchange(
             connection,
-            self._head(ask, connection.address),
-            ask.body,
-            ask.target,
-            bodiless=ask.method == "HEAD",
-            most_bytes=LIST_BYTES if ask.kind == "list" else BODY_BYTES,
-            what_is_wrong=partial(_wrong_part, ask) if ask.method == "GET" and ask.key else None,
+            self._head(request, connection.address),
+            request.body,
+            request.target,
+            bodiless=request.method == "HEAD",
+            most_bytes=LIST_BYTES if request.kind == "list" else BODY_BYTES,
+            what_is_wrong=partial(_wrong_part, request) if request.method == "GET" and request.key else None,
         )
-        return Active(ask, exchange, exchange.began_ns + self._patience_ns)
+        return Active(request, exchange, exchange.began_ns + self._patience_ns)
 
-    def send_ahead(self, ask: Ask) -> Active | None:
+    def send_ahead(self, request: Request) -> Active | None:
         """Send a request whose answer is wanted later; None where that failed: it is asked again then."""
         try:
-            begun = self.send(ask)
+            begun = self.send(request)
         except OSError:
             return None
         try:
@@ -247,7 +247,7 @@ class Client:
     def head_of(self, begun: Active) -> Active:
         """Wait for the head of an answer whose request was sent; the request that brought it, asked again if need be.
 
-        Raises as `ask_all`.
+        Raises as `request_all`.
         """
         while True:
             try:
@@ -259,32 +259,32 @@ class Client:
                 if isinstance(error, FileNotFoundError):
                     raise
                 self._give_up(begun)
-                self._failed(begun.ask, None, error)
-            time.sleep(begun.ask.again_seconds)
-            begun = self.begin(begun.ask)
+                self._failed(begun.request, None, error)
+            time.sleep(begun.request.retry_seconds)
+            begun = self.begin(begun.request)
 
     def finish(self, begun: Active) -> None:
-        """Bring the rest of an answer that is alone in flight. Raises as `ask_all`."""
-        ask = begun.ask
+        """Bring the rest of an answer that is alone in flight. Raises as `request_all`."""
+        request = begun.request
         if not self._progress(begun, wait=True):
-            self.ask_all((), begun=(begun,))
-        elif ask.answer is None:
-            time.sleep(ask.again_seconds)
-            self.ask_all((ask,))
+            self.request_all((), begun=(begun,))
+        elif request.answer is None:
+            time.sleep(request.retry_seconds)
+            self.request_all((request,))
 
     def drop(self, begun: Active) -> None:
         """Leave an answer that nobody wants any more."""
-        if begun.ask.answer is None:
+        if begun.request.answer is None:
             self._give_up(begun)
 
-    def begin(self, ask: Ask) -> Active:
-        """Send a request as often as that fails, and do not wait for the answer. Raises as `ask_all`."""
+    def begin(self, request: Request) -> Active:
+        """Send a request as often as that fails, and do not wait for the answer. Raises as `request_all`."""
         while True:
             try:
-                return self.send(ask)
+                return self.send(request)
             except OSError as error:
-                self._failed(ask, None, error)
-                time.sleep(ask.again_seconds)
+                self._failed(request, None, error)
+                time.sleep(request.retry_seconds)
 
     def _wait_for_head(self, begun: Active) -> None:
         exchange, until = begun.exchange, time.monotonic() + self.server.timeout_seconds
@@ -295,7 +295,7 @@ class Client:
                 raise TimeoutError(errno.ETIMEDOUT, text)
 
     def _read_error(self, begun: Active) -> None:
-        """Read the rest of an error, and say in its request when to ask again. Raises as `ask_all`."""
+        """Read the rest of an error, and say in its request when to ask again. Raises as `request_all`."""
         until = time.monotonic() + self.server.timeout_seconds
         while not self._progress(begun, wait=True):
             left = until - time.monotonic()
@@ -312,61 +312,61 @@ class Client:
                 return False
         except OSError as error:
             self._give_up(each)
-            self._failed(each.ask, None, error)
+            self._failed(each.request, None, error)
             return True
-        exchange, ask = each.exchange, each.ask
-        self._finished(ask, exchange)
-        wrong = self._what_is_wrong(ask, exchange)
+        exchange, request = each.exchange, each.request
+        self._finished(request, exchange)
+        wrong = self._what_is_wrong(request, exchange)
         if wrong is None:
-            ask.answer = exchange
+            request.answer = exchange
         else:
-            self._failed(ask, exchange, wrong)
+            self._failed(request, exchange, wrong)
         return True
 
-    def _what_is_wrong(self, ask: Ask, exchange: Exchange) -> OSError | None:
+    def _what_is_wrong(self, request: Request, exchange: Exchange) -> OSError | None:
         """Return what is wrong with a whole answer; None where it is right."""
         if not exchange.succeeded:
-            if exchange.status in ask.fine:
+            if exchange.status in request.fine:
                 return None
             return OSError(errno.EREMOTEIO, f"{exchange.status} {_code(exchange)}".strip())
-        if ask.target is not None and exchange.got != len(ask.target):
-            text = f"the answer has {exchange.got} bytes of {len(ask.target)}"
+        if request.target is not None and exchange.got != len(request.target):
+            text = f"the answer has {exchange.got} bytes of {len(request.target)}"
             return BrokenAnswerError(errno.ECONNRESET, text)
-        if ask.method == "HEAD" and ask.key and number_in(exchange.header("content-length")) is None:
+        if request.method == "HEAD" and request.key and number_in(exchange.header("content-length")) is None:
             return BrokenAnswerError(errno.EPROTO, "the answer says no size (Content-Length)")
-        if ask.read is None:
+        if request.read is None:
             return None
         if code := _code(exchange):  # a success that turned out to be none while it was sent
             return OSError(errno.EREMOTEIO, f"{exchange.status} {code}")
         try:
-            ask.content = ask.read(exchange.body)
+            request.content = request.read(exchange.body)
         except WrongXmlError as error:
             return BrokenAnswerError(errno.EPROTO, f"the answer {error}")
         return None
 
-    def _failed(self, ask: Ask, exchange: Exchange | None, error: OSError) -> None:
+    def _failed(self, request: Request, exchange: Exchange | None, error: OSError) -> None:
         """Say in the request after how many seconds to ask again; raises what it is where that is of no use."""
-        ask.again_seconds = 0.0
+        request.retry_seconds = 0.0
         self.counts.add("failed")
         code = _code(exchange) if exchange is not None else ""
         status = exchange.status if exchange is not None else 0
         if status in (503, 429):
             self.counts.add("slow_down")
-        if exchange is not None and not ask.renewed:
-            if ask.method == "HEAD" and status in REFUSED:
-                self._ask_why(ask)
-                ask.renewed = True
+        if exchange is not None and not request.renewed:
+            if request.method == "HEAD" and status in REFUSED:
+                self._request_reason(request)
+                request.renewed = True
                 return
             if code == SKEWED and self._learn_clock(exchange):
-                ask.renewed = True
+                request.renewed = True
                 return
             signed_before = exchange.began_ns < self._signer.renewed_ns  # another request in flight met it first
-            if code in OVER and (signed_before or self._signer.renew()):
-                ask.renewed = True
+            if code in EXPIRED and (signed_before or self._signer.renew()):
+                request.renewed = True
                 return
-        final = exchange is not None and status < 500 and status not in AGAIN and code not in AGAIN_CODES
+        final = exchange is not None and status < 500 and status not in RETRYABLE and code not in RETRYABLE_CODES
         if final and exchange is not None and not exchange.succeeded:
-            raise self._explained(ask, exchange, code)
+            raise self._explained(request, exchange, code)
         if isinstance(error, ssl.SSLCertVerificationError):
             raise ServerError(
                 f"{self.server.endpoint}: its certificate is not trusted ({error.verify_message}): give the authority "
@@ -378,25 +378,25 @@ class Client:
                 f"{self.server.endpoint}: the server does not speak TLS there: wanted its address with http://, or the "
                 "port that speaks TLS"
             ) from error
-        if ask.attempts >= self.server.attempts:
-            raise self._gave_up(ask, error) from error
-        backoff = min(LONGEST_BACKOFF_SECONDS, FIRST_BACKOFF_SECONDS * 2.0 ** (ask.attempts - 1))
+        if request.attempts >= self.server.attempts:
+            raise self._gave_up(request, error) from error
+        backoff = min(LONGEST_BACKOFF_SECONDS, FIRST_BACKOFF_SECONDS * 2.0 ** (request.attempts - 1))
         asked = number_in(exchange.header("retry-after")) if exchange is not None else None
         least = min(LONGEST_BACKOFF_SECONDS, float(asked or 0))
-        ask.again_seconds = max(least, backoff * random.uniform(0.5, 1.0))
+        request.retry_seconds = max(least, backoff * random.uniform(0.5, 1.0))
 
-    def _ask_why(self, ask: Ask) -> None:
+    def _request_reason(self, request: Request) -> None:
         """Ask for a byte of an object whose HEAD was refused, for that answer says why; raises what it says.
 
         A clock that is corrected by it, or keys that are renewed, let the HEAD succeed afterwards.
         """
         span = Span(0, 1)
         fine = (404, 416)  # it is not there, or empty, and the request was one of somebody who may know that
-        self.ask(Ask(kind="get", method="GET", key=ask.key, headers=(span.header,), span=span, fine=fine))
+        self.request(Request(kind="get", method="GET", key=request.key, headers=(span.header,), span=span, fine=fine))
 
-    def _gave_up(self, ask: Ask, error: OSError) -> Exception:
-        what = f"{self.where(ask)} failed {ask.attempts} times, the last time because of: {_reason(error)}"
-        if ask.key and ask.kind == "get":
+    def _gave_up(self, request: Request, error: OSError) -> Exception:
+        what = f"{self.where(request)} failed {request.attempts} times, the last time because of: {_reason(error)}"
+        if request.key and request.kind == "get":
             return DatasetError(
                 f"{what}. See whether the server is up and how loaded it is; storage.storage_options.s3_max_attempts "
                 "says how often to ask, timeout_seconds how long to wait"
@@ -406,32 +406,35 @@ class Client:
             "storage.storage_options.endpoint_url is its address"
         )
 
-    def _explained(self, ask: Ask, exchange: Exchange, code: str) -> Exception:
-        status, where = exchange.status, self.where(ask)
+    def _explained(self, request: Request, exchange: Exchange, code: str) -> Exception:
+        status, where = exchange.status, self.where(request)
         text = error_in(exchange.body).message[:MESSAGE_CHARACTERS]
-        said = f"{where}: {status} {code}{f' ({text})' if text else ''}".rstrip()
+        message = f"{where}: {status} {code}{f' ({text})' if text else ''}".rstrip()
         bucket = self.server.bucket
-        if code == "NoSuchBucket" or (status == 404 and not ask.key):
+        if code == "NoSuchBucket" or (status == 404 and not request.key):
             return ServerError(
                 f"there is no bucket {bucket!r} at {self.server.endpoint}: make it, or set storage.storage_root to one"
             )
         if code == "NoSuchUpload":
             return ServerError(
-                f"{said}: another program, or a lifecycle rule of the bucket, aborted the upload: run the command again"
+                f"{message}: another program or a lifecycle rule of the bucket aborted the upload: run the command "
+                "again"
             )
         if status == 404:
-            return FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), f"s3://{bucket}/{ask.key}")
+            return FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), f"s3://{bucket}/{request.key}")
         if code in ("InvalidAccessKeyId", "SignatureDoesNotMatch", "InvalidSecurity"):
-            return ServerError(f"{said}: the server does not take these credentials. They come from: {WAYS}")
-        if code in OVER or code == "InvalidToken":
-            return ServerError(f"{said}: the credentials are over, and there are no newer ones. They come from: {WAYS}")
+            return ServerError(f"{message}: the server does not take these credentials. They come from: {WAYS}")
+        if code in EXPIRED or code == "InvalidToken":
+            return ServerError(
+                f"{message}: the credentials are over, and there are no newer ones. They come from: {WAYS}"
+            )
         if code == SKEWED:
-            return ServerError(f"{said}: the clocks of this host and of the server differ too much: set them (ntp)")
+            return ServerError(f"{message}: the clocks of this host and of the server differ too much: set them (ntp)")
         region = exchange.header("x-amz-bucket-region")
         if region or code in ("AuthorizationHeaderMalformed", "PermanentRedirect") or status in (301, 307):
             named = f" {region!r}" if region and region != self._signer.region else ""
             return ServerError(
-                f"{said}: the bucket is in another region{named} than {self._signer.region!r}: set "
+                f"{message}: the bucket is in another region{named} than {self._signer.region!r}: set "
                 "storage.storage_options.region, or AWS_REGION"
             )
         if status == 400 and b"HTTPS" in exchange.body[:1000]:  # plain text of Go's servers, HTML of nginx
@@ -441,7 +444,7 @@ class Client:
             )
         if status == 403:
             return ServerError(
-                f"{said}: these credentials may not do that: give them the right to list, read and write bucket "
+                f"{message}: these credentials may not do that: give them the right to list, read and write bucket "
                 f"{bucket!r}, or take others"
             )
         if status == 412:
@@ -449,12 +452,12 @@ class Client:
                 f"{where}: the object was changed while it was read (its ETag is another): leave the dataset alone "
                 "during a run, and run again"
             )
-        return ServerError(f"{said}: the server refuses that; wanted an S3 server at {self.server.endpoint}")
+        return ServerError(f"{message}: the server refuses that; wanted an S3 server at {self.server.endpoint}")
 
-    def where(self, ask: Ask) -> str:
+    def where(self, request: Request) -> str:
         """Return what a request is, for messages: no credentials are in it."""
-        key = f"/{ask.key}" if ask.key else ""
-        return f"{ask.method} s3://{self.server.bucket}{key} at {self.server.endpoint}"
+        key = f"/{request.key}" if request.key else ""
+        return f"{request.method} s3://{self.server.bucket}{key} at {self.server.endpoint}"
 
     def _learn_clock(self, exchange: Exchange) -> bool:
         """Take over the server's clock; say whether it differs."""
@@ -467,17 +470,17 @@ class Client:
         self._signer.clock_offset_seconds = offset
         return differs
 
-    def _head(self, ask: Ask, address: Address) -> bytes:
+    def _head(self, request: Request, address: Address) -> bytes:
         server = self.server
-        path = self._before_key + quoted_path(ask.key) if ask.key else self._before_key.rstrip("/") or "/"
+        path = self._before_key + quoted_path(request.key) if request.key else self._before_key.rstrip("/") or "/"
         host = address.authority if server.path_style else f"{server.bucket}.{address.authority}"
-        query = query_text(ask.query) if ask.query else ""
-        signed = self._signer.lines(ask.method, host, path, query, ask.payload_sha256, ask.signed_headers)
-        others = "".join([f"{name}: {value}\r\n" for name, value in ask.headers])
-        if ask.method in ("PUT", "POST"):
-            others += f"content-length: {sum(len(part) for part in ask.body)}\r\n"
+        query = query_text(request.query) if request.query else ""
+        signed = self._signer.lines(request.method, host, path, query, request.payload_sha256, request.signed_headers)
+        others = "".join([f"{name}: {value}\r\n" for name, value in request.headers])
+        if request.method in ("PUT", "POST"):
+            others += f"content-length: {sum(len(part) for part in request.body)}\r\n"
         asked = f"{path}?{query}" if query else path
-        return f"{ask.method} {asked} HTTP/1.1\r\n{signed}{others}\r\n".encode()
+        return f"{request.method} {asked} HTTP/1.1\r\n{signed}{others}\r\n".encode()
 
     def _connection(self) -> Connection:
         """Return an open connection: one that is idle and was not closed by the server, or a new one."""
@@ -502,9 +505,9 @@ class Client:
             spent_us, connection.tls_cpu_ns = connection.tls_cpu_ns // 1000, 0
             self.counts.add(TLS_CPU_US, spent_us)
 
-    def _finished(self, ask: Ask, exchange: Exchange) -> None:
+    def _finished(self, request: Request, exchange: Exchange) -> None:
         self.counts.ended(exchange.got)
-        if ask.kind == "get":
+        if request.kind == "get":
             began_ns = exchange.began_ns
             self.counts.answered(exchange.first_byte_ns - began_ns, time.monotonic_ns() - began_ns)
         self._count_tls(exchange.connection)
@@ -537,7 +540,7 @@ class Client:
             each.until_ns = now + self._patience_ns
         return late
 
-    def _patience_ms(self, active: dict[int, Active], delayed: list[tuple[float, int, Ask]]) -> float:
+    def _patience_ms(self, active: dict[int, Active], delayed: list[tuple[float, int, Request]]) -> float:
         now = time.monotonic_ns()
         seconds = [(each.until_ns - now) / 1e9 for each in active.values()]
         if delayed:
@@ -554,9 +557,9 @@ def _code(exchange: Exchange) -> str:
     return error_in(exchange.body).code if b"<Error" in exchange.body[:1000] else ""
 
 
-def _wrong_part(ask: Ask, exchange: Exchange) -> str:
+def _wrong_part(request: Request, exchange: Exchange) -> str:
     """Say why a success that brings bytes of an object does not bring those that were requested; '' where it does."""
-    span, length, stated = ask.span, exchange.length, exchange.header("content-range")
+    span, length, stated = request.span, exchange.length, exchange.header("content-range")
     if span is not None and length == span.end - span.begin and stated == span.stated:
         return ""  # as nearly all are: no more is looked at
     if exchange.status == 204:
@@ -565,7 +568,7 @@ def _wrong_part(ask: Ask, exchange: Exchange) -> str:
         return _wrong_range(span, stated, length)
     if span is not None and (span.begin or span.size_bytes is not None or length is None or length > span.end):
         return f"all of the object came where {span.header[1]} was requested: the server knows no ranges"
-    return _wrong_length(length, None if ask.target is None else len(ask.target))
+    return _wrong_length(length, None if request.target is None else len(request.target))
 
 
 def _wrong_range(asked: Span | None, stated: str, length: int | None) -> str:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from datagen.errors import UserError
 from datagen.storage._http_exchange import number_in
-from datagen.storage._s3_client import Ask, Client, Span
+from datagen.storage._s3_client import Client, Request, Span
 from datagen.storage._s3_xml import check_completed, upload_id_in
 from datagen.storage.storage_base import Bytes
 
@@ -87,7 +87,7 @@ class ObjectWriter:
     def commit(self) -> None:
         if not self._upload and self._size_bytes <= PART_BYTES:
             body = memoryview(bytes(self._parts.get(0, b"")))
-            self._client.ask(self._put(body, ()))
+            self._client.request(self._put(body, ()))
             self._parts.clear()
             return
         last = part_of(self._size_bytes - 1)[0]
@@ -105,7 +105,7 @@ class ObjectWriter:
         complete = self._put(memoryview(text.encode()), (("uploadId", self._upload),), method="POST")
         complete.read = check_completed
         try:
-            self._client.ask(complete)
+            self._client.request(complete)
         except (FileNotFoundError, UserError):  # after an answer that was lost there is no such upload any more
             if not self._is_there():
                 raise
@@ -122,14 +122,14 @@ class ObjectWriter:
     def _is_there(self) -> bool:
         """Say whether the object is the one that this upload made."""
         with contextlib.suppress(FileNotFoundError, UserError):
-            answer = self._client.ask(Ask(kind="head", method="HEAD", key=self._key))
+            answer = self._client.request(Request(kind="head", method="HEAD", key=self._key))
             return (answer.header(MARK), number_in(answer.header("content-length"))) == (self._mark, self._size_bytes)
         return False
 
     def _remove_record(self) -> None:
         if self._recorded:
             with contextlib.suppress(FileNotFoundError, UserError):  # one that stays names an upload that is over
-                self._client.ask(Ask(kind="delete", method="DELETE", key=record_key(self._key, self._mark)))
+                self._client.request(Request(kind="delete", method="DELETE", key=record_key(self._key, self._mark)))
 
     def _is_full(self, number: int) -> bool:
         return self._written[number] >= _part_bytes(number)
@@ -147,35 +147,37 @@ class ObjectWriter:
         if not self._upload:
             begin = self._put(memoryview(b""), (("uploads", ""),), method="POST")
             begin.signed_headers, begin.read = ((MARK, self._mark),), upload_id_in
-            self._client.ask(begin)
+            self._client.request(begin)
             self._upload = begin.content
             if self._recorded:
                 record = json.dumps({KEY: self._key, UPLOAD: self._upload}).encode()
-                self._client.ask(self._put(memoryview(record), (), key=record_key(self._key, self._mark)))
-        asks = {}
+                self._client.request(self._put(memoryview(record), (), key=record_key(self._key, self._mark)))
+        requests = {}
         for number in numbers:
             query = (("partNumber", str(number + 1)), ("uploadId", self._upload))
-            asks[number] = self._put(memoryview(self._parts[number]), query)
-        self._client.ask_all(asks.values(), PARTS_AT_A_TIME)
-        for number, ask in asks.items():
-            assert ask.answer is not None
-            etag = ask.answer.header("etag")
+            requests[number] = self._put(memoryview(self._parts[number]), query)
+        self._client.request_all(requests.values(), PARTS_AT_A_TIME)
+        for number, request in requests.items():
+            assert request.answer is not None
+            etag = request.answer.header("etag")
             if not etag:
                 raise UserError(
-                    f"{self._client.where(ask)}: the answer names no ETag of the part, which is needed to complete the "
-                    f"upload: wanted an S3 server at {self._client.server.endpoint}"
+                    f"{self._client.where(request)}: the answer names no ETag of the part, which completing the "
+                    f"upload needs: wanted an S3 server at {self._client.server.endpoint}"
                 )
             self._etags[number] = etag
-            ask.body = ()
+            request.body = ()
             del self._parts[number]
             self._written.pop(number, None)
 
-    def _put(self, body: memoryview, query: Sequence[tuple[str, str]], *, method: str = "PUT", key: str = "") -> Ask:
+    def _put(
+        self, body: memoryview, query: Sequence[tuple[str, str]], *, method: str = "PUT", key: str = ""
+    ) -> Request:
         """Return a request with a body; its SHA-256 lets the server see whether it arrived as it was sent."""
         digest = hashlib.sha256(body).hexdigest() if self._checksums else "UNSIGNED-PAYLOAD"
         parts = (body,) if body else ()
         self._client.counts.add("sent_bytes", len(body))
-        return Ask(kind="put", method=method, key=key or self._key, query=query, body=parts, payload_sha256=digest)
+        return Request(kind="put", method=method, key=key or self._key, query=query, body=parts, payload_sha256=digest)
 
 
 def record_key(key: str, mark: str) -> str:
@@ -194,7 +196,9 @@ def abort_recorded(client: Client, folder: str, name: str) -> None:
         return
     span, key = Span(0, RECORD_BYTES), folder + match[1]
     fine = (404, 416)  # it is gone, or empty
-    answer = client.ask(Ask(kind="get", method="GET", key=folder + name, headers=(span.header,), span=span, fine=fine))
+    answer = client.request(
+        Request(kind="get", method="GET", key=folder + name, headers=(span.header,), span=span, fine=fine)
+    )
     if not answer.succeeded or number_in(answer.header("content-range").rpartition("/")[2]) != len(answer.body):
         return
     try:
@@ -204,13 +208,13 @@ def abort_recorded(client: Client, folder: str, name: str) -> None:
     upload = record.get(UPLOAD) if isinstance(record, dict) and record.get(KEY) == key else None
     if isinstance(upload, str) and upload:
         abort(client, key, upload)
-        client.ask(Ask(kind="delete", method="DELETE", key=folder + name))
+        client.request(Request(kind="delete", method="DELETE", key=folder + name))
 
 
 def abort(client: Client, key: str, upload: str) -> None:
     """Abort an upload, where it is still under way and the server lets us."""
     with contextlib.suppress(FileNotFoundError, UserError):
-        client.ask(Ask(kind="delete", method="DELETE", key=key, query=(("uploadId", upload),)))
+        client.request(Request(kind="delete", method="DELETE", key=key, query=(("uploadId", upload),)))
 
 
 class PartPlace(NamedTuple):

@@ -29,7 +29,7 @@ class WrongXmlError(ValueError):
     """It is not what an S3 server answers. The text says why, to go on with after "the answer"."""
 
 
-class Said(NamedTuple):
+class ErrorDetails(NamedTuple):
     """What an error says of itself; empty where it is none of S3's."""
 
     code: str = ""
@@ -47,17 +47,17 @@ class Page:
     """With what to ask for the next page; empty of the last one."""
 
 
-def error_in(body: bytes) -> Said:
+def error_in(body: bytes) -> ErrorDetails:
     """Return what an error says, as far as it can be read: it may be cut short, or be of a proxy and no XML at all."""
-    said: dict[str, str] = {}
+    details: dict[str, str] = {}
 
     def take(path: Sequence[str], text: str) -> None:
         if len(path) == 2 and path[0] == "Error":
-            said.setdefault(path[1], text)
+            details.setdefault(path[1], text)
 
     with contextlib.suppress(WrongXmlError):
         _walk(body, take)
-    return Said(said.get("Code", ""), said.get("Message", ""))
+    return ErrorDetails(details.get("Code", ""), details.get("Message", ""))
 
 
 def upload_id_in(body: bytes) -> str:

@@ -44,11 +44,11 @@ class Storage(StorageBase):
             # Threads and forks get a file system of their own: some keep connections and event loops.
             self._files: Any = fsspec.filesystem(scheme, skip_instance_cache=scheme != "memory", **dict(spec.options))
         except (ImportError, ValueError) as error:
-            said = scrubbed(str(error), self._options)
-            raise UserError(f"storage.storage_root is {public_text(spec.root)}: {said}") from None
+            message = scrubbed(str(error), self._options)
+            raise UserError(f"storage.storage_root is {public_text(spec.root)}: {message}") from None
         except TypeError as error:
-            said = scrubbed(str(error), self._options)
-            raise UserError(f"storage.storage_options do not fit fsspec's {scheme} file system: {said}") from None
+            message = scrubbed(str(error), self._options)
+            raise UserError(f"storage.storage_options do not fit fsspec's {scheme} file system: {message}") from None
 
     def open(self, path: str) -> FsspecReader:
         place = self._place(path)
@@ -243,13 +243,13 @@ class _Errors:
             if error.errno is None:
                 raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self._path) from error
             return
-        said = scrubbed(str(error), self._options)
-        if isinstance(error, OSError) and said == str(error):
+        message = scrubbed(str(error), self._options)
+        if isinstance(error, OSError) and message == str(error):
             return
         number = error.errno if isinstance(error, OSError) else None
         # What caused it would be quoted in a traceback.
-        cause = error if said == str(error) else None
-        raise OSError(number or errno.EIO, f"{type(error).__name__}: {said}", self._path) from cause
+        cause = error if message == str(error) else None
+        raise OSError(number or errno.EIO, f"{type(error).__name__}: {message}", self._path) from cause
 
 
 def _bare(place: str) -> str:

@@ -18,7 +18,7 @@ from datagen.errors import DatasetError, UserError
 from datagen.storage._client_files import S3_LIBRARIES, S3Library
 from datagen.storage._http_exchange import Exchange, number_in
 from datagen.storage._request_counts import RequestCounts
-from datagen.storage._s3_client import Active, Ask, Client, Span
+from datagen.storage._s3_client import Active, Client, Request, Span
 from datagen.storage._s3_options import Options
 from datagen.storage._s3_signing import Credentials, Signer
 from datagen.storage._s3_upload import ObjectWriter, abort_recorded
@@ -31,7 +31,7 @@ MOST_LISTED = 20_000_000
 """Names of one folder, far more than can be listed in the time of a run: a listing of more does not end."""
 MOST_IDLE_PAGES = 1000
 """Pages in a row of a listing that bring nothing new: some servers send empty ones where much was deleted."""
-ASKED_TOGETHER = 256
+REQUESTED_TOGETHER = 256
 HEADS_IN_FLIGHT = 32
 
 
@@ -65,7 +65,7 @@ class Storage(StorageBase):
 
     def open(self, path: str) -> ObjectReader:
         client, key = self._place(path)
-        answer = client.ask(Ask(kind="head", method="HEAD", key=key))
+        answer = client.request(Request(kind="head", method="HEAD", key=key))
         return ObjectReader(self, client, key, _size_in(answer), answer.header("etag"))
 
     def open_whole(self, path: str) -> Reader:
@@ -95,22 +95,22 @@ class Storage(StorageBase):
 
     def read_all(self, fills: Sequence[Fill]) -> list[int]:
         """Read pieces of objects, `io_depth` requests in flight, none for more than `range_bytes`."""
-        got, asks = [], []
+        got, requests = [], []
         for reader, buffer, offset in fills:
             assert isinstance(reader, ObjectReader)
             size = max(0, min(len(buffer), reader.size_bytes - offset))
             got.append(size)
-            asks += reader.asks(buffer[:size], offset)
-        if fills and asks:
-            self._ask_all(fills, asks)
+            requests += reader.requests(buffer[:size], offset)
+        if fills and requests:
+            self._request_all(fills, requests)
         return got
 
-    def _ask_all(self, fills: Sequence[Fill], asks: list[tuple[ObjectReader, Ask]]) -> None:
+    def _request_all(self, fills: Sequence[Fill], requests: list[tuple[ObjectReader, Request]]) -> None:
         first = fills[0][0]
         assert isinstance(first, ObjectReader)
-        first.client.ask_all([ask for _, ask in asks], self.spec.io_depth)
-        for reader, ask in asks:
-            reader.check(ask)
+        first.client.request_all([request for _, request in requests], self.spec.io_depth)
+        for reader, request in requests:
+            reader.check(request)
 
     def create(self, path: str) -> ObjectWriter:
         client, key = self._place(path)
@@ -137,22 +137,22 @@ class Storage(StorageBase):
 
     def size_bytes(self, path: str) -> int:
         client, key = self._place(path)
-        return _size_in(client.ask(Ask(kind="head", method="HEAD", key=key)))
+        return _size_in(client.request(Request(kind="head", method="HEAD", key=key)))
 
     def sizes(self, paths: Iterable[str]) -> Iterator[int | None]:
-        together: list[tuple[Client, Ask]] = []
+        together: list[tuple[Client, Request]] = []
         for path in paths:
             client, key = self._place(path)
-            together.append((client, Ask(kind="head", method="HEAD", key=key, fine=(404,))))
-            if len(together) == ASKED_TOGETHER:
+            together.append((client, Request(kind="head", method="HEAD", key=key, fine=(404,))))
+            if len(together) == REQUESTED_TOGETHER:
                 yield from _sizes(together)
                 together = []
         yield from _sizes(together)
 
     def remove(self, path: str) -> None:
         client, key = self._place(path)
-        client.ask(Ask(kind="head", method="HEAD", key=key))  # removing what is not there is no error in S3
-        client.ask(Ask(kind="delete", method="DELETE", key=key))
+        client.request(Request(kind="head", method="HEAD", key=key))  # removing what is not there is no error in S3
+        client.request(Request(kind="delete", method="DELETE", key=key))
 
     def remove_unfinished(self, folder: str) -> None:
         """Abort the uploads into a folder that `create_recorded` began and that are recorded there: no others."""
@@ -187,13 +187,13 @@ class Storage(StorageBase):
         """Ask for one key: shows whether endpoint, credentials and bucket are right."""
         client, prefix = self._place(folder)
         query = (("list-type", "2"), ("max-keys", "1"), ("prefix", prefix))
-        client.ask(Ask(kind="list", method="GET", query=query, read=page_in))
+        client.request(Request(kind="list", method="GET", query=query, read=page_in))
 
-    def _whole(self, key: str) -> Ask:
+    def _whole(self, key: str) -> Request:
         """Return the request for an object from its beginning on: for all of it, or for its first range."""
         wanted = self.spec.range_bytes
         span = Span(0, wanted) if wanted else None
-        return Ask(kind="get", method="GET", key=key, headers=() if span is None else (span.header,), span=span)
+        return Request(kind="get", method="GET", key=key, headers=() if span is None else (span.header,), span=span)
 
     def _requests_ahead(self) -> OrderedDict[str, Active]:
         ahead: OrderedDict[str, Active] | None = getattr(self._ahead, "requests", None)
@@ -260,23 +260,23 @@ class ObjectReader:
         elif begun is not None:
             self.read_calls += 1
             self.app_bytes += length
-            begun.ask.target = buffer[:length]
+            begun.request.target = buffer[:length]
             begun.exchange.into(buffer[:length])
         if length == size:
             if begun is not None:
                 self.client.finish(begun)
             return size
-        asks = self.asks(buffer[length:size], offset + length)
+        requests = self.requests(buffer[length:size], offset + length)
         under_way = () if begun is None else (begun,)
-        self.client.ask_all([ask for _, ask in asks], self._storage.spec.io_depth, under_way)
-        for _, ask in asks:
-            self.check(ask)
+        self.client.request_all([request for _, request in requests], self._storage.spec.io_depth, under_way)
+        for _, request in requests:
+            self.check(request)
         return size
 
-    def asks(self, buffer: memoryview, offset: int) -> list[tuple[ObjectReader, Ask]]:
+    def requests(self, buffer: memoryview, offset: int) -> list[tuple[ObjectReader, Request]]:
         """Return the requests that fill a buffer."""
         step = self._storage.spec.range_bytes or len(buffer) or 1
-        asks = []
+        requests = []
         for start in range(0, len(buffer), step):
             piece = buffer[start : start + step]
             headers, span = [], None
@@ -285,17 +285,19 @@ class ObjectReader:
                 headers.append(span.header)
             if self._etag:
                 headers.append(("if-match", self._etag))
-            asks.append((self, Ask(kind="get", method="GET", key=self._key, headers=headers, span=span, target=piece)))
-        self.read_calls += len(asks)
+            requests.append(
+                (self, Request(kind="get", method="GET", key=self._key, headers=headers, span=span, target=piece))
+            )
+        self.read_calls += len(requests)
         self.app_bytes += len(buffer)
-        return asks
+        return requests
 
-    def check(self, ask: Ask) -> None:
+    def check(self, request: Request) -> None:
         """Raise DatasetError where an answer is of another object than the one that was opened."""
-        etag = ask.answer.header("etag") if ask.answer is not None else ""
+        etag = request.answer.header("etag") if request.answer is not None else ""
         if etag and self._etag and etag != self._etag:
             raise DatasetError(
-                f"{self.client.where(ask)}: the object was changed while it was read (its ETag was {self._etag}, then "
+                f"{self.client.where(request)}: the object changed while it was read (its ETag was {self._etag}, then "
                 f"{etag}): leave the dataset alone during a run, and run again"
             )
 
@@ -312,9 +314,9 @@ def _pages(client: Client, prefix: str) -> Iterator[list[Entry]]:
     about = (("delimiter", "/"), ("encoding-type", "url"), ("list-type", "2"), ("max-keys", str(LISTED_AT_A_TIME)))
     while True:
         query = [*about, ("prefix", prefix)] + ([("continuation-token", continuation)] if continuation else [])
-        ask = Ask(kind="list", method="GET", query=query, read=page_in)
-        client.ask(ask)
-        page: Page = ask.content
+        request = Request(kind="list", method="GET", query=query, read=page_in)
+        client.request(request)
+        page: Page = request.content
         entries = _entries(client, prefix, page)
         yield entries
         if not page.continuation:
@@ -323,8 +325,8 @@ def _pages(client: Client, prefix: str) -> Iterator[list[Entry]]:
         pages, listed, idle = pages + 1, listed + len(entries), 0 if entries and not marks & seen else idle + 1
         if hash(page.continuation) in seen or idle > MOST_IDLE_PAGES or listed > MOST_LISTED:
             raise UserError(
-                f"{client.where(ask)}: the listing of {prefix!r} does not end: {listed} names on {pages} pages so far, "
-                f"{idle} of these pages in a row without a new one, and the server names a further page. Wanted a "
+                f"{client.where(request)}: the listing of {prefix!r} does not end: {listed} names on {pages} pages so "
+                f"far, {idle} of these pages in a row without a new one, and the server names a further page. Wanted a "
                 f"folder of at most {MOST_LISTED} objects, from a server whose continuation tokens lead on"
             )
         seen |= marks
@@ -351,11 +353,11 @@ def _size_in(answer: Exchange) -> int:
     return number_in(answer.header("content-length")) or 0
 
 
-def _sizes(asked: Sequence[tuple[Client, Ask]]) -> Iterator[int | None]:
+def _sizes(asked: Sequence[tuple[Client, Request]]) -> Iterator[int | None]:
     for client in {id(client): client for client, _ in asked}.values():
-        client.ask_all([ask for one, ask in asked if one is client], HEADS_IN_FLIGHT)
-    for _, ask in asked:
-        answer = ask.answer
+        client.request_all([request for one, request in asked if one is client], HEADS_IN_FLIGHT)
+    for _, request in asked:
+        answer = request.answer
         yield _size_in(answer) if answer is not None and answer.succeeded else None
 
 

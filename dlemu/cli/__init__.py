@@ -192,5 +192,5 @@ def complain_of(error: DlemuError) -> None:
 
 def complain(message: str) -> None:
     """Say on stderr what went wrong, without the credentials that the command line gave."""
-    said = scrubbed(message, given_options(sys.argv))
-    print(f"dlemu: {said}", file=sys.stderr, flush=True)
+    message_shown = scrubbed(message, given_options(sys.argv))
+    print(f"dlemu: {message_shown}", file=sys.stderr, flush=True)

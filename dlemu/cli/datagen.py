@@ -30,9 +30,9 @@ def command(overrides: tuple[str, ...], config_dir: str | None, cfg: bool, fsync
         print_config(overrides, config_dir)
         return
     from dlemu.cli import complain
-    from dlemu.runner.launched import stands_in
+    from dlemu.runner.launched import run_as_placeholder
 
-    if stands_in(overrides, complain):
+    if run_as_placeholder(overrides, complain):
         return
     from dlemu.cli.frontends import Terminal, job_request
     from dlemu.runner.datasets import check_bytes, make

@@ -38,15 +38,15 @@ def allow(workload: Workload, folder: str, ranks: int, making_bytes: int, *, yes
     """Ask the user whether so many bytes may be made; raises UserError where the answer is no, or nobody can answer."""
     if making_bytes <= ASK_BYTES or yes:
         return
-    room = f" ({size(free)} are free there)" if (free := free_bytes(workload, folder)) is not None else ""
-    says = f"{size(making_bytes)} are to be made in {folder} for {count(ranks, 'rank')}"
+    free_text = f" ({size(free)} are free there)" if (free := free_bytes(workload, folder)) is not None else ""
+    plan = f"{size(making_bytes)} are to be made in {folder} for {count(ranks, 'rank')}"
     if sys.stdin.isatty() and sys.stderr.isatty():
         import click
 
-        if click.confirm(f"{says}{room}. Go on?", err=True):
+        if click.confirm(f"{plan}{free_text}. Go on?", err=True):
             return
         raise UserError("nothing was made")
     smaller = (
         f"; to try it with less: scale={TRIAL_SCALE}" if TRIAL_SCALE in workload.scales and not workload.scale else ""
     )
-    raise UserError(f"{says}{room}: add --yes to make them{smaller}")
+    raise UserError(f"{plan}{free_text}: add --yes to make them{smaller}")

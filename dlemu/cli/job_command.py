@@ -44,9 +44,9 @@ def job_command(kind: Kind) -> click.Command:
             _export(overrides, config_dir, export_dlio)
             return
         from dlemu.cli import complain
-        from dlemu.runner.launched import stands_in
+        from dlemu.runner.launched import run_as_placeholder
 
-        if stands_in(overrides, complain):
+        if run_as_placeholder(overrides, complain):
             return
         from dlemu.cli.frontends import Terminal, job_request, show_job
 

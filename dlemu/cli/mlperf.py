@@ -68,13 +68,13 @@ def datasize_command(
     measured = "measured here" if memory_gib is None else "as given"
     if not workload.workflow.train:
         _checkpoint_datasize(workload, edition, hosts, memory, measured, as_json)
-    asked = any(word.lstrip("+").startswith("dataset.num_files_train=") for word in overrides)
+    files_given = any(word.lstrip("+").startswith("dataset.num_files_train=") for word in overrides)
     size = datasize(
         workload,
         edition=edition,
         hosts=hosts,
         memory_gib_per_host=memory,
-        files_asked=workload.dataset.num_files_train if asked else None,
+        files_asked=workload.dataset.num_files_train if files_given else None,
     )
     datagen = datagen_command([*overrides, *size.overrides])
     if as_json:
@@ -157,7 +157,7 @@ def run_command(
     is broken, and this host alone kept runs from passing), 128 + signal.
     """
     from dlemu.cli import complain
-    from dlemu.cli.again import again, heed_signals
+    from dlemu.cli.interruption import install_signal_handlers, resume_advice
     from dlemu.cli.mlperf_rehearsal import Rehearser, run_single
     from dlemu.comm import Interrupted
     from dlemu.config import explained, load
@@ -188,10 +188,10 @@ def run_command(
     folder = folder or new_folder(name, "mlperf-")
     check_place(folder, ours=(REHEARSAL,))
     rehearsal = None if several else rehearser.single(words, folder)
-    kept = f"finished runs are kept: {again(folder)}"
+    kept = f"finished runs are kept: {resume_advice(folder)}"
     if rehearsal is not None and not rehearsal.resumes:
         kept = f"what was measured is in {folder}: start again in a new folder"
-    heed_signals()
+    install_signal_handlers()
     try:
         status = rehearser.several(split(words), folder) if rehearsal is None else run_single(rehearsal)
     except Interrupted as stop:

@@ -228,9 +228,9 @@ def _checkpoint_line(result: CheckpointResult, root: str) -> str:
     rates = [f"{kind} {rate:.3f} GiB/s" for kind, rate in figures_of(result).items()]
     model, calls = result.model.name if result.model else "unknown model", len(result.leaves)
     what = f"{model}, {processes_of(result) or '?'} processes, {calls} call{'s' if calls != 1 else ''}"
-    told = f" ({', '.join(rates)}, by rank 0)" if rates else ""
+    rates_text = f" ({', '.join(rates)}, by rank 0)" if rates else ""
     path = os.path.relpath(result.path, root)
-    return f"{path}: {what}; v{result.edition.name} {result.division.upper()}{told}"
+    return f"{path}: {what}; v{result.edition.name} {result.division.upper()}{rates_text}"
 
 
 def _counts(checked: Checked) -> str:

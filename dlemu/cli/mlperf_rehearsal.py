@@ -73,7 +73,7 @@ class Rehearser:
                 folder=folder,
                 launcher=launcher,
                 config_dir=self.config_dir,
-                tell=_tell,
+                report=_report,
             )
         if not workload.workflow.train and workload.workflow.checkpoint:
             check_checkpoints(workload)
@@ -88,7 +88,7 @@ class Rehearser:
                 folder=folder,
                 launcher=launcher,
                 config_dir=self.config_dir,
-                tell=_tell,
+                report=_report,
                 accelerator=self.accelerator_type,
             )
         check_runnable(workload)
@@ -106,13 +106,13 @@ class Rehearser:
             folder=folder,
         )
         return Rehearsal(
-            plan=plan, size=size, launcher=launcher, config_dir=self.config_dir, make=self.make, tell=_tell
+            plan=plan, size=size, launcher=launcher, config_dir=self.config_dir, make=self.make, report=_report
         )
 
     def several(self, parts: Sequence[Sequence[str]], folder: str) -> int:
         """Run the rehearsals of several workloads, print what came of them, and return the exit status."""
         checked = Submission(
-            folder=folder, parts=parts, make=self.single, run_part=lambda part: _print(_run(part)[0]), tell=_tell
+            folder=folder, parts=parts, make=self.single, run_part=lambda part: _print(_run(part)[0]), report=_report
         ).run()
         _print((*check_lines(checked), *place_lines(folder, os.path.join(folder, TREE), NOTE)))
         return 0 if checked.valid else 1
@@ -145,5 +145,5 @@ def _print(lines: Iterable[Line]) -> None:
         click.secho(line, **style)
 
 
-def _tell(line: str) -> None:
+def _report(line: str) -> None:
     click.echo(line, err=True)

@@ -35,8 +35,8 @@ def command(overrides: tuple[str, ...], config_dir: str | None, make: bool, repo
     """
     from rich.console import Console
 
-    from dlemu.cli.again import heed_signals
     from dlemu.cli.frontends import make_here
+    from dlemu.cli.interruption import install_signal_handlers
     from dlemu.cli.options import show_answer
     from dlemu.comm import Interrupted
     from dlemu.jobs.pack.page import PackShown, print_pack
@@ -49,7 +49,7 @@ def command(overrides: tuple[str, ...], config_dir: str | None, make: bool, repo
 
     def watch(event: PackEvent) -> None:
         if isinstance(event, RunsPlanned):
-            heed_signals()
+            install_signal_handlers()
         shown(event)
 
     try:
@@ -66,7 +66,7 @@ def _interrupted(stop: object, folder: str, *, several: bool) -> int:
     import signal
 
     from dlemu.cli import complain
-    from dlemu.cli.again import interrupted
+    from dlemu.cli.interruption import interrupted
     from dlemu.comm import Interrupted
 
     assert isinstance(stop, Interrupted)

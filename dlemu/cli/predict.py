@@ -52,8 +52,8 @@ def command(
     from dlemu.cli.frontends import make_here
     from dlemu.cli.options import say_part, show_answer
     from dlemu.config import completed, explained, load
-    from dlemu.jobs.training.prediction.ask import ask, read_known
     from dlemu.jobs.training.prediction.page import print_prediction
+    from dlemu.jobs.training.prediction.run_prediction import read_known, run_prediction
     from dlemu.metrics.verdict import EXIT_STATUSES
     from dlemu.mlperf.audit.foreign_times import foreign_run
 
@@ -62,7 +62,7 @@ def command(
         words = overrides if known is None else completed(overrides, known.workload, config_dir=config_dir)
         click.echo(explained(load(words, config_dir=config_dir)), nl=False)
         return
-    answer, folder, workload = ask(
+    answer, folder, workload = run_prediction(
         overrides,
         from_folder=from_folder,
         mb_per_second=mb_per_second,

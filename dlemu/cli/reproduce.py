@@ -39,7 +39,7 @@ def command(
 
     Exit status: 0 done, 2 a usage error, 3 a step failed, 128 + signal.
     """
-    from dlemu.cli.again import heed_signals, interrupted
+    from dlemu.cli.interruption import install_signal_handlers, interrupted
     from dlemu.cli.options import show_answer
     from dlemu.comm import Interrupted
     from dlemu.config.overrides import take_word
@@ -55,7 +55,7 @@ def command(
         match event:
             case RunsPlanned():
                 begun = event.folder
-                heed_signals()
+                install_signal_handlers()
                 click.echo(f"results: {event.folder}", err=True)
             case RunBegan():
                 click.echo(f"{event.label} ...", err=True)

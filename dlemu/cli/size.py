@@ -11,7 +11,7 @@ from dlemu.cli.options import configured, json_option
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from dlemu.cli.again import Watched
+    from dlemu.cli.interruption import Watched
     from dlemu.config.schema import Workload
     from dlemu.studies.answers import SweepAnswer
 
@@ -65,8 +65,8 @@ def command(
     Exit status: 0 found (--at-least: so many pass), 1 none passes (--at-least: fewer), 2 a usage error, 3 a trial
     failed, 4 no verdict (too close to tell, the host gave out first, too few samples for so many), 128 + signal.
     """
-    from dlemu.cli.again import Watched, interrupted
     from dlemu.cli.frontends import make_here
+    from dlemu.cli.interruption import Watched, interrupted
     from dlemu.cli.options import show_answer
     from dlemu.comm import Interrupted
     from dlemu.config import explained, load
@@ -84,7 +84,7 @@ def command(
     if kind_wanted(workload).asks:
         if at_least or make or cached:
             raise click.UsageError("--at-least, --make and --cached are for training")
-        raise SystemExit(_find_edge(overrides, config_dir, watched, as_json=as_json))
+        raise SystemExit(_find_bracket(overrides, config_dir, watched, as_json=as_json))
 
     def make_asked(workload: Workload) -> None:
         if make or workload.workflow.generate_data:
@@ -108,16 +108,16 @@ def command(
     raise SystemExit(EXIT_STATUSES[answer.outcome or "no verdict"])
 
 
-def _find_edge(overrides: tuple[str, ...], config_dir: str | None, watched: Watched, *, as_json: bool) -> int:
+def _find_bracket(overrides: tuple[str, ...], config_dir: str | None, watched: Watched, *, as_json: bool) -> int:
     """Find the most of a kind's own measure that passes, show it, and return the exit status."""
-    from dlemu.cli.again import interrupted
+    from dlemu.cli.interruption import interrupted
     from dlemu.cli.options import show_answer
     from dlemu.comm import Interrupted
     from dlemu.studies.series.page import print_sweep
-    from dlemu.studies.sweep.edge import find_edge
+    from dlemu.studies.sweep.bracket import find_bracket
 
     try:
-        answer, found, above = find_edge(overrides, config_dir=config_dir, on_event=watched)
+        answer, found, above = find_bracket(overrides, config_dir=config_dir, on_event=watched)
     except Interrupted as stop:
         raise SystemExit(interrupted(stop, "finished runs", watched.folder)) from None
 

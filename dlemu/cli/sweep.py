@@ -28,7 +28,7 @@ def command(overrides: tuple[str, ...], config_dir: str | None, as_json: bool) -
 
     Exit status: 0 every point completed, 2 a usage error, be it a point's, 3 a point failed, 128 + signal.
     """
-    from dlemu.cli.again import Watched, interrupted
+    from dlemu.cli.interruption import Watched, interrupted
     from dlemu.cli.options import show_answer
     from dlemu.comm import Interrupted
     from dlemu.studies.series.page import print_sweep

@@ -39,7 +39,7 @@ def command(
     import signal
 
     from dlemu.cli import complain
-    from dlemu.cli.again import heed_signals
+    from dlemu.cli.interruption import install_signal_handlers
     from dlemu.cli.options import say_what, show_answer
     from dlemu.comm import Interrupted
     from dlemu.results.kinds import installed_kinds, kinds
@@ -62,7 +62,7 @@ def command(
         match event:
             case RunsPlanned():
                 place = event.folder
-                heed_signals()
+                install_signal_handlers()
             case RunBegan():
                 say_what(event.label)
 

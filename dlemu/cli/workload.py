@@ -181,7 +181,7 @@ def new(path: str, **given: Any) -> None:
     questions = [("data_folder", str, "Folder of the files", "dataset.data_folder"), *_QUESTIONS]
     for name, kind, text, key in [*questions, *(_OF_GENERATED if makes else ())]:
         if given[name] is None:
-            given[name] = _asked(name, kind, text, key)
+            given[name] = _answer_of(name, kind, text, key)
     given |= {"path": path, "name": os.path.basename(path).removesuffix(".yaml")}
     given["data_folder"] = _quoted(os.path.abspath(given["data_folder"]))
     dataset = (_GENERATED if makes else _OWN_DATA).format(**given)
@@ -206,7 +206,7 @@ def _quoted(text: str) -> str:
     return json.dumps(text)
 
 
-def _asked(name: str, kind: Any, text: str, key: str) -> Any:
+def _answer_of(name: str, kind: Any, text: str, key: str) -> Any:
     from datagen.errors import UserError
 
     if not sys.stdin.isatty():

@@ -36,11 +36,11 @@ from dlemu.comm.local import Rendezvous
 from dlemu.comm.process_control import after_fork_in_child, die_with_parent, interrupt_once
 
 _RUN, _END, _DONE = b"r", b"e", b"d"
-_LONGEST_WORD = 100_000
+_LONGEST_MESSAGE = 100_000
 _LOOK_SECONDS = 0.01
 _LIMITS = (resource.RLIMIT_AS, resource.RLIMIT_NOFILE, resource.RLIMIT_MEMLOCK, resource.RLIMIT_NPROC)
 T = TypeVar("T")
-LastWord = Callable[[Failure], None]
+OnFailure = Callable[[Failure], None]
 """Leaves what ended a member where the run is saved."""
 
 
@@ -104,7 +104,7 @@ class Host:
         self.comm, self._places, self._stand_ins = comm, places, stand_ins
         after_fork_in_child(self._forget)
 
-    def run(self, main: Callable[[Comm], T], last_word: LastWord) -> T:
+    def run(self, main: Callable[[Comm], T], on_failure: OnFailure) -> T:
         """Run `main` as each of the host's ranks to its end, and return what this one's returned; collective over the
         leaders.
 
@@ -112,7 +112,7 @@ class Host:
         Raises SpaceError when the system has no room for so many processes.
         """
         token = secrets.token_hex(16)
-        members = self._fork_all(token, main, last_word)
+        members = self._fork_all(token, main, on_failure)
         own = self.comm.member(0, token)
         try:
             result = main(own)
@@ -146,23 +146,23 @@ class Host:
             with contextlib.suppress(OSError):  # it has ended
                 os.kill(self._places[local_rank].process, signal.SIGCONT)
 
-    def _fork_all(self, token: str, main: Callable[[Comm], object], last_word: LastWord) -> list[int]:
+    def _fork_all(self, token: str, main: Callable[[Comm], object], on_failure: OnFailure) -> list[int]:
         sys.stdout.flush()
         sys.stderr.flush()
         gc.collect()
         gc.freeze()  # else the collector's marks would copy every page in every member
         leader, members = os.getpid(), []
         try:
-            for local_rank, stand_in in self._stand_ins.items():
+            for local_rank, serve_placeholder in self._stand_ins.items():
                 theirs, ours = socket.socketpair()
                 process = os.fork()
                 if process == 0:
                     theirs.close()
                     die_with_parent(leader)
                     self._places[local_rank].take()
-                    _be_member(self.comm, local_rank, token, ours, main, last_word)
+                    _be_member(self.comm, local_rank, token, ours, main, on_failure)
                 ours.close()
-                socket.send_fds(stand_in, [_RUN], [theirs.fileno()])
+                socket.send_fds(serve_placeholder, [_RUN], [theirs.fileno()])
                 theirs.close()
                 members.append(process)
         except BlockingIOError as error:
@@ -181,16 +181,16 @@ class Host:
 
 @contextlib.contextmanager
 def lead(comm: LaunchedComm, *, ends_after: type[Exception]) -> Iterator[Host]:
-    """Yield the host that this process leads: the others of it are in `stand_in` meanwhile.
+    """Yield the host that this process leads: the others of it are in `serve_placeholder` meanwhile.
 
     They are let go at the end, and after an error of the type `ends_after`, which every leader has.
     """
     places = comm.gather_host(_Place.own()) or []
-    door = Rendezvous(comm.token("stand-ins"), 0, comm.local_size, comm.timeout_seconds, comm.name)
+    rendezvous = Rendezvous(comm.token("stand-ins"), 0, comm.local_size, comm.timeout_seconds, comm.name)
     missing, streams = set(range(1, comm.local_size)), {}
-    with contextlib.closing(door):
+    with contextlib.closing(rendezvous):
         while missing:
-            local_rank, stream = door.accept(missing)
+            local_rank, stream = rendezvous.accept(missing)
             stream.settimeout(None)
             missing.remove(local_rank)
             streams[local_rank] = stream
@@ -203,22 +203,22 @@ def lead(comm: LaunchedComm, *, ends_after: type[Exception]) -> Iterator[Host]:
     host.end()
 
 
-def stand_in(comm: LaunchedComm) -> None:
+def serve_placeholder(comm: LaunchedComm) -> None:
     """Stand in for the rank that the leader of this host runs, until it lets this process go.
 
     Raises what ended the rank: MemberFailedError, PeerLostError or Interrupted.
     """
     comm.gather_host(_Place.own())
-    door = Rendezvous(comm.token("stand-ins"), comm.local_rank, comm.local_size, comm.timeout_seconds, comm.name)
-    with contextlib.closing(door):
-        leader = door.call(0)
+    rendezvous = Rendezvous(comm.token("stand-ins"), comm.local_rank, comm.local_size, comm.timeout_seconds, comm.name)
+    with contextlib.closing(rendezvous):
+        leader = rendezvous.call(0)
     leader.settimeout(None)
     with leader:
         while True:
-            word, descriptors, _, _ = socket.recv_fds(leader, 1, 1)
-            if word == _END:
+            message, descriptors, _, _ = socket.recv_fds(leader, 1, 1)
+            if message == _END:
                 return
-            if word != _RUN:
+            if message != _RUN:
                 raise PeerLostError(f"{comm.name(0)} ended without a message")
             with socket.socket(fileno=descriptors[0]) as member:
                 _wait_for(member, leader, comm)
@@ -233,12 +233,12 @@ def _wait_for(member: socket.socket, leader: socket.socket, comm: LaunchedComm) 
             raise PeerLostError(f"{comm.name(0)} ended without a message")
         if ready == [leader]:  # it goes on already: the member's last word is on its way
             ready, _, _ = select.select([member], [], [])
-    word = b"".join(iter(lambda: member.recv(_LONGEST_WORD), b""))
-    if word == _DONE:
+    message = b"".join(iter(lambda: member.recv(_LONGEST_MESSAGE), b""))
+    if message == _DONE:
         return
-    if not word:
+    if not message:
         raise DlemuError(f"{comm.name(comm.local_rank)} was killed; {who_killed()}, or {RANK.remedy}")
-    failure = Failure.from_json(word.decode())
+    failure = Failure.from_json(message.decode())
     if failure.echo:
         raise PeerLostError(failure.message)
     if failure.kind == Interrupted.__name__:
@@ -246,16 +246,16 @@ def _wait_for(member: socket.socket, leader: socket.socket, comm: LaunchedComm) 
     raise MemberFailedError(failure)
 
 
-class _Voice:
+class _ResultChannel:
     """A member's line to its stand-in. The member's own children have none: they would hide its end."""
 
     def __init__(self, stream: socket.socket) -> None:
         self._stream = stream
         after_fork_in_child(stream.close)
 
-    def say(self, word: bytes) -> None:
+    def send(self, message: bytes) -> None:
         with contextlib.suppress(OSError):
-            self._stream.sendall(word)
+            self._stream.sendall(message)
 
 
 def _be_member(
@@ -264,12 +264,12 @@ def _be_member(
     token: str,
     stream: socket.socket,
     main: Callable[[Comm], object],
-    last_word: LastWord,
+    on_failure: OnFailure,
 ) -> NoReturn:
     """Be a rank until the end of the process."""
     status = DlemuError.exit_status
     try:
-        status = _work(comm, local_rank, token, _Voice(stream), main, last_word)
+        status = _work(comm, local_rank, token, _ResultChannel(stream), main, on_failure)
         for output in (sys.stdout, sys.stderr):
             with contextlib.suppress(OSError, ValueError):
                 output.flush()
@@ -278,7 +278,12 @@ def _be_member(
 
 
 def _work(
-    comm: LaunchedComm, local_rank: int, token: str, voice: _Voice, main: Callable[[Comm], object], last_word: LastWord
+    comm: LaunchedComm,
+    local_rank: int,
+    token: str,
+    channel: _ResultChannel,
+    main: Callable[[Comm], object],
+    on_failure: OnFailure,
 ) -> int:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, interrupt_once())
@@ -287,14 +292,14 @@ def _work(
         own = comm.member(local_rank, token)
         main(own)
         own.close()
-        voice.say(_DONE)
+        channel.send(_DONE)
         return 0
     except BaseException as error:
         failure = describe(comm.world_rank(local_rank), error)
         if own is not None:
-            last_word(failure)
+            on_failure(failure)
             own.leave(failure.status, failure.message)
-        voice.say(failure.to_json().encode())
+        channel.send(failure.to_json().encode())
         return failure.status
 
 

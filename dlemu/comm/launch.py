@@ -36,7 +36,7 @@ class Line:
     role: Role
     reports: socket.socket
 
-    def say(self, message: object) -> None:
+    def send(self, message: object) -> None:
         """Send what can be pickled, in 100 kB at most; any thread may."""
         self.reports.send(pickle.dumps((self.number, message)))
 

@@ -122,20 +122,20 @@ def _host_secret(place: Place, timeout_seconds: float, name: Callable[[int], str
     if place.local_size == 1:
         return secrets.token_hex(_SECRET_BYTES)
     public = f"{place.address} {place.port} {place.start} {place.first} {place.size}"
-    door = Rendezvous(public, place.local_rank, place.local_size, timeout_seconds, name)
-    with contextlib.closing(door):
+    rendezvous = Rendezvous(public, place.local_rank, place.local_size, timeout_seconds, name)
+    with contextlib.closing(rendezvous):
         if place.local_rank > 0:
-            with door.call(0) as first:
+            with rendezvous.call(0) as first:
                 first.settimeout(timeout_seconds)
                 with contextlib.suppress(OSError):
-                    if told := first.recv(2 * _SECRET_BYTES, socket.MSG_WAITALL):
-                        return told.decode()
+                    if received := first.recv(2 * _SECRET_BYTES, socket.MSG_WAITALL):
+                        return received.decode()
             raise PeerLostError(f"{name(0)} ended without a message, or not all ranks of this host came")
         streams = {}
         missing = set(range(1, place.local_size))
         with contextlib.ExitStack() as callers:
             while missing:
-                local_rank, stream = door.accept(missing)
+                local_rank, stream = rendezvous.accept(missing)
                 streams[local_rank] = callers.enter_context(stream)
                 missing.remove(local_rank)
             secret = secrets.token_hex(_SECRET_BYTES)

@@ -101,7 +101,7 @@ def completed(words: Sequence[str], other: Workload, config_dir: str | None = No
     known = workload_names(config_dir)
     name = choice or (other.model.name if other.model.name in known else DEFAULT_WORKLOAD)
     workload = override(["workload"], name)
-    tables, asked = load([workload], config_dir), load([*words, workload], config_dir)
+    tables, chosen = load([workload], config_dir), load([*words, workload], config_dir)
     same = [override(["accelerator"], other.accelerator)] if other.accelerator in tables.accelerators else []
     same += [override(["scale"], other.scale)] if other.scale in tables.scales else []
     base = load([workload, *same], config_dir)
@@ -113,7 +113,7 @@ def completed(words: Sequence[str], other: Workload, config_dir: str | None = No
     others = tuple(
         prefix
         for key, prefixes in _SET_BY.items()
-        if (key,) in paths and getattr(asked, key) != getattr(other, key)
+        if (key,) in paths and getattr(chosen, key) != getattr(other, key)
         for prefix in prefixes
     )
     differing = [

@@ -67,15 +67,15 @@ def load(overrides: Sequence[str], config_dir: str | None = None) -> Workload:
     request = parse(overrides)
     choice = request.workload or DEFAULT_WORKLOAD
     file = layer((), composed(choice, config_dir))
-    asked = [setting for given in request.settings for setting in layer(given.path, given.value)]
+    given_layer = [setting for given in request.settings for setting in layer(given.path, given.value)]
     # As in files, a spread given in DLIO's older way must come after the time itself.
-    asked.sort(key=lambda setting: setting[0][-1] == "stdev")
-    tree = resolved(merged(_layers(choice, file, asked)))
-    if ("scale",) not in dict(asked):
+    given_layer.sort(key=lambda setting: setting[0][-1] == "stdev")
+    tree = resolved(merged(_layers(choice, file, given_layer)))
+    if ("scale",) not in dict(given_layer):
         _check_recorded_scale(choice, tree)
     try:
         workload = _with_folders_resolved(to_workload(build(settings_tree(), translated(tree)), {}))
-        workload = _with_own_data(workload, [setting[0] for setting in asked])
+        workload = _with_own_data(workload, [setting[0] for setting in given_layer])
         check(workload)
         check_model_name(workload.model.name)
     except UserError as error:
@@ -84,13 +84,13 @@ def load(overrides: Sequence[str], config_dir: str | None = None) -> Workload:
     return workload
 
 
-def _with_own_data(workload: Workload, asked: Collection[KeyPath]) -> Workload:
+def _with_own_data(workload: Workload, given_layer: Collection[KeyPath]) -> Workload:
     """Return the workload with what its dataset is where that is a folder of the user's own files."""
     if workload.dataset.source != "folder":
         return workload
     from datagen.own_folder import FLAT, look
 
-    given = [key for key in OF_OWN_DATA if ("dataset", key) in asked]
+    given = [key for key in OF_OWN_DATA if ("dataset", key) in given_layer]
     found = [key for key in given if key != "record_length_bytes" or workload.dataset.format not in FLAT]
     if found:
         raise UserError(
@@ -101,20 +101,20 @@ def _with_own_data(workload: Workload, asked: Collection[KeyPath]) -> Workload:
     return replace(workload, dataset=own.spec, notes=tuple(dict.fromkeys((*workload.notes, *own.notes))))
 
 
-def _layers(choice: str, file: Layer, asked: Layer) -> list[Layer]:
+def _layers(choice: str, file: Layer, given_layer: Layer) -> list[Layer]:
     """Return all layers, weakest first.
 
     The pair of an accelerator comes right below the layer that names it: a file's own values stand over the pair that
     the file names, and give way to the pair of an accelerator that the user names.
     """
-    everything = merged([file, asked])
-    named = {path[0] for path, _ in asked if path in (("accelerator",), ("scale",))}
+    everything = merged([file, given_layer])
+    named = {path[0] for path, _ in given_layer if path in (("accelerator",), ("scale",))}
     pair = _accelerator_pair(choice, everything)
     return [
         [(("model", "name"), os.path.basename(choice).removesuffix(SUFFIX))],
         *([file, pair] if "accelerator" in named else [pair, file]),
         _scale_entries(choice, everything) if "scale" in named else [],
-        asked,
+        given_layer,
     ]
 
 

@@ -81,7 +81,7 @@ class DlioCheckpoints(DlioRun[ExportedCheckpoints]):
         steps: dict[str, Any] = {name: {} for name in ("load", "proc", "throughput", "au", "compute")}
         return {EPOCH: {"start": self.stamp(self.started_ns), **steps, "end": self.stamp(self.ended_ns)}}
 
-    def told(self) -> Iterator[str]:
+    def lines(self) -> Iterator[str]:
         """Yield sizes, then the checkpoints as they went."""
         model, plan, began = self.workload.model, self.run.plan, self.stamp(self.started_ns)
         subset = " (subset)" if len(plan.ranks) < plan.grid.ranks else ""

@@ -78,17 +78,17 @@ def _model(model: Model) -> dict[str, Any]:
     if any(older.values()):
         return named | layers | older
     numbers = {field.name: getattr(shape, field.name) for field in fields(shape)}
-    told = {key: value for key, value in numbers.items() if key in TRANSFORMER_KEYS or value}
-    return named | layers | {"transformer": told}
+    given = {key: value for key, value in numbers.items() if key in TRANSFORMER_KEYS or value}
+    return named | layers | {"transformer": given}
 
 
 def _checkpoint_sections(workload: Workload) -> dict[str, Any]:
     flow, saves = workload.workflow, workload.checkpoint
     folder = {"checkpoint_folder": saves.checkpoint_folder}
-    told = {key: _plain(getattr(saves, key)) for key, left_out in _CHECKPOINT_KEYS.items()}
+    given = {key: _plain(getattr(saves, key)) for key, left_out in _CHECKPOINT_KEYS.items()}
     return {
         "workflow": {"generate_data": flow.generate_data, "train": flow.train, "checkpoint": flow.checkpoint},
-        "checkpoint": folder | {key: value for key, value in told.items() if value != _CHECKPOINT_KEYS[key]},
+        "checkpoint": folder | {key: value for key, value in given.items() if value != _CHECKPOINT_KEYS[key]},
     }
 
 

@@ -19,10 +19,10 @@ def export_beside(event: Event) -> None:
 
 
 class DlioInPlace:
-    """Writes DLIO's files where `dlio_benchmark` was told to, as the job goes on; `say` gets the lines of its log."""
+    """Writes DLIO's files in the folder given to `dlio_benchmark` as a job runs; its log's lines go to `write_log`."""
 
-    def __init__(self, overrides: Sequence[str], config_dir: str | None, say: Callable[[str], None]) -> None:
-        self._overrides, self._config_dir, self._say = overrides, config_dir, say
+    def __init__(self, overrides: Sequence[str], config_dir: str | None, write_log: Callable[[str], None]) -> None:
+        self._overrides, self._config_dir, self._write_log = overrides, config_dir, write_log
         self._folders: DlioFolders | None = None
 
     def load(self) -> Workload:
@@ -39,11 +39,11 @@ class DlioInPlace:
         assert self._folders is not None  # `load` was called
         match event:
             case JobBegan(workload, ranks):
-                self._say(begin_dlio_files(self._folders, workload, ranks))
+                self._write_log(begin_dlio_files(self._folders, workload, ranks))
             case OnlyDataMade():
-                self._say(log_generation(self._folders))
+                self._write_log(log_generation(self._folders))
             case Saved(run) if run.facts.failure is None:
-                self._say(export_run(self._folders, run))
+                self._write_log(export_run(self._folders, run))
 
 
 def export_run(folders: DlioFolders, run: Any) -> str:

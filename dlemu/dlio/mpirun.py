@@ -32,8 +32,10 @@ def command_line(words: Sequence[str], mpirun: str, *, mpich: bool) -> list[str]
 
 def is_mpich(mpirun: str) -> bool:
     """Say whether it is MPICH's, by what it says of its version."""
-    told = subprocess.run([mpirun, "--version"], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
-    return "HYDRA" in told.stdout
+    version = subprocess.run(
+        [mpirun, "--version"], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+    )
+    return "HYDRA" in version.stdout
 
 
 def main(words: Sequence[str]) -> None:

@@ -94,7 +94,7 @@ class DlioRun(ABC, Generic[R]):
         """Return a rank's R_per_epoch_stats.json."""
 
     @abstractmethod
-    def told(self) -> Iterator[str]:
+    def lines(self) -> Iterator[str]:
         """Yield what the log says while the run goes on, without its `[OUTPUT]`."""
 
     def summary(self) -> dict[str, Any]:
@@ -141,7 +141,7 @@ class DlioRun(ABC, Generic[R]):
     def log(self) -> str:
         """Return dlio.log."""
         hosts, began = len(self.run.journal.hosts), self.stamp(self.started_ns)
-        output = [f"{began} a run of dlemu in DLIO's files, ranks: {self.run.ranks}, hosts: {hosts}", *self.told()]
+        output = [f"{began} a run of dlemu in DLIO's files, ranks: {self.run.ranks}, hosts: {hosts}", *self.lines()]
         metric = [_RULE, f"Number of Simulated Accelerators: {self.run.ranks} ", *_labelled(self.metric()), _RULE]
         lines = [*(f"[OUTPUT] {line}" for line in output), *(f"[METRIC] {line}" for line in metric)]
         return "".join(f"{line}\n" for line in lines)

@@ -196,7 +196,7 @@ class DlioTraining(DlioRun[ExportedSteps]):
         ]
         return [over_ranks(epoch) for epoch in zip(*by_rank, strict=True)]
 
-    def told(self) -> Iterator[str]:
+    def lines(self) -> Iterator[str]:
         """Yield the epochs as they went."""
         for epoch, stats in self.stats_of(0).items():
             yield f"{stats['start']} epoch {epoch} begins"

@@ -93,9 +93,9 @@ def _own_of_model(model: Model) -> list[str]:
     """Name the numbers of a transformer that DLIO does not know: it would save another, smaller model."""
     shape = model.transformer
     own = [field.name for field in fields(shape) if field.name not in TRANSFORMER_KEYS]
-    told = [f"model.transformer.{key}={getattr(shape, key)}" for key in own if getattr(shape, key)]
+    given = [f"model.transformer.{key}={getattr(shape, key)}" for key in own if getattr(shape, key)]
     expert = model.parallelism.expert
-    return told + ([f"model.parallelism.expert={expert}"] if expert > 1 else [])
+    return given + ([f"model.parallelism.expert={expert}"] if expert > 1 else [])
 
 
 def _word(value: Any) -> str:

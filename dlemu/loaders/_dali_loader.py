@@ -104,10 +104,10 @@ class Loader:
         layout, reason = phase.fetch.layout, _reason(text)
         paths = {sample: layout.path(layout.locate(sample)[0]) for sample in suspects}
         named = [sample for sample, path in paths.items() if path in text]
-        fetcher, room = Fetcher(phase.fetch), AlignedBuffer().view(phase.fetch.slot_bytes(1))
+        fetcher, buffer = Fetcher(phase.fetch), AlignedBuffer().view(phase.fetch.slot_bytes(1))
         for sample in named or suspects:
             try:
-                fetcher.fetch([sample], room)
+                fetcher.fetch([sample], buffer)
             except DatasetError as fault:
                 return fault
         if named:

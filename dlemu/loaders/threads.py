@@ -54,12 +54,12 @@ class Loader:
     def batches(self, phase: str, epoch: int, steps: int) -> Iterator[Batch]:
         """Deliver the planned batches in order, `read_threads` x `prefetch_per_worker` of them ready or under way."""
         under_way: deque[Future[BatchTrace]] = deque()
-        asked = 0
+        submitted = 0
         try:
             for _ in range(steps):
-                while asked < steps and len(under_way) < self._window:
-                    asked += 1
-                    under_way.append(self._pool.submit(self._make, phase, epoch, asked))
+                while submitted < steps and len(under_way) < self._window:
+                    submitted += 1
+                    under_way.append(self._pool.submit(self._make, phase, epoch, submitted))
                 trace = under_way.popleft().result()
                 yield Batch(Samples(self._slots.slot(trace.slot), trace.places, _view), trace)
         finally:

@@ -138,7 +138,7 @@ class DeeperQueue:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
+class ObjectRequests:
     """What an object store's server made of the run's requests."""
 
     requests: int
@@ -184,7 +184,7 @@ class Context:
     slow_hosts: tuple[str, ...] = ()
     """Hosts whose reads the others wait for."""
     hot_drive: HotDrive | None = None
-    asked: Asked | None = None
+    object_requests: ObjectRequests | None = None
     """Of an object store."""
     network_percent: float | None = None
     """What the busiest interface received of what it can."""
@@ -399,10 +399,10 @@ def _reads(
     confidence = _least(confidence, certain)
     threads: dict[str, Number] = {"read_threads": context.read_threads}
     if few:
-        more = Finding(Advice.MORE_REQUESTS if context.asked else Advice.MORE_READERS, numbers=threads)
+        more = Finding(Advice.MORE_REQUESTS if context.object_requests else Advice.MORE_READERS, numbers=threads)
         return Limit(what="loader", where="readers", confidence=confidence, seen=tuple(seen), to_do=(more,))
     where: Where | None = None
-    if context.asked is not None:
+    if context.object_requests is not None:
         where = "network" if (context.network_percent or 0) >= BUSY_PERCENT else "server"
     to_do = [
         Finding(Advice.FASTER_NETWORK if where == "network" else Advice.FASTER_STORAGE),
@@ -415,15 +415,18 @@ def _reads(
 
 def _answers(context: Context) -> Iterator[Finding]:
     """Yield what the requests to an object store say of server and network."""
-    asked = context.asked
-    if asked is None:
+    object_requests = context.object_requests
+    if object_requests is None:
         return
-    yield Finding(Seen.ANSWERS, numbers={"first_byte_ms": asked.first_byte_ms, "last_byte_ms": asked.last_byte_ms})
-    if asked.slow_down:
-        percent = 100 * asked.slow_down / max(1, asked.requests)
-        yield Finding(Seen.SLOW_DOWN, numbers={"answers": asked.slow_down, "percent": percent})
-    if asked.retried:
-        yield Finding(Seen.RETRIED, numbers={"retried": asked.retried, "requests": asked.requests})
+    yield Finding(
+        Seen.ANSWERS,
+        numbers={"first_byte_ms": object_requests.first_byte_ms, "last_byte_ms": object_requests.last_byte_ms},
+    )
+    if object_requests.slow_down:
+        percent = 100 * object_requests.slow_down / max(1, object_requests.requests)
+        yield Finding(Seen.SLOW_DOWN, numbers={"answers": object_requests.slow_down, "percent": percent})
+    if object_requests.retried:
+        yield Finding(Seen.RETRIED, numbers={"retried": object_requests.retried, "requests": object_requests.requests})
     if context.network_percent is not None:
         yield Finding(Seen.NETWORK, numbers={"percent": context.network_percent})
 
@@ -624,7 +627,7 @@ def _host_cpu(confidence: Confidence, seen: tuple[Finding, ...], context: Contex
 
 def _tls_percent(context: Context) -> float:
     """Return what TLS took of the readers' CPU time; 0 where there is none."""
-    return 0.0 if context.asked is None else context.asked.tls_cpu_percent or 0.0
+    return 0.0 if context.object_requests is None else context.object_requests.tls_cpu_percent or 0.0
 
 
 def _few_workers(confidence: Confidence, seen: tuple[Finding, ...], context: Context) -> Limit:

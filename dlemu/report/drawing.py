@@ -24,7 +24,7 @@ class Picture:
 
     name: str
     title: str
-    says: str
+    caption: str
     desk_svg: str
     phone_svg: str
 
@@ -52,7 +52,7 @@ def pictures(result: Any, folder: str) -> list[Picture]:
             _unique(_svg(figure, "transparent"), f"{name}-{kind}")
             for kind, figure in (("desk", desk), ("phone", phone))
         )
-        drawn.append(Picture(name, desk.title, desk.says, *svgs))
+        drawn.append(Picture(name, desk.title, desk.caption, *svgs))
     return drawn
 
 

@@ -58,7 +58,7 @@ class Figure:
     """One picture with what stands around it."""
 
     title: str
-    says: str
+    caption: str
     """What is seen and how to read it, in a sentence or two."""
     chart: alt.TopLevelMixin
 

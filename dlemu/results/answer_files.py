@@ -15,7 +15,7 @@ import msgspec
 from datagen import owned
 from datagen.atomic import write_text
 from datagen.errors import UserError
-from dlemu.results.sent_files import read_sent
+from dlemu.results.untrusted_files import read_untrusted
 
 ANSWER_VERSION = 1
 """`schema_version` of answers whose type names no other one as its default."""
@@ -45,7 +45,7 @@ def read_answer(folder: str, name: str, kind: type[A], upgrade: Upgrade | None =
     if not os.path.lexists(path):
         return None
     try:
-        answer = msgspec.json.decode(read_sent(path))
+        answer = msgspec.json.decode(read_untrusted(path))
     except (ValueError, RecursionError) as error:  # msgspec's errors and those of UTF-8
         raise UserError(f"{path} is no JSON ({error}); wanted what dlemu wrote: delete it to begin anew") from None
     version = answer.get("schema_version") if isinstance(answer, Mapping) else None

@@ -170,7 +170,7 @@ def kind_of(folder: str) -> Kind | None:
     Nothing that a result names is imported: its kind is looked up by name among those installed. Raises UserError for
     one that is not.
     """
-    from dlemu.results.sent_files import decode_sent
+    from dlemu.results.untrusted_files import decode_untrusted
 
     marked = next((kind for kind in kinds() if kind.holds(folder)), None)
     if marked is not None:
@@ -180,7 +180,7 @@ def kind_of(folder: str) -> Kind | None:
         if not os.path.isfile(path):
             continue
         try:
-            head = decode_sent(path, SummaryHead)
+            head = decode_untrusted(path, SummaryHead)
         except UserError:  # damaged: whoever reads it says so
             head = SummaryHead()
         if name == SUMMARY and head.schema_version is None:

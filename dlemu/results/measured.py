@@ -25,8 +25,8 @@ from dlemu.results.file_names import BLOCK_TRACE, CONFIG, FACTS, KILLED, LIVE, S
 from dlemu.results.journal import RunJournal
 from dlemu.results.live import salvaged
 from dlemu.results.parts import Environment
-from dlemu.results.sent_files import decode_sent
 from dlemu.results.tables import ADVICE, read_telemetry, write_table
+from dlemu.results.untrusted_files import decode_untrusted
 from dlemu.telemetry import RecorderHead, Telemetry, to_table, trace_to_table
 
 FACTS_VERSION = 1
@@ -53,7 +53,7 @@ class RunFacts:
     """Why the run is incomplete."""
 
 
-def said_of_any(facts: RunFacts) -> dict[str, Any]:
+def common_fields(facts: RunFacts) -> dict[str, Any]:
     """Return what `JobSummary` says of a run of any kind, but for kind and verdict, and its `environment`."""
     journal = facts.journal
     return {
@@ -129,7 +129,7 @@ def write_run(run: MeasuredRun) -> None:
 
 def read_facts(path: str, kind: type[F]) -> F:
     """Return the facts of a run; raises UserError for damaged ones, and those of a later version."""
-    facts = decode_sent(path, kind)
+    facts = decode_untrusted(path, kind)
     if facts.facts_version > FACTS_VERSION:
         raise UserError(f"{path} has facts_version {facts.facts_version}, wanted {FACTS_VERSION}: update dlemu")
     return replace(facts, workload=published(facts.workload))  # older versions wrote all options down

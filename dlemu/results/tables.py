@@ -13,7 +13,7 @@ from datagen.errors import UserError
 from dlemu.comm.cgroup_limits import host_memory
 from dlemu.config import load_received, to_yaml
 from dlemu.results.file_names import BLOCK_TRACE, CONFIG, TELEMETRY
-from dlemu.results.sent_files import open_sent
+from dlemu.results.untrusted_files import open_untrusted
 from dlemu.telemetry import RecorderHead, Telemetry, from_tables
 
 MOST_TABLE_BYTES = 64 << 30
@@ -37,7 +37,7 @@ def read_table(folder: str, name: str) -> pa.Table | None:
     path = os.path.join(folder, name)
     if not os.path.lexists(path):
         return None
-    with open(open_sent(path, MOST_TABLE_BYTES), "rb") as opened:
+    with open(open_untrusted(path, MOST_TABLE_BYTES), "rb") as opened:
         try:
             file = pq.ParquetFile(opened)
             # Twice eight bytes a value, for a copy; a column of equal values takes next to nothing in the file.

@@ -30,7 +30,7 @@ Request = TypeVar("Request")
 Result = TypeVar("Result")
 
 
-class Say(Protocol):
+class Emit(Protocol):
     """Tells the caller something."""
 
     def __call__(self, message: object, *, droppable: bool = False) -> None:
@@ -47,7 +47,7 @@ _SHOWN_LINES = 12
 
 
 def run_clean(
-    work: Callable[[Request, Say], Result],
+    work: Callable[[Request, Emit], Result],
     request: Request,
     role: Role,
     *,
@@ -161,12 +161,12 @@ def main() -> None:
                 line.write(_SIZE.pack(len(message)) + message)
                 line.flush()
 
-        def say(message: object, *, droppable: bool = False) -> None:
+        def emit(message: object, *, droppable: bool = False) -> None:
             send(_MESSAGE, message, droppable=droppable)
 
         try:
             work, request = pickle.load(sys.stdin.buffer)
-            send(_RESULT, work(request, say))
+            send(_RESULT, work(request, emit))
         except DlemuError as error:  # carried to the caller, as all others are
             send(_ERROR, error)
         except BaseException as error:

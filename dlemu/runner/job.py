@@ -138,7 +138,7 @@ class JobResult:
     """What was measured, where that was asked for: a `MeasuredRun`, typed as the kind has it."""
 
 
-Tell = Callable[[Event], None]
+Notify = Callable[[Event], None]
 Look = Callable[[Workload], None]
 """Looks at what a workload, which is checked, wants of the storage; raises UserError."""
 
@@ -206,8 +206,8 @@ class JobKind(ABC, Generic[J, L, R]):
         """Import what the ranks share, before they are forked. Raises UserError."""
 
     @abstractmethod
-    def run_rank(self, job: J, comm: Comm, tell: Tell | None) -> L | None:
-        """Run one rank to its end; return the whole run's log on rank 0, which has `tell`, None elsewhere."""
+    def run_rank(self, job: J, comm: Comm, notify: Notify | None) -> L | None:
+        """Run one rank to its end; return the whole run's log on rank 0, which has `notify`, None elsewhere."""
 
     @abstractmethod
     def salvage(self, live_folder: str) -> L | None:

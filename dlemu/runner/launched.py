@@ -67,7 +67,7 @@ def _comm_of_launcher(timeout_seconds: float) -> LaunchedComm:
     return MpiComm(timeout_seconds)
 
 
-def stands_in(overrides: Sequence[str], tell: Callable[[str], None]) -> bool:
+def run_as_placeholder(overrides: Sequence[str], tell: Callable[[str], None]) -> bool:
     """Stand in for the rank that another process runs for this one, where it does; say whether that was so.
 
     A command calls it before its imports: they take longer than all else that such a process does. How the rank failed
@@ -78,10 +78,10 @@ def stands_in(overrides: Sequence[str], tell: Callable[[str], None]) -> bool:
     joined = join(start_seconds(overrides))
     if not joined.hosted or joined.comm.local_rank == 0:
         return False
-    from dlemu.comm.hosted import stand_in
+    from dlemu.comm.hosted import serve_placeholder
 
     with ending_all(joined.comm, tell):
-        stand_in(joined.comm)
+        serve_placeholder(joined.comm)
     return True
 
 

@@ -21,7 +21,7 @@ from dlemu.comm.launch import run_ranks
 from dlemu.config.schema import Workload
 from dlemu.results.live import going_on
 from dlemu.runner.events import OnEvent, RankFailed, Refused
-from dlemu.runner.launched import ECHO_SECONDS, RefusedError, ending_all, join, stands_in, start_seconds
+from dlemu.runner.launched import ECHO_SECONDS, RefusedError, ending_all, join, run_as_placeholder, start_seconds
 from dlemu.runner.run_folder import Kept, failure_name
 
 if TYPE_CHECKING:  # most runs have no launcher
@@ -122,7 +122,7 @@ def with_ranks(words: Sequence[str], on_event: OnEvent, body: Callable[[Ranks], 
     def tell(message: str) -> None:
         on_event(RankFailed(message))
 
-    if stands_in(words, tell):
+    if run_as_placeholder(words, tell):
         return None
     from dlemu.comm.hosted import lead
 
@@ -243,7 +243,7 @@ class LaunchedRanks:
                 yield
         except BaseException as error:
             failure = describe(self._comm.rank, error)
-            leave_word(job.live_folder, failure)
+            write_failure(job.live_folder, failure)
             if not self._comm.launcher_ends_all:
                 # The launcher may end with this process, and a container with the launcher: save before.
                 signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -267,7 +267,7 @@ class HostedRanks(LaunchedRanks):
         return self._comm.broadcast_to_leaders(value)
 
     def run(self, main: Callable[[Comm], T]) -> T | None:
-        return self._host.run(main, lambda failure: leave_word(self._live_folder, failure))
+        return self._host.run(main, lambda failure: write_failure(self._live_folder, failure))
 
     @contextlib.contextmanager
     def guard(self, job: Guarded, save_failed: SaveFailed) -> Iterator[None]:
@@ -293,7 +293,7 @@ def _save_lost(job: Guarded, save_failed: SaveFailed, other_hosts: str) -> None:
         raise
 
 
-def leave_word(folder: str, failure: Failure) -> None:
+def write_failure(folder: str, failure: Failure) -> None:
     """Leave a rank's failure in the run's live folder: the launcher may kill it while it speaks.
 
     Nothing is left on a host that can't see the folder. The word has its name when it is whole.

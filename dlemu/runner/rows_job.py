@@ -27,18 +27,18 @@ from dlemu.results.journal import RunJournal, read_journal
 from dlemu.results.measured import (
     RunFacts,
     check_hosts,
+    common_fields,
     computed,
     read_facts,
     read_live,
     read_readings,
-    said_of_any,
     sent_state,
 )
 from dlemu.results.parts import Environment, JobSummary
 from dlemu.results.row_tables import read_rows, rows_table
-from dlemu.results.sent_files import decode_sent
 from dlemu.results.tables import write_table
-from dlemu.runner.job import Job, JobKind, Tell
+from dlemu.results.untrusted_files import decode_untrusted
+from dlemu.runner.job import Job, JobKind, Notify
 from dlemu.runner.recording import Recording, recorded, recorder_for, stopped
 from dlemu.runner.row_log import RowLog, Rows, read_row_logs, row_log_name
 from dlemu.telemetry import Telemetry, read_logs
@@ -85,9 +85,9 @@ class RowsRun:
         """Write the table of its rows; raises SpaceError."""
         write_table(self.folder, self.of.table, rows_table(self.rows, self.of.columns))
 
-    def said_of_any(self) -> dict[str, Any]:
+    def common_fields(self) -> dict[str, Any]:
         """Return what RowsSummary holds of any run, but for the verdict."""
-        return {"kind": self.of.name, **said_of_any(self.facts)}
+        return {"kind": self.of.name, **common_fields(self.facts)}
 
 
 class RowsKind(JobKind[Job, RowsLog, RowsRun]):
@@ -110,8 +110,8 @@ class RowsKind(JobKind[Job, RowsLog, RowsRun]):
         return f"{self.name}.parquet"
 
     @abstractmethod
-    def measure(self, job: Job, comm: Comm, log: RowLog, tell: Tell | None) -> None:
-        """Measure this rank's part, a row for each thing; rank 0 has `tell`. Raises DlemuError."""
+    def measure(self, job: Job, comm: Comm, log: RowLog, notify: Notify | None) -> None:
+        """Measure this rank's part, a row for each thing; rank 0 has `notify`. Raises DlemuError."""
 
     @abstractmethod
     def summarise(self, run: RowsRun) -> RowsSummary:
@@ -142,7 +142,7 @@ class RowsKind(JobKind[Job, RowsLog, RowsRun]):
             failure=None if failure is None else scrubbed(failure, job.workload.storage.storage_options),
         )
 
-    def run_rank(self, job: Job, comm: Comm, tell: Tell | None) -> RowsLog | None:
+    def run_rank(self, job: Job, comm: Comm, notify: Notify | None) -> RowsLog | None:
         recorder = recorder_for(
             job.workload.telemetry,
             lambda: self.watched_folders(job),
@@ -160,7 +160,7 @@ class RowsKind(JobKind[Job, RowsLog, RowsRun]):
             journal.save(job.live_folder)
         log = RowLog(self.dtype, comm.rank, job.live_folder if os.path.isdir(job.live_folder) else None)
         comm.all_reduce_max(0)  # all begin together
-        self.measure(job, comm, log, tell)
+        self.measure(job, comm, log, notify)
         log.close()
         ended_ns = comm.all_reduce_max(time.monotonic_ns())
         parts: list[tuple[Rows, Recording]] | None = comm.gather((log.rows, stopped(recorder)))
@@ -194,7 +194,7 @@ class RowsKind(JobKind[Job, RowsLog, RowsRun]):
 
     def read_summary(self, folder: str) -> RowsSummary:
         """Read summary.json as it stands; raises UserError."""
-        return decode_sent(os.path.join(folder, SUMMARY), self.summary_type)
+        return decode_untrusted(os.path.join(folder, SUMMARY), self.summary_type)
 
 
 def _new_journal() -> RunJournal:

@@ -94,7 +94,7 @@ class CountResult:
     """How many."""
 
 
-class Edge(msgspec.Struct, frozen=True, kw_only=True):
+class Bracket(msgspec.Struct, frozen=True, kw_only=True):
     """The two counts between which the answer lies. A struct, for `pass` is no name that a dataclass may use."""
 
     passing: CountResult | None = msgspec.field(name="pass")
@@ -116,7 +116,7 @@ class SizeLimit:
 
 
 @dataclass(frozen=True, kw_only=True)
-class OneMore:
+class NextAccelerator:
     """What one accelerator more would take of the storage."""
 
     accelerators: int
@@ -183,8 +183,8 @@ class SizeAnswer:
     too_close_to_tell: tuple[int, ...] = ()
     """Counts at the edge whose verdict is still open."""
     limited_by: SizeLimit
-    edge: Edge
-    for_one_more: OneMore
+    edge: Bracket
+    for_one_more: NextAccelerator
     host_only: HostOnly | None = None
     """None where the storage gave out first."""
     probe_mb_per_second: float

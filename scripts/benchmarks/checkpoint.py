@@ -32,7 +32,7 @@ PEER_ROUNDS = 3
 READERS = 4
 
 
-class Moved(NamedTuple):
+class TransferRates(NamedTuple):
     """What one side did."""
 
     write_gb_per_second: float
@@ -60,7 +60,7 @@ def measure(bench: Bench) -> Iterator[Figure | Unmeasured]:
         yield alone(f"null storage, a rank of {workload}", "GB/s", [done["gb_per_second"]], None)
 
 
-def _figures(name: str, rounds: list[tuple[Moved, ...]]) -> Iterator[Figure]:
+def _figures(name: str, rounds: list[tuple[TransferRates, ...]]) -> Iterator[Figure]:
     yield from each(
         rounds,
         "ready buffers, plain calls",
@@ -117,7 +117,7 @@ def _as_peer(bench: Bench) -> PeerSaved:
     )
 
 
-def _by_dlemu(bench: Bench, direct: bool) -> Moved:
+def _by_dlemu(bench: Bench, direct: bool) -> TransferRates:
     folder, result = os.path.join(bench.folder, "saved"), os.path.join(bench.folder, "result")
     words = [
         *("checkpoint", *WORKLOAD, "output.report=false", f"output.folder={result}"),
@@ -132,7 +132,7 @@ def _by_dlemu(bench: Bench, direct: bool) -> Moved:
     shutil.rmtree(folder)
     shutil.rmtree(result)
     write, read = summary["write"], summary["read"]
-    return Moved(
+    return TransferRates(
         write["wall_gb_per_second"],
         read["wall_gb_per_second"],
         write["cpu_seconds_per_gb"],
@@ -141,7 +141,7 @@ def _by_dlemu(bench: Bench, direct: bool) -> Moved:
     )
 
 
-def _by_plain(bench: Bench, direct: bool) -> Moved:
+def _by_plain(bench: Bench, direct: bool) -> TransferRates:
     """Write, drop from the page cache and read as many bytes as often, by the same calls, from memory that is ready."""
     folder = os.path.join(bench.folder, "plain")
     workload = load(WORKLOAD)
@@ -151,7 +151,7 @@ def _by_plain(bench: Bench, direct: bool) -> Moved:
     done = bench.plain("plain_checkpoint", *words, *sizes)
     shutil.rmtree(folder)
     write, read = done["write"], done["read"]
-    return Moved(_rate(write), _rate(read), _cpu(write), _cpu(read), _cpu(write))
+    return TransferRates(_rate(write), _rate(read), _cpu(write), _cpu(read), _cpu(write))
 
 
 def _rate(part: dict[str, float]) -> float:

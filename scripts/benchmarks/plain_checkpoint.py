@@ -32,7 +32,7 @@ _RING = 4
 
 
 @dataclass(frozen=True)
-class Asked:
+class Transfer:
     """What every process does."""
 
     folder: str
@@ -42,14 +42,14 @@ class Asked:
     piece_bytes: int
 
 
-def move_files(asked: Asked, sizes: Sequence[Sequence[int]]) -> dict[str, dict[str, float]]:
+def move_files(transfer: Transfer, sizes: Sequence[Sequence[int]]) -> dict[str, dict[str, float]]:
     """Write and read the files of every process."""
     context = get_context("fork")
     barrier = context.Barrier(len(sizes))
     processes: list[tuple[Any, Connection]] = []
     for rank, own in enumerate(sizes):
         ours, theirs = context.Pipe()
-        process = context.Process(target=_rank, args=(asked, rank, own, barrier, theirs))
+        process = context.Process(target=_rank, args=(transfer, rank, own, barrier, theirs))
         process.start()
         processes.append((process, ours))
     ended: list[dict[str, list[tuple[float, float, float]]]] = [ours.recv() for _, ours in processes]
@@ -57,7 +57,7 @@ def move_files(asked: Asked, sizes: Sequence[Sequence[int]]) -> dict[str, dict[s
         process.join()
     return {
         phase: {
-            "bytes": asked.checkpoints * sum(map(sum, sizes)),
+            "bytes": transfer.checkpoints * sum(map(sum, sizes)),
             "wall_seconds": sum(
                 max(end for _, end, _ in together) - min(begin for begin, _, _ in together)
                 for together in zip(*(own[phase] for own in ended), strict=True)
@@ -68,8 +68,8 @@ def move_files(asked: Asked, sizes: Sequence[Sequence[int]]) -> dict[str, dict[s
     }
 
 
-def _rank(asked: Asked, rank: int, sizes: Sequence[int], barrier: Any, line: Connection) -> None:
-    places = _places(_RING, asked.piece_bytes)
+def _rank(transfer: Transfer, rank: int, sizes: Sequence[int], barrier: Any, line: Connection) -> None:
+    places = _places(_RING, transfer.piece_bytes)
     for place in places:
         place[:] = os.urandom(len(place))
 
@@ -81,23 +81,23 @@ def _rank(asked: Asked, rank: int, sizes: Sequence[int], barrier: Any, line: Con
 
     def write(checkpoint: int) -> None:
         for number, size in enumerate(sizes):
-            _write(_path(asked, checkpoint, rank, number), size, places, direct=asked.direct)
-        _fsync(os.path.join(asked.folder, str(checkpoint)), os.O_DIRECTORY)
+            _write(_path(transfer, checkpoint, rank, number), size, places, direct=transfer.direct)
+        _fsync(os.path.join(transfer.folder, str(checkpoint)), os.O_DIRECTORY)
 
-    checkpoints = range(asked.checkpoints)
+    checkpoints = range(transfer.checkpoints)
     written = [timed(write, checkpoint) for checkpoint in checkpoints]
     for checkpoint in checkpoints:
         for number in range(len(sizes)):
-            descriptor = os.open(_path(asked, checkpoint, rank, number), os.O_RDONLY)
+            descriptor = os.open(_path(transfer, checkpoint, rank, number), os.O_RDONLY)
             os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
             os.close(descriptor)
-    lanes = _places(asked.readers, asked.piece_bytes)
-    with ThreadPoolExecutor(asked.readers) as pool:
-        list(pool.map(time.sleep, [0.0] * asked.readers))
+    lanes = _places(transfer.readers, transfer.piece_bytes)
+    with ThreadPoolExecutor(transfer.readers) as pool:
+        list(pool.map(time.sleep, [0.0] * transfer.readers))
 
         def read(checkpoint: int) -> None:
             for number, size in enumerate(sizes):
-                _read(pool, _path(asked, checkpoint, rank, number), size, lanes, direct=asked.direct)
+                _read(pool, _path(transfer, checkpoint, rank, number), size, lanes, direct=transfer.direct)
 
         line.send({"write": written, "read": [timed(read, checkpoint) for checkpoint in checkpoints]})
 
@@ -109,8 +109,8 @@ def _places(count: int, piece_bytes: int) -> list[memoryview]:
     return [view[start : start + piece_bytes] for start in range(0, len(view), piece_bytes)]
 
 
-def _path(asked: Asked, checkpoint: int, rank: int, number: int) -> str:
-    return os.path.join(asked.folder, str(checkpoint), f"plain_{rank}_{number}")
+def _path(transfer: Transfer, checkpoint: int, rank: int, number: int) -> str:
+    return os.path.join(transfer.folder, str(checkpoint), f"plain_{rank}_{number}")
 
 
 def _write(path: str, size: int, places: Sequence[memoryview], *, direct: bool) -> None:
@@ -154,7 +154,7 @@ def _fsync(path: str, flags: int) -> None:
 
 if __name__ == "__main__":
     folder, direct, checkpoints, readers, piece, *processes = sys.argv[1:]
-    asked = Asked(folder, direct == "1", int(checkpoints), int(readers), int(piece))
-    for checkpoint in range(asked.checkpoints):
+    transfer = Transfer(folder, direct == "1", int(checkpoints), int(readers), int(piece))
+    for checkpoint in range(transfer.checkpoints):
         os.makedirs(os.path.join(folder, str(checkpoint)))
-    print(json.dumps(move_files(asked, [[int(size) for size in own.split(",")] for own in processes])))
+    print(json.dumps(move_files(transfer, [[int(size) for size in own.split(",")] for own in processes])))

@@ -27,7 +27,7 @@ from tests.mlperf import foreign_runs
 from tests.mlperf.checkpoint_leaves import make_result
 from tests.results.handmade import CHECKPOINT_RUNS
 from tests.results.test_received_names import write_answers
-from tests.run.test_checkpoint_story import run as run_checkpoints
+from tests.run.test_checkpoint_jobs import run as run_checkpoints
 from tests.runs import make_job, make_log, with_telemetry
 
 MOST_SECONDS = 60

@@ -518,7 +518,7 @@ def test_an_upload_that_somebody_aborted_is_not_taken_for_complete(there: bytes 
         server.behaviour.fault = abort
         writer = storage_of(server).create("data/a")
         writer.write(DATA)
-        with pytest.raises(UserError, match=r"NoSuchUpload.*: another program, or a lifecycle rule .* run the command"):
+        with pytest.raises(UserError, match=r"NoSuchUpload.*: another program or a lifecycle rule .* run the command"):
             writer.commit()
         writer.discard()
         assert server.objects.get("data/a") == there

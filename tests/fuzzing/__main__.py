@@ -1,4 +1,4 @@
-"""`scripts/fuzz [--cases N] [--seed S] [DOOR...]`: damage of every kind at every door (docs/reliability.md)."""
+"""`scripts/fuzz [--cases N] [--seed S] [INTERFACE...]`: every kind of damage at every interface."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from tests.fuzzing.doors import doors
 from tests.fuzzing.ends import endings_of
 from tests.fuzzing.faults import faults_of
+from tests.fuzzing.interfaces import interfaces
 from tests.fuzzing.rounds import round_of
 
 _ROUND = 500
@@ -21,29 +21,31 @@ COMMANDS = {"ends": endings_of, "faults": faults_of}
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="scripts/fuzz", description=__doc__)
-    there = f"of {', '.join(doors())} [all]; or ends, faults: commands, which take seconds a case"
-    parser.add_argument("doors", nargs="*", metavar="DOOR", help=there)
-    parser.add_argument("--cases", type=int, default=100_000, help="at each door [100000]")
+    there = f"of {', '.join(interfaces())} [all]; or ends, faults: commands, which take seconds a case"
+    parser.add_argument("interfaces", nargs="*", metavar="INTERFACE", help=there)
+    parser.add_argument("--cases", type=int, default=100_000, help="at each interface [100000]")
     parser.add_argument("--first", type=int, default=0, help="number of the first case, to see one again")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--only", nargs="+", default=[], metavar="COMMAND", help="of ends and faults: these commands")
     given = parser.parse_args()
     bad = 0
-    for door in given.doors or doors():
+    for interface in given.interfaces or interfaces():
         begun = time.monotonic()
         end = given.first + given.cases
         rounds = [range(start, min(start + _ROUND, end)) for start in range(given.first, end, _ROUND)]
 
-        def one(cases: range, door: str = door) -> list[str]:
+        def one(cases: range, interface: str = interface) -> list[str]:
             with tempfile.TemporaryDirectory() as folder:
-                if door in COMMANDS:
-                    return COMMANDS[door](given.seed, cases, Path(folder), given.only)
-                return round_of(door, given.seed, cases, Path(folder) / "data")
+                if interface in COMMANDS:
+                    return COMMANDS[interface](given.seed, cases, Path(folder), given.only)
+                return round_of(interface, given.seed, cases, Path(folder) / "data")
 
         with ThreadPoolExecutor(given.processes) as pool:
             findings = [finding for round_findings in pool.map(one, rounds) for finding in round_findings]
-        print(f"{door}: {given.cases} cases, {len(findings)} findings, {time.monotonic() - begun:.0f} s", flush=True)
+        print(
+            f"{interface}: {given.cases} cases, {len(findings)} findings, {time.monotonic() - begun:.0f} s", flush=True
+        )
         for finding in findings[:20]:
             print(finding, flush=True)
         bad += len(findings)

@@ -1,4 +1,4 @@
-"""Cases at one door, in a process of their own: a crash, a hang or too much memory is a finding with its seed."""
+"""Cases at one interface, in a process of their own: a crash, a hang or too much memory is a finding with its seed."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ import warnings
 from pathlib import Path
 from types import FrameType
 
-from tests.fuzzing.doors import MOST_BYTES, MOST_SECONDS, doors
+from tests.fuzzing.interfaces import MOST_BYTES, MOST_SECONDS, interfaces
 
 
 class _TooLongError(BaseException):
     """Not an `Exception`, so that no broad `except` takes it for its own."""
 
 
-def round_of(door: str, seed: int, cases: range, folder: Path) -> list[str]:
-    """Try cases at a door; return what went wrong, a text for each case. Equal arguments do equal things."""
+def round_of(interface: str, seed: int, cases: range, folder: Path) -> list[str]:
+    """Try cases at an interface; return what went wrong, a text for each case. Equal arguments do equal things."""
     reader, writer = os.pipe()
     process = os.fork()
     if process == 0:
@@ -29,7 +29,7 @@ def round_of(door: str, seed: int, cases: range, folder: Path) -> list[str]:
         status = 1
         try:
             with open(writer, "w") as told:
-                _try(door, seed, cases, folder, told.write, told.flush)
+                _try(interface, seed, cases, folder, told.write, told.flush)
             status = 0
         finally:
             os._exit(status)
@@ -40,16 +40,16 @@ def round_of(door: str, seed: int, cases: range, folder: Path) -> list[str]:
     findings = [line[1:] for line in lines if line.startswith("!")]
     if status:
         last = next((line for line in reversed(lines) if line.startswith("@")), "@?")
-        findings.append(f"{door} seed {seed} case {last[1:]}: the process ended with wait status {status}")
+        findings.append(f"{interface} seed {seed} case {last[1:]}: the process ended with wait status {status}")
     return findings
 
 
-def _try(door: str, seed: int, cases: range, folder: Path, write: object, flush: object) -> None:
+def _try(interface: str, seed: int, cases: range, folder: Path, write: object, flush: object) -> None:
     assert callable(write)
     assert callable(flush)
     warnings.simplefilter("ignore")
     faulthandler.disable()  # a crash is told by its wait status
-    case = doors()[door](folder)
+    case = interfaces()[interface](folder)
     signal.signal(signal.SIGALRM, _too_long)
     used = _resident_bytes()
     for number in cases:
@@ -58,7 +58,7 @@ def _try(door: str, seed: int, cases: range, folder: Path, write: object, flush:
         begun = time.monotonic()
         signal.setitimer(signal.ITIMER_REAL, 4 * MOST_SECONDS)
         try:
-            case(random.Random(f"{door} {seed} {number}"))
+            case(random.Random(f"{interface} {seed} {number}"))
             what = ""
         except _TooLongError:
             what = "hangs"
@@ -74,7 +74,7 @@ def _try(door: str, seed: int, cases: range, folder: Path, write: object, flush:
         if grown > MOST_BYTES:
             used += grown  # whatever else was wrong: the next case is not to blame for it
         if what:
-            write(f"!{door} seed {seed} case {number}: {what}\0")
+            write(f"!{interface} seed {seed} case {number}: {what}\0")
 
 
 def _too_long(signal_number: int, frame: FrameType | None) -> None:

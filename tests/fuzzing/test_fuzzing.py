@@ -1,4 +1,4 @@
-"""A small, seeded share of `scripts/fuzz`: what is damaged at any door is named, in time and in little memory."""
+"""A small, seeded share of `scripts/fuzz`: what is damaged at any interface is named, in time and in little memory."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from datagen.fetch import Fetcher, FetchSpec
 from datagen.inspection import inspect
 from tests.datasets import make_dataset
 from tests.fuzzing import ends, faults
-from tests.fuzzing.doors import doors
 from tests.fuzzing.ends import communicated
+from tests.fuzzing.interfaces import interfaces
 from tests.fuzzing.mutations import damaged_bytes
 from tests.fuzzing.rounds import round_of
 
@@ -30,10 +30,10 @@ CASES, FORMAT_CASES, SCHEDULES = 40, 150, 300
 """Enough for a mistake that any damage shows; `scripts/fuzz` looks for the rare ones."""
 
 
-@pytest.mark.parametrize("door", doors())
-def test_damage_is_named_and_nothing_else_happens(door: str, tmp_path: Path) -> None:
-    cases = SCHEDULES if door == "schedules" else FORMAT_CASES if door.startswith("format-") else CASES
-    assert round_of(door, 7, range(cases), tmp_path / "data") == []
+@pytest.mark.parametrize("interface", interfaces())
+def test_damage_is_named_and_nothing_else_happens(interface: str, tmp_path: Path) -> None:
+    cases = SCHEDULES if interface == "schedules" else FORMAT_CASES if interface.startswith("format-") else CASES
+    assert round_of(interface, 7, range(cases), tmp_path / "data") == []
 
 
 def test_a_case_is_the_same_each_time() -> None:
@@ -42,7 +42,9 @@ def test_a_case_is_the_same_each_time() -> None:
     assert first == again != data
 
 
-def test_what_goes_wrong_at_a_door_is_told_with_its_seed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_goes_wrong_at_an_interface_is_reported_with_its_seed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A fuzzer that finds nothing must be able to find something: an error, a hang, a crash."""
 
     def broken(folder: Path) -> object:
@@ -56,7 +58,7 @@ def test_what_goes_wrong_at_a_door_is_told_with_its_seed(tmp_path: Path, monkeyp
 
         return case
 
-    monkeypatch.setattr("tests.fuzzing.rounds.doors", lambda: {"broken": broken})
+    monkeypatch.setattr("tests.fuzzing.rounds.interfaces", lambda: {"broken": broken})
     monkeypatch.setattr("tests.fuzzing.rounds.MOST_SECONDS", 0.02)
     told = "".join("".join(round_of("broken", 1, range(n, n + 1), tmp_path)) for n in range(16))
     assert "broken seed 1 case" in told

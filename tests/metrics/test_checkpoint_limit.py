@@ -13,14 +13,14 @@ from dlemu.jobs.checkpoint.limits import (
     THREAD_PERCENT,
     WAIT_PERCENT,
     Advice,
-    Moved,
+    PhaseActivity,
     Seen,
     judge_checkpoints,
 )
 from dlemu.metrics.findings import Number
 
 
-def moved(**changes: Any) -> Moved:
+def activity(**changes: Any) -> PhaseActivity:
     """Writes of a rank with nothing that stands out; what is not given is not known."""
     known: dict[str, Any] = {
         "phase": "write",
@@ -32,7 +32,7 @@ def moved(**changes: Any) -> Moved:
         "cpu_wait_percent": 2.0,
         "threads": 7,
     }
-    return Moved(**(known | changes))
+    return PhaseActivity(**(known | changes))
 
 
 FULL = {"device_busy_percent": BUSY_PERCENT}
@@ -71,7 +71,7 @@ READ = {"phase": "read", "fsync_percent": 0.0}
     ],
 )
 def test_a_verdict_changes_exactly_at_its_edges(changes: dict[str, Any], what: str, confidence: str) -> None:
-    limit = judge_checkpoints(moved(**changes))
+    limit = judge_checkpoints(activity(**changes))
     assert (limit.what, limit.confidence) == (what, confidence)
 
 
@@ -92,18 +92,18 @@ def test_a_verdict_changes_exactly_at_its_edges(changes: dict[str, Any], what: s
     ],
 )
 def test_a_limit_says_what_to_do(changes: dict[str, Any], advice: Advice) -> None:
-    (said,) = judge_checkpoints(moved(**changes)).to_do
+    (said,) = judge_checkpoints(activity(**changes)).to_do
     assert said.code == advice
     if advice in (Advice.TRY_MORE_THREADS, Advice.MORE_THREADS_OR_DIRECT):
         assert said.numbers == {"phase": changes.get("phase", "write"), "threads": 7}
 
 
 def test_where_the_device_is_full_nothing_more_can_be_asked_of_it() -> None:
-    assert judge_checkpoints(moved(**FULL)).to_do == ()
+    assert judge_checkpoints(activity(**FULL)).to_do == ()
 
 
 def seen(**changes: Any) -> dict[str, dict[str, Number]]:
-    return {found.code: found.numbers for found in judge_checkpoints(moved(**changes)).seen}
+    return {found.code: found.numbers for found in judge_checkpoints(activity(**changes)).seen}
 
 
 def test_the_evidence_has_every_figure_that_is_known_and_no_other() -> None:
@@ -145,6 +145,6 @@ def test_what_a_read_had_of_the_storage_is_at_most_all(percent: float, served: f
 def test_who_is_past_the_page_cache_is_not_sent_there() -> None:
     there = {Advice.SPARE_CACHE_COPY, Advice.MORE_THREADS_OR_DIRECT, Advice.EVICT, Advice.GO_PAST_CACHE}
     for changes in ({"cpu_wait_percent": 99.0}, {"cpu_percent": 99.0}, READ | {"from_storage_percent": 1.0}):
-        assert {found.code for found in judge_checkpoints(moved(**changes)).to_do} <= there
-        past = judge_checkpoints(moved(past_page_cache=True, **changes)).to_do
+        assert {found.code for found in judge_checkpoints(activity(**changes)).to_do} <= there
+        past = judge_checkpoints(activity(past_page_cache=True, **changes)).to_do
         assert not {found.code for found in past} & there

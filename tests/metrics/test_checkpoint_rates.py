@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlemu.jobs.checkpoint.limits import Moved, judge_checkpoints
+from dlemu.jobs.checkpoint.limits import PhaseActivity, judge_checkpoints
 from dlemu.metrics.checkpoint_rates import (
     GIB,
     asynchronous_au_percent,
@@ -77,7 +77,7 @@ def test_no_interval_leaves_training_as_fast_as_without_checkpoints() -> None:
     assert shortest_interval_seconds(1.0, 2.0, au=1.0) == math.inf
 
 
-def moved(**changes: object) -> Moved:
+def activity(**changes: object) -> PhaseActivity:
     known: dict[str, object] = {
         "phase": "write",
         "gb_per_second": 1.0,
@@ -89,7 +89,7 @@ def moved(**changes: object) -> Moved:
         "device_mb_per_second": 1000.0,
         "device_busy_percent": 99.0,
     }
-    return Moved(**known | changes)  # type: ignore[arg-type]
+    return PhaseActivity(**known | changes)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -107,6 +107,6 @@ def moved(**changes: object) -> Moved:
     ],
 )
 def test_what_limits_is_named_with_evidence(changes: dict[str, object], what: str) -> None:
-    limit = judge_checkpoints(moved(**changes))
+    limit = judge_checkpoints(activity(**changes))
     assert limit.what == what
     assert limit.seen

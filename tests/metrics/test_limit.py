@@ -27,11 +27,11 @@ from dlemu.metrics.limit import (
     THROTTLED_PERCENT,
     WRITTEN_SHARE,
     Advice,
-    Asked,
     Context,
     Device,
     HotDrive,
     Limit,
+    ObjectRequests,
     OtherReaders,
     Scaling,
     Seen,
@@ -347,16 +347,16 @@ def test_who_used_up_its_cpu_limit_waits_for_that_whatever_it_looks_blocked_in(c
     assert limit_of(late_steps(), device=full, **limit).what == "storage"
 
 
-ASKED = Asked(requests=1000, slow_down=40, retried=50, first_byte_ms=80.0, last_byte_ms=100.0)
+OBJECT_REQUESTS = ObjectRequests(requests=1000, slow_down=40, retried=50, first_byte_ms=80.0, last_byte_ms=100.0)
 
 
 def test_of_an_object_store_the_server_or_the_network_is_named() -> None:
-    server = limit_of(late_steps(), asked=ASKED, network_percent=30.0)
+    server = limit_of(late_steps(), object_requests=OBJECT_REQUESTS, network_percent=30.0)
     assert (server.what, server.where) == ("storage", "server")
     assert seen(server)[Seen.ANSWERS] == {"first_byte_ms": 80.0, "last_byte_ms": 100.0}
     assert seen(server)[Seen.SLOW_DOWN] == {"answers": 40, "percent": 4.0}
     assert seen(server)[Seen.RETRIED] == {"retried": 50, "requests": 1000}
-    network = limit_of(late_steps(), asked=ASKED, network_percent=97.0)
+    network = limit_of(late_steps(), object_requests=OBJECT_REQUESTS, network_percent=97.0)
     assert (network.what, network.where) == ("storage", "network")
     assert Advice.FASTER_NETWORK in to_do(network)
     assert limit_of(late_steps()).where is None
@@ -364,20 +364,20 @@ def test_of_an_object_store_the_server_or_the_network_is_named() -> None:
 
 def test_of_a_lack_of_processors_tls_is_named_where_it_took_most_of_them() -> None:
     computing = late_steps(cpu_ms=99)
-    tls = limit_of(computing, host_busy_percent=97.0, asked=replace(ASKED, tls_cpu_percent=72.0))
+    tls = limit_of(computing, host_busy_percent=97.0, object_requests=replace(OBJECT_REQUESTS, tls_cpu_percent=72.0))
     assert (tls.what, tls.where) == ("host CPU", "TLS")
     assert seen(tls)[Seen.TLS] == {"percent": 72.0}
     assert Advice.WITHOUT_TLS in to_do(tls)
-    little = limit_of(computing, host_busy_percent=97.0, asked=replace(ASKED, tls_cpu_percent=20.0))
+    little = limit_of(computing, host_busy_percent=97.0, object_requests=replace(OBJECT_REQUESTS, tls_cpu_percent=20.0))
     assert (little.what, little.where) == ("host CPU", None)
     assert seen(little)[Seen.TLS] == {"percent": 20.0}
     assert Advice.WITHOUT_TLS not in to_do(little)
-    assert Seen.TLS not in seen(limit_of(computing, host_busy_percent=97.0, asked=ASKED))
+    assert Seen.TLS not in seen(limit_of(computing, host_busy_percent=97.0, object_requests=OBJECT_REQUESTS))
 
 
 def test_few_requests_at_a_long_latency_want_more_in_flight() -> None:
     trial = Scaling(readers=8, mb_per_second=1e5, more_readers=32, more_mb_per_second=3.8e5, again_mb_per_second=1e5)
-    limit = limit_of(late_steps(), asked=ASKED, scaling=trial)
+    limit = limit_of(late_steps(), object_requests=OBJECT_REQUESTS, scaling=trial)
     assert limit.what == "loader"
     assert list(to_do(limit)) == [Advice.MORE_REQUESTS]
 
@@ -716,31 +716,33 @@ def test_more_readers_are_to_be_tried_where_it_is_not_certain_that_they_are_enou
     assert not unsure(work=few(readers=2 * FEW_REQUESTS), device=many)
 
 
-CALM = Asked(requests=3000, slow_down=0, retried=0, first_byte_ms=1.234, last_byte_ms=5.678)
+CALM = ObjectRequests(requests=3000, slow_down=0, retried=0, first_byte_ms=1.234, last_byte_ms=5.678)
 
 
 @pytest.mark.parametrize(
     ("percent", "where"), [(None, "server"), (BUSY_PERCENT - 0.1, "server"), (BUSY_PERCENT, "network")]
 )
 def test_of_an_object_store_it_is_the_network_once_that_is_full(percent: float | None, where: str) -> None:
-    limit = limit_at(asked=CALM, network_percent=percent)
+    limit = limit_at(object_requests=CALM, network_percent=percent)
     assert (limit.what, limit.where) == ("storage", where)
     assert list(to_do(limit)) == [Advice.FASTER_NETWORK if where == "network" else Advice.FASTER_STORAGE]
 
 
 def test_the_answers_of_a_server_are_told_where_there_is_something_to_tell() -> None:
     first = Finding(Seen.ANSWERS, numbers={"first_byte_ms": 1.234, "last_byte_ms": 5.678})
-    assert limit_at(asked=CALM).seen[-1] == first
-    busy = limit_at(asked=replace(CALM, slow_down=1200, retried=1500), network_percent=44.4)
+    assert limit_at(object_requests=CALM).seen[-1] == first
+    busy = limit_at(object_requests=replace(CALM, slow_down=1200, retried=1500), network_percent=44.4)
     assert busy.seen[-4:] == (
         first,
         Finding(Seen.SLOW_DOWN, numbers={"answers": 1200, "percent": 40.0}),
         Finding(Seen.RETRIED, numbers={"retried": 1500, "requests": 3000}),
         Finding(Seen.NETWORK, numbers={"percent": 44.4}),
     )
-    assert seen(limit_at(asked=replace(CALM, requests=0, slow_down=1)))[Seen.SLOW_DOWN]["answers"] == 1
+    assert seen(limit_at(object_requests=replace(CALM, requests=0, slow_down=1)))[Seen.SLOW_DOWN]["answers"] == 1
     assert Seen.NETWORK not in seen(limit_at(network_percent=44.4))
-    assert to_do(limit_at(work=few(), asked=CALM, scaling=SCALING)) == {Advice.MORE_REQUESTS: {"read_threads": 5}}
+    assert to_do(limit_at(work=few(), object_requests=CALM, scaling=SCALING)) == {
+        Advice.MORE_REQUESTS: {"read_threads": 5}
+    }
 
 
 def fall(percent: float) -> SpeedChange:

@@ -31,13 +31,13 @@ def published_run(*phases: Phase) -> DlioCheckpoints:
         f"checkpoint.num_checkpoints_read={10 * ('read' in phases)}",
     ]
     workload = load(["workload=llama3_8b", "checkpoint.checkpoint_folder=/mnt/ckpt", *counts])
-    told = {"write": published.SAVED, "read": published.LOADED}
+    lines = {"write": published.SAVED, "read": published.LOADED}
     records, now_ns = [], 1_000_000_000
     for phase in phases:
         for number in range(10):
             slowest = 0
             for rank in range(8):
-                seconds = told[phase].get(rank, told[phase][0])[number]
+                seconds = lines[phase].get(rank, lines[phase][0])[number]
                 took_ns = round(seconds * 1e9)
                 records.append(
                     CheckpointRecord(

@@ -49,8 +49,8 @@ def test_keys_stand_where_dlio_reads_them() -> None:
 
 def test_what_dlio_has_no_setting_for_is_told_and_not_written() -> None:
     text = dlio_yaml(load(["workload=unet3d", "reader.engine=library", "train.synchronous=true"]))
-    told = [line for line in text.splitlines() if line.startswith("# DLIO has no setting")]
-    assert told[0].endswith("reader.engine=library, train.synchronous=true")
+    lines = [line for line in text.splitlines() if line.startswith("# DLIO has no setting")]
+    assert lines[0].endswith("reader.engine=library, train.synchronous=true")
     assert "synchronous" not in yaml.safe_load(text)["train"]
 
 
@@ -63,10 +63,10 @@ def test_what_dlio_can_not_run_is_refused() -> None:
 
 def test_the_option_writes_the_file_and_trains_nothing(tmp_path: Path) -> None:
     path = tmp_path / "workload" / "unet3d_h100.yaml"
-    told = CliRunner().invoke(
+    lines = CliRunner().invoke(
         job_command(kind_named("training")), ["workload=unet3d", "accelerator=h100", "--export-dlio", str(path)]
     )
-    assert told.exit_code == 0, told.output
+    assert lines.exit_code == 0, lines.output
     assert yaml.safe_load(path.read_text())["train"]["computation_time"] == 0.323
     assert [one.name for one in tmp_path.iterdir()] == ["workload"]
 
@@ -82,6 +82,6 @@ def test_checkpoints_alone_have_no_dataset() -> None:
     assert tree["checkpoint"]["rank_sync"] is True
     assert tree["model"]["parallelism"] == {"pipeline": 32, "tensor": 8, "zero_stage": 1}
     text = dlio_yaml(load(["workload=qwen3_235b", "checkpoint.format=raw"]))
-    told = next(line for line in text.splitlines() if line.startswith("# DLIO has no setting"))
+    lines = next(line for line in text.splitlines() if line.startswith("# DLIO has no setting"))
     for setting in ("checkpoint.format=raw", "model.transformer.num_experts=128", "model.parallelism.expert=8"):
-        assert setting in told
+        assert setting in lines

@@ -270,7 +270,7 @@ def test_a_dataset_that_cannot_be_made_ends_it_with_datagens_own_status(tmp_path
     plan = make_plan(tmp_path, "2.0")
     size = datasize(plan.workload, edition="2.0", hosts=1, memory_gib_per_host=64)
     mistaken = replace(plan, words=(*plan.words, "dataset.formatt=npz"))
-    rehearsal = Rehearsal(plan=mistaken, size=size, launcher="", config_dir=None, make=True, tell=lambda line: None)
+    rehearsal = Rehearsal(plan=mistaken, size=size, launcher="", config_dir=None, make=True, report=lambda line: None)
     with pytest.raises(DatagenFailed) as failed:
         rehearsal.run()
     assert failed.value.exit_status == 2
@@ -281,7 +281,7 @@ def test_names_are_those_that_the_rules_allow(tmp_path: Path) -> None:
     plan = replace(make_plan(tmp_path, "2.0"), organisation="my lab")
     size = datasize(plan.workload, edition="2.0", hosts=1, memory_gib_per_host=64)
     with pytest.raises(UserError, match="--org 'my lab'"):
-        Rehearsal(plan=plan, size=size, launcher="", config_dir=None, make=False, tell=lambda line: None).run()
+        Rehearsal(plan=plan, size=size, launcher="", config_dir=None, make=False, report=lambda line: None).run()
 
 
 def test_figures_are_those_of_dlios_files(tmp_path: Path) -> None:

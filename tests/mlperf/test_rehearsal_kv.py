@@ -96,7 +96,7 @@ def rehearsal(
         folder=str(folder),
         launcher="",
         config_dir=None,
-        tell=lambda line: None,
+        report=lambda line: None,
         sleep=sleep,
     )
 

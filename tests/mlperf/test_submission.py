@@ -79,7 +79,7 @@ def test_an_interrupted_one_goes_on_with_what_is_missing(
     with pytest.raises(UserError, match="something else"):
         submission(tmp_path, WORDS[:2]).run()
     said: list[str] = []
-    submission(tmp_path, tell=said.append).run()
+    submission(tmp_path, report=said.append).run()
     assert [line for line in said if "done already" in line] == [
         "part 1 of 3, unet3d: done already",
         "part 2 of 3, llama3-8b: done already",

@@ -23,7 +23,7 @@ from dlemu.studies.compare.compare_sides import compare
 from dlemu.studies.compare.sides import Side, side_of_runs
 from tests.mlperf.checkpoint_leaves import make_result
 from tests.report.folders import write_run
-from tests.run.test_checkpoint_story import run
+from tests.run.test_checkpoint_jobs import run
 
 pytest.importorskip("altair", reason="the extra `report` is not installed")
 pytest.importorskip("vl_convert", reason="the extra `report` is not installed")

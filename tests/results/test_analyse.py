@@ -30,7 +30,7 @@ from dlemu.metrics.causes import Causes, Work, find_causes, work_of
 from dlemu.metrics.changes import SpeedChange, Stall
 from dlemu.metrics.checkpoint_rates import shortest_interval_seconds
 from dlemu.metrics.findings import Finding, Number
-from dlemu.metrics.limit import Asked, Context, Limit, OtherReaders, Scaling, Seen
+from dlemu.metrics.limit import Context, Limit, ObjectRequests, OtherReaders, Scaling, Seen
 from dlemu.metrics.ran_out import FirstTouch, RanOut
 from dlemu.metrics.slow_folders import SlowFolder
 from dlemu.metrics.stragglers import Straggler
@@ -258,9 +258,9 @@ def test_without_tls_or_without_the_readers_cpu_time_there_is_no_share_to_tell(
     counts.values[INDEX["get"]], counts.values[INDEX[TLS_CPU_US]] = 100, tls_us
     counts.first_byte[60], counts.last_byte[80] = 10, 10
     run = make_run(job, replace(log, journal=log.journal.noting(requests=tuple(counts.values.tolist()))))
-    asked = judged(run, monkeypatch)[3].asked
-    assert asked is not None
-    assert (asked.requests, asked.tls_cpu_percent) == (100, None)
+    object_requests = judged(run, monkeypatch)[3].object_requests
+    assert object_requests is not None
+    assert (object_requests.requests, object_requests.tls_cpu_percent) == (100, None)
 
 
 def read_ahead(**train: Any) -> int | None:
@@ -403,7 +403,7 @@ def test_all_that_is_known_of_a_run_is_weighed(biased: bool, monkeypatch: pytest
         slow_folders=FOLDERS,
         slow_hosts=("node1",),
         hot_drive=activity.hot_drive,
-        asked=Asked(
+        object_requests=ObjectRequests(
             requests=1200,
             slow_down=7,
             retried=11,

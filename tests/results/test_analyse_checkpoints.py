@@ -13,7 +13,7 @@ from dlemu.checkpoints.io_rows import READ, WHOLE, WRITE
 from dlemu.jobs.checkpoint import analyse as analyse_checkpoints_module
 from dlemu.jobs.checkpoint.issues import Issue, Outcome
 from dlemu.jobs.checkpoint.journal import UnderWay
-from dlemu.jobs.checkpoint.limits import CheckpointLimit, Moved, Seen
+from dlemu.jobs.checkpoint.limits import CheckpointLimit, PhaseActivity, Seen
 from dlemu.jobs.checkpoint.result import CheckpointRun
 from dlemu.jobs.checkpoint.summary import CheckpointSummary
 from dlemu.metrics.findings import Finding, Number
@@ -217,24 +217,24 @@ def near(value: float) -> Any:
 @pytest.mark.parametrize("requests", [(), (3,) * len(COUNTERS)])
 def test_all_that_is_known_of_a_phase_is_weighed(requests: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     run = noted(checkpoint_run(ranks=4, watched=True), requests=requests)
-    given: list[Moved] = []
+    given: list[PhaseActivity] = []
 
-    def judge(moved: Moved) -> CheckpointLimit:
-        given.append(moved)
+    def judge(activity: PhaseActivity) -> CheckpointLimit:
+        given.append(activity)
         return CheckpointLimit(what="network", confidence="low", seen=(Finding(Seen.LINK, numbers={"percent": 1.0}),))
 
     monkeypatch.setattr(analyse_checkpoints_module, "judge_checkpoints", judge)
     summary = run.summary
-    assert [moved.phase for moved in given] == ["write", "read"]
-    for moved, phase, number in ((given[0], summary.write, WRITE), (given[1], summary.read, READ)):
+    assert [activity.phase for activity in given] == ["write", "read"]
+    for activity, phase, number in ((given[0], summary.write, WRITE), (given[1], summary.read, READ)):
         assert phase is not None
         assert phase.limited_by is not None
         assert [found.code for found in phase.limited_by.seen] == [Seen.LINK]
         rows = run.whole[run.whole["phase"] == number]
         rank_ns = (rows["ended_ns"] - rows["began_ns"]).sum()
         wall_seconds = sum(part.wall_seconds for part in phase.checkpoints)
-        assert moved == replace(
-            moved,
+        assert activity == replace(
+            activity,
             gb_per_second=near(rows["bytes"].sum() / 1e9 / wall_seconds),
             call_percent=near(100 * rows["call_ns"].sum() / (2 * rank_ns)),
             fsync_percent=near(100 * rows["fsync_ns"].sum() / rank_ns),
@@ -247,9 +247,14 @@ def test_all_that_is_known_of_a_phase_is_weighed(requests: tuple[int, ...], monk
             threads=2,
             past_page_cache=bool(requests),
         )
-        assert (moved.from_storage_percent is None) == (number == WRITE)
-        seen = (moved.host_busy_percent, moved.device_mb_per_second, moved.device_busy_percent, moved.device_depth)
-        assert None not in (*seen, moved.link_percent)
+        assert (activity.from_storage_percent is None) == (number == WRITE)
+        seen = (
+            activity.host_busy_percent,
+            activity.device_mb_per_second,
+            activity.device_busy_percent,
+            activity.device_depth,
+        )
+        assert None not in (*seen, activity.link_percent)
 
 
 @pytest.mark.parametrize("took_ns", [0, 2_000_000_000])

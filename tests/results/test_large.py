@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from dlemu.jobs.training import mended, step_table
+from dlemu.jobs.training import repaired_causes, step_table
 from dlemu.jobs.training.folder import read_run
 from dlemu.jobs.training.page import run_page
 from dlemu.metrics import read_times, rows
@@ -42,7 +42,7 @@ def as_if_it_were_large(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rows, "MOST_KEPT_BYTES", rows.MOST_KEPT_BYTES * row_count // 10**7)
     monkeypatch.setattr(step_table, "_READ_AT_ONCE", 0)
     monkeypatch.setattr(read_times, "MOST_ROWS", read_times.MOST_ROWS * row_count // 10**7)
-    monkeypatch.setattr(mended, "MOST_ROWS", mended.MOST_ROWS * row_count // 10**7)
+    monkeypatch.setattr(repaired_causes, "MOST_ROWS", repaired_causes.MOST_ROWS * row_count // 10**7)
 
 
 def show(path: str) -> None:

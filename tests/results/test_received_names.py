@@ -52,7 +52,7 @@ from tests.mlperf.golden import make_tree
 from tests.report.folders import write_size, write_sweep
 from tests.report.test_document import packing, probed
 from tests.results.handmade import CHECKPOINT_RUNS
-from tests.run.test_checkpoint_story import Asked, run
+from tests.run.test_checkpoint_jobs import SmallJob, run
 from tests.runs import HOST, make_job, make_log, with_telemetry
 
 SHIPPED = shipped_pairs()
@@ -318,8 +318,8 @@ def test_the_note_of_a_checkpoint(tmp_path: Path) -> None:
 
     def read_note(_: int | None = None) -> None:
         for number, words in enumerate(({}, {"reshard": "true"})):
-            asked = Asked(tmp_path, f"again-{number}", num_checkpoints_write="0", **words)
-            prepare_job(CHECKPOINTS, asked.workload, 2)[1].drop()
+            started = SmallJob(tmp_path, f"again-{number}", num_checkpoints_write="0", **words)
+            prepare_job(CHECKPOINTS, started.workload, 2)[1].drop()
 
     assert read_planted(note, read_note) > 5
     tree = json.loads(note.read_text())

@@ -10,29 +10,29 @@ import pytest
 
 from datagen.errors import DatasetError, DlemuError
 from dlemu.comm.failure import Role
-from dlemu.runner.clean_process import Say, _Line, run_clean
+from dlemu.runner.clean_process import Emit, _Line, run_clean
 from tests.children import children
 
 ROLE = Role("the process of the test", "test less")
 LARGE = 300_000
 
 
-def count(most: int, say: Say) -> str:
+def count(most: int, emit: Emit) -> str:
     """Say numbers, print something, and return a long text."""
     for number in range(most):
-        say(number)
+        emit(number)
     print("this is no message")
     return "x" * LARGE
 
 
-def refuse(name: str, _: Say) -> None:
+def refuse(name: str, _: Emit) -> None:
     """Raise an error of dlemu's."""
     raise DatasetError(f"{name} is damaged")
 
 
-def end(number: int, say: Say) -> None:
+def end(number: int, emit: Emit) -> None:
     """Say one thing and end this process by a signal."""
-    say("begun")
+    emit("begun")
     os.kill(os.getpid(), number)
 
 

@@ -46,7 +46,7 @@ def test_workers_begin_when_all_are_ready_and_report_meanwhile() -> None:
         time.sleep(order)
         ready_ns = time.monotonic_ns()
         worker.ready()
-        worker.say(worker.number)
+        worker.send(worker.number)
         return ready_ns, time.monotonic_ns()
 
     found = run_crew(
@@ -104,7 +104,7 @@ def test_what_is_raised_here_ends_the_crew() -> None:
 
     def work(worker: Worker, order: float) -> None:
         worker.ready()
-        worker.say("hello")
+        worker.send("hello")
         time.sleep(LONG_SECONDS)
 
     def refuse(message: object) -> None:

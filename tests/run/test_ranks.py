@@ -12,7 +12,7 @@ from dlemu.comm import Interrupted, PeerLostError
 from dlemu.comm.failure import Failure, describe, killed
 from dlemu.runner import launched
 from dlemu.runner.launched import start_seconds
-from dlemu.runner.ranks import ForkedRanks, RunFailedError, RunUserError, cause, leave_word
+from dlemu.runner.ranks import ForkedRanks, RunFailedError, RunUserError, cause, write_failure
 from dlemu.runner.run_folder import Kept
 from tests.runs import make_job
 
@@ -34,16 +34,16 @@ def test_the_command_line_tells_the_time_limit(overrides: list[str], seconds: fl
 
 
 def test_the_first_word_that_is_no_echo_is_the_cause(tmp_path: Path) -> None:
-    leave_word(str(tmp_path), describe(2, PeerLostError("rank 1 is gone")))
-    leave_word(str(tmp_path), describe(1, UserError("file x is truncated")))
-    leave_word(str(tmp_path), describe(0, UserError("file y is truncated")))
+    write_failure(str(tmp_path), describe(2, PeerLostError("rank 1 is gone")))
+    write_failure(str(tmp_path), describe(1, UserError("file x is truncated")))
+    write_failure(str(tmp_path), describe(0, UserError("file y is truncated")))
     assert cause(str(tmp_path)) == "file x is truncated"
 
 
 def test_a_rank_killed_while_it_speaks_hides_nothing(tmp_path: Path) -> None:
     (tmp_path / "failure_00001.json.part").write_text('{"echo": tr')
     assert "killed from outside" in cause(str(tmp_path))
-    leave_word(str(tmp_path), describe(0, PeerLostError("rank 1 is gone")))
+    write_failure(str(tmp_path), describe(0, PeerLostError("rank 1 is gone")))
     assert cause(str(tmp_path)) == "rank 1 is gone"
 
 
@@ -53,7 +53,7 @@ def test_hosts_that_a_launcher_may_have_lost_are_named(tmp_path: Path) -> None:
 
 
 def test_no_word_where_the_run_s_folder_is_not_seen(tmp_path: Path) -> None:
-    leave_word(str(tmp_path / "elsewhere"), describe(0, UserError("lost")))
+    write_failure(str(tmp_path / "elsewhere"), describe(0, UserError("lost")))
     assert list(tmp_path.iterdir()) == []
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from dlemu.metrics.limit import Limit
-from dlemu.studies.answers import CountResult, HostOnly, OneMore, SizeAnswer, SizeLimit, Trial
+from dlemu.studies.answers import CountResult, HostOnly, NextAccelerator, SizeAnswer, SizeLimit, Trial
 from dlemu.studies.size.search import Count, Limits, edge, next_count, pool
 from dlemu.studies.size.size_verdict import HOST, Seen, build_answer, outcome_of
 from dlemu.studies.size.wording import sentence, with_evidence
@@ -238,7 +238,9 @@ def test_without_a_trial_nothing_is_shown() -> None:
     assert (answer.max_accelerators, answer.counts, answer.seconds, answer.naive_seconds) == (0, (), 0, 0)
     assert (answer.edge.passing, answer.edge.failing) == (None, None)
     assert (answer.limited_by.what, said(answer)) == ("count", [(Seen.MOST_ASKED, "--most 4096")])
-    assert answer.for_one_more == OneMore(accelerators=1, wanted_mb_per_second=90.0, most_delivered_mb_per_second=None)
+    assert answer.for_one_more == NextAccelerator(
+        accelerators=1, wanted_mb_per_second=90.0, most_delivered_mb_per_second=None
+    )
     assert answer.verdict == "not even 1 x h100 passes: no more were tried: --most 4096"
 
 

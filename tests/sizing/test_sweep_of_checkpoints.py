@@ -24,7 +24,7 @@ from dlemu.studies.answers import SweepAnswer
 from dlemu.studies.series.page import print_sweep
 from dlemu.studies.series.series import points_of
 from dlemu.studies.sweep import run as run_sweep
-from tests.run.test_checkpoint_story import SMALL, run
+from tests.run.test_checkpoint_jobs import SMALL, run
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from dlemu.checkpoints.io_rows import READ, WHOLE, WRITE, IoRows
 from dlemu.checkpoints.shards import parameters
 from dlemu.checkpoints.stored import folder_of
 from dlemu.jobs.checkpoint.issues import Issue
-from dlemu.jobs.checkpoint.limits import Moved, judge_checkpoints
+from dlemu.jobs.checkpoint.limits import PhaseActivity, judge_checkpoints
 from dlemu.jobs.checkpoint.measured import CheckpointRunFacts, MeasuredCheckpoints
 from dlemu.jobs.checkpoint.summary import (
     Asynchronous,
@@ -48,7 +48,7 @@ from dlemu.metrics.findings import Finding, Number
 from dlemu.metrics.spread import known
 from dlemu.metrics.windows import Window, mean_within
 from dlemu.results.file_names import KILLED
-from dlemu.results.measured import said_of_any
+from dlemu.results.measured import common_fields
 from dlemu.results.request_summary import requests_of
 from dlemu.telemetry import HostTelemetry
 
@@ -66,7 +66,7 @@ def analyse_checkpoints(run: MeasuredCheckpoints) -> CheckpointSummary:
         kept = sorted(set(journal.complete) - set(journal.removed))
         verdict = f"{result_word(outcome)}: {why_incomplete(facts.failure, kept, partial)}"
     summary = CheckpointSummary(
-        **said_of_any(facts),
+        **common_fields(facts),
         verdict=verdict,
         verdict_code=outcome,
         scale=workload.scale or None,
@@ -125,11 +125,11 @@ def _phase(run: MeasuredCheckpoints, phase: int) -> PhaseSummary | None:
     wall = sum(part.wall_seconds for part in times)
     thread_ns = float(((rows["ended_ns"] - rows["began_ns"]) * np.maximum(rows["threads"], 1)).sum())
     rank_ns = float((rows["ended_ns"] - rows["began_ns"]).sum())
-    activity = _Activity(run, phase, parts)
-    device_mb = activity.device_mb
+    host = _HostActivity(run, phase, parts)
+    device_mb = host.device_mb
     device = device_mb / wall if device_mb is not None and wall else None
     served = _served(run.facts, rows, accounted, device_mb) if phase == READ else None
-    moved = Moved(
+    activity = PhaseActivity(
         phase="read" if phase == READ else "write",
         gb_per_second=size_bytes / 1e9 / wall if wall else 0.0,
         call_percent=_share(float(rows["call_ns"].sum()), thread_ns),
@@ -139,12 +139,12 @@ def _phase(run: MeasuredCheckpoints, phase: int) -> PhaseSummary | None:
         cpu_wait_percent=_share(float(rows["mover_cpu_wait_ns"].sum()), thread_ns),
         ceiling_gb_per_second=run.facts.journal.ceiling_gb_per_second,
         from_storage_percent=served,
-        host_busy_percent=activity.host_busy_percent,
+        host_busy_percent=host.host_busy_percent,
         device_mb_per_second=device,
-        device_busy_percent=activity.device_busy_percent,
-        device_depth=activity.device_depth,
-        link_percent=activity.link_percent,
-        throttled_percent=activity.throttled_percent,
+        device_busy_percent=host.device_busy_percent,
+        device_depth=host.device_depth,
+        link_percent=host.link_percent,
+        throttled_percent=host.throttled_percent,
         threads=int(rows["threads"].max()),
         evicted=run.facts.workload.checkpoint.evict_page_cache,
         past_page_cache=run.facts.workload.checkpoint.odirect or bool(run.facts.journal.requests),
@@ -156,13 +156,13 @@ def _phase(run: MeasuredCheckpoints, phase: int) -> PhaseSummary | None:
         slowest_gib_per_second=over_checkpoints([part.slowest_gib_per_second or 0.0 for part in times]),
         slowest_seconds=over_checkpoints([part.slowest_seconds for part in times]),
         wall_gb_per_second=size_bytes / 1e9 / wall if wall else None,
-        fsync_percent=moved.fsync_percent,
+        fsync_percent=activity.fsync_percent,
         from_storage_percent=served,
         device_mb_per_second=device,
         cpu_seconds_per_gb=float(rows["cpu_ns"].sum()) / size_bytes if size_bytes else None,
         content_cpu_seconds_per_gb=_content_cpu(rows, phase),
         slowest_ranks=_slowest_ranks(run, rows, times),
-        limited_by=in_words(judge_checkpoints(moved)) if size_bytes else None,
+        limited_by=in_words(judge_checkpoints(activity)) if size_bytes else None,
     )
 
 
@@ -193,7 +193,7 @@ def _served(facts: CheckpointRunFacts, rows: IoRows, accounted: bool, device_mb:
     return min(100.0, *shares) if shares else None
 
 
-class _Activity:
+class _HostActivity:
     """What the hosts and their devices did during the checkpoints of one phase."""
 
     def __init__(self, run: MeasuredCheckpoints, phase: int, parts: list[IoRows]) -> None:
@@ -221,11 +221,11 @@ class _Activity:
     @property
     def device_mb(self) -> float | None:
         """MB that all devices behind the folder took (or gave), each once; the recorder reads before and after each."""
-        moved = [
+        activity = [
             sum(delivered_between(*host.readings(probe, name, self._rate), *window) for window in windows)
             for host, windows, probe, name in self._devices()
         ]
-        return known(sum(moved)) if moved else None
+        return known(sum(activity)) if activity else None
 
     @property
     def device_busy_percent(self) -> float | None:

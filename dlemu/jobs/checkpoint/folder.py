@@ -16,7 +16,7 @@ from dlemu.results.kinds import kind_of
 from dlemu.results.measured import check_hosts, computed, read_facts, read_live, read_readings
 from dlemu.results.parts import READ_VERSIONS, SCHEMA_VERSION
 from dlemu.results.row_tables import read_rows
-from dlemu.results.sent_files import decode_sent
+from dlemu.results.untrusted_files import decode_untrusted
 
 _MOST = 10**6
 """Ranks of a run, and experts of all layers of a model: none has as many, and each takes time."""
@@ -42,7 +42,7 @@ def read_checkpoint_run(folder: str) -> CheckpointRun:
 def read_checkpoint_summary(folder: str) -> CheckpointSummary:
     """Read summary.json as it stands, for what is to be compared with the computed one; raises UserError."""
     path = os.path.join(folder, SUMMARY)
-    saved = decode_sent(path, CheckpointSummary)
+    saved = decode_untrusted(path, CheckpointSummary)
     if saved.schema_version not in READ_VERSIONS or saved.kind != CheckpointSummary.kind:
         raise UserError(
             f"{path} has schema_version {saved.schema_version!r} and kind {saved.kind!r}, wanted {SCHEMA_VERSION} and "

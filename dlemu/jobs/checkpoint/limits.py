@@ -55,7 +55,7 @@ CheckpointLimit = LimitedBy[What]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Moved:
+class PhaseActivity:
     """What is known of a phase. None where it is not."""
 
     phase: Literal["write", "read"]
@@ -87,64 +87,66 @@ class Moved:
     """By O_DIRECT, or as they lie in an object store."""
 
 
-def judge_checkpoints(moved: Moved) -> CheckpointLimit:
+def judge_checkpoints(activity: PhaseActivity) -> CheckpointLimit:
     """Say what limited a phase, as codes."""
-    what, confidence, to_do = _judged(moved)
-    return CheckpointLimit(what=what, confidence=confidence, seen=tuple(_seen(moved)), to_do=to_do)
+    what, confidence, to_do = _judged(activity)
+    return CheckpointLimit(what=what, confidence=confidence, seen=tuple(_seen(activity)), to_do=to_do)
 
 
-def _judged(moved: Moved) -> tuple[What, Confidence, tuple[Finding, ...]]:
-    threads: dict[str, Number] = {"phase": moved.phase, "threads": moved.threads}
-    if moved.phase == "read" and _from_memory(moved):
-        past = Finding(Advice.GO_PAST_CACHE if moved.evicted else Advice.EVICT)
-        return "page cache", "high", () if moved.past_page_cache else (past,)
-    if moved.starved_percent >= STARVED_PERCENT:
-        confidence: Confidence = "high" if moved.starved_percent > 30 else "medium"
+def _judged(activity: PhaseActivity) -> tuple[What, Confidence, tuple[Finding, ...]]:
+    threads: dict[str, Number] = {"phase": activity.phase, "threads": activity.threads}
+    if activity.phase == "read" and _from_memory(activity):
+        past = Finding(Advice.GO_PAST_CACHE if activity.evicted else Advice.EVICT)
+        return "page cache", "high", () if activity.past_page_cache else (past,)
+    if activity.starved_percent >= STARVED_PERCENT:
+        confidence: Confidence = "high" if activity.starved_percent > 30 else "medium"
         return "generation", confidence, (Finding(Advice.MORE_CORES_A_RANK),)
-    device_full = (moved.device_busy_percent or 0.0) >= BUSY_PERCENT
-    if moved.cpu_wait_percent >= WAIT_PERCENT and not device_full:
-        code = Advice.MORE_CORES if moved.past_page_cache else Advice.SPARE_CACHE_COPY
-        if (moved.throttled_percent or 0.0) >= HELD_BACK_PERCENT:
+    device_full = (activity.device_busy_percent or 0.0) >= BUSY_PERCENT
+    if activity.cpu_wait_percent >= WAIT_PERCENT and not device_full:
+        code = Advice.MORE_CORES if activity.past_page_cache else Advice.SPARE_CACHE_COPY
+        if (activity.throttled_percent or 0.0) >= HELD_BACK_PERCENT:
             code = Advice.RAISE_CPU_LIMIT
-        return "host CPU", "high" if moved.cpu_wait_percent >= 2 * WAIT_PERCENT else "medium", (Finding(code),)
-    if (moved.link_percent or 0.0) >= BUSY_PERCENT:
+        return "host CPU", "high" if activity.cpu_wait_percent >= 2 * WAIT_PERCENT else "medium", (Finding(code),)
+    if (activity.link_percent or 0.0) >= BUSY_PERCENT:
         return "network", "high", (Finding(Advice.FASTER_LINK),)
-    if moved.cpu_percent >= THREAD_PERCENT and not device_full:
-        code = Advice.MORE_THREADS if moved.past_page_cache else Advice.MORE_THREADS_OR_DIRECT
+    if activity.cpu_percent >= THREAD_PERCENT and not device_full:
+        code = Advice.MORE_THREADS if activity.past_page_cache else Advice.MORE_THREADS_OR_DIRECT
         return "host CPU", "medium", (Finding(code, numbers=threads),)
-    what: What = "storage write" if moved.phase == "write" else "storage read"
-    sure = device_full or (moved.device_busy_percent is not None and moved.call_percent + moved.fsync_percent >= 90)
+    what: What = "storage write" if activity.phase == "write" else "storage read"
+    sure = device_full or (
+        activity.device_busy_percent is not None and activity.call_percent + activity.fsync_percent >= 90
+    )
     more = Finding(Advice.TRY_MORE_THREADS, numbers=threads)
     return what, "high" if sure else "medium", () if device_full else (more,)
 
 
-def _from_memory(moved: Moved) -> bool:
-    return moved.from_storage_percent is not None and moved.from_storage_percent < FROM_MEMORY_PERCENT
+def _from_memory(activity: PhaseActivity) -> bool:
+    return activity.from_storage_percent is not None and activity.from_storage_percent < FROM_MEMORY_PERCENT
 
 
-def _seen(moved: Moved) -> Iterator[Finding]:
+def _seen(activity: PhaseActivity) -> Iterator[Finding]:
     threads: dict[str, Number] = {
-        "phase": moved.phase,
-        "gb_per_second": moved.gb_per_second,
-        "call_percent": moved.call_percent,
-        "fsync_percent": moved.fsync_percent,
-        "cpu_percent": moved.cpu_percent,
-        "cpu_wait_percent": moved.cpu_wait_percent,
+        "phase": activity.phase,
+        "gb_per_second": activity.gb_per_second,
+        "call_percent": activity.call_percent,
+        "fsync_percent": activity.fsync_percent,
+        "cpu_percent": activity.cpu_percent,
+        "cpu_wait_percent": activity.cpu_wait_percent,
     }
     yield Finding(Seen.THREADS, numbers=threads)
-    if moved.phase == "write" and moved.ceiling_gb_per_second is not None:
-        ceiling = {"gb_per_second": moved.ceiling_gb_per_second, "starved_percent": moved.starved_percent}
+    if activity.phase == "write" and activity.ceiling_gb_per_second is not None:
+        ceiling = {"gb_per_second": activity.ceiling_gb_per_second, "starved_percent": activity.starved_percent}
         yield Finding(Seen.CONTENT, numbers={**ceiling})
-    if moved.from_storage_percent is not None and moved.phase == "read":
-        yield Finding(Seen.SERVED, numbers={"percent": min(100.0, moved.from_storage_percent)})
-    if moved.device_mb_per_second is not None:
+    if activity.from_storage_percent is not None and activity.phase == "read":
+        yield Finding(Seen.SERVED, numbers={"percent": min(100.0, activity.from_storage_percent)})
+    if activity.device_mb_per_second is not None:
         devices = {
-            "mb_per_second": moved.device_mb_per_second,
-            "busy_percent": moved.device_busy_percent,
-            "depth": moved.device_depth,
+            "mb_per_second": activity.device_mb_per_second,
+            "busy_percent": activity.device_busy_percent,
+            "depth": activity.device_depth,
         }
         yield Finding(Seen.DEVICES, numbers={name: value for name, value in devices.items() if value is not None})
-    if moved.host_busy_percent is not None:
-        yield Finding(Seen.CORES, numbers={"percent": moved.host_busy_percent})
-    if moved.link_percent is not None:
-        yield Finding(Seen.LINK, numbers={"percent": moved.link_percent})
+    if activity.host_busy_percent is not None:
+        yield Finding(Seen.CORES, numbers={"percent": activity.host_busy_percent})
+    if activity.link_percent is not None:
+        yield Finding(Seen.LINK, numbers={"percent": activity.link_percent})

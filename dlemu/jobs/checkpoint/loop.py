@@ -318,7 +318,7 @@ class _CheckpointRank:
         def done(number: int, moved: MovedFile) -> None:
             files.append(moved)
             self._add_file(WRITE, checkpoint, began_ns, number, moved)
-            self._tell(WRITE, checkpoint, files)
+            self._notify(WRITE, checkpoint, files)
 
         writer.write(done)
         if self._job.settings.fsync:
@@ -362,7 +362,7 @@ class _CheckpointRank:
         def done(number: int, file: MovedFile) -> None:
             moved.append(file)
             self._add_file(READ, source.checkpoint, began_ns, number, file)
-            self._tell(READ, source.checkpoint, moved)
+            self._notify(READ, source.checkpoint, moved)
 
         reader.read(files, done)
         ended_ns = self._ended()
@@ -436,7 +436,7 @@ class _CheckpointRank:
         notes: list[FileNotes] = [file.notes for file in files]
         self.log.note_progress(phase, checkpoint, notes)
 
-    def _tell(self, phase: int, checkpoint: int, files: list[MovedFile]) -> None:
+    def _notify(self, phase: int, checkpoint: int, files: list[MovedFile]) -> None:
         if self._watch is not None:
             done = sum(file.bytes for file in files)
             self._watch(phase, checkpoint, done, self._job.rank_bytes[self._comm.rank])

@@ -199,19 +199,19 @@ def _cost(summary: CheckpointSummary) -> Iterator[Row]:
         )
     if summary.peak_memory_mb is not None:
         yield "memory of a rank", f"{number(summary.peak_memory_mb)} MB", "at most, its own"
-    what, asked = summary.what, summary.requests
+    what, object_requests = summary.what, summary.requests
     through = ["O_DIRECT" if what.odirect else "page cache", "fsync" if what.fsync else "no fsync"]
-    ways = [*(["uploads in parts"] if asked is not None else through), f"content {what.content}"]
+    ways = [*(["uploads in parts"] if object_requests is not None else through), f"content {what.content}"]
     yield "written", ", ".join(ways), f"{count(what.writers, 'thread')} a rank; {what.kept} complete ones kept"
     if what.kept:
         yield "left there", size(what.kept * what.bytes), f"{count(what.kept, 'checkpoint')} in {what.folder}"
     if summary.read is not None:
         how = f"{count(what.readers, 'thread')} a rank" if what.read_as == "fast" else f"as {what.read_as}"
         checks = "every byte compared" if what.verified else "first blocks looked at"
-        evicted = "evicted; " if what.evicted and not what.odirect and asked is None else ""
+        evicted = "evicted; " if what.evicted and not what.odirect and object_requests is None else ""
         yield "read", how, evicted + checks
-    if asked is not None:
-        yield from request_rows(asked)
+    if object_requests is not None:
+        yield from request_rows(object_requests)
 
 
 def _reasons(summary: CheckpointSummary) -> Iterator[Cell]:

@@ -32,8 +32,8 @@ def with_checkpoints(workload: Workload) -> Workload:
     settings = workload.checkpoint
     if max(settings.num_checkpoints_write, settings.num_checkpoints_read) >= 0:
         return workload
-    asked = replace(settings, num_checkpoints_write=MLPERF_CHECKPOINTS, num_checkpoints_read=MLPERF_CHECKPOINTS)
-    return replace(workload, checkpoint=asked)
+    changed = replace(settings, num_checkpoints_write=MLPERF_CHECKPOINTS, num_checkpoints_read=MLPERF_CHECKPOINTS)
+    return replace(workload, checkpoint=changed)
 
 
 def to_write(workload: Workload, ranks: int) -> Making:
@@ -48,8 +48,8 @@ def to_write(workload: Workload, ranks: int) -> Making:
     reads, writes = (max(0, count) for count in (settings.num_checkpoints_read, settings.num_checkpoints_write))
     writes = writes or (reads if whole < reads else 0)
     each = sum(plan_checkpoint(workload.model, settings, ranks).rank_bytes)
-    asked = replace(workload, checkpoint=replace(settings, num_checkpoints_write=writes))
-    return Making(workload=asked, bytes=writes * each, folder=settings.checkpoint_folder)
+    changed = replace(workload, checkpoint=replace(settings, num_checkpoints_write=writes))
+    return Making(workload=changed, bytes=writes * each, folder=settings.checkpoint_folder)
 
 
 def plan_checkpoints(workload: Workload, ranks: int, folder: str, started_at: str) -> CheckpointJob:

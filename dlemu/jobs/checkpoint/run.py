@@ -32,7 +32,7 @@ from dlemu.jobs.checkpoint.prepare import (
 from dlemu.jobs.checkpoint.result import CheckpointRun, make_checkpoint_facts, make_checkpoint_run
 from dlemu.results.file_names import KILLED
 from dlemu.runner.events import CheckpointProgress, Making
-from dlemu.runner.job import JobKind, Look, Tell
+from dlemu.runner.job import JobKind, Look, Notify
 from dlemu.runner.run_folder import Kept
 
 _PROGRESS_SECONDS = 0.5
@@ -84,8 +84,8 @@ class Checkpoints(JobKind[CheckpointJob, CheckpointLog, CheckpointRun]):
     def check_host(self, job: CheckpointJob, local_ranks: int) -> None:
         check_checkpoint_host(job, local_ranks)
 
-    def run_rank(self, job: CheckpointJob, comm: Comm, tell: Tell | None) -> CheckpointLog | None:
-        return run_checkpoints(job, comm, None if tell is None else _progress_of(job, tell))
+    def run_rank(self, job: CheckpointJob, comm: Comm, notify: Notify | None) -> CheckpointLog | None:
+        return run_checkpoints(job, comm, None if notify is None else _progress_of(job, notify))
 
     def salvage(self, live_folder: str) -> CheckpointLog | None:
         return salvage_checkpoints(live_folder)
@@ -176,7 +176,7 @@ def _has_files(storage: StorageBase, folder: str) -> bool:
     return any(not name.startswith(".") for name in files_in(storage, folder))
 
 
-def _progress_of(job: CheckpointJob, tell: Tell) -> Watcher:
+def _progress_of(job: CheckpointJob, notify: Notify) -> Watcher:
     due = 0.0
 
     def look(phase: int, number: int, done: int, total: int) -> None:
@@ -184,7 +184,7 @@ def _progress_of(job: CheckpointJob, tell: Tell) -> Watcher:
         if time.monotonic() < due and done < total:
             return
         due = time.monotonic() + _PROGRESS_SECONDS
-        tell(
+        notify(
             CheckpointProgress(
                 phase="write" if phase == WRITE else "read",
                 checkpoint=number,

@@ -188,8 +188,8 @@ class CheckpointSummary(JobSummary):
     @property
     def loud_issues(self) -> tuple[str, ...]:
         """Those without which nobody may read the numbers."""
-        told = zip(self.issues, self.findings, strict=False)
-        return tuple(issue for issue, finding in told if finding.severity == "loud")
+        pairs = zip(self.issues, self.findings, strict=False)
+        return tuple(issue for issue, finding in pairs if finding.severity == "loud")
 
     @property
     def title(self) -> str:

@@ -65,7 +65,7 @@ def analyse(run: RowsRun) -> KvSummary:
     outcome, why_none = _outcome(seen, rate, sustained, ttft, loads)
     moved = seen.read_bytes + seen.written_bytes
     return KvSummary(
-        **run.said_of_any(),
+        **run.common_fields(),
         verdict=_official_verdict(seen, official)
         if official is not None
         else _verdict(seen, (outcome or "").upper() + (why_none and f" ({why_none})"), rate, backlog, ttft, loads),
@@ -426,10 +426,10 @@ def _official_verdict(seen: Seen, official: Official) -> str:
     rates = f"read {official.true_read_gib_per_second:.3g} and write {official.true_write_gib_per_second:.3g} GiB/s"
     above = official.overstated_percent
     too_much = f", {above:.0f} % too much" if above >= LEAST_OVERSTATED_PERCENT else ""
-    told = f"read {official.read_gib_per_second:.3g} and write {official.write_gib_per_second:.3g}"
+    published = f"read {official.read_gib_per_second:.3g} and write {official.write_gib_per_second:.3g}"
     return (
         f"option {official.option}: {rates} over {official.true_window_seconds:.1f} s; MLPerf Storage's tool would "
-        f"publish {told} over {official.clock_seconds:g} s{too_much}"
+        f"publish {published} over {official.clock_seconds:g} s{too_much}"
     )
 
 
@@ -445,8 +445,8 @@ def _outcome(
     seen: Seen, rate: float, sustained: bool | None, ttft: Spread | None, loads: Spread | None
 ) -> tuple[Outcome | None, str]:
     """Return what came of the limits that were asked for, and why that is no verdict."""
-    asked = [(limit, got) for limit, got in ((seen.settings.ttft, ttft), (seen.settings.load, loads)) if limit]
-    if not asked:
+    bounds = [(limit, got) for limit, got in ((seen.settings.ttft, ttft), (seen.settings.load, loads)) if limit]
+    if not bounds:
         return None, ""
     ceiling = seen.ceiling_times(rate)
     measured = len(seen.load_seconds) if seen.settings.load else len(seen.ttft)
@@ -458,7 +458,7 @@ def _outcome(
         return "no verdict", f"{measured} are too few for a p95: wanted {LEAST_LOADS}"
     if ceiling is not None and ceiling < LEAST_CEILING:
         return "no verdict", f"the emulator itself can move only {ceiling:.1f} times this load"
-    within = sustained and all(got is not None and got.p95 <= limit for limit, got in asked)
+    within = sustained and all(got is not None and got.p95 <= limit for limit, got in bounds)
     return "pass" if within else "fail", ""
 
 
@@ -475,15 +475,15 @@ def _verdict(
         why = f"the {behind} fell behind, and latencies would only say how long it ran"
         return f"{word}{rate:.3g} prompts/s are NOT SUSTAINED: {why}"
     utilisation = seen.utilisation_percent
-    parts = [f"{rate:.3g} prompts/s sustained", f"first token p95 {ttft.p95:.3g} s{_asked(seen.settings.ttft)}"]
+    parts = [f"{rate:.3g} prompts/s sustained", f"first token p95 {ttft.p95:.3g} s{_bound_text(seen.settings.ttft)}"]
     if loads is not None:
-        parts.append(f"load p95 {loads.p95:.3g} s{_asked(seen.settings.load)}")
+        parts.append(f"load p95 {loads.p95:.3g} s{_bound_text(seen.settings.load)}")
     if utilisation is not None:
         parts.append(f"utilisation {utilisation:.1f} %")
     return word + "; ".join(parts)
 
 
-def _asked(limit: float) -> str:
+def _bound_text(limit: float) -> str:
     return f" (asked: {limit:g})" if limit else ""
 
 
@@ -509,22 +509,22 @@ def _issues(seen: Seen, complete: bool, ceiling: float | None) -> Iterator[str]:
 
 def _official_issues(seen: Seen) -> Iterator[str]:
     settings = seen.settings
-    told = official_of(seen.prompts, seen.begins, settings, seen.window_seconds)
-    if told.late:
+    published = official_of(seen.prompts, seen.begins, settings, seen.window_seconds)
+    if published.late:
         yield (
-            f"the tool stops its clock at {told.clock_seconds:g} s and lets {told.late:,} more requests finish: their "
-            "bytes count, their time does not; the slower the storage, the larger the gift"
+            f"the tool stops its clock at {published.clock_seconds:g} s and lets {published.late:,} more requests "
+            "finish: their bytes count, their time does not; the slower the storage, the larger the gift"
         )
-    if told.again_percent:
+    if published.again_percent:
         yield (
-            f"{told.again_percent:.0f} % of the bytes read were read again of the file just written, as the tool has "
-            "decoding do it: no engine does"
+            f"{published.again_percent:.0f} % of the bytes read were reads of the file just written, as the tool's "
+            "decoding does them: no engine does"
         )
-    if told.memory_percent:
-        yield f"{told.memory_percent:.0f} % of all bytes read came from the host's memory, as the option has it"
-    starved = [one for one in told.classes if one.served < one.requests]
+    if published.memory_percent:
+        yield f"{published.memory_percent:.0f} % of all bytes read came from the host's memory, as the option has it"
+    starved = [one for one in published.classes if one.served < one.requests]
     if starved:
-        shares = ", ".join(f"{one.name} {one.served:,} of {one.requests:,}" for one in told.classes)
+        shares = ", ".join(f"{one.name} {one.served:,} of {one.requests:,}" for one in published.classes)
         yield f"requests wait in a queue that nobody bounds; served: {shares}: latencies tell how long it ran"
     if not settings.odirect:
         yield "read and written through the page cache, dropped before each read, as the tool does it"

@@ -37,9 +37,9 @@ from dlemu.jobs.kvcache.replay import Replay, Served
 from dlemu.jobs.kvcache.rows import ADDED, COLUMNS, WHOLE
 from dlemu.jobs.kvcache.settings import KvSettings
 from dlemu.jobs.kvcache.summary import KvSummary
-from dlemu.jobs.kvcache.turns import Asked, TurnsReplay
+from dlemu.jobs.kvcache.turns import TurnRequest, TurnsReplay
 from dlemu.runner.events import Doing
-from dlemu.runner.job import Job, Tell
+from dlemu.runner.job import Job, Notify
 from dlemu.runner.row_log import RowLog
 from dlemu.runner.rows_job import RowsKind, RowsRun
 
@@ -108,28 +108,34 @@ class KvCacheKind(RowsKind):
     def clean_up(self, job: Job) -> None:
         remove_run(job)
 
-    def measure(self, job: Job, comm: Comm, log: RowLog, tell: Tell | None) -> None:
+    def measure(self, job: Job, comm: Comm, log: RowLog, notify: Notify | None) -> None:
         settings = job.workload.section(KvSettings)
         plan = plan_of(settings, job.ranks, comm.rank)
         content = Content(BulkContent(job.seed), comm.rank, settings)
-        ceiling = measure_ceiling(plan, content, job.workload.metric.ceiling_seconds, tell)
+        ceiling = measure_ceiling(plan, content, job.workload.metric.ceiling_seconds, notify)
         with rank_place(job, comm.rank, plan.objects) as folder:
             storage = open_storage(spec_of(job))
             mover = _mover(_blocks(storage, folder, plan, content), plan, job.workload.timeout_seconds, settings.folder)
             with closing(mover):
                 comm.all_reduce_max(0)  # all begin together
                 replay = _replay(plan, mover, log, comm.rank, _capacity_bytes(settings, storage, folder, job.ranks))
-                self._run(replay, plan, comm.rank, log, tell, ceiling)
+                self._run(replay, plan, comm.rank, log, notify, ceiling)
         comm.all_reduce_max(0)
         if comm.rank == 0:
             remove_run(job)
 
     def _run(
-        self, replay: Replay | TurnsReplay, plan: Plan, rank: int, log: RowLog, tell: Tell | None, ceiling_per_hour: int
+        self,
+        replay: Replay | TurnsReplay,
+        plan: Plan,
+        rank: int,
+        log: RowLog,
+        notify: Notify | None,
+        ceiling_per_hour: int,
     ) -> None:
         begin_ns = time.monotonic_ns() + _START_NS
         cpu_ns, storage_bytes = time.process_time_ns(), process_storage_bytes()
-        replay.run(begin_ns, _progress(tell, replay, _requests(plan)))
+        replay.run(begin_ns, _progress(notify, replay, _requests(plan)))
         ended_ns = time.monotonic_ns()
         cpu_ns = time.process_time_ns() - cpu_ns
         for one in replay.unfinished:
@@ -179,7 +185,7 @@ def _requests(plan: Plan) -> int:
 
 
 def _replay(plan: Plan, mover: Mover, log: RowLog, rank: int, capacity_bytes: float) -> Replay | TurnsReplay:
-    def add(one: Served | Asked) -> None:
+    def add(one: Served | TurnRequest) -> None:
         log.add(rank=rank, **one.columns(plan.model.block_bytes))
 
     if isinstance(plan, RankTurns):
@@ -233,15 +239,15 @@ def _batches(plan: Plan, number: int) -> Iterator[Batch]:
     yield Batch(Way.WRITE, 0, one.writes)
 
 
-def measure_ceiling(plan: Plan, content: Content, seconds: float, tell: Tell | None) -> int:
+def measure_ceiling(plan: Plan, content: Content, seconds: float, notify: Notify | None) -> int:
     """Return how many of the load's prompts an hour this rank could load and write if storage took no time.
 
     All ranks try at once. 0: not measured.
     """
     if not seconds or not _requests(plan):
         return 0
-    if tell is not None:
-        tell(Doing("measuring the emulator's own ceiling"))
+    if notify is not None:
+        notify(Doing("measuring the emulator's own ceiling"))
     # Where storage takes no time few threads are enough, and more would only wait for each other.
     few = replace(plan.model.settings, threads=min(plan.model.settings.threads, _CEILING_THREADS))
     plan = replace(plan, model=replace(plan.model, settings=few))
@@ -262,13 +268,13 @@ def measure_ceiling(plan: Plan, content: Content, seconds: float, tell: Tell | N
         return round(3600e9 * served / (time.monotonic_ns() - begin_ns))
 
 
-def _progress(tell: Tell | None, replay: Replay | TurnsReplay, prompts: int) -> Callable[[int], None]:
+def _progress(notify: Notify | None, replay: Replay | TurnsReplay, prompts: int) -> Callable[[int], None]:
     due = time.monotonic() + _PROGRESS_SECONDS
 
     def look(arrived: int) -> None:
         nonlocal due
-        if tell is not None and time.monotonic() >= due:
+        if notify is not None and time.monotonic() >= due:
             due = time.monotonic() + _PROGRESS_SECONDS
-            tell(Doing(f"{arrived} of {prompts} prompts of rank 0 have come, {len(replay.unfinished)} are under way"))
+            notify(Doing(f"{arrived} of {prompts} prompts of rank 0 have come, {len(replay.unfinished)} are under way"))
 
     return look

@@ -28,7 +28,7 @@ Step = tuple[Way, int] | None
 
 
 @dataclass(eq=False)
-class Asked:
+class TurnRequest:
     """How one request fared; times are 0 until they come."""
 
     number: int
@@ -86,16 +86,16 @@ class TurnsReplay:
     """One rank's turns."""
 
     def __init__(
-        self, plan: RankTurns, moves: Moves, *, on_served: Callable[[Asked], object], capacity_bytes: float
+        self, plan: RankTurns, moves: Moves, *, on_served: Callable[[TurnRequest], object], capacity_bytes: float
     ) -> None:
         """`on_served` is called with each request that is done; `capacity_bytes`: what may lie on the storage."""
         self._plan, self._moves, self._on_served = plan, moves, on_served
         self._seconds = plan.model.settings.seconds
         self._workers = plan.model.settings.threads
         self._idle = list(range(self._workers))
-        self._work: dict[int, tuple[Asked, Iterator[Step]]] = {}
+        self._work: dict[int, tuple[TurnRequest, Iterator[Step]]] = {}
         """What each worker is at."""
-        self._queue: list[tuple[int, int, Asked]] = []
+        self._queue: list[tuple[int, int, TurnRequest]] = []
         """(minus its priority, number, request): the most urgent class first, in order of arrival."""
         self._conversations: OrderedDict[int, list[int]] = OrderedDict()
         self._locks: dict[int, deque[tuple[int, Way]]] = {}
@@ -108,7 +108,7 @@ class TurnsReplay:
         self.removed = self.dropped = 0
 
     @property
-    def unfinished(self) -> list[Asked]:
+    def unfinished(self) -> list[TurnRequest]:
         """What was put on the queue and is not done."""
         return [*(one for one, _ in self._work.values()), *(one for _, _, one in self._queue)]
 
@@ -134,7 +134,7 @@ class TurnsReplay:
             self._conversations.popitem(last=False)
         self._conversations.setdefault(turn.conversation, []).append(number)
         self._conversations.move_to_end(turn.conversation)
-        heapq.heappush(self._queue, (-turn.priority, number, Asked(number, turn, at_ns, now_ns - at_ns)))
+        heapq.heappush(self._queue, (-turn.priority, number, TurnRequest(number, turn, at_ns, now_ns - at_ns)))
 
     def _take(self, now_ns: int) -> None:
         while self._queue and self._idle:
@@ -152,7 +152,7 @@ class TurnsReplay:
 
     # what a request does
 
-    def _steps(self, one: Asked) -> Iterator[Step]:
+    def _steps(self, one: TurnRequest) -> Iterator[Step]:
         """Yield its reads and writes, each once the one before is done."""
         for other in tuple(self._conversations.get(one.turn.conversation, ())):
             if other != one.number:  # later turns too, where a worker had them first
@@ -165,7 +165,7 @@ class TurnsReplay:
         for _ in range(one.turn.reads):
             yield from self._read(one, one.number)
 
-    def _read(self, one: Asked, number: int) -> Iterator[Step]:
+    def _read(self, one: TurnRequest, number: int) -> Iterator[Step]:
         if number in self._memory:
             self._memory.move_to_end(number)
             one.memory_reads += 1
@@ -174,7 +174,7 @@ class TurnsReplay:
             self._storage.move_to_end(number)
             yield Way.READ, number
 
-    def _store(self, one: Asked) -> Iterator[Step]:
+    def _store(self, one: TurnRequest) -> Iterator[Step]:
         size = self._plan.sizes[one.number]
         fits = yield from self._make_room(size)
         if fits:

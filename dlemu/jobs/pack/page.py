@@ -82,13 +82,13 @@ def _lines(answer: PackAnswer) -> Iterator[Cell]:
             yield Line(f"- {warning}", "caution")
         return
     for figures in known:
-        yield from _told(figures)
+        yield from _figure_cells(figures)
         yield f"packed: {answer.target}, {figures.files} files"
         if figures.train:
             yield f"train on it: {figures.train}"
 
 
-def _told(figures: PackFigures) -> Iterator[Cell]:
+def _figure_cells(figures: PackFigures) -> Iterator[Cell]:
     limit = figures.limited_by
     yield f"limited by: {limit.what} ({limit.confidence} confidence)"
     yield from (f"- {sentence}" for sentence in limit.evidence)

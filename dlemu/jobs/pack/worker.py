@@ -250,7 +250,7 @@ class _Packing:
     def _finish(self, file: _PackedFile, row: _Row) -> None:
         finished = file.finish()
         row["written_bytes"] += finished.bytes
-        self._worker.say(_fitting(finished))
+        self._worker.send(_fitting(finished))
 
 
 def _fitting(finished: PackedFile) -> PackedFile:

@@ -52,17 +52,17 @@ def run_gets(stream: GetStream) -> Requests:
 
     readers = [_opened(storage, path) for path in stream.objects]
     storage.counts.on_answer = answered
-    room = AlignedBuffer(stream.depth * stream.size_bytes)
-    memory = room.view(stream.depth * stream.size_bytes)
+    buffer = AlignedBuffer(stream.depth * stream.size_bytes)
+    memory = buffer.view(stream.depth * stream.size_bytes)
     places = itertools.cycle(
         memory[start : start + stream.size_bytes] for start in range(0, len(memory), stream.size_bytes)
     )
     deadline = time.monotonic() + stream.seconds
-    asks = (
-        reader.asks(next(places), offset)[0][1]
+    requests = (
+        reader.requests(next(places), offset)[0][1]
         for reader, offset in itertools.takewhile(lambda _: time.monotonic() < deadline, _ranges(stream, readers))
     )
-    readers[0].client.ask_all(asks, stream.depth)
+    readers[0].client.request_all(requests, stream.depth)
     ends, lasts, firsts = np.array(answers, np.int64).reshape(-1, 3).T
     return Requests(ends, lasts, time.process_time() - began_seconds, firsts, storage.counts["failed"])
 

@@ -64,7 +64,7 @@ def _fill(descriptor: int, size_bytes: int) -> None:
 
 def remove_left(folder: str) -> list[str]:
     """Remove what probes of this user left in a folder that were killed; say what, and what is left of another host."""
-    said = []
+    warnings = []
     with contextlib.suppress(OSError):  # one that can't be listed or written is named when the file is made
         for name in sorted(os.listdir(folder)):
             match = _NAME.fullmatch(name)
@@ -72,10 +72,10 @@ def remove_left(folder: str) -> list[str]:
                 continue
             path = os.path.join(folder, name)
             if match[2] is not None and match[2] != _host():
-                said.append(f"{path} is of a probe on another host: remove it if that is over")
+                warnings.append(f"{path} is of a probe on another host: remove it if that is over")
             elif size_bytes := _removed(path, int(match[1])):
-                said.append(f"{path} ({size(size_bytes)}) was left by a probe that was killed: it is removed")
-    return said
+                warnings.append(f"{path} ({size(size_bytes)}) was left by a probe that was killed: it is removed")
+    return warnings
 
 
 def _removed(path: str, process: int) -> int:

@@ -53,19 +53,19 @@ class Wanted:
         return self.access.startswith("rand")
 
 
-def choose_engine(asked: str) -> tuple[Engine, str]:
+def choose_engine(choice: str) -> tuple[Engine, str]:
     """Return the engine to use of `auto`, `fio`, `aio`, `threads`, and why it is no better one; raises DlemuError."""
     no_fio = "" if shutil.which("fio") else "fio is not installed"
-    if asked == "fio" and no_fio:
+    if choice == "fio" and no_fio:
         raise DlemuError(f"{no_fio}: apt-get install fio, or leave --engine out")
-    if asked in ("auto", "fio") and not no_fio:
+    if choice in ("auto", "fio") and not no_fio:
         return "fio", ""
     no_aio = why_no_aio()
-    if asked == "aio" and no_aio:
+    if choice == "aio" and no_aio:
         raise DlemuError(f"the kernel's AIO can't be used: {no_aio}; leave --engine out")
-    if asked in ("auto", "aio") and no_aio is None:
-        return "kernel aio", no_fio if asked == "auto" else ""
-    return "threads", "; ".join(filter(None, (no_fio, no_aio))) if asked == "auto" else ""
+    if choice in ("auto", "aio") and no_aio is None:
+        return "kernel aio", no_fio if choice == "auto" else ""
+    return "threads", "; ".join(filter(None, (no_fio, no_aio))) if choice == "auto" else ""
 
 
 def fio_version() -> str:
@@ -130,9 +130,9 @@ def _by_fio(wanted: Wanted, path: str, size_bytes: int, seconds: float) -> Probe
     return cell_of_fio(json.loads(ended.out[ended.out.index("{") :]), wanted)
 
 
-def cell_of_fio(told: dict[str, Any], wanted: Wanted) -> ProbeCell:
+def cell_of_fio(report: dict[str, Any], wanted: Wanted) -> ProbeCell:
     """Return what fio's JSON says of a cell: its jobs as one group."""
-    job = told["jobs"][0]
+    job = report["jobs"][0]
     side = job["write" if wanted.writes else "read"]
     read_bytes, seconds = float(side["io_bytes"]), float(side["runtime"]) / 1e3
     percentiles = side["clat_ns"].get("percentile", {})

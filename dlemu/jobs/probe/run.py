@@ -348,10 +348,10 @@ def _opened(target: str, file_bytes: int) -> Iterator[tuple[str, int]]:
         yield target, os.path.getsize(target)
         return
     free = os.statvfs(target)
-    room = free.f_bavail * free.f_frsize
-    if room < 1.1 * file_bytes:
+    free_bytes = free.f_bavail * free.f_frsize
+    if free_bytes < 1.1 * file_bytes:
         raise SpaceError(
-            f"{target} has {size(room)} free, the file to read wants {size(file_bytes)}: free some, or "
+            f"{target} has {size(free_bytes)} free, the file to read wants {size(file_bytes)}: free some, or "
             "say a smaller --file-size"
         )
     with probe_file(target, file_bytes) as path:

@@ -64,16 +64,16 @@ def _trial(
     return _step("To try it", small, _need(small, ranks, given=given), command, [*words, "--make"])
 
 
-def _step(says: str, workload: Workload, need: Need, command: Sequence[str], words: Sequence[str]) -> list[str]:
+def _step(heading: str, workload: Workload, need: Need, command: Sequence[str], words: Sequence[str]) -> list[str]:
     if _is_kept_in_memory(workload, need):
         words = [*words, "reader.evict_page_cache=epochs"]
     free = free_bytes(workload, workload.dataset.data_folder)
-    room = f", but only {size(free)} are free there" if free is not None and free < need.bytes else ""
+    free_text = f", but only {size(free)} are free there" if free is not None and free < need.bytes else ""
     facts = (
-        f"{need.files:,} files, {size(need.bytes)}{room}; {duration(max(1, need.write_seconds))} to write at 500 "
+        f"{need.files:,} files, {size(need.bytes)}{free_text}; {duration(max(1, need.write_seconds))} to write at 500 "
         f"MB/s, then at least {duration(need.train_seconds)} of training"
     )
-    return [f"{says} ({facts}):", f"    {with_words(command, words)}"]
+    return [f"{heading} ({facts}):", f"    {with_words(command, words)}"]
 
 
 def _elsewhere(workload: Workload, name: str) -> str:

@@ -46,7 +46,16 @@ from dlemu.metrics.checkpoint_rates import shortest_interval_seconds
 from dlemu.metrics.delivery import audit_epoch
 from dlemu.metrics.device import device_metrics, device_request_kib
 from dlemu.metrics.findings import Finding, Number
-from dlemu.metrics.limit import NOTHING_PERCENT, OTHERS_PERCENT, Asked, Context, Limit, OtherReaders, Seen, judge_limit
+from dlemu.metrics.limit import (
+    NOTHING_PERCENT,
+    OTHERS_PERCENT,
+    Context,
+    Limit,
+    ObjectRequests,
+    OtherReaders,
+    Seen,
+    judge_limit,
+)
 from dlemu.metrics.loss import kept_loss_percent, loss_percent, loss_percent_per_epoch
 from dlemu.metrics.ran_out import find_first_touch, find_ran_out
 from dlemu.metrics.rates import (
@@ -63,7 +72,7 @@ from dlemu.metrics.stragglers import find_stragglers
 from dlemu.metrics.sustained import is_supply_known, prefetch_credit_percent, sustained_au
 from dlemu.metrics.uncertainty import uncertainty_of
 from dlemu.metrics.verdict import OF_HOST, Evidence, Verdict, judge, warm_up_bias
-from dlemu.results.measured import said_of_any
+from dlemu.results.measured import common_fields
 from dlemu.results.parts import Requests
 from dlemu.results.request_summary import requests_of
 
@@ -87,7 +96,7 @@ def analyse(run: MeasuredTraining) -> Summary:
     verdict = judge(evidence)
     findings = (*_lost_steps(run), *_issues(facts, metrics, evidence), *cut_short(run))
     summary = Summary(
-        **said_of_any(facts),
+        **common_fields(facts),
         stopped_early=journal.stopped_early,
         **_judged(verdict),
         accelerator=workload.accelerator or None,
@@ -165,10 +174,10 @@ def _judged(verdict: Verdict) -> dict[str, Any]:
     }
 
 
-def _asked(run: MeasuredTraining, requests: Requests | None) -> Asked | None:
+def _object_requests(run: MeasuredTraining, requests: Requests | None) -> ObjectRequests | None:
     if requests is None or requests.first_byte_ms is None or requests.last_byte_ms is None:
         return None
-    return Asked(
+    return ObjectRequests(
         requests=requests.get + requests.head,
         slow_down=requests.slow_down,
         retried=requests.retried,
@@ -540,11 +549,11 @@ def _limit(
     preprocesses = slept(reader.preprocess_time, run.training)
     workers = facts.ranks * max(1, reader.read_threads)
     causes = find_causes(judged, preprocesses=preprocesses, workers=workers)
-    mended = None
+    repaired = None
     if causes.total >= NOTHING_PERCENT:
-        from dlemu.jobs.training.mended import mend  # with the event model, for which others have no use
+        from dlemu.jobs.training.repaired_causes import repair  # with the event model, for which others have no use
 
-        mended = mend(run, preprocesses=preprocesses)
+        repaired = repair(run, preprocesses=preprocesses)
     limit_cores, limit_used = activity.cpu_limit_cores, activity.cpu_limit_used_percent
     if limit_used is None:
         limit_cores, limit_used = _own_cpu_limit(facts)
@@ -568,12 +577,12 @@ def _limit(
         slow_folders=summary.slow_folders,
         slow_hosts=_slow_hosts(summary),
         hot_drive=activity.hot_drive,
-        asked=_asked(run, summary.requests),
+        object_requests=_object_requests(run, summary.requests),
         network_percent=activity.network_percent,
         au_whole_percent=summary.metrics.au_whole_percent.mean if summary.metrics.au_whole_percent else None,
         threshold_percent=100 * facts.workload.metric.au,
-        causes=mended.causes if mended else (),
-        deeper=mended.deeper if mended else None,
+        causes=repaired.causes if repaired else (),
+        deeper=repaired.deeper if repaired else None,
     )
     work = work_of(judged, preprocesses=preprocesses)
     limit = judge_limit(au_percent(judged), causes, work, context)

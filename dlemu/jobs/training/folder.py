@@ -17,7 +17,7 @@ from dlemu.results.file_names import FACTS, LIVE, SUMMARY
 from dlemu.results.kinds import SummaryHead, kind_of
 from dlemu.results.measured import check_hosts, computed, read_facts, read_live, read_readings
 from dlemu.results.parts import READ_VERSIONS, SCHEMA_VERSION
-from dlemu.results.sent_files import decode_sent
+from dlemu.results.untrusted_files import decode_untrusted
 
 _MOST_PLANNED, _MOST_BLOCKS = 10**9, 10**6
 """Steps of all ranks, and blocks of them: no run plans as many, and what is computed takes memory for each."""
@@ -82,7 +82,7 @@ def _checked(run: Run, path: str) -> Run:
 def read_summary(folder: str) -> Summary:
     """Read summary.json as it stands, for what is to be compared with `read_run(folder).summary`; raises UserError."""
     path = os.path.join(folder, SUMMARY)
-    head = decode_sent(path, SummaryHead)
+    head = decode_untrusted(path, SummaryHead)
     if head.kind not in (None, Summary.kind):
         raise UserError(f"{path} is the result of a {head.kind} job; wanted that of a training run")
     if head.schema_version not in READ_VERSIONS:
@@ -90,7 +90,7 @@ def read_summary(folder: str) -> Summary:
             f"{path} has schema_version {head.schema_version!r}, wanted {SCHEMA_VERSION}: it was not written by this "
             "version of `dlemu train` (DLIO's summary.json is a different file)"
         )
-    return decode_sent(path, Summary)
+    return decode_untrusted(path, Summary)
 
 
 def holds_run(folder: str) -> bool:

@@ -73,14 +73,14 @@ def print_result(summary: Summary, folder: str, console: Console) -> None:
 
 def run_page(run: Run, config: str) -> Page:
     """Return what stands on the page of a run; `config` is its configuration as YAML."""
-    summary, data, said = run.summary, run.summary.dataset, verdict(run.summary)
+    summary, data, shown_verdict = run.summary, run.summary.dataset, verdict(run.summary)
     word = verdict_word(summary.verdict_code) if summary.complete else INCOMPLETE
     read = f"{data.num_files_train:,} {data.format} files, {size(data.total_bytes)}, in {data.data_folder}"
     return Page(
         title=run_title(summary),
         lead=f"{summary.started_at}. {read}.",
-        state=STATES[said.tone],
-        verdict=(word, said.text.removeprefix(word)),
+        state=STATES[shown_verdict.tone],
+        verdict=(word, shown_verdict.text.removeprefix(word)),
         tiles=tiles(summary, _TILES),
         words=list(_sections(summary)),
         tables=list(_tables(summary)),
@@ -354,22 +354,22 @@ def _costs(summary: Summary) -> Iterator[Row]:
             )
     how = summary.how
     yield "loader", how.data_loader, f"{count(how.read_threads, 'worker')} per rank, batch size {how.batch_size}"
-    asked = summary.requests
-    own = how.engine == "fast" and not how.odirect and asked is None
+    object_requests = summary.requests
+    own = how.engine == "fast" and not how.odirect and object_requests is None
     whose = ", larger requests than a real job's" if own else ""
     engine = f"{how.engine} engine{whose}, decode {how.decode}" + _EVICTED[how.evict_page_cache]
-    yield "reads", "O_DIRECT" if how.odirect else "page cache" if asked is None else "requests", engine
+    yield "reads", "O_DIRECT" if how.odirect else "page cache" if object_requests is None else "requests", engine
     yield from _requests(summary.metrics)
-    if asked is not None:
-        yield from request_rows(asked)
+    if object_requests is not None:
+        yield from request_rows(object_requests)
 
 
 def _requests(metrics: Metrics) -> Iterator[Row]:
     """Yield the mean size of the requests: as asked, and as the devices served them."""
-    asked, served = metrics.asked_request_bytes, metrics.device_request_kib
-    if asked and asked.mean is not None:
+    requested, served = metrics.asked_request_bytes, metrics.device_request_kib
+    if requested and requested.mean is not None:
         got = f"; devices saw {number(served.mean)} KiB" if served and served.mean is not None else ""
-        yield "read requests", f"{number(asked.mean / 1024)} KiB", f"mean requested{got}"
+        yield "read requests", f"{number(requested.mean / 1024)} KiB", f"mean requested{got}"
 
 
 def _library_cpu(summary: Summary) -> Iterator[str]:

@@ -120,10 +120,10 @@ def probe_pattern(
     return tuple(made), costs
 
 
-def _measure_all(request: _Request, say: Callable[[Level], None]) -> LoaderCosts | None:
+def _measure_all(request: _Request, report: Callable[[Level], None]) -> LoaderCosts | None:
     """Be the clean process: say each level, and return the loader's costs."""
     for level in _measure(request):
-        say(level)
+        report(level)
     if request.costs and request.job.workload.reader.read_threads > 0:
         return _loader_costs(request.job)
     return None

@@ -58,10 +58,10 @@ class _EpochSums:
         return self._last_ns - self._first_ns
 
 
-def progress_of(job: TrainingJob, tell: Callable[[Event], None]) -> Watcher:
+def progress_of(job: TrainingJob, notify: Callable[[Event], None]) -> Watcher:
     """Return what looks at rank 0's own log once in a while and tells what it sees."""
     epoch_steps = tuple(epoch.steps for epoch in job.schedule)
-    tell(TrainingBegan(epoch_steps=epoch_steps))
+    notify(TrainingBegan(epoch_steps=epoch_steps))
     due, sums = 0.0, _EpochSums(job.workload.metric.exclude_start_steps)
 
     def look(step_range: StepRange, step: int, log: StepLog) -> None:
@@ -73,7 +73,7 @@ def progress_of(job: TrainingJob, tell: Callable[[Event], None]) -> Watcher:
             return
         due = now + PROGRESS_SECONDS
         sums.add(log.rows, step_range.epoch)
-        tell(
+        notify(
             TrainingStep(
                 epoch=step_range.epoch,
                 epochs=len(epoch_steps),

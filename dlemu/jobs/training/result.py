@@ -33,10 +33,10 @@ class Run(MeasuredTraining):
 
     def device_series(self, probe: str, *metrics: str) -> list[Series]:
         """Return the same of those devices alone whose bytes are the dataset's: each request counted once."""
-        found, told = self.series(probe, *metrics), self.summary.telemetry
-        if told is None or not told.devices:
+        found, telemetry = self.series(probe, *metrics), self.summary.telemetry
+        if telemetry is None or not telemetry.devices:
             return found
-        counted = {(device.host, device.name) for device in told.devices if device.counted}
+        counted = {(device.host, device.name) for device in telemetry.devices if device.counted}
         return [one for one in found if (one.host, one.source) in counted]
 
 

@@ -29,7 +29,7 @@ from dlemu.jobs.training.steplog import STEP_DTYPE, log_name
 from dlemu.jobs.training.trainer import RunLog, run_rank, salvage
 from dlemu.results.file_names import KILLED
 from dlemu.runner.events import Doing, JobBegan, Making, OnEvent, OnlyDataMade
-from dlemu.runner.job import JobKind, Look, NoVerdictError, Tell, in_time
+from dlemu.runner.job import JobKind, Look, Notify, NoVerdictError, in_time
 from dlemu.runner.ranks import Ranks
 
 
@@ -44,9 +44,9 @@ class Training(JobKind[TrainingJob, RunLog, Run]):
             return workload
         # DLIO (2.x, main.py) knows two runs without training: data, and checkpoints alone. An evaluation alone it does
         # not know: it trains, too.
-        asked = workload.workflow
-        if asked.evaluation or not asked.generate_data:
-            what = "evaluation, which is part of training, as in DLIO" if asked.evaluation else "nothing else"
+        flow = workload.workflow
+        if flow.evaluation or not flow.generate_data:
+            what = "evaluation, which is part of training, as in DLIO" if flow.evaluation else "nothing else"
             raise UserError(
                 f"workflow.train is false, and the workload includes {what}; set workflow.train=True, or only "
                 "workflow.generate_data=True to generate the dataset"
@@ -125,13 +125,13 @@ class Training(JobKind[TrainingJob, RunLog, Run]):
         if job.saves:
             importlib.import_module("dlemu.checkpoints.save")
 
-    def run_rank(self, job: TrainingJob, comm: Comm, tell: Tell | None) -> RunLog | None:
+    def run_rank(self, job: TrainingJob, comm: Comm, notify: Notify | None) -> RunLog | None:
         loader = loader_class(job.workload)
-        if tell is None:
+        if notify is None:
             return run_rank(job, comm, loader)
-        log = run_rank(job, comm, loader, progress_of(job, tell), lambda what: tell(Doing(what)))
+        log = run_rank(job, comm, loader, progress_of(job, notify), lambda what: notify(Doing(what)))
         if log is not None:
-            tell(Doing(f"computing the result of {len(log.rows):,} steps"))
+            notify(Doing(f"computing the result of {len(log.rows):,} steps"))
         return log
 
     def salvage(self, live_folder: str) -> RunLog | None:

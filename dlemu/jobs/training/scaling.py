@@ -45,8 +45,8 @@ def try_other_readers(job: TrainingJob, comm: Comm, own: StepRows) -> Scaling | 
     Any rank may ask for it, by its own rows: one that is ahead of the others loses its time to waiting for these. A
     read that fails ends the trial, not the run, which is over.
     """
-    asked: list[tuple[Try, ...]] | None = comm.gather(worth_trying(job, own))
-    wanted: set[Try] = comm.broadcast({one for each in asked or () for one in each})
+    proposals: list[tuple[Try, ...]] | None = comm.gather(worth_trying(job, own))
+    wanted: set[Try] = comm.broadcast({one for each in proposals or () for one in each})
     if not wanted:
         return None
     reader = job.workload.reader
@@ -119,10 +119,10 @@ def _rate(job: TrainingJob, comm: Comm, readers: int, epoch: int) -> float | Non
         evict(job, comm.local_rank, comm.local_size, write_first=False)
     crew = _Crew(job, comm.rank, epoch)
     comm.all_reduce_max(time.monotonic_ns())
-    told: list[tuple[int, float]] | None = comm.gather(crew.read(readers, job.workload.metric.scaling_seconds))
-    if told is None or any(seconds <= 0 for _, seconds in told):
+    readings: list[tuple[int, float]] | None = comm.gather(crew.read(readers, job.workload.metric.scaling_seconds))
+    if readings is None or any(seconds <= 0 for _, seconds in readings):
         return None
-    return sum(app_bytes for app_bytes, _ in told) / 1e6 / max(seconds for _, seconds in told)
+    return sum(app_bytes for app_bytes, _ in readings) / 1e6 / max(seconds for _, seconds in readings)
 
 
 class _Crew:

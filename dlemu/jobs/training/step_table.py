@@ -15,8 +15,8 @@ from datagen.errors import UserError
 from dlemu.comm.cgroup_limits import host_memory
 from dlemu.jobs.training.steplog import ADDED_COLUMNS, STEP_COLUMNS, STEP_DTYPE
 from dlemu.metrics.rows import GROUP_ROWS, ColumnStore, Rows, StepTable, in_order
-from dlemu.results.sent_files import open_sent
 from dlemu.results.tables import ADVICE, MOST_TABLE_BYTES
+from dlemu.results.untrusted_files import open_untrusted
 
 STEPS = "steps.parquet"
 _LATEST_NS = 1 << 60
@@ -67,7 +67,7 @@ class _StepFile:
     def __init__(self, path: str) -> None:
         """Raises UserError for a file that is none, or can't be of a run."""
         self._path = path
-        descriptor = open_sent(path, MOST_TABLE_BYTES)
+        descriptor = open_untrusted(path, MOST_TABLE_BYTES)
         try:  # the file stays the same one, whatever gets its name; and it is closed with the last who reads of it
             self._file = pq.ParquetFile(pa.OSFile(f"/proc/self/fd/{descriptor}"))
         except (OSError, pa.ArrowException, ValueError) as error:

@@ -61,13 +61,13 @@ def verdict_word(code: str | None) -> str:
 def verdict_line(verdict: Verdict) -> str:
     """Return a verdict as one line."""
     numbers: dict[str, Any] = {**verdict.numbers}
-    said = _VERDICTS[verdict.code].format(
+    text = _VERDICTS[verdict.code].format(
         **numbers,
         value=_judged_au(**numbers) if numbers else "",
         other=_other_opinion(**numbers) if numbers else "",
         host=_HOST.get(numbers.get("limited_by", ""), ""),
     )
-    return f"{verdict_word(verdict.code)}: {said}"
+    return f"{verdict_word(verdict.code)}: {text}"
 
 
 def _judged_au(*, by: str, au_percent: float, uncertainty_percent: float = 0.0, **_: Number) -> str:
@@ -283,8 +283,8 @@ def cache_warning(proof: CacheProof) -> str | None:
     if found.code == Cached.IN_MEMORY:
         return "MEASURED MEMORY, NOT STORAGE: the dataset is on {file_system}".format_map(found.numbers)
     numbers: dict[str, Any] = {**found.numbers}
-    said = _served_by_cache(found.code, proof.from_storage_percent.per_epoch, **numbers)
-    return f"MEASURED MEMORY, NOT STORAGE: {said}" if found.severity == "loud" else said
+    text = _served_by_cache(found.code, proof.from_storage_percent.per_epoch, **numbers)
+    return f"MEASURED MEMORY, NOT STORAGE: {text}" if found.severity == "loud" else text
 
 
 _PAST, _EMPTY = "reader.odirect=true bypasses the page cache", "reader.evict_page_cache=epochs empties it"
@@ -312,11 +312,11 @@ def _served_by_cache(
     if code == Cached.NOT_KNOWN:
         wanted = f"MLPerf Storage requires {wanted_ratio:g} times"
         return f"it is unknown whether the data came from storage: {size}, and {wanted}; {relief}"
-    said = f"the page cache served {100 - min(100.0, from_storage_percent):.0f} % of the bytes"
+    text = f"the page cache served {100 - min(100.0, from_storage_percent):.0f} % of the bytes"
     if most_percent - least_percent > 10:
         shares = [_epoch_share(share) for share in per_epoch if share is not None]
-        said += f" (from storage in each epoch: {', '.join(shares[:_SHOWN_EPOCHS])} %)"
-    return f"{said}; {size}; {relief}"
+        text += f" (from storage in each epoch: {', '.join(shares[:_SHOWN_EPOCHS])} %)"
+    return f"{text}; {size}; {relief}"
 
 
 def _epoch_share(percent: float) -> str:

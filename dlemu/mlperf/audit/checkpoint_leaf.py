@@ -89,8 +89,8 @@ class CheckpointLeaf:
     @property
     def memory_gib(self) -> float | None:
         """Of all hosts together."""
-        told = self.summary.get("host_memory_GB")
-        values = [number(value) for value in told] if isinstance(told, list) else []
+        given = self.summary.get("host_memory_GB")
+        values = [number(value) for value in given] if isinstance(given, list) else []
         known = [value for value in values if value is not None]
         return sum(known) if known and len(known) == len(values) else None
 
@@ -112,12 +112,12 @@ class CheckpointLeaf:
     @cached_property
     def plan(self) -> CheckpointPlan | None:
         """What its checkpoints are made of by its own settings, None where these do not tell."""
-        told, saves = self.settings("model"), self.settings("checkpoint")
-        if self.ranks is None or not told:
+        given, saves = self.settings("model"), self.settings("checkpoint")
+        if self.ranks is None or not given:
             return None
         known = [each.name for each in fields(Model)]
         try:
-            model = build(Model, {key: value for key, value in told.items() if key in known})
+            model = build(Model, {key: value for key, value in given.items() if key in known})
             settings = Checkpoint(mode="subset" if saves.get("mode") == "subset" else "default")
             return plan_checkpoint(model, settings, self.ranks)
         except UserError:
@@ -150,18 +150,18 @@ def _parts(epochs: Sequence[tuple[int, Mapping[str, Any]]]) -> tuple[Part, ...]:
     parts = []
     for _, epoch in epochs:
         for name, value in epoch.items():
-            match, told = _PART.match(str(name)), mapping(value)
-            seconds = number(told.get("duration"))
+            match, given = _PART.match(str(name)), mapping(value)
+            seconds = number(given.get("duration"))
             if match and seconds is not None:
                 kind: Kind = "save" if match[1] == "save" else "load"
                 parts.append(
-                    Part(kind, seconds, number(told.get("throughput")), _stamped(told), stamp_us(told.get("start")))
+                    Part(kind, seconds, number(given.get("throughput")), _stamped(given), stamp_us(given.get("start")))
                 )
     return tuple(parts)
 
 
-def _stamped(told: Mapping[str, Any]) -> float | None:
-    begun, ended = stamp_us(told.get("start")), stamp_us(told.get("end"))
+def _stamped(given: Mapping[str, Any]) -> float | None:
+    begun, ended = stamp_us(given.get("start")), stamp_us(given.get("end"))
     return None if begun is None or ended is None else (ended - begun) / 1e6
 
 

@@ -20,7 +20,7 @@ from datagen.errors import UserError
 from dlemu.mlperf.audit.time_order import out_of_order
 from dlemu.mlperf.audit.tolerant import LARGEST_BYTES, mapping, number, read_json, stamp_us, text
 from dlemu.results.finding import Finding
-from dlemu.results.sent_files import open_sent
+from dlemu.results.untrusted_files import open_untrusted
 
 BlockKey = tuple[int, int]
 """Epoch and block, each from 1."""
@@ -215,7 +215,7 @@ def read_logs(folder: str, names: list[str], started: str | None, findings: list
 def names_dlemu(log: str) -> bool:
     """Say whether dlemu wrote a dlio.log, by its first line."""
     try:
-        with open(open_sent(log, LARGEST_BYTES), "rb") as lines:
+        with open(open_untrusted(log, LARGEST_BYTES), "rb") as lines:
             return b"dlemu" in lines.read(_LOG_START).partition(b"\n")[0]
     except (OSError, UserError):
         return False

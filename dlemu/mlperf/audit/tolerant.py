@@ -13,7 +13,7 @@ import yaml
 
 from datagen.errors import UserError
 from dlemu.results.finding import Finding
-from dlemu.results.sent_files import read_sent
+from dlemu.results.untrusted_files import read_untrusted
 
 PRUNED = b"PRUNED BY STAFF"
 """What reviewers of MLPerf Storage leave of a file that was too large to publish."""
@@ -50,7 +50,7 @@ def read_yaml(path: str, findings: list[Finding]) -> Any:
 def read_text(path: str, findings: list[Finding]) -> str | None:
     """Return a file's text, or None with a finding: it can't be read, or reviewers took its content out."""
     try:
-        content = read_sent(path, LARGEST_BYTES).decode()
+        content = read_untrusted(path, LARGEST_BYTES).decode()
         if is_pruned(content):
             findings.append(_pruned(path))
             return None

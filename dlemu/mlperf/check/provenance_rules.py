@@ -18,7 +18,7 @@ from dlemu.mlperf.check.submission_tree import CATEGORIES, Submission, stamp_of
 from dlemu.mlperf.check.tree_edition import DIVISIONS
 from dlemu.mlperf.rules.core_config import core_config_hash
 from dlemu.results.finding import Finding, Located
-from dlemu.results.sent_files import read_sent
+from dlemu.results.untrusted_files import read_untrusted
 
 PROVENANCE, MANIFEST, POINTER, HASH_FILE = "provenance.json", "submission.yaml", ".mlps-code-image", ".code-hash.json"
 _KEEP = "keep the folder as mlpstorage left it"
@@ -75,7 +75,7 @@ def tree_hashes(folder: str) -> set[str]:
     """
     texts, codes = hashlib.md5(usedforsecurity=False), hashlib.md5(usedforsecurity=False)
     for name in sorted(_code_files(folder), key=os.fsencode):
-        content = read_sent(os.path.join(folder, name), LARGEST_BYTES)
+        content = read_untrusted(os.path.join(folder, name), LARGEST_BYTES)
         parts = name.split("/")
         if not any(part.startswith(".") or part in ("test", "tests", "__pycache__") for part in parts):
             texts.update(os.fsencode(name) + content)

@@ -18,7 +18,7 @@ from dlemu.mlperf.rules.core_config import effective
 from dlemu.mlperf.rules.training import unapplied
 from dlemu.report.units import count
 from dlemu.results.finding import Finding, Located, Severity
-from dlemu.results.sent_files import open_sent
+from dlemu.results.untrusted_files import open_untrusted
 
 _ALSO_RULES_ON_FILES = ("summary.missing",)
 """Findings of the audit that the rules on required files give too."""
@@ -336,7 +336,7 @@ def _file_systems(leaf: Leaf, strict: bool) -> Iterator[Located]:
 def _has_df(leaf: Leaf) -> bool:
     try:
         path = os.path.join(leaf.path, "training_run.stdout.log")
-        with open(open_sent(path, LARGEST_BYTES), errors="replace") as log:
+        with open(open_untrusted(path, LARGEST_BYTES), errors="replace") as log:
             return any(line.startswith("Filesystem") and "Mounted on" in line for line in log)
     except (OSError, UserError):
         return False

@@ -36,7 +36,7 @@ from dlemu.runner.run_list import RunBegan, RunEnded, RunsPlanned
 
 _NAME = re.compile(r"^[A-Za-z0-9._-]+$")
 
-Tell = Callable[[str], None]
+Report = Callable[[str], None]
 """Shows a line of progress."""
 
 
@@ -69,7 +69,7 @@ class Rehearsal:
     config_dir: str | None
     make: bool
     """Make the dataset first."""
-    tell: Tell
+    report: Report
 
     resumes = True
 
@@ -113,7 +113,7 @@ class Rehearsal:
     def _begin(self, attempts: Attempts) -> None:
         """Make the dataset when asked to, look at it, write what comes before the runs, say what is ahead."""
         asked_at = datetime.now()
-        output = _make(self.plan.words, self.config_dir, self.tell) if self.make else None
+        output = _make(self.plan.words, self.config_dir, self.report) if self.make else None
         manifest = self._dataset()
         write_readme(self.plan)
         write_datasize(self.plan, self.size, asked_at)
@@ -122,7 +122,7 @@ class Rehearsal:
         for attempt in attempts.runs:
             self._lay_out(attempt, attempts.runs)  # what a full disk or Ctrl-C kept out of it
         for line in self._opening(attempts):
-            self.tell(line)
+            self.report(line)
 
     def _dataset(self) -> Manifest | None:
         """Raise UserError when the dataset is not there, whole, and as asked for; return its manifest."""
@@ -164,9 +164,9 @@ class Rehearsal:
         """Say what goes on, and lay a run out when it has finished."""
         match event:
             case RunBegan():
-                self.tell(f"{event.label} ...")
+                self.report(f"{event.label} ...")
             case RunEnded(run=attempt) if attempt.figures is not None:
-                self.tell(_run_line(attempt, attempt.figures))
+                self.report(_run_line(attempt, attempt.figures))
                 self._lay_out(attempt, event.answer.attempts)
 
     def _lay_out(self, attempt: Attempt, attempts: Sequence[Attempt]) -> None:
@@ -186,13 +186,13 @@ def check_names(organisation: str, system: str) -> None:
             raise UserError(f"{option} {name!r}: wanted letters, digits, dots, dashes and underscores, as the rules do")
 
 
-def _make(words: Sequence[str], config_dir: str | None, tell: Tell) -> str:
+def _make(words: Sequence[str], config_dir: str | None, report: Report) -> str:
     """Make the dataset and return what was printed; raises DatagenFailed."""
     cores = len(os.sched_getaffinity(0))
     options = ["--config-dir", config_dir] if config_dir else []
     command = [sys.executable, "-m", "dlemu", "datagen", "--fsync", *options, *words, f"ranks={cores}"]
     ended = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, check=False)
-    tell(ended.stdout.strip())
+    report(ended.stdout.strip())
     if ended.returncode:
         raise DatagenFailed(ended.returncode)
     return ended.stdout

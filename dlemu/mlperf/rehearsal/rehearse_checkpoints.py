@@ -67,7 +67,7 @@ class CheckpointRehearsal:
     launcher: str
     """Starts each call; `{ranks}` stands for the count. Empty: ranks of this host."""
     config_dir: str | None
-    tell: Callable[[str], None]
+    report: Callable[[str], None]
     accelerator: str = "b200"
     """Whose memory holds the checkpoint, by the edition's table; it computes nothing."""
     now: Callable[[], datetime] = datetime.now
@@ -123,18 +123,18 @@ class CheckpointRehearsal:
     def _opening(self) -> None:
         names = " and ".join(call.name for call in self.calls)
         edition = self.size.edition
-        self.tell(
+        self.report(
             f"rehearsal of MLPerf Storage v{edition} {self.division.upper()}: {self.size.model}, {self.ranks} processes"
         )
-        self.tell(NOTE)
-        self.tell(f"calls: {names}; {self.size.room_gib:,.0f} GiB by ten checkpoints; results: {self.folder}")
+        self.report(NOTE)
+        self.report(f"calls: {names}; {self.size.room_gib:,.0f} GiB by ten checkpoints; results: {self.folder}")
         laid_out = f"Laid out as MLPerf Storage v{edition} wants a result of checkpointing, by dlemu {__version__}."
         write_text(self.tree, README, f"{NOTE}\n\n{laid_out}\n\n{TRADEMARK}\n")
 
     def _call(self, call: Call, done: list[dict[str, str]]) -> dict[str, str]:
         stamp = free_stamp((earlier["stamp"] for earlier in done), self.now)
         run = fresh_folder(os.path.join(self.folder, "runs"), f"{stamp}-{call.name}")
-        self.tell(f"{call.name} ...")
+        self.report(f"{call.name} ...")
         options = ["--config-dir", self.config_dir] if self.config_dir else []
         launcher = shlex.split(self.launcher.format(ranks=self.ranks))
         # A page takes seconds, and the time between two calls is limited.

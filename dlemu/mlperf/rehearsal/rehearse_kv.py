@@ -119,7 +119,7 @@ class KvRehearsal:
     launcher: str
     """Starts each run; `{ranks}` stands for the count. Empty: ranks of this host."""
     config_dir: str | None
-    tell: Callable[[str], None]
+    report: Callable[[str], None]
     sleep: Callable[[float], object] = time.sleep
 
     edition_name, called, resumes = EDITION, "kv_cache", True
@@ -156,7 +156,7 @@ class KvRehearsal:
         trials = Trials(self)
         trials.resume()
         for line in self._opening(trials):
-            self.tell(line)
+            self.report(line)
         record = trials.run_missing()
         self._lay_out(record)
         return KvRehearsed(trials=record.trials, checked=check_folder(self.folder))
@@ -356,9 +356,9 @@ class Trials(RunList[tuple[int, int], Trial, KvRecord]):
     def _watch(self, event: RunsPlanned | RunBegan | RunEnded[Trial, KvRecord]) -> None:
         match event:
             case RunBegan():
-                self._rehearsal.tell(f"{event.label} ...")
+                self._rehearsal.report(f"{event.label} ...")
             case RunEnded(run=trial) if trial.official is not None:
-                self._rehearsal.tell(f"{trial.label}: {rates(trial.official)}")
+                self._rehearsal.report(f"{trial.label}: {rates(trial.official)}")
 
 
 def rates(official: Official) -> str:

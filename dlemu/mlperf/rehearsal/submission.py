@@ -61,7 +61,7 @@ class Submission:
     """Returns the rehearsal of a part in a folder; raises UserError for what is wrong with its settings."""
     run_part: Callable[[Any], object]
     """Runs one, and shows what came of it."""
-    tell: Callable[[str], None]
+    report: Callable[[str], None]
 
     def run(self) -> Checked:
         """Run what is missing, merge and check.
@@ -80,9 +80,9 @@ class Submission:
             folders.append(folder)
             about = f"part {number} of {len(asked)}, {part.called}"
             if _is_complete(folder):
-                self.tell(f"{about}: done already")
+                self.report(f"{about}: done already")
                 continue
-            self.tell(f"{about}:")
+            self.report(f"{about}:")
             self.run_part(self.make(words, folder))
         return lay_together(self.folder, folders)
 

@@ -27,7 +27,7 @@ from dlemu.metrics.demand import demand
 from dlemu.metrics.findings import Finding
 from dlemu.report.units import count
 from dlemu.results.answer_files import save_answer
-from dlemu.results.sent_files import read_sent
+from dlemu.results.untrusted_files import read_untrusted
 from dlemu.runner.cold import Treatment, treatment_of
 from dlemu.runner.events import ignore
 from dlemu.runner.run_folder import check_place, new_folder
@@ -160,7 +160,7 @@ def as_file(workload: Workload, folder: str) -> str:
     """Write a workload into the search's folder, and return the word that has the trials read it; raises UserError."""
     path, text = os.path.abspath(os.path.join(folder, WORKLOAD)), to_yaml(workload)
     if os.path.lexists(path):
-        if read_sent(path, MOST_NOTE_BYTES) != text.encode():
+        if read_untrusted(path, MOST_NOTE_BYTES) != text.encode():
             raise UserError(f"{folder} holds a search for another workload; set output.folder anew")
     else:
         write_text(folder, WORKLOAD, text)

@@ -9,11 +9,11 @@ from dataclasses import replace
 
 from datagen.errors import UserError
 from dlemu.config.schema import Workload
-from dlemu.jobs.training.prediction.ask import usable_cores
 from dlemu.jobs.training.prediction.calibration import Calibration, given_speed
 from dlemu.jobs.training.prediction.curve import straight_then_flat
 from dlemu.jobs.training.prediction.make_prediction import predict
 from dlemu.jobs.training.prediction.prediction import PredictedCount, Prediction
+from dlemu.jobs.training.prediction.run_prediction import usable_cores
 from dlemu.studies.answers import PredictedAu, PredictedSize
 from dlemu.studies.size.size_verdict import Known
 

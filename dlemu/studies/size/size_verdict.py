@@ -9,7 +9,7 @@ from enum import StrEnum
 
 from dlemu.metrics.findings import Finding
 from dlemu.metrics.verdict import Outcome
-from dlemu.studies.answers import Edge, HostOnly, OneMore, Question, SizeAnswer, SizeLimit, Trial
+from dlemu.studies.answers import Bracket, HostOnly, NextAccelerator, Question, SizeAnswer, SizeLimit, Trial
 from dlemu.studies.size.search import Count, edge, pool
 
 HOST = ("emulator", "host", "host CPU", "loader", "memory")
@@ -67,7 +67,7 @@ def build_answer(question: Question, known: Known, trials: Sequence[Trial], *, r
         threshold_percent=question.threshold_percent,
         too_close_to_tell=tuple(c.accelerators for c in counts if not c.decided and c.accelerators in (low, high)),
         limited_by=limited_by,
-        edge=Edge(
+        edge=Bracket(
             passing=by_number[shown].result if shown else None,
             failing=None if failing is None else failing.result,
         ),
@@ -105,10 +105,10 @@ def _limited_by(failing: Count | None, trials: Sequence[Trial], known: Known, re
     return SizeLimit(what=limit.what, evidence=(*limit.evidence, *limit.advice), seen=(*limit.seen, *limit.to_do))
 
 
-def _for_one_more(shown: int, trials: Sequence[Trial], question: Question, known: Known) -> OneMore:
+def _for_one_more(shown: int, trials: Sequence[Trial], question: Question, known: Known) -> NextAccelerator:
     """Return what the storage would have to deliver for one accelerator more, and the most that it did."""
     per_accelerator = trials[-1].mb_per_accelerator if trials else known.mb_per_accelerator
-    return OneMore(
+    return NextAccelerator(
         accelerators=shown + 1,
         wanted_mb_per_second=(shown + 1) * (question.threshold_percent / 100) * per_accelerator,
         most_delivered_mb_per_second=max((trial.app_mb_per_second for trial in trials), default=None),

@@ -72,7 +72,7 @@ class StatKind(RowsKind):
         mean_us = float(call_ns.mean()) / 1e3 if calls else None
         seconds = float(np.max([call_ns[run.rows["rank"] == rank].sum() for rank in range(run.facts.ranks)])) / 1e9
         return StatSummary(
-            **run.said_of_any(),
+            **run.common_fields(),
             verdict=f"{calls} calls" if mean_us is None else f"{calls} calls, {mean_us:.1f} us each",
             calls=calls,
             mean_us=mean_us,

@@ -21,7 +21,7 @@ from dlemu.jobs.kvcache.mover import Batch, Way
 from dlemu.jobs.kvcache.official import GIB, OPTIONS, RankTurns, Turn, completed, draw_turns
 from dlemu.jobs.kvcache.published import official_of
 from dlemu.jobs.kvcache.settings import KvSettings
-from dlemu.jobs.kvcache.turns import JOIN_NS, Asked, TurnsReplay
+from dlemu.jobs.kvcache.turns import JOIN_NS, TurnRequest, TurnsReplay
 from tests.jobs.kvcache.test_result import SECOND, result
 from tests.object_stores import KEYS, own_server, storage_of
 
@@ -76,14 +76,14 @@ def settings_of(option: int, *words: str) -> KvSettings:
     return completed(load(["workload=mlperf_kv", f"kv.option={option}", *words]).section(KvSettings))
 
 
-def served(plan: RankTurns, capacity_bytes: float = float("inf")) -> tuple[Drive, TurnsReplay, list[Asked]]:
-    drive, done = Drive(list(plan.sizes)), list[Asked]()
+def served(plan: RankTurns, capacity_bytes: float = float("inf")) -> tuple[Drive, TurnsReplay, list[TurnRequest]]:
+    drive, done = Drive(list(plan.sizes)), list[TurnRequest]()
     replay = TurnsReplay(plan, drive, on_served=done.append, capacity_bytes=capacity_bytes)
     replay.run(BEGIN_NS)
     return drive, replay, done
 
 
-def rows_of(asked: list[Asked]) -> np.ndarray[tuple[int], np.dtype[np.void]]:
+def rows_of(asked: list[TurnRequest]) -> np.ndarray[tuple[int], np.dtype[np.void]]:
     rows = np.zeros(len(asked), KVCACHE.dtype)
     for row, one in zip(rows, asked, strict=True):
         for name, value in one.columns(0).items():

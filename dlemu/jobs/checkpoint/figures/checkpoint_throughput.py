@@ -24,11 +24,11 @@ def draw(run: CheckpointRun, canvas: Canvas) -> Figure | None:
     colour = alt.Color("what:N", scale=colours([_ALL, _SLOWEST, _FASTEST], (BLUE, RED, GREY)), legend=legend(canvas, 3))
     lines = alt.Chart(data(rows)).mark_line(interpolate="step-before", strokeWidth=1.3)
     chart = lines.encode(x=time_axis(), y=y, color=colour, detail="part:N").properties(width=canvas.width, height=200)
-    says = (
+    caption = (
         "Bytes handed to the storage, or got from it, by the ranks in each stretch of time: the mean of all, and the "
         "least and the most of one. Where the mean falls to zero within a checkpoint, the ranks wait for fsync."
     )
-    return Figure("Throughput of the ranks over time", says, chart)
+    return Figure("Throughput of the ranks over time", caption, chart)
 
 
 def _rows(run: CheckpointRun, bins: int) -> list[Row]:

@@ -34,8 +34,8 @@ def draw(run: CheckpointRun, canvas: Canvas) -> Figure | None:
     dots = base.mark_point(filled=True, size=40).encode(y="middle:Q")
     first = base.mark_tick(thickness=2, size=10).encode(y="rank0:Q")
     chart = alt.layer(bars, dots, first).properties(width=canvas.width, height=180)
-    says = (
+    caption = (
         "From the fastest to the slowest rank; a dot is the median rank, a tick is rank 0, whose time DLIO publishes. "
         "Training waits for the upper end."
     )
-    return Figure("Time of each checkpoint over the ranks", says, chart)
+    return Figure("Time of each checkpoint over the ranks", caption, chart)

@@ -47,5 +47,5 @@ def draw(run: RowsRun, canvas: Canvas) -> Figure | None:
         )
         .properties(width=canvas.width, height=220)
     )
-    says = "Prompts by when they came. Bars that rise to the right: more comes than storage and accelerators can do."
-    return Figure("What the time to the first token goes to", says, chart)
+    caption = "Prompts by when they came. Bars that rise to the right: more comes than storage and accelerators can do."
+    return Figure("What the time to the first token goes to", caption, chart)

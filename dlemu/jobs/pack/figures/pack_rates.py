@@ -17,5 +17,5 @@ def draw(opened: OpenedPack, canvas: Canvas) -> Figure | None:
     )
     if chart is None:
         return None
-    says = "Bytes of the images' files (1e6) by the time until the last packed byte was on the device."
-    return Figure(f"Reading rate and time against {opened.axis}", says, chart)
+    caption = "Bytes of the images' files (1e6) by the time until the last packed byte was on the device."
+    return Figure(f"Reading rate and time against {opened.axis}", caption, chart)

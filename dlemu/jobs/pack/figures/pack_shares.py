@@ -51,5 +51,5 @@ def draw(opened: OpenedPack, canvas: Canvas) -> Figure | None:
         .properties(width=canvas.width)
     )
     drawn = chart.facet(row=alt.Row("line:N", title=None)).resolve_scale(y="independent") if several else chart
-    says = "Reading and writing: blocked in the storage with nothing else to do. Wanting a core: others had it."
-    return Figure("Where the processes' time went", says, drawn)
+    caption = "Reading and writing: blocked in the storage with nothing else to do. Wanting a core: others had it."
+    return Figure("Where the processes' time went", caption, drawn)

@@ -20,5 +20,5 @@ def draw(opened: OpenedPack, canvas: Canvas) -> Figure | None:
     )
     if chart is None:
         return None
-    says = "Packed bytes (1e6) on the device, and the CPU time of the processes."
-    return Figure(f"Writing rate and CPU against {opened.axis}", says, chart)
+    caption = "Packed bytes (1e6) on the device, and the CPU time of the processes."
+    return Figure(f"Writing rate and CPU against {opened.axis}", caption, chart)

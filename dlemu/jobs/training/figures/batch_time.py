@@ -23,8 +23,10 @@ def draw(run: Run, canvas: Canvas) -> Figure | None:
     chart = histogram(
         {"read": bins}, canvas, x="time in reads per batch, ms (log)", y="share of batches, %", log=True, marks=True
     )
-    says = "Time that a worker spent in read calls for one batch of one rank, page cache included. All training steps."
-    return Figure("Read time of a batch", says, chart.properties(width=canvas.width, height=180))
+    caption = (
+        "Time that a worker spent in read calls for one batch of one rank, page cache included. All training steps."
+    )
+    return Figure("Read time of a batch", caption, chart.properties(width=canvas.width, height=180))
 
 
 def _read_bins(rows: StepTable) -> Bins | None:

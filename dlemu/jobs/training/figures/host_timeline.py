@@ -80,15 +80,15 @@ def draw(run: Run, canvas: Canvas) -> Figure | None:
     filled = [(panel, rows) for panel in _PANELS if (rows := list(_rows(run, panel, hosts[0], canvas)))]
     panels = [_panel(run, panel, rows, canvas, last=panel is filled[-1][0]) for panel, rows in filled]
     chart = alt.vconcat(throughput_panel(run, canvas), *panels, spacing=10).resolve_scale(color="independent")
-    says = (
+    caption = (
         "CPU: all cores together; the rest up to 100 % is idle. Stalled: share of the time in which some task waited "
         "for CPU, I/O or memory (the kernel's pressure stall information)."
     )
     if len(hosts) > 1:
-        says += (
+        caption += (
             f" This is {hosts[0]}, whose cores were the busiest of {len(hosts)} hosts; throughput is that of all ranks."
         )
-    return Figure("The host during the run", says, chart)
+    return Figure("The host during the run", caption, chart)
 
 
 def _rows(run: Run, panel: _Panel, host: str, canvas: Canvas) -> Iterator[Row]:

@@ -39,12 +39,12 @@ def draw(run: Run, canvas: Canvas) -> Figure | None:
     filled = [(panel, rows) for panel in _PANELS if (rows := _rows(run, panel, shown, canvas))]
     panels = [_panel(run, panel, rows, shown, canvas, last=panel is filled[-1][0]) for panel, rows in filled]
     chart = alt.vconcat(throughput_panel(run, canvas), *panels, spacing=10).resolve_scale(color="independent")
-    says = (
+    caption = (
         "Throughput is that of all ranks. Below it, one line per host, on the host's own clock from its own first step."
     )
     if len(hosts) > len(shown):
-        says += f" Only the {len(shown)} of {len(hosts)} hosts with the busiest cores are drawn."
-    return Figure("The hosts side by side", says, chart)
+        caption += f" Only the {len(shown)} of {len(hosts)} hosts with the busiest cores are drawn."
+    return Figure("The hosts side by side", caption, chart)
 
 
 def _rows(run: Run, panel: _Panel, hosts: list[str], canvas: Canvas) -> list[Row]:

@@ -14,8 +14,8 @@ def draw(run: Run, canvas: Canvas) -> Figure | None:
     if not histograms:
         return None
     chart = histogram(histograms, canvas, x="latency, us (log)", y="share of requests, %", log=True, marks=True)
-    says = (
+    caption = (
         "From issuing a request to its completion, as the device's driver sees it (block trace). Percentiles are of "
         "reads."
     )
-    return Figure("Device latency", says, chart.properties(width=canvas.width, height=180))
+    return Figure("Device latency", caption, chart.properties(width=canvas.width, height=180))

@@ -25,13 +25,13 @@ def draw(run: Run, canvas: Canvas) -> Figure | None:
     base = alt.Chart(data(rows)).encode(x=x, y=y)
     bars = base.mark_bar(height=16).encode(color=alt.Color("part:N", scale=part_colours([*parts]), legend=None))
     labels = base.mark_text(align="left", dx=4, color=INK, fontSize=11).encode(text="text:N")
-    says = (
+    caption = (
         f"{loss.total:.2f} % in total: the AU by MLPerf's rules falls short of 100 % by this. Each step takes as "
         "long as its slowest accelerator, and the time is attributed to what that one waited for."
     )
     width = canvas.width - (130 if canvas.narrow else 160)
     return Figure(
         "Where AU was lost",
-        says,
+        caption,
         alt.layer(bars, labels).properties(width=width, height=26 * len(rows), padding=PADDING),
     )

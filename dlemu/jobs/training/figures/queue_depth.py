@@ -38,10 +38,10 @@ def draw(run: Run, canvas: Canvas) -> Figure | None:
     colour = alt.Color("what:N", scale=colours([*lines]), legend=legend(canvas, 2))
     drawn = alt.Chart(data(rows)).mark_line(clip=True, interpolate="step-before", strokeWidth=1.4)
     chart = alt.layer(epoch_marks(run), drawn.encode(x=x_axis(run), y=y, color=colour))
-    says = f"Mean number of requests that the device had not yet completed, {how}."
+    caption = f"Mean number of requests that the device had not yet completed, {how}."
     if len(depths) > len(lines):
-        says += " All devices behind the dataset together."
-    return Figure("Device queue depth over time", says, chart.properties(width=canvas.width, height=200))
+        caption += " All devices behind the dataset together."
+    return Figure("Device queue depth over time", caption, chart.properties(width=canvas.width, height=200))
 
 
 def _depths(run: Run) -> tuple[list[tuple[str, str, Series]], str]:

@@ -14,20 +14,20 @@ _MOST_SAMPLED_BINS = 64
 
 def draw(run: Run, canvas: Canvas) -> Figure | None:
     histograms = {name: bins for name in OPERATIONS if (bins := traced_bins(run, "queue_depth_seconds", name))}
-    says = "Share of the run's time at each depth of the device's queue, exact, by operation (block trace)."
+    caption = "Share of the run's time at each depth of the device's queue, exact, by operation (block trace)."
     if not histograms:
         sampled = _sampled(run)
         if sampled is None:
             return None
         histograms = {"request": sampled}
-        says = (
+        caption = (
             "Share of the samples that found this many requests in the device's queue, reads and writes together. "
             "telemetry.block_trace=true measures it exactly."
         )
     chart = histogram(
         histograms, canvas, x="requests in the queue", y="share of time, %", log=False, marks=False, counts=True
     )
-    return Figure("Time at each queue depth", says, chart.properties(width=canvas.width, height=180))
+    return Figure("Time at each queue depth", caption, chart.properties(width=canvas.width, height=180))
 
 
 def _sampled(run: Run) -> Bins | None:

@@ -14,7 +14,7 @@ def draw(run: Run, canvas: Canvas) -> Figure | None:
     if not histograms:
         return None
     chart = histogram(histograms, canvas, x="request, KiB (log)", y="share of requests, %", log=True, marks=True)
-    says = (
+    caption = (
         "Sizes as the device saw them (block trace): requests above the device's limit are split, adjacent ones merged."
     )
-    return Figure("Request sizes", says, chart.properties(width=canvas.width, height=180))
+    return Figure("Request sizes", caption, chart.properties(width=canvas.width, height=180))

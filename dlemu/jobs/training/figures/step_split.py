@@ -23,11 +23,11 @@ def draw(run: Run, canvas: Canvas) -> Figure | None:
     split = run.training.once(_split)
     most = _NARROW_BARS if canvas.narrow else _MOST_BARS
     ranks, epochs = (_panel(_rows(split[name], most), name, canvas) for name in ("rank", "epoch"))
-    says = (
+    caption = (
         "All steps, including the first of each epoch. Reading, decoding, queueing in the loader and hand-over are "
         "what an accelerator waited for. A slow rank shows up there; the others wait for it in sync."
     )
-    return Figure("Accelerator time", says, ranks & epochs if canvas.narrow else ranks | epochs)
+    return Figure("Accelerator time", caption, ranks & epochs if canvas.narrow else ranks | epochs)
 
 
 def _split(rows: StepTable) -> dict[str, dict[int, Floats]]:

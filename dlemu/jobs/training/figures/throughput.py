@@ -31,12 +31,12 @@ def draw(run: Run, canvas: Canvas) -> Figure | None:
     changed = change_marks(run)
     marks = [epoch_marks(run), *([changed] if changed else [])]
     chart = alt.layer(*marks, lines.encode(x=x_axis(run), y=y, color=colour))
-    says = (
+    caption = (
         "Bytes of each batch over the time its worker took to fetch it, caches included. At the start of an epoch "
         "all workers fill their queues at once: the peak there shows what storage and host can deliver."
     )
     if len(names) > 1:
-        says += " Where the devices' line is below the loader's, the page cache or read-ahead served the rest."
+        caption += " Where the devices' line is below the loader's, the page cache or read-ahead served the rest."
     if changed:
-        says += " A red line marks where the storage's speed changed."
-    return Figure("Throughput over time", says, chart.properties(width=canvas.width, height=220))
+        caption += " A red line marks where the storage's speed changed."
+    return Figure("Throughput over time", caption, chart.properties(width=canvas.width, height=220))

@@ -37,12 +37,12 @@ def draw(run: Run, canvas: Canvas) -> Figure | None:
     domain = percent_domain([*values, *levels])
     epochs = _panel(au.per_epoch, "epoch", 1, levels, domain, canvas)
     ranks = _panel(au.per_rank, "rank", 0, levels, domain, canvas)
-    says = (
+    caption = (
         "Compute time over total accelerator time, counted steps only. Ranks step together, so a slow one holds all "
         "of them back; the figure of accelerator time below shows which."
     )
     return Figure(
-        "Accelerator utilisation by epoch and rank", says, epochs & ranks if canvas.narrow else epochs | ranks
+        "Accelerator utilisation by epoch and rank", caption, epochs & ranks if canvas.narrow else epochs | ranks
     )
 
 

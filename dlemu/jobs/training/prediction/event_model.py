@@ -96,7 +96,7 @@ class _Epoch:
         self._ready, self._started = [0.0] * count, [0.0] * count
         self._read, self._finished = [0.0] * count, [0.0] * count
         self._done = bytearray(count)
-        self._asked = bytearray(ranks)  # somebody wants the rank's next batch off the loader
+        self._requested = bytearray(ranks)  # somebody wants the rank's next batch off the loader
         self._free = [0.0] * (steps + 1)
 
     def run(self) -> EpochTimes:
@@ -104,7 +104,7 @@ class _Epoch:
         scene, steps, ranks, workers = self._scene, self._steps, self._ranks, self._workers
         work, compute, after = self._work, self._compute, self._after
         ready, started, read, finished, done = self._ready, self._started, self._read, self._finished, self._done
-        share, free, asked = self._share, self._free, self._asked
+        share, free, requested = self._share, self._free, self._requested
         costs, in_turn, ahead = scene.costs, scene.in_turn, not (scene.synchronous or self._own)
         hand_over, late = costs.hand_over_seconds, costs.step_seconds
         begun_first = min(self._window, steps)
@@ -141,7 +141,7 @@ class _Epoch:
                 begun[rank] = number + 1
                 begin(rank * steps + number)
 
-        def ask(rank: int) -> None:
+        def request_batch(rank: int) -> None:
             """Want the rank's next batch: now, when it is in the trainer's process, or once it is read."""
             number = delivered[rank]
             if number >= steps:
@@ -152,7 +152,7 @@ class _Epoch:
             if done[batch]:
                 heappush(timed, (max(now, finished[batch] + hand_over), -2 - rank))
             else:
-                asked[rank] = 1
+                requested[rank] = 1
 
         def take(rank: int) -> None:
             """Start the rank's step on a batch that is ready."""
@@ -166,7 +166,7 @@ class _Epoch:
             if not waiting:
                 heappush(timed, (max(now, latest), -1))
             if ahead:
-                ask(rank)
+                request_batch(rank)
 
         # The workers begin, and every rank wants its first batch.
         now = costs.epoch_start_seconds
@@ -180,7 +180,7 @@ class _Epoch:
                 resting[rank * workers + number] = 0
             begun[rank], idle[rank] = first, workers - first
         for rank in range(ranks):
-            ask(rank)
+            request_batch(rank)
         rate = share[active]
         while step < steps:
             over = now + (reads[0][0] - given) / rate if active else float("inf")
@@ -208,7 +208,7 @@ class _Epoch:
                         if delivered[rank] > step == taken[rank]:
                             take(rank)
                         elif not ahead:
-                            ask(rank)
+                            request_batch(rank)
                     rate = share[active]
                     continue
                 if code < -1:  # a batch comes into the trainer's hands
@@ -238,8 +238,8 @@ class _Epoch:
             if over_batch:
                 finished[code] = now
                 done[code] = 1
-                if asked[rank] and delivered[rank] == number:
-                    asked[rank] = 0
+                if requested[rank] and delivered[rank] == number:
+                    requested[rank] = 0
                     heappush(timed, (now + hand_over, -2 - rank))
                 if in_turn:
                     following = number + workers

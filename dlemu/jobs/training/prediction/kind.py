@@ -11,7 +11,7 @@ KIND = Kind(
     precedence=1,  # it keeps the probe that it is made from
     command="predict",
     help="Predict how many accelerators a storage keeps busy, without running them.",
-    read="ask.read_prediction",
+    read="run_prediction.read_prediction",
     page="page.open_page",
     points="points.points",
 )

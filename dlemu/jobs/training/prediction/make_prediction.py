@@ -67,19 +67,21 @@ def predict(
     if mean_seconds(workload.train.computation_time) <= 0:
         raise UserError("train.computation_time is 0, so any number of accelerators passes: choose an accelerator")
     began = time.monotonic()
-    asked = _Asked(workload, calibration, hosts=hosts)
+    question = _Question(workload, calibration, hosts=hosts)
     if ranks is not None:
-        counts, wanted, found = [asked.count(ranks)], ranks, None
+        counts, wanted, found = [question.count(ranks)], ranks, None
     else:
-        found = asked.search(most)
+        found = question.search(most)
         middle, (low, high) = found
         wanted = low or max(1, middle)
-        one_more = [middle + 1] if middle and middle < asked.limit(most) else []
+        one_more = [middle + 1] if middle and middle < question.limit(most) else []
         near = {max(1, number) for number in (middle, low, high, *one_more)}
-        counts = [asked.count(number) for number in sorted(near)]
+        counts = [question.count(number) for number in sorted(near)]
     shown = next(count for count in counts if count.accelerators == wanted)
-    failing = next((count for count in counts if not asked.passes_mean(count) and count.accelerators >= wanted), shown)
-    limited_by = asked.limited_by(failing)
+    failing = next(
+        (count for count in counts if not question.passes_mean(count) and count.accelerators >= wanted), shown
+    )
+    limited_by = question.limited_by(failing)
     metric = workload.metric
     fields = {name: getattr(shown, name) for name in PredictedCount.__dataclass_fields__}
     numbers: dict[str, Number] = {"accelerators": wanted, "au_percent": shown.verdict_au(metric.verdict)}
@@ -94,7 +96,7 @@ def predict(
             verdict=metric.verdict,
             threshold_percent=100 * metric.au,
         ),
-        verdict_code=_verdict(asked, shown, found),
+        verdict_code=_verdict(question, shown, found),
         verdict_numbers=numbers,
         outcome=_judged(shown.passed if found is None else found[1][0] > 0 or (None if found[1][1] else False)),
         limited_by=limited_by,
@@ -102,15 +104,15 @@ def predict(
         max_accelerators_interval=None if found is None else found[1],
         counts=tuple(counts),
         calibration=calibration,
-        findings=tuple(asked.findings(shown)),
-        simulated_steps=asked.run_of(wanted).simulated_steps,
+        findings=tuple(question.findings(shown)),
+        simulated_steps=question.run_of(wanted).simulated_steps,
         seconds=time.monotonic() - began,
         **fields,
     )
     return in_words(answer)
 
 
-class _Asked:
+class _Question:
     """A question: the model, and what its answers are judged by."""
 
     def __init__(self, workload: Workload, calibration: Calibration, *, hosts: int) -> None:
@@ -332,7 +334,7 @@ def _judged(passed: bool | None) -> Outcome:
     return "undecided" if passed is None else "pass" if passed else "fail"
 
 
-def _verdict(asked: _Asked, shown: PredictedCount, found: tuple[int, tuple[int, int]] | None) -> PredictedVerdict:
+def _verdict(question: _Question, shown: PredictedCount, found: tuple[int, tuple[int, int]] | None) -> PredictedVerdict:
     if found is None:
         passed = {True: PredictedVerdict.PASSES, False: PredictedVerdict.FAILS, None: PredictedVerdict.TOO_CLOSE}
         return passed[shown.passed]
@@ -341,4 +343,4 @@ def _verdict(asked: _Asked, shown: PredictedCount, found: tuple[int, tuple[int, 
         return PredictedVerdict.NONE_PASSES
     if low == high:
         return PredictedVerdict.MOST
-    return PredictedVerdict.MOST_OR_FEW_MORE if asked.saturated else PredictedVerdict.MOST_OR_MORE
+    return PredictedVerdict.MOST_OR_FEW_MORE if question.saturated else PredictedVerdict.MOST_OR_MORE

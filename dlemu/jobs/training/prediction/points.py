@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dlemu.jobs.training.metrics import CATALOGUE
-from dlemu.jobs.training.prediction.ask import read_prediction
 from dlemu.jobs.training.prediction.prediction import Prediction
+from dlemu.jobs.training.prediction.run_prediction import read_prediction
 from dlemu.metrics.catalogue import RUN
 from dlemu.report.series import Point, RunSeries
 from dlemu.results.figures import JobFigures, Value

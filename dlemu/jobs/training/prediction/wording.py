@@ -13,11 +13,11 @@ def in_words(answer: Prediction) -> Prediction:
     """Return a prediction with its verdict, its evidence and its findings as sentences."""
     assert answer.verdict_code is not None  # it was made just now
     limit = answer.limited_by
-    said = sentence(Finding(answer.verdict_code, numbers=answer.verdict_numbers), _VERDICTS)
+    text = sentence(Finding(answer.verdict_code, numbers=answer.verdict_numbers), _VERDICTS)
     limited = "" if limit.what == "nothing" else f"; limited by {limit.what}"
     return replace(
         answer,
-        verdict=f"{PREDICTED}: {said}{limited}",
+        verdict=f"{PREDICTED}: {text}{limited}",
         limited_by=replace(limit, evidence=sentences(limit.seen, _SEEN)),
         issues=sentences(answer.findings, _ISSUES),
     )

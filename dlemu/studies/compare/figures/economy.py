@@ -33,12 +33,12 @@ def draw(comparison: OpenedComparison, canvas: Canvas) -> Figure | None:
     chart = grid(panels, canvas, 2 if canvas.narrow else 4)
     if chart is None:
         return None
-    says = "Accelerators fed: the answer of a search, or the largest count that passed. GB/s is what these read."
+    caption = "Accelerators fed: the answer of a search, or the largest count that passed. GB/s is what these read."
     if any(side.cost_per_accelerator is not None for side in sides):
-        says += " Prices are as given with --price, in their currency."
+        caption += " Prices are as given with --price, in their currency."
     if any(side.gb_per_second_per_watt is not None for side in sides):
-        says += " Watts are as given with --watts."
-    return Figure("What each feeds, and what that takes", says, chart)
+        caption += " Watts are as given with --watts."
+    return Figure("What each feeds, and what that takes", caption, chart)
 
 
 def _value(side: Economy, field: str) -> Value | None:

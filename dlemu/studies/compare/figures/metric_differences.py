@@ -23,11 +23,11 @@ def draw(comparison: OpenedComparison, canvas: Canvas) -> Figure | None:
     chart = _by_metric(runs[0], comparison.catalogue, canvas) if len(runs) == 1 else _over_counts(comparison, canvas)
     if chart is None:
         return None
-    says = (
+    caption = (
         f"100 x (A / B - 1) %: below 0 A has less. Lines are 95 % intervals over {comparison.catalogue.repetition}s; "
         "where one reaches 0, no difference is shown."
     )
-    return Figure("The difference of A to B", says, chart)
+    return Figure("The difference of A to B", caption, chart)
 
 
 def _by_metric(pair: RunPair, catalogue: Catalogue, canvas: Canvas) -> alt.LayerChart | None:

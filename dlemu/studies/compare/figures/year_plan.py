@@ -24,10 +24,10 @@ def draw(comparison: OpenedComparison, canvas: Canvas) -> Figure | None:
     chart = grid(panels, canvas, 1 if canvas.narrow and not single else 2)
     if chart is None:
         return None
-    says = f"{PLANNED_EPOCHS} epochs at the measured pace, and what that leaves in a year of 8760 hours."
+    caption = f"{PLANNED_EPOCHS} epochs at the measured pace, and what that leaves in a year of 8760 hours."
     if not single:
-        says += " Days saved: what B trains in a year, A trains in so many days less (below 0: more)."
-    return Figure(f"The time of {PLANNED_EPOCHS} epochs, and a year", says, chart)
+        caption += " Days saved: what B trains in a year, A trains in so many days less (below 0: more)."
+    return Figure(f"The time of {PLANNED_EPOCHS} epochs, and a year", caption, chart)
 
 
 def _pair(comparison: OpenedComparison, plan: YearPlan, canvas: Canvas) -> list[Panel]:

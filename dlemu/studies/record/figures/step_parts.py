@@ -26,7 +26,7 @@ def draw(opened: OpenedRecord, canvas: Canvas) -> Figure | None:
             order=alt.Order("place:O"),
         )
     )
-    says = (
+    caption = (
         "A step of the real job: what it computes, and what its trainer waits for, by what the workers did meanwhile."
     )
-    return Figure("Where a step's time goes", says, chart)
+    return Figure("Where a step's time goes", caption, chart)

@@ -38,9 +38,9 @@ def draw(series: RunSeries, canvas: Canvas) -> Figure | None:
         layers.append(alt.layer(dots.encode(x=x_axis(series), y=y, detail="line:N")))
     layers.append(bars(series, marks, "AU, %", scale, canvas))
     chart = alt.layer(*layers, lines(series, marks, y, canvas))
-    says = "Full points passed, hollow ones did not."
+    caption = "Full points passed, hollow ones did not."
     if any(row["low"] != row["high"] for row in marks):
-        says += " Bars are intervals: 95 % over the epochs of a run, or those of a search."
+        caption += " Bars are intervals: 95 % over the epochs of a run, or those of a search."
     if ceilings:
-        says += " Dotted: the emulator's own ceiling, its AU on this host without any storage."
-    return Figure(f"AU against {series.axis}", says, chart.properties(width=canvas.width, height=260))
+        caption += " Dotted: the emulator's own ceiling, its AU on this host without any storage."
+    return Figure(f"AU against {series.axis}", caption, chart.properties(width=canvas.width, height=260))

@@ -19,8 +19,8 @@ def draw(series: RunSeries, canvas: Canvas) -> Figure | None:
     if not panels:
         return None
     chart = alt.concat(*panels, columns=1 if canvas.narrow else 2)
-    says = f"{catalogue.note} Upright lines are 95 % intervals over {catalogue.repetition}s."
-    return Figure(f"Metrics against {series.axis}", says.strip(), chart)
+    caption = f"{catalogue.note} Upright lines are 95 % intervals over {catalogue.repetition}s."
+    return Figure(f"Metrics against {series.axis}", caption.strip(), chart)
 
 
 def _panel(series: RunSeries, metric: Metric, canvas: Canvas) -> alt.LayerChart | None:

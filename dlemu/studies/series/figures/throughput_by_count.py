@@ -20,13 +20,13 @@ def draw(series: RunSeries, canvas: Canvas) -> Figure | None:
         _panel(series, read, "MB/s, all accelerators", canvas),
         _panel(series, rows(series, _each), "MB/s of each accelerator", canvas),
     )
-    says = (
+    caption = (
         "What the loaders read, caches included (1e6 bytes), first steps of epochs included. Once the storage gives "
         "all it can, the left line is flat and each accelerator gets less."
     )
     if canvas.narrow:
-        says = says.replace("the left line", "the upper line")
-    return Figure("Throughput", says, alt.vconcat(*panels) if canvas.narrow else alt.hconcat(*panels))
+        caption = caption.replace("the left line", "the upper line")
+    return Figure("Throughput", caption, alt.vconcat(*panels) if canvas.narrow else alt.hconcat(*panels))
 
 
 def _each(point: Point) -> Value | None:

@@ -42,5 +42,5 @@ def draw(answer: Prediction, canvas: Canvas) -> Figure | None:
     bars = base.mark_rule(strokeWidth=1.4).encode(y=alt.Y("low:Q", title="sustained AU, %", scale=scale), y2="high:Q")
     marks = [base.mark_line(strokeWidth=1.6).encode(y=y), base.mark_point(filled=True, size=55, opacity=1).encode(y=y)]
     chart = alt.layer(rule(threshold, f"pass {threshold:g} %", GREEN, level, left=True), bars, *marks)
-    says = "Bars are the prediction's interval. The null model is only the storage's speed / demand."
-    return Figure("Predicted AU against accelerators", says, chart.properties(width=canvas.width, height=260))
+    caption = "Bars are the prediction's interval. The null model is only the storage's speed / demand."
+    return Figure("Predicted AU against accelerators", caption, chart.properties(width=canvas.width, height=260))

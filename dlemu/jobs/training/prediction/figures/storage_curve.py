@@ -25,7 +25,7 @@ def draw(answer: Prediction, canvas: Canvas) -> Figure | None:
     chart = alt.layer(
         base.mark_line(color=BLUE, strokeWidth=1.6), base.mark_point(filled=True, size=45, opacity=1, color=BLUE)
     )
-    says = f"From {answer.calibration.source}."
+    caption = f"From {answer.calibration.source}."
     return Figure(
-        "What the storage delivers by number of readers", says, chart.properties(width=canvas.width, height=220)
+        "What the storage delivers by number of readers", caption, chart.properties(width=canvas.width, height=220)
     )

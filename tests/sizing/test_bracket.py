@@ -14,7 +14,7 @@ from dlemu.results.figures import JobFigures
 from dlemu.runner.events import ignore
 from dlemu.runner.run_list import Planned
 from dlemu.studies.answers import SweepPoint, SweepQuestion
-from dlemu.studies.sweep.edge import CLOSE, Edge, edge, next_value
+from dlemu.studies.sweep.bracket import CLOSE, BracketSearch, bracket, next_value
 from dlemu.studies.sweep.run import Runnable
 
 
@@ -25,14 +25,14 @@ def test_the_edge_is_found_in_few_runs(most: float, first: float) -> None:
         assert value not in tried, "nothing runs twice"
         tried[value] = value <= most
         assert len(tried) < 16
-    passing, failing = edge(tried)
+    passing, failing = bracket(tried)
     if passing and failing < math.inf:
         assert passing <= most < failing <= CLOSE * 1.01 * passing
     else:
         assert most / first > 1000 or first / most > 500, "so far away nobody looks"
 
 
-class Tried(Edge):
+class Tried(BracketSearch):
     """Runs that pass up to a value, and say nothing from another one on."""
 
     most, silent_from = 5.0, math.inf
@@ -45,7 +45,7 @@ class Tried(Edge):
         return SweepPoint(settings=dict(planned.settings), folder="x", figures=figures)
 
 
-def search(runs: Edge) -> float:
+def search(runs: BracketSearch) -> float:
     command = Runnable(Workload(), ("workload=x",), [])
     _, found, _ = runs.search(command, ("kv", "speed"), 1.0, wants_page=False)
     return 0.0 if found is None else float(found.settings["kv.speed"])

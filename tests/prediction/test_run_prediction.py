@@ -19,12 +19,12 @@ from dlemu.config import load
 from dlemu.config.schema import Workload
 from dlemu.jobs.training.pattern import judge_level
 from dlemu.jobs.training.plan import TrainingJob
-from dlemu.jobs.training.prediction import ask
-from dlemu.jobs.training.prediction.ask import read_known, read_prediction
+from dlemu.jobs.training.prediction import run_prediction
 from dlemu.jobs.training.prediction.calibration import Calibration, given_speed
 from dlemu.jobs.training.prediction.make_prediction import predict
 from dlemu.jobs.training.prediction.model_run import Model
 from dlemu.jobs.training.prediction.prediction import PREDICT
+from dlemu.jobs.training.prediction.run_prediction import read_known, read_prediction
 from dlemu.results.answer_files import to_json
 from dlemu.results.levels import READ_DTYPE, Level
 from dlemu.results.measured import write_run
@@ -173,8 +173,8 @@ def test_bursts_that_even_out_do_not_make_a_level_uncertain() -> None:
 def test_cores_are_those_that_this_process_may_use(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 3, 5})
     for limit, cores in ((None, 3.0), (1.5, 1.5), (8.0, 3.0)):
-        monkeypatch.setattr(ask, "cpu_limit", lambda limit=limit: limit)
-        assert ask.usable_cores() == cores
+        monkeypatch.setattr(run_prediction, "cpu_limit", lambda limit=limit: limit)
+        assert run_prediction.usable_cores() == cores
 
 
 @pytest.mark.parametrize("cached", [False, True])
@@ -187,17 +187,17 @@ def test_what_is_probed_is_the_workloads_own_dataset(monkeypatch: pytest.MonkeyP
         return (level(1, 50), level(4, 90)), None
 
     cpu = iter([10.0, 10.0 + 1e9])
-    monkeypatch.setattr(ask, "inspect", lambda *_, **__: made.found)
-    monkeypatch.setattr(ask, "treatment_of", lambda *_, cached: "cached" if cached else "large")
-    monkeypatch.setattr(ask, "probe_pattern", probe)
-    monkeypatch.setattr(ask, "_others_cpu_seconds", lambda: next(cpu))
-    known = ask.calibrate_by_probe(made.workload, readers=6, cached=cached)
+    monkeypatch.setattr(run_prediction, "inspect", lambda *_, **__: made.found)
+    monkeypatch.setattr(run_prediction, "treatment_of", lambda *_, cached: "cached" if cached else "large")
+    monkeypatch.setattr(run_prediction, "probe_pattern", probe)
+    monkeypatch.setattr(run_prediction, "_others_cpu_seconds", lambda: next(cpu))
+    known = run_prediction.calibrate_by_probe(made.workload, readers=6, cached=cached)
     ((job, words),) = asked
     assert (job.ranks, job.found) == (1, made.found)
     assert callable(words.pop("on_level"))
     assert words == {"evicts": not cached, "again": 6}
     assert known.busy_cores > 1, "a billion seconds of others in less than one"
-    assert known.cores == ask.usable_cores()
+    assert known.cores == run_prediction.usable_cores()
     assert known.source == "a probe of data/handmade with 1, 4 readers"
     assert [point.mb_per_second for point in known.curve] == [50, 90]
 
@@ -212,10 +212,10 @@ def test_readers_of_the_count_that_is_asked_for_are_probed_again(
         seen.append(words)
         return given_speed(9000.0, cores=4)
 
-    monkeypatch.setattr(ask, "calibrate_by_probe", probed)
+    monkeypatch.setattr(run_prediction, "calibrate_by_probe", probed)
     for name, ranks in (("a", ["ranks=3"]), ("b", [])):
         words = [*WORDS, *ranks, "reader.read_threads=5", f"output.folder={tmp_path / name}"]
-        answer, folder, asked = ask.ask(words, cached=True, make=made.append, on_event=print)
+        answer, folder, asked = run_prediction.run_prediction(words, cached=True, make=made.append, on_event=print)
         assert folder == str(tmp_path / name)
         assert made[-1] == asked
         assert answer.question.overrides == tuple(words[:-1])

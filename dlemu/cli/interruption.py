@@ -16,7 +16,7 @@ from dlemu.studies.events import SizingEvent
 from dlemu.studies.progress import SizingProgress
 
 
-def heed_signals() -> None:
+def install_signal_handlers() -> None:
     """Have SIGINT and SIGTERM raise `Interrupted`, once."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, interrupt_once())
@@ -24,11 +24,11 @@ def heed_signals() -> None:
 
 def interrupted(stop: Interrupted, finished: str, folder: str) -> int:
     """Say on stderr what is kept and how to go on; return the exit status."""
-    complain(f"interrupted by {signal.Signals(stop.signal_number).name}; {finished} are kept: {again(folder)}")
+    complain(f"interrupted by {signal.Signals(stop.signal_number).name}; {finished} are kept: {resume_advice(folder)}")
     return stop.exit_status
 
 
-def again(folder: str) -> str:
+def resume_advice(folder: str) -> str:
     """Return advice with this command line, and the folder of what is finished."""
     words = [word for word in without_secrets(sys.argv[1:]) if not word.startswith("output.folder=")]
     return f"go on with `{shlex.join(['dlemu', *words, f'output.folder={folder}'])}`"
@@ -48,5 +48,5 @@ class Watched:
         """Show an event."""
         if isinstance(event, RunsPlanned):
             self.folder, self.wants_page = event.folder, event.wants_page
-            heed_signals()
+            install_signal_handlers()
         self._show(event)

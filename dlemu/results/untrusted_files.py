@@ -13,7 +13,7 @@ from datagen.regular import MOST_COLLECTED_BYTES, check_size, open_regular
 T = TypeVar("T")
 
 
-def open_sent(path: str, most_bytes: int) -> int:
+def open_untrusted(path: str, most_bytes: int) -> int:
     """Return a descriptor of a regular file; raises UserError for a pipe, a device, or one that is far too large."""
     try:
         descriptor = open_regular(path)
@@ -28,18 +28,18 @@ def open_sent(path: str, most_bytes: int) -> int:
         raise UserError(f"{path} can't be read: {reason}; name the folder of a result") from error
 
 
-def read_sent(path: str, most_bytes: int = MOST_COLLECTED_BYTES) -> bytes:
+def read_untrusted(path: str, most_bytes: int = MOST_COLLECTED_BYTES) -> bytes:
     """Return a file's bytes; raises UserError."""
-    with open(open_sent(path, most_bytes), "rb") as file:
+    with open(open_untrusted(path, most_bytes), "rb") as file:
         try:
             return file.read(os.fstat(file.fileno()).st_size)
         except OSError as error:
             raise UserError(f"{path} can't be read: {error.strerror}; copy it again") from error
 
 
-def decode_sent(path: str, kind: type[T]) -> T:
+def decode_untrusted(path: str, kind: type[T]) -> T:
     """Return the value of a JSON file; raises UserError when it is not of this kind."""
     try:
-        return msgspec.json.decode(read_sent(path), type=kind)
+        return msgspec.json.decode(read_untrusted(path), type=kind)
     except (ValueError, RecursionError) as error:  # msgspec's errors and those of UTF-8
         raise UserError(f"{path} is damaged ({error}): it is not the JSON that dlemu wrote") from error

@@ -32,7 +32,7 @@ Found = tuple[SweepAnswer, SweepPoint | None, SweepPoint | None]
 """All runs as a sweep, the most that passes, and the least above it that does not; None where there is none."""
 
 
-def find_edge(overrides: Sequence[str], *, config_dir: str | None = None, on_event: OnEvent = ignore) -> Found:
+def find_bracket(overrides: Sequence[str], *, config_dir: str | None = None, on_event: OnEvent = ignore) -> Found:
     """Find the most of a kind's own measure (`Kind.asks`) that passes.
 
     The first value is that of the workload. An interrupted search is in `output.folder`, and
@@ -49,12 +49,12 @@ def find_edge(overrides: Sequence[str], *, config_dir: str | None = None, on_eve
     options = ("--config-dir", config_dir) if config_dir else ()
     command = Runnable(workload, (*options, *words), shlex.split(launcher.format(ranks=workload.ranks)))
     question = SweepQuestion(overrides=tuple(without_secrets(words)), launcher=launcher, most_of=kind.asks)
-    runs = Edge(wanted_folder or new_folder(workload.model.name, "size-"), question, (), on_event)
+    runs = BracketSearch(wanted_folder or new_folder(workload.model.name, "size-"), question, (), on_event)
     runs.resume()
     return runs.search(command, (section, name), first, wants_page=workload.output.report)
 
 
-class Edge(Sweep):
+class BracketSearch(Sweep):
     """The runs of a search, as the points of a sweep that decides itself which comes next."""
 
     noun, goes_on = "search", False
@@ -73,7 +73,7 @@ class Edge(Sweep):
             )
             self.run_one(planned)
         found = {float(point.settings[key]): point for point in self.runs}
-        passing, failing = edge(self._tried(key))
+        passing, failing = bracket(self._tried(key))
         return self.save(complete=True), found.get(passing), found.get(failing)
 
     def _tried(self, key: str) -> dict[float, bool]:
@@ -89,7 +89,7 @@ class Edge(Sweep):
         return {value: bool(one) for value, one in passed.items()}
 
 
-def edge(tried: Mapping[float, bool]) -> tuple[float, float]:
+def bracket(tried: Mapping[float, bool]) -> tuple[float, float]:
     """Return the most that passes below the least that fails (0: none does), and the latter (infinite: none does)."""
     failing = min((value for value, passed in tried.items() if not passed), default=math.inf)
     return max((value for value, passed in tried.items() if passed and value < failing), default=0.0), failing
@@ -97,7 +97,7 @@ def edge(tried: Mapping[float, bool]) -> tuple[float, float]:
 
 def next_value(tried: Mapping[float, bool], first: float) -> float | None:
     """Return the value to try next, of three digits; None when the edge is found, or too far away."""
-    passing, failing = edge(tried)
+    passing, failing = bracket(tried)
     if not tried:
         return first
     if failing == math.inf:

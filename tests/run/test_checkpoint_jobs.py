@@ -28,7 +28,7 @@ from dlemu.report.units import size
 from dlemu.results.file_names import KILLED
 from dlemu.results.live import going_on
 from dlemu.results.measured import write_measured, write_summary
-from dlemu.results.sent_files import decode_sent
+from dlemu.results.untrusted_files import decode_untrusted
 from dlemu.runner.events import CheckpointProgress, Event, JobBegan, Saved
 from dlemu.runner.job import JobRequest, run_alone
 from dlemu.runner.job import prepare as prepare_job
@@ -48,7 +48,7 @@ SMALL = {
 }
 
 
-class Asked:
+class SmallJob:
     """What is asked for, and all events of it."""
 
     def __init__(self, folder: Path, result: str, **settings: str) -> None:
@@ -61,8 +61,8 @@ class Asked:
 
 
 def run(folder: Path, result: str = "result", **settings: str) -> CheckpointRun:
-    asked = Asked(folder, result, **settings)
-    done = run_alone(asked.request, asked.events.append, CHECKPOINTS)
+    started = SmallJob(folder, result, **settings)
+    done = run_alone(started.request, started.events.append, CHECKPOINTS)
     assert done is not None
     read = read_checkpoint_run(done.folder)
     assert done.summary == read.summary
@@ -93,7 +93,7 @@ def test_checkpoints_are_written_read_and_their_numbers_come_out_of_the_rows(tmp
     assert {(record.phase, record.checkpoint, record.rank) for record in done.records} == {
         (phase, number, rank) for phase in ("write", "read") for number in (1, 2, 3) for rank in (0, 1)
     }
-    assert decode_sent(os.path.join(done.folder, "summary.json"), CheckpointSummary) == summary
+    assert decode_untrusted(os.path.join(done.folder, "summary.json"), CheckpointSummary) == summary
     assert not (tmp_path / "result" / "live").exists()
     assert not [path for path in (tmp_path / "saved").iterdir() if path.name.startswith(".")]
 
@@ -209,9 +209,9 @@ def test_a_full_disk_leaves_what_is_complete_and_removes_the_rest(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fail_in(monkeypatch, "pwrite", "step2/.zero_pp_rank_1_mp_rank_0_optim", no_space)
-    asked = Asked(tmp_path, "result")
+    started = SmallJob(tmp_path, "result")
     with pytest.raises(RunFailedError, match=r"the disk is full: checkpoint .*step2/zero_pp_rank_1") as failed:
-        run_alone(asked.request, asked.events.append, CHECKPOINTS)
+        run_alone(started.request, started.events.append, CHECKPOINTS)
     assert failed.value.exit_status == 2
     assert "checkpoint 1 is complete and stays in" in str(failed.value)
     assert os.listdir(tmp_path / "saved") == ["global_epoch1_step1"]
@@ -221,7 +221,7 @@ def test_a_full_disk_leaves_what_is_complete_and_removes_the_rest(
     assert summary.partial is not None
     assert (summary.partial.phase, summary.partial.checkpoint) == ("write", 2)
     assert 1 <= summary.partial.files < summary.partial.of_files, "rank 1 had written its first file"
-    assert not [event for event in asked.events if not isinstance(event, CheckpointProgress | JobBegan | Saved)]
+    assert not [event for event in started.events if not isinstance(event, CheckpointProgress | JobBegan | Saved)]
 
 
 @pytest.mark.parametrize(
@@ -295,7 +295,7 @@ def test_an_audit_computes_the_figures_of_checkpoints_again(tmp_path: Path) -> N
 
 
 def test_there_must_be_room_and_a_folder_that_all_hosts_see(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    workload = Asked(tmp_path, "result").workload
+    workload = SmallJob(tmp_path, "result").workload
     job = prepare_job(CHECKPOINTS, workload, 2)[0]
     check_checkpoint_host(job, 2)
     monkeypatch.setattr("dlemu.jobs.checkpoint.prepare._SEEN_SECONDS", 0.0)

@@ -50,23 +50,23 @@ WITHOUT_END = 1e4
 
 
 @dataclass(frozen=True, kw_only=True)
-class Mended:
+class RepairedCauses:
     """What mending would bring."""
 
     causes: tuple[Cause, ...] = ()
     deeper: DeeperQueue | None = None
 
 
-def mend(run: MeasuredTraining, *, preprocesses: bool) -> Mended:
+def repair(run: MeasuredTraining, *, preprocesses: bool) -> RepairedCauses:
     """Return what mending each cause alone would bring; nothing where the model does not come to what was measured."""
     rows = _first(run.training)
     facts, reader = run.facts, run.facts.workload.reader
     if len(rows) < 2 * FEWEST or reader.read_threads < 1 or not (rows["app_bytes"] > 0).any():
-        return Mended()
+        return RepairedCauses()
     played = _Played.of(rows, facts, preprocesses=preprocesses)
     measured, again = au_percent(rows), played.au_percent()
     if not abs(again - measured) <= ALIKE_PERCENT:  # not a number says nothing either
-        return Mended()
+        return RepairedCauses()
 
     def au(other: _Played) -> float:
         return min(100.0, max(0.0, other.au_percent() + measured - again))
@@ -90,7 +90,7 @@ def mend(run: MeasuredTraining, *, preprocesses: bool) -> Mended:
         setting = f"reader.prefetch_size={size}"
         causes.append(Cause(what="loader", where="prefetch", au_percent=percent, setting=setting))
     helps = (cause for cause in causes if cause.au_percent >= measured + 1)
-    return Mended(causes=tuple(helps), deeper=deeper)
+    return RepairedCauses(causes=tuple(helps), deeper=deeper)
 
 
 def _other_readers(played: _Played, facts: Facts, au: Callable[[_Played], float], *, by_prefetch: bool) -> list[Cause]:

@@ -1,4 +1,4 @@
-"""Which code is changed, and which tests have to find it: the fast ones that hold what the room promises."""
+"""Which code is changed, and which tests have to find it: the fast ones that hold what the package promises."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Room:
+class Package:
     """Code and its tests, as paths from the root; code may be patterns."""
 
     code: tuple[str, ...]
@@ -21,10 +21,10 @@ OF_RESULTS = "analyse", "folder", "issues", "limits", "measured", "metrics", "re
 """What training and checkpoints, each in its folder, know of their results."""
 OF_PROBES = "kernel_aio", "object_gets", "probe_file", "requests", "result", "run", "thread_reads"
 """All but the page and its figures, which goldens and a browser hold."""
-ROOMS = {
-    "metrics": Room(("dlemu/metrics/*",), ("tests/metrics", "tests/results/test_published_numbers.py")),
-    "plan": Room(("dlemu/plan/*",), ("tests/plan",)),
-    "results": Room(
+PACKAGES = {
+    "metrics": Package(("dlemu/metrics/*",), ("tests/metrics", "tests/results/test_published_numbers.py")),
+    "plan": Package(("dlemu/plan/*",), ("tests/plan",)),
+    "results": Package(
         (
             "dlemu/results/*",
             *(f"dlemu/jobs/[ct]*/{name}.py" for name in OF_RESULTS),
@@ -34,7 +34,7 @@ ROOMS = {
         ),
         ("tests/results", "tests/jobs"),
     ),
-    "sizing": Room(
+    "sizing": Package(
         (
             "dlemu/studies/size/search.py",
             "dlemu/studies/size/steady.py",
@@ -48,7 +48,7 @@ ROOMS = {
             "tests/sizing/test_compare_sides.py",
         ),
     ),
-    "comm": Room(
+    "comm": Package(
         ("dlemu/comm/tree.py", "dlemu/comm/supervise.py", "dlemu/comm/failure.py", "dlemu/comm/comm_base.py"),
         (
             "tests/comm/test_tree.py",
@@ -58,23 +58,25 @@ ROOMS = {
         ),
         without=("Supervisor", "_send", "_reap", "_below", "children_of_this_process", "end_adopted"),
     ),
-    "manifest": Room(("datagen/manifest.py",), ("tests/datagen/test_manifest.py", "tests/datagen/test_inspection.py")),
-    "accelerators": Room(("dlemu/accelerators/*",), ("tests/accelerators",)),
-    "rules": Room(("dlemu/mlperf/rules/training.py",), ("tests/mlperf/test_rules.py",)),
-    "prediction": Room(("dlemu/jobs/training/prediction/*",), ("tests/prediction",)),
-    "probing": Room(
+    "manifest": Package(
+        ("datagen/manifest.py",), ("tests/datagen/test_manifest.py", "tests/datagen/test_inspection.py")
+    ),
+    "accelerators": Package(("dlemu/accelerators/*",), ("tests/accelerators",)),
+    "rules": Package(("dlemu/mlperf/rules/training.py",), ("tests/mlperf/test_rules.py",)),
+    "prediction": Package(("dlemu/jobs/training/prediction/*",), ("tests/prediction",)),
+    "probing": Package(
         (*(f"dlemu/jobs/probe/{name}.py" for name in OF_PROBES), "dlemu/jobs/training/pattern.py"),
         ("tests/probing",),
         without=("main", "probe_pattern", "_level", "_received", "_read", "_loader_costs", "_answered", "_run_all"),
     ),
-    "checkpoints": Room(
+    "checkpoints": Package(
         ("dlemu/checkpoints/*",),
         ("tests/checkpoints",),
         without_tests=(
             "tests/checkpoints/test_shards.py::test_planning_costs_as_much_as_tensors_are_named_and_files_written",
         ),
     ),
-    "s3": Room(
+    "s3": Package(
         ("datagen/storage/s3.py", "datagen/storage/_s3_*.py", "datagen/storage/_http_exchange.py"),
         (
             "tests/datagen/test_s3.py",
@@ -85,7 +87,7 @@ ROOMS = {
         ),
         without_tests=("tests/datagen/test_s3_hostile.py::test_every_name_that_is_listed_can_be_read",),
     ),
-    "check": Room(
+    "check": Package(
         ("dlemu/mlperf/check/*",),
         ("tests/mlperf/test_check.py", "tests/mlperf/test_check_copies.py", "tests/mlperf/test_check_checkpoints.py"),
     ),

@@ -1,4 +1,4 @@
-"""The doors through which foreign bytes come: files of every format, configurations, folders of results.
+"""The interfaces through which foreign bytes come: files of every format, configurations, folders of results.
 
 Something whole is damaged by a seed, and taken in. Only dlemu's own errors may come out of it, in less than
 `MOST_SECONDS` and without much memory.
@@ -48,7 +48,7 @@ def formats() -> list[str]:
     return [name for name in every if not isinstance(registry.find("datagen.formats", name, "Format")(), UnreadFormat)]
 
 
-def format_door(name: str, folder: Path) -> Case:
+def format_interface(name: str, folder: Path) -> Case:
     """Return what damages a file of a dataset and reads every sample of it, by each way that there is."""
     whole, copy = folder / "whole", folder / "copy"
     spec = DatasetSpec(data_folder=str(whole), format=name, num_files_train=2, record_length_bytes=6560)
@@ -83,7 +83,7 @@ def format_door(name: str, folder: Path) -> Case:
     return case
 
 
-def config_door(folder: Path) -> Case:
+def config_interface(folder: Path) -> Case:
     """Return what damages a workload's file, or an override, and loads it."""
     shipped = [path for path in (resources.files("dlemu.configs") / "workload").iterdir() if path.name.endswith("yaml")]
     texts = sorted(path.read_text() for path in shipped)
@@ -115,7 +115,7 @@ def damage(whole: Path, copy: Path, draw: random.Random) -> None:
         copy.write_bytes(damaged_bytes(whole.read_bytes(), draw))
 
 
-def folder_door(folder: Path) -> Case:
+def folder_interface(folder: Path) -> Case:
     """Return what damages a file of a run's folder, and reads, recomputes and audits it."""
     whole, copy = folder / "whole", folder / "copy"
     job = make_job(folder=str(whole), steps=4)
@@ -143,7 +143,7 @@ def folder_door(folder: Path) -> Case:
     return case
 
 
-def checkpoints_door(folder: Path) -> Case:
+def checkpoints_interface(folder: Path) -> Case:
     """Return what damages a file of the folder of a run of checkpoints, and reads and recomputes it."""
     whole, copy = folder / "whole", folder / "copy"
     whole.mkdir(parents=True)
@@ -169,14 +169,14 @@ def checkpoints_door(folder: Path) -> Case:
     return case
 
 
-def doors() -> dict[str, Callable[[Path], Case]]:
-    """Return each door by its name."""
+def interfaces() -> dict[str, Callable[[Path], Case]]:
+    """Return each interface by its name."""
     by_name: dict[str, Callable[[Path], Case]] = {
-        "config": config_door,
-        "folder": folder_door,
-        "checkpoints": checkpoints_door,
+        "config": config_interface,
+        "folder": folder_interface,
+        "checkpoints": checkpoints_interface,
     }
     by_name["schedules"] = lambda folder: schedule
     for name in formats():
-        by_name[f"format-{name}"] = lambda folder, name=name: format_door(name, folder)  # type: ignore[misc]
+        by_name[f"format-{name}"] = lambda folder, name=name: format_interface(name, folder)  # type: ignore[misc]
     return by_name

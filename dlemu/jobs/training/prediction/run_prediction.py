@@ -35,7 +35,7 @@ ReadForeign = Callable[[str], ForeignRun | None]
 """Reads the folder of another benchmark's run; None where it holds none."""
 
 
-def ask(
+def run_prediction(
     source: Sequence[str] | Workload,
     *,
     from_folder: str | None = None,
@@ -115,11 +115,11 @@ def calibrate_by_probe(
     how = treatment_of(workload, found.total_bytes, cached=cached)
     began, others = time.monotonic(), _others_cpu_seconds()
 
-    def tell(level: Level) -> None:
+    def notify(level: Level) -> None:
         several = "s" * (level.readers > 1)
         on_event(PartMeasured(level, f"{level.readers} reader{several} {level.mb_per_second:,.1f} MB/s"))
 
-    levels, costs = probe_pattern(job, evicts=how in ("evicted", "large"), again=readers, on_level=tell)
+    levels, costs = probe_pattern(job, evicts=how in ("evicted", "large"), again=readers, on_level=notify)
     return calibrate_from_levels(
         job,
         levels,
