@@ -187,7 +187,8 @@ def hash_of_seed(seed: int) -> int:
 
 def block_keys(seed_hash: int, file: int, offsets: Words) -> Words:
     """Return a 64-bit key for each offset of a file's payload: no two offsets of a file have the same."""
-    return _mix(_mix(np.uint64(seed_hash) ^ _mix(np.array([file], np.uint64) + _GOLDEN)) + offsets * _GOLDEN)
+    own = _mix_number(seed_hash ^ _mix_number(file + int(_GOLDEN)))  # numpy's calls for one word cost ten times as much
+    return _mix(np.uint64(own) + offsets * _GOLDEN)
 
 
 def make_stamps(seed_hash: int, file: int, offsets: Words) -> Words:
@@ -196,21 +197,26 @@ def make_stamps(seed_hash: int, file: int, offsets: Words) -> Words:
     stamps[:, 1] = seed_hash
     stamps[:, 2] = file
     stamps[:, 3] = offsets
-    stamps[:, 0] = _check(stamps[:, 1], stamps[:, 2], offsets)
+    stamps[:, 0] = _check(np.uint64(seed_hash), np.uint64(file), offsets)
     return stamps
 
 
-def _check(seed_hash: Words, file: Words, offset: Words) -> Words:
+def _check(seed_hash: np.uint64, file: np.uint64, offset: Words) -> Words:
     """Return word 0 of stamps: the magic and, above it, 32 bits that depend on the rest of the stamp."""
-    high = _mix(seed_hash + _mix(file + _mix(offset + _GOLDEN))) & np.uint64(0xFFFFFFFF00000000)
-    return high | np.uint64(MAGIC)
+    words = _mix(seed_hash + _mix(file + _mix(offset + _GOLDEN)))
+    words &= np.uint64(0xFFFFFFFF00000000)
+    words |= np.uint64(MAGIC)
+    return words
 
 
 def _mix(words: Words) -> Words:
     """Return splitmix64's finaliser of each word: a bijection that spreads every bit (Steele, Lea, Flood 2014)."""
-    words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return words ^ (words >> np.uint64(31))
+    words = words ^ (words >> np.uint64(30))
+    words *= np.uint64(0xBF58476D1CE4E5B9)  # in place: new arrays cost more than the arithmetic
+    words ^= words >> np.uint64(27)
+    words *= np.uint64(0x94D049BB133111EB)
+    words ^= words >> np.uint64(31)
+    return words
 
 
 def _check_number(seed_hash: int, file: int, offset: int) -> int:

@@ -46,13 +46,14 @@ IO_COLUMNS = {
     "mover_cpu_ns": "CPU time of the threads that wrote or read alone",
     "mover_cpu_wait_ns": "time in which they wanted a core and had none",
     "storage_bytes": "bytes fetched from storage meanwhile by the kernel's accounting; of writes 0",
-    "fsync_ns": "of the whole: time in fsync of its files",
+    "fsync_ns": "of the whole: time in fsync of its files, and of the folder",
+    "folder_sync_ns": "of fsync_ns: that of the folder, by the rank of each host that was done last",
     "asked_ns": "of the whole: the accelerators had computed, and wanted the checkpoint",
     "waited_ns": "of the whole, with checkpoint.asynchronous: training wanted the next and waited for this one to end",
     "released_ns": "of the whole: training could go on; with checkpoint.asynchronous before the checkpoint ended",
 }
 """Column -> meaning; all are int64."""
-ADDED_COLUMNS = frozenset({"content_cpu_ns"})
+ADDED_COLUMNS = frozenset({"content_cpu_ns", "folder_sync_ns"})
 """Which older results have not."""
 IO_DTYPE = np.dtype([(name, np.int64) for name in IO_COLUMNS])
 IoRows = NDArray[np.void]
@@ -162,6 +163,21 @@ class IoLog:
 def rows_path(folder: str, rank: int, name: str) -> str:
     """Return where a rank's `rows` or `progress` lie in a run's live folder."""
     return os.path.join(folder, f"checkpoint_{rank:05d}.{name}")
+
+
+def finished_path(folder: str, node: int) -> str:
+    """Return where the ranks of a host note, in a run's live folder, that they have written a checkpoint's files."""
+    return os.path.join(folder, f"checkpoint_{node:05d}.finished")
+
+
+def note_finished(path: str) -> int:
+    """Note that a rank has written its files; return how many notes there are now: no two ranks get the same number."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+    try:
+        os.write(descriptor, b".")
+        return os.lseek(descriptor, 0, os.SEEK_CUR)  # the end of this very note, whoever else appends
+    finally:
+        os.close(descriptor)
 
 
 def _thinned(ends_ns: Sequence[int], sizes: Sequence[int]) -> list[tuple[int, int]]:

@@ -47,13 +47,15 @@ _ORDER = (
         "reproduce",
         "compare",
     ),
-    *("report", "workloads", "workload", "doctor", "mlperf", "audit"),
+    *("watch", "report", "schema", "workloads", "workload", "doctor", "mlperf", "audit"),
 )
 """In which commands are listed; those of other kinds of jobs follow."""
 _OTHERS = {
     "demo": "Try it: a small dataset, 18 emulated H100s, a verdict.",
     "datagen": "Make a workload's dataset, or verify one.",
+    "watch": "Show how a run that goes on is doing: AU, MB/s, queue depth, time left.",
     "report": "Make a page with figures from results.",
+    "schema": "Print the JSON Schema of a command's result.",
     "workloads": "List the workloads and what each accelerator asks of the storage.",
     "workload": "Show what a workload asks of the storage; write one of your own.",
     "doctor": "Check this host before a run.",
@@ -107,7 +109,14 @@ class _Commands(click.Group):
 @click.group(
     cls=_Commands,
     context_settings={"help_option_names": ["-h", "--help"]},
-    epilog="Settings are hydra overrides: `dlemu train workload=unet3d accelerator=h100 ranks=18 scale=laptop`.",
+    epilog="""Settings are hydra overrides: `dlemu train workload=unet3d accelerator=h100 ranks=18 scale=laptop`.
+
+    \b
+    Completion in this shell; in its start-up file, for all:
+      bash 4.4  eval "$(_DLEMU_COMPLETE=bash_source dlemu)"
+      zsh       eval "$(_DLEMU_COMPLETE=zsh_source dlemu)"
+      fish      _DLEMU_COMPLETE=fish_source dlemu | source
+    """,
 )
 @click.version_option(__version__, prog_name="dlemu")
 def cli() -> None:
@@ -134,6 +143,8 @@ def guarded(command: click.Command, name: str) -> None:
     try:
         _see_current_folder()
         check_letters(sys.argv[1:])
+        if f"_{name.upper()}_COMPLETE" in os.environ:
+            importlib.import_module("dlemu.cli.completion").register()
         command.main(prog_name=name, standalone_mode=False)
     except click.ClickException as error:
         if isinstance(error, click.NoSuchOption) and (key := _meant_setting(error)):

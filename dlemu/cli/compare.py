@@ -6,9 +6,11 @@ import os
 
 import click
 
+from dlemu.cli.options import propose_folder
+
 
 @click.command(name="compare", short_help="Put two runs, sweeps or searches beside each other.")
-@click.argument("folders", nargs=-1, required=True, metavar="A [B]")
+@click.argument("folders", nargs=-1, required=True, metavar="A [B]", shell_complete=propose_folder)
 @click.option("--price", metavar="A,B", help="Of each storage, in one currency: cost per fed accelerator.")
 @click.option("--watts", metavar="A,B", help="Mean power of each storage: GB/s per watt.")
 @click.option(

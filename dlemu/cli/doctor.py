@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from dlemu.cli.options import config_dir_option
+from dlemu.cli.options import config_dir_option, json_option, propose_setting
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -17,9 +17,10 @@ _COLOURS = {"ok": "green", "warn": "yellow", "fail": "bold red"}
 
 
 @click.command(name="doctor", short_help="Check this host before a run.")
-@click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
+@click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...", shell_complete=propose_setting)
 @config_dir_option
-def command(overrides: tuple[str, ...], config_dir: str | None) -> None:
+@json_option("all checks as a list")
+def command(overrides: tuple[str, ...], config_dir: str | None, as_json: bool) -> None:
     """Check this host before a run: what was observed, what is wanted, what to do.
 
     \b
@@ -35,12 +36,17 @@ def command(overrides: tuple[str, ...], config_dir: str | None) -> None:
     from dlemu.config import load
     from dlemu.doctor import examine
 
-    console = Console()
-    levels = []
+    console = Console(quiet=as_json)
+    checks = []
     for check in examine(load(overrides, config_dir=config_dir)):
         show(check, console)
-        levels.append(check.level)
+        checks.append(check)
+    levels = [check.level for check in checks]
     console.print(f"{len(levels)} checks: {levels.count('warn')} warn, {levels.count('fail')} fail", highlight=False)
+    if as_json:
+        from dlemu.results.answer_files import to_json
+
+        click.echo(to_json(checks), nl=False)
     raise SystemExit(2 if "fail" in levels else 0)
 
 

@@ -11,6 +11,7 @@ import click
 from dlemu.results.kinds import Kind
 
 if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
     from rich.console import Console
 
     from dlemu.runner.events import Event
@@ -21,13 +22,27 @@ PAGE_SECONDS = 60.0
 """How long a page may take: it needs 2 to 3."""
 
 
+def propose_setting(context: click.Context, parameter: click.Parameter, incomplete: str) -> Sequence[CompletionItem]:
+    """Return what a shell may propose for a KEY=VALUE that is half typed."""
+    from dlemu.cli.completion import complete_setting
+
+    return complete_setting(context, parameter, incomplete)
+
+
+def propose_folder(context: click.Context, parameter: click.Parameter, incomplete: str) -> Sequence[CompletionItem]:
+    """Have a shell propose folders."""
+    from click.shell_completion import CompletionItem
+
+    return [CompletionItem(incomplete, type="dir")]
+
+
 config_dir_option = click.option("--config-dir", "-cd", help="A folder with workload/NAME.yaml of your own, or DLIO's.")
 
 
 def configured(command: _Command) -> _Command:
     """Add the overrides, `--config-dir` and `--cfg`."""
     for decorate in (
-        click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]..."),
+        click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...", shell_complete=propose_setting),
         config_dir_option,
         click.option("--cfg", is_flag=True, help="Print the composed configuration and stop."),
     ):

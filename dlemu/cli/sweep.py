@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import click
 
-from dlemu.cli.options import config_dir_option, json_option
+from dlemu.cli.options import config_dir_option, json_option, propose_setting
 
 
 @click.command(name="sweep", short_help="Run over several values: ranks, drives, readers, workloads.")
-@click.argument("overrides", nargs=-1, metavar="[KEY=VALUE[,VALUE]...]...")
+@click.argument("overrides", nargs=-1, metavar="[KEY=VALUE[,VALUE]...]...", shell_complete=propose_setting)
 @config_dir_option
 @json_option("sweep.json")
 def command(overrides: tuple[str, ...], config_dir: str | None, as_json: bool) -> None:

@@ -292,6 +292,9 @@ class Output:
     """The run's folder; empty makes `results/WORKLOAD/YYYYmmdd-HHMMSS`."""
     report: bool = True
     """Make the page report.html after the run (needs the extra `report`; without it a note says so)."""
+    openmetrics: str = ""
+    """Write figures of the run that goes on into this file each second, for Prometheus (`dlemu watch` has the same).
+    For node_exporter's textfile collector its name ends in `.prom`."""
 
 
 @dataclass(frozen=True, kw_only=True)

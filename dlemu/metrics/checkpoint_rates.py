@@ -1,7 +1,7 @@
 """Numbers of checkpoints, from the rows of the ranks: by rank 0, by the slowest rank and by the clock on the wall.
 
 Columns used of each row, all nanoseconds: began_ns, ended_ns, asked_ns, released_ns, call_ns, starved_ns, cpu_ns,
-fsync_ns, and bytes, storage_bytes, threads, phase, checkpoint, rank. Stamps are on one clock.
+fsync_ns, folder_sync_ns, and bytes, storage_bytes, threads, phase, checkpoint, rank. Stamps are on one clock.
 """
 
 from __future__ import annotations
@@ -41,6 +41,8 @@ class CheckpointTimes:
     """Share of the ranks' time that was spent in fsync."""
     fsync_max_seconds: float
     """Longest time that a rank spent in it."""
+    folder_sync_seconds: float = 0.0
+    """Longest fsync of the folder: one on each host, by the rank that is done last, however many ranks there are."""
     starved_percent: float
     """Share of the writing threads' time in which their bytes were not made yet: the emulator's own."""
     from_storage_percent: float | None
@@ -85,6 +87,7 @@ def times_of(rows: Rows, *, accounted: bool) -> CheckpointTimes:
         wall_gb_per_second=_ratio(size_bytes / GB, wall),
         fsync_percent=100 * float(rows["fsync_ns"].sum()) / 1e9 / total if total else 0.0,
         fsync_max_seconds=float(rows["fsync_ns"].max()) / 1e9,
+        folder_sync_seconds=float(rows["folder_sync_ns"].max()) / 1e9,
         starved_percent=100 * float(rows["starved_ns"].sum()) / 1e9 / thread_seconds if thread_seconds else 0.0,
         from_storage_percent=_percent(int(rows["storage_bytes"].sum()), size_bytes) if accounted else None,
         stall_seconds=float(rows["released_ns"].max() - rows["asked_ns"].max()) / 1e9,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -27,6 +28,8 @@ class Picture:
     caption: str
     desk_svg: str
     phone_svg: str
+    spec: str = ""
+    """Vega-Lite's, as JSON that may stand in a script; of an interactive page alone."""
 
 
 def missing_packages() -> list[str]:
@@ -42,18 +45,34 @@ def check_packages() -> None:
         raise UserError(f"a report needs {', '.join(missing)}, not installed here: pip install 'dlemu[report]'")
 
 
-def pictures(result: Any, folder: str) -> list[Picture]:
+def pictures(result: Any, folder: str, *, interactive: bool = False) -> list[Picture]:
     """Draw every figure of a folder (a package's name) that the result holds something for, in the page's order."""
     from dlemu.report.figure_base import DESK, PHONE
 
     drawn = []
     for (name, desk), (_, phone) in zip(figures(result, folder, DESK), figures(result, folder, PHONE), strict=True):
-        svgs = (
+        desk_svg, phone_svg = (
             _unique(_svg(figure, "transparent"), f"{name}-{kind}")
             for kind, figure in (("desk", desk), ("phone", phone))
         )
-        drawn.append(Picture(name, desk.title, desk.caption, *svgs))
+        spec = _script_spec(desk) if interactive else ""
+        drawn.append(Picture(name, desk.title, desk.caption, desk_svg, phone_svg, spec))
     return drawn
+
+
+def _script_spec(figure: Figure) -> str:
+    """Return what Vega draws in a browser: marks show their values under the pointer."""
+    spec = _spec(figure, "transparent")
+    spec["config"]["mark"] = {"tooltip": True}
+    return json.dumps(spec).replace("<", "\\u003c")
+
+
+def vega_script() -> str:
+    """Return Vega, Vega-Lite and vega-embed as one script that loads nothing; it comes with vl_convert."""
+    import vl_convert
+
+    bundle: str = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")
+    return bundle.replace("</script", "<\\/script")
 
 
 def picture_file(figure: Figure, kind: str) -> bytes:
@@ -92,7 +111,15 @@ def _svg(figure: Figure, background: str) -> str:
     import vl_convert
 
     svg: str = vl_convert.vegalite_to_svg(_spec(figure, background))
-    return svg
+    return _titled(svg)
+
+
+def _titled(svg: str) -> str:
+    """Have browsers show the descriptions that figures give, without a script; Vega's own are of little use and go."""
+    from dlemu.report.figure_base import HOVER
+
+    svg = re.sub(rf'aria-label="{HOVER}([^"]*)"([^>]*)/>', r"\2><title>\1</title></path>", svg)
+    return re.sub(r' (?:role|aria-[a-z]+)="[^"]*"', "", svg)
 
 
 def _spec(figure: Figure, background: str) -> dict[str, Any]:
@@ -104,7 +131,6 @@ def _spec(figure: Figure, background: str) -> dict[str, Any]:
     spec["config"] = {
         "font": "Helvetica, Arial, Liberation Sans, DejaVu Sans, sans-serif",
         "view": {"stroke": None},
-        "aria": False,
         "axis": text
         | {"domainColor": GRID, "tickColor": GRID, "gridColor": GRID, "titlePadding": 6, "labelLimit": 160},
         "legend": text | {"symbolStrokeWidth": 3, "orient": "top"},

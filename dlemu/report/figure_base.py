@@ -63,6 +63,10 @@ class Figure:
     chart: alt.TopLevelMixin
 
 
+HOVER = "\u2060"
+"""Begins the description of a mark that is shown when a pointer rests on it; Vega's own descriptions have none."""
+
+
 def data(rows: Sequence[Row]) -> alt.Data:
     """Hand rows to a chart, as text: altair would walk every value of them, twice."""
     return alt.Data(values=json.dumps(rows, separators=(",", ":")), format=alt.JsonDataFormat(type="json"))

@@ -78,8 +78,11 @@ def tiles(result: Any, shown: Iterable[TileRow]) -> list[Tile]:
     ]
 
 
-def render(page: Page, pictures: Sequence[Picture]) -> str:
-    """Return the page as HTML; only tables, and the SVGs that Vega made, go in as they are: both are escaped."""
+def render(page: Page, pictures: Sequence[Picture], script: str = "") -> str:
+    """Return the page as HTML; only tables, and the SVGs that Vega made, go in as they are: both are escaped.
+
+    With Vega's `script` it draws the pictures' specs in the place of the SVGs that are for a desk.
+    """
     import jinja2
 
     here = files("dlemu.report")
@@ -87,7 +90,9 @@ def render(page: Page, pictures: Sequence[Picture]) -> str:
     template = environment.from_string(here.joinpath("page.html.j2").read_text(encoding="utf-8"))
     css = here.joinpath("page.css").read_text(encoding="utf-8")
     tables = [html_table(table) for table in page.tables]
-    return template.render(page=page, tables=tables, pictures=pictures, css=css, version=__version__) + "\n"
+    return (
+        template.render(page=page, tables=tables, pictures=pictures, css=css, script=script, version=__version__) + "\n"
+    )
 
 
 @dataclass(frozen=True)

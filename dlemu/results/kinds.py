@@ -59,6 +59,8 @@ class Kind:
     """Examples and what else there is to say of a job's command, as click shows it."""
     read: str
     """Returns the typed result of a folder; raises UserError."""
+    result: str = ""
+    """The type of its `answer`, a dataclass; `dlemu schema` prints what it holds."""
     page: str = ""
     """Returns a folder's result with its page, `dlemu.report.page.Opened`; raises UserError."""
     points: str = ""
@@ -76,6 +78,8 @@ class Kind:
     """Returns the summary of a job's folder as it was saved, without computing it anew; raises UserError."""
     advise: str = ""
     """Returns what leads to a verdict, given a `NoVerdictError` and the user's command, overrides and config folder."""
+    live: str = ""
+    """Follows a run that goes on, a `dlemu.results.progress.MakesFollower`; without it only its devices are seen."""
     host_checks: str = ""
     """Package of what `dlemu doctor` checks for it alone, in files as those of `dlemu.doctor`."""
     pattern: str = ""

@@ -23,6 +23,8 @@ LOOK_SECONDS = 1.0
 _SIGNAL_SECONDS = 0.2
 _ENDING_SECONDS = 30.0
 _KILLING_SECONDS = 10.0
+_BESIDE_NICE = 5
+"""As the recorder of a host has."""
 _STOPS = (signal.SIGINT, signal.SIGTERM)
 _MESSAGE_LINES = 12
 _RUN = Role("a run", RANK.remedy)
@@ -184,6 +186,29 @@ def end_group(process: subprocess.Popen[bytes]) -> None:
         os.killpg(process.pid, signal.SIGKILL)
     with contextlib.suppress(subprocess.TimeoutExpired):  # one that hangs in the kernel does not hold this one
         process.wait(_KILLING_SECONDS)
+
+
+@contextlib.contextmanager
+def beside(command: Sequence[str]) -> Iterator[None]:
+    """Have a command run, silently and with low priority, while the body does; it is ended in order at the end.
+
+    Nothing depends on it: whether it can be started, and how it ends, makes no difference.
+    """
+    parent = os.getpid()
+
+    def set_up() -> None:
+        die_with_parent(parent, signal.SIGTERM)
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # a shell that starts jobs in the background ignores it for them
+        os.nice(_BESIDE_NICE)
+
+    with contextlib.ExitStack() as ended:
+        with contextlib.suppress(OSError):
+            null = subprocess.DEVNULL
+            process = subprocess.Popen(
+                command, stdin=null, stdout=null, stderr=null, start_new_session=True, preexec_fn=set_up
+            )
+            ended.callback(_end, process)
+        yield
 
 
 def run_attached(command: Sequence[str], environment: Mapping[str, str]) -> int:

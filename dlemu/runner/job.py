@@ -7,6 +7,7 @@ collect, save. Nothing here prints: what goes on is an event, and what goes wron
 from __future__ import annotations
 
 import os
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -137,6 +138,8 @@ class JobResult:
     run: Any = None
     """What was measured, where that was asked for: a `MeasuredRun`, typed as the kind has it."""
 
+
+_NOTHING = nullcontext()
 
 Notify = Callable[[Event], None]
 Look = Callable[[Workload], None]
@@ -285,12 +288,22 @@ def run_job(
     if not kind.before(workload, ranks, on_event, wants_verdict=wants_verdict):
         return None
     job, made = ranks.agree(lambda: prepare(kind, workload, ranks.count, wants_verdict=wants_verdict))
-    with ranks.guard(job, partial(save_failed, kind, job, made, on_event)):
+    with (
+        _exported(workload.output.openmetrics, job.folder) if workload.output.openmetrics and ranks.leads else _NOTHING,
+        ranks.guard(job, partial(save_failed, kind, job, made, on_event)),
+    ):
         ranks.on_each_host(lambda local_ranks: in_time(kind, workload, lambda: kind.check_host(job, local_ranks)))
         kind.load(job)
         if ranks.leads and not workload.workflow.generate_data:  # else it began before the data was made
             on_event(JobBegan(workload, ranks.count))
         return ranks.run(partial(_run_rank, kind, job, on_event, request.keeps_run))
+
+
+def _exported(path: str, folder: str) -> AbstractContextManager[None]:
+    """Have a process of its own write figures of the run into a file meanwhile."""
+    from dlemu.runner.child_run import beside
+
+    return beside([sys.executable, "-m", "dlemu", "watch", folder, "--openmetrics", path])
 
 
 def _with_making(kind: AnyKind, make: MakeFirst, workload: Workload, ranks: int) -> Workload:
@@ -304,6 +317,10 @@ def prepare(
     kind: JobKind[J, L, R], workload: Workload, ranks: int, *, wants_verdict: bool = False
 ) -> tuple[J, OwnFolder]:
     """Return the job, and its folder with the live part in it; raises UserError."""
+    if workload.output.openmetrics:
+        from dlemu.results.openmetrics import check_replaceable
+
+        check_replaceable(workload.output.openmetrics)
     folder = workload.output.folder or new_folder(workload.model.name, kind.prefix)
     started_at = datetime.now().astimezone().isoformat(timespec="seconds")
     job = in_time(kind, workload, lambda: kind.plan(workload, ranks, folder, started_at, wants_verdict=wants_verdict))

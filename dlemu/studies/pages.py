@@ -10,26 +10,27 @@ from typing import BinaryIO
 from datagen import owned
 from datagen.atomic import write_file, write_text
 from datagen.errors import UserError
-from dlemu.report.drawing import check_packages, figures, picture_file, pictures
+from dlemu.report.drawing import check_packages, figures, picture_file, pictures, vega_script
 from dlemu.report.page import Opened, render
 from dlemu.results.kinds import kind_of, read_result
 from dlemu.studies.series.page import FIGURES, config_of, series_page
 from dlemu.studies.series.series import open_together
 
-PAGE = "report.html"
+PAGE, INTERACTIVE_PAGE = "report.html", "interactive.html"
 
 
-def write_page(folders: Sequence[str], output: str | None = None) -> str:
+def write_page(folders: Sequence[str], output: str | None = None, *, interactive: bool = False) -> str:
     """Write the page of a result's folder, or of several side by side; return its path.
 
-    It goes into the folder of the only one unless `output` says where.
+    It goes into the folder of the only one unless `output` says where. An interactive one brings Vega's script along.
 
     Raises UserError: a package is missing, or a folder holds no result.
     """
     check_packages()
-    path = output or os.path.join(folders[0], PAGE)
+    path = output or os.path.join(folders[0], INTERACTIVE_PAGE if interactive else PAGE)
     opened = _open(folders)
-    html = render(opened.page, pictures(opened.result, opened.figures))
+    drawn = pictures(opened.result, opened.figures, interactive=interactive)
+    html = render(opened.page, drawn, vega_script() if interactive else "")
     write_text(os.path.dirname(path), os.path.basename(path), html)
     return path
 

@@ -84,11 +84,16 @@ def log_path(folder: str, node: int) -> str:
     return os.path.join(folder, f"{_PREFIX}{node:05d}.jsonl")
 
 
+def is_log(name: str) -> bool:
+    """Say whether a file of a live folder is a recorder's log."""
+    return name.startswith(_PREFIX)
+
+
 def read_logs(folder: str) -> Telemetry:
     """Return what the recorders of a failed run left in its live folder."""
     hosts = []
     for name in sorted(os.listdir(folder)):
-        if name.startswith(_PREFIX):
+        if is_log(name):
             with open(os.path.join(folder, name), "rb") as log:
                 hosts.append(parse_log(log.read()))
     return tuple(host for host in hosts if host is not None)

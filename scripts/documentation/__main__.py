@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 
 from documentation import evidence
+from documentation.audit import COLUMNS_BEGIN, columns
 from documentation.commands import page as commands_page
 from documentation.figures import FIGURES_BEGIN, figure_tables
 from documentation.metrics import METRICS_BEGIN, metric_tables
@@ -28,6 +29,7 @@ PARTS: dict[str, tuple[str, Callable[[], str]]] = {
     "checkpoints.md": (CHECKPOINT_BEGIN, checkpoint_tables),
     "metrics.md": (METRICS_BEGIN, metric_tables),
     "report.md": (FIGURES_BEGIN, figure_tables),
+    "audit.md": (COLUMNS_BEGIN, columns),
 }
 """Pages with a part that is made, behind a marker."""
 TRADEMARK = (

@@ -14,33 +14,28 @@ import msgspec
 from dlemu.checkpoints.io_rows import IO_COLUMNS
 from dlemu.config.meanings import meanings
 from dlemu.jobs.checkpoint.summary import CheckpointSummary
-from dlemu.jobs.kvcache.summary import KvSummary
-from dlemu.jobs.pack.result import PackAnswer
-from dlemu.jobs.probe.result import ProbeAnswer
-from dlemu.jobs.training.prediction.prediction import Prediction
 from dlemu.jobs.training.summary import Summary
-from dlemu.studies.answers import Comparison, SizeAnswer, SweepAnswer
-from dlemu.studies.record.answer import RecordAnswer
-from dlemu.studies.together.run import Together
+from dlemu.results.kinds import kind_of_command
 
 BEGIN, END = "<!-- made by scripts/docs from dlemu/jobs/training/summary.py -->", "<!-- end of what is made -->"
 CHECKPOINT_BEGIN = "<!-- made by scripts/docs from dlemu/jobs/checkpoint/summary.py -->"
-ANSWERS: dict[str, tuple[type[Any], str]] = {
-    "size.json": (SizeAnswer, "sizing.md"),
-    "sweep.json": (SweepAnswer, "sizing.md"),
-    "compare.json": (Comparison, "sizing.md"),
-    "predict.json": (Prediction, "prediction.md"),
-    "probe.json": (ProbeAnswer, "probe.md"),
-    "pack.json": (PackAnswer, "packing.md"),
-    "together.json": (Together, "together.md"),
-    "record.json": (RecordAnswer, "record.md"),
-    "summary.json of dlemu kvcache": (KvSummary, "kvcache.md"),
+GUIDES = {
+    "size": "sizing.md",
+    "sweep": "sizing.md",
+    "compare": "sizing.md",
+    "predict": "prediction.md",
+    "probe": "probe.md",
+    "pack": "packing.md",
+    "together": "together.md",
+    "record": "record.md",
+    "kvcache": "kvcache.md",
 }
-"""File -> its type, and the page that says what it is for."""
+"""Command -> the page that says what its answer is for."""
 _HEAD = """# Answers: every key of size.json, sweep.json, ...
 
 Made by `scripts/docs` from the types. These are the files that searches, sweeps, comparisons, predictions, probes and
-the like leave in their folders; `--json` prints the same. Results of training are in [results.md](results.md), those of
+the like leave in their folders; `--json` prints the same, and
+`dlemu schema COMMAND` a JSON Schema of it. Results of training are in [results.md](results.md), those of
 checkpoints in [checkpoints.md](checkpoints.md). Keys are added within a `schema_version`, never changed.
 """
 Titles = dict[type[Any], str]
@@ -67,15 +62,23 @@ def answers_page() -> str:
     known = set(_reachable(Summary))
     places = {kind: f"results.md#{_anchor(kind.__name__)}" for kind in known}
     titles, parts = {kind: kind.__name__ for kind in known}, list[str]()
-    for name, (root, _) in ANSWERS.items():
+    for command in GUIDES:
+        name, root = _title(command), kind_of_command(command).part("result")
         kinds = [kind for kind in _reachable(root) if kind not in places]
         for kind in kinds:
             twice = kind.__name__ in titles.values()
             titles[kind] = f"{kind.__name__} of {name.split()[-1]}" if twice else kind.__name__
             places[kind] = f"#{_anchor(titles[kind])}"
         parts += [f"## {name}\n", *(_table(kind, titles, places) for kind in kinds)]
-    index = "\n".join(f"- [{name}](#{_anchor(name)}): [{guide}]({guide})" for name, (_, guide) in ANSWERS.items())
+    named = [(_title(command), guide) for command, guide in GUIDES.items()]
+    index = "\n".join(f"- [{name}](#{_anchor(name)}): [{guide}]({guide})" for name, guide in named)
     return "\n".join([_HEAD, f"{index}\n", *parts])
+
+
+def _title(command: str) -> str:
+    """Return an answer's heading: its file, and of a file that several commands write, whose it is."""
+    kind = kind_of_command(command)
+    return f"{kind.answer} of dlemu {command}" if kind.job else kind.answer
 
 
 def _anchor(heading: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,14 @@ def test_the_exit_status_shows_whether_something_fails(
     assert result.exit_code == status
     assert result.stdout.count("wanted: that") == 2
     assert "to do: do so" in result.stdout
+
+
+def test_all_checks_are_printed_for_programs(monkeypatch: pytest.MonkeyPatch) -> None:
+    checks = [Check(name="one", level="ok", observed="this"), Check(name="two", level="fail", observed="a", advice="b")]
+    monkeypatch.setattr("dlemu.doctor.examine", lambda _: iter(checks))
+    result = CliRunner().invoke(doctor.command, ["--json"])
+    assert result.exit_code == 2
+    assert [Check(**one) for one in json.loads(result.stdout)] == checks
 
 
 def test_a_check_reads_well_without_colour_at_80_columns() -> None:

@@ -171,3 +171,26 @@ def test_a_sweep_writes_reads_and_cleans_up_at_each_point(tmp_path: Path) -> Non
     assert told.status == 0, told.err
     size = json.loads(told.out)["runs"][0]["metrics"]["checkpoint_gib"]
     assert size["difference_percent"] == pytest.approx(0, abs=1), "but for what the optimizer adds on each rank"
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_the_folder_of_a_checkpoint_is_synced_once_and_counted(tmp_path: Path, *, asynchronous: bool) -> None:
+    """By the last of the host's ranks: file systems serialise the calls of one folder."""
+    workload = tmp_path / "small.yaml"
+    workload.write_text(yaml.safe_dump(WORKLOAD))
+    words = ["checkpoint", f"workload={workload}", "ranks=4", f"checkpoint.checkpoint_folder={tmp_path / 'saved'}"]
+    words += ["checkpoint.num_checkpoints_write=3", "checkpoint.num_checkpoints_read=0", "metric.ceiling_seconds=0"]
+    words += [f"checkpoint.asynchronous={str(asynchronous).lower()}", f"output.folder={tmp_path / 'result'}"]
+    done = dlemu_command(*words)
+    assert done.status == 0, done.err
+    run = dlemu.load_result(tmp_path / "result")
+    assert isinstance(run, CheckpointRun)
+    rows = run.whole
+    assert len(rows) == 3 * 4
+    for checkpoint in (1, 2, 3):
+        (synced,) = rows[(rows["checkpoint"] == checkpoint) & (rows["folder_sync_ns"] > 0)]
+        others = rows[(rows["checkpoint"] == checkpoint) & (rows["rank"] != synced["rank"])]
+        assert synced["fsync_ns"] > synced["folder_sync_ns"]
+        assert (others["fsync_ns"] > 0).all()
+    assert run.summary.write is not None
+    assert all(part.folder_sync_seconds > 0 for part in run.summary.write.checkpoints)

@@ -97,6 +97,17 @@ def test_it_shows_every_figure_and_says_nothing_on_the_console(
         assert drawn > 3
 
 
+def test_an_interactive_page_loads_nothing_and_shows_values_under_the_pointer(browser: Any, tmp_path: Path) -> None:
+    path = Path(write_page([str(write_sweep(tmp_path / "sweep"))], interactive=True))
+    assert path.name == "interactive.html"
+    opened, noted = visit(browser, path, DESK)
+    opened.wait_for_selector("#au_by_count .desk.vega-embed svg .mark-symbol path")
+    assert noted == [], "nothing on the console, nothing from the network"
+    opened.locator("#au_by_count .desk svg .mark-symbol path").first.hover(force=True)
+    opened.wait_for_selector("#vg-tooltip-element.visible")
+    assert "AU, %" in opened.locator("#vg-tooltip-element").inner_text()
+
+
 def test_figures_are_neither_blank_nor_hidden_at_night(browser: Any, page: Path) -> None:
     opened, _ = visit(browser, page, NIGHT)
     ink = "text => getComputedStyle(text).fill"

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from datagen.storage._request_counts import COUNTERS, RequestCounts
+from datagen.storage._request_counts import COUNTERS, FINE, RequestCounts
 from dlemu.checkpoints.io_rows import IO_COLUMNS, IO_DTYPE, PROGRESS_DTYPE, READ, WHOLE, WRITE, IoRows
 from dlemu.comm.environment import StorageFacts
 from dlemu.config import load
@@ -161,7 +161,7 @@ def object_store() -> Run:
     log = worked(make_log(job, seed=7), cpu=0.0)
     counts = RequestCounts()
     counts.values[: len(COUNTERS)] = 1000 * np.arange(1, len(COUNTERS) + 1)
-    counts.first_byte[60:70], counts.last_byte[80:95] = 40, 70
+    counts.first_byte[60 * FINE : 70 * FINE : FINE], counts.last_byte[80 * FINE : 95 * FINE : FINE] = 40, 70
     scaling = Scaling(readers=6, mb_per_second=400.0, more_readers=24, more_mb_per_second=410.0)
     journal = log.journal.noting(requests=tuple(counts.values.tolist()), scaling=scaling, storage=None)
     return make_run(job, replace(log, journal=journal))

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from datagen.registry import find
-from datagen.storage._request_counts import RequestCounts, read_counts
+from datagen.storage._request_counts import COUNTERS, RequestCounts, read_counts, waits_ms
 from dlemu.telemetry.probe_base import AbsentError, Scope
 
 SECOND_NS = 1_000_000_000
@@ -33,6 +34,32 @@ def test_requests_of_several_processes_become_rates(tmp_path: Path) -> None:
     assert "first_byte_p50_ms" not in {reading.metric for reading in probe.read(3 * SECOND_NS)}
     assert read_counts(str(folder)).requests == 10
     assert read_counts(str(tmp_path / "none")).requests == 0
+
+
+def test_a_90th_percentile_is_told_from_a_50th_that_is_near() -> None:
+    counts = RequestCounts()
+    for number in range(100):
+        counts.answered(60_000_000 + number * 100_000, 70_000_000)
+    waits, same = waits_ms(counts.first_byte), waits_ms(counts.last_byte)
+    assert waits is not None
+    assert same is not None
+    assert waits.p50 == pytest.approx(65, rel=0.022)
+    assert waits.p90 == pytest.approx(69, rel=0.022)
+    assert waits.p50 < waits.p90
+    assert same.p50 == same.p99 == pytest.approx(70, rel=0.022)
+
+
+@pytest.mark.parametrize("with_tls", [0, 1])
+def test_counts_of_an_older_version_say_what_they_said(with_tls: int) -> None:
+    """Its bins were 9 % wide, and a percentile was the upper edge of one."""
+    older = np.zeros(len(COUNTERS) + 2 * 256 + with_tls, np.int64)
+    older[0] = 7
+    older[len(COUNTERS) + 100], older[len(COUNTERS) + 256 + 255] = 3, 4
+    counts = RequestCounts(older)
+    first, last = waits_ms(counts.first_byte), waits_ms(counts.last_byte)
+    assert first is not None
+    assert last is not None
+    assert (counts["get"], first.p50, last.max) == (7, 10 * 1.09**100 / 1000, 10 * 1.09**255 / 1000)
 
 
 def test_there_is_nothing_to_read_without_an_object_store() -> None:

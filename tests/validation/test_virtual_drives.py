@@ -72,6 +72,25 @@ def test_readers_that_get_enough_by_themselves_say_so(drives: Any) -> None:
     assert (limit.what, limit.where) == ("loader", "prefetch")
 
 
+def test_readers_that_get_too_little_by_themselves_are_no_matter_of_the_queue(drives: Any) -> None:
+    """Right after the run they got 0.7 of what is asked for: by what more readers got it is the drive, or theirs.
+
+    Where more were not tried nobody can tell: few small reads at a time are what more readers often mend.
+    """
+    drive, shallow = drives.lognormal(4, 0.025, 1.2), drives.Training(**TAILS | {"step_seconds": 0.0068})
+    short = 0.7 * 0.187 / 0.0068
+    untried = Scaling(readers=8, mb_per_second=short, again_mb_per_second=short)
+    found = [
+        limit_of(run_on(drives, drive, shallow, scaling=replace(untried, more_readers=more, more_mb_per_second=rate)))
+        for more, rate in ((0, 0.0), (32, 1.02 * short), (32, 1.5 * short))
+    ]
+    assert [(limit.what, limit.where, limit.confidence) for limit in found] == [
+        ("loader", "readers", "low"),
+        ("storage", None, "high"),
+        ("loader", "readers", "high"),
+    ]
+
+
 @pytest.mark.parametrize("sigma", [0.0, 0.3])
 def test_a_slow_drive_is_the_limit_however_deep_the_queue(sigma: float, drives: Any) -> None:
     slow = drives.Training(**TAILS | {"step_seconds": 0.0015})  # twice what the drive gives

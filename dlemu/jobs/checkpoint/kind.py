@@ -44,9 +44,11 @@ KIND = Kind(
     Settings are hydra overrides with DLIO's section and key names; --cfg prints them all. A rank takes less than
     300 MB of memory whatever the model's size. Under mpirun or srun the ranks are the launcher's.""",
     read="folder.read_checkpoint_run",
+    result="summary.CheckpointSummary",
     page="page.open_page",
     about="page.about",
     job="run.CHECKPOINTS",
+    live="live.LiveCheckpoints",
     summary="folder.read_checkpoint_summary",
     metrics="metrics.CATALOGUE",
     figures="figures_of.figures",

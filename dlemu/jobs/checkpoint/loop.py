@@ -20,7 +20,17 @@ import numpy as np
 from datagen.bulk_content import BulkContent
 from datagen.errors import UserError
 from datagen.storage.storage_base import open_storage
-from dlemu.checkpoints.io_rows import READ, WHOLE, WRITE, FileNotes, IoLog, IoRows, read_logs
+from dlemu.checkpoints.io_rows import (
+    READ,
+    WHOLE,
+    WRITE,
+    FileNotes,
+    IoLog,
+    IoRows,
+    finished_path,
+    note_finished,
+    read_logs,
+)
 from dlemu.checkpoints.piece_ring import PieceRing, make_buffers
 from dlemu.checkpoints.read_files import CheckpointReader, check_is_file, manner_of
 from dlemu.checkpoints.stored import completed, remove_checkpoint, write_note
@@ -141,6 +151,8 @@ class _CheckpointRank:
         )
         self.cpu_seconds_before = 0.0
         self.peak_memory_bytes = 0
+        self._written, self._folder_sync_ns = 0, 0
+        """Checkpoints whose files were written, and how long this rank's fsync of the last one's folder took."""
 
     def run(self) -> CheckpointJournal:
         """Write and read; return what was noted, which is rank 0's to keep."""
@@ -322,8 +334,22 @@ class _CheckpointRank:
 
         writer.write(done)
         if self._job.settings.fsync:
-            folder = self._job.folder_of(checkpoint)
-            within(self._job.longest_wait_seconds, lambda: self._storage.sync(folder), f"fsync of the folder {folder}")
+            self._sync_folder(checkpoint)
+
+    def _sync_folder(self, checkpoint: int) -> None:
+        """Sync the checkpoint's folder if all other ranks of this host are done: one such call has all their names.
+
+        File systems serialise the calls of one folder, so one of each rank would take as many times as long.
+        """
+        self._written += 1
+        self._folder_sync_ns = 0
+        if os.path.isdir(self._job.live_folder):  # else this host does not see it, and each rank syncs
+            done = note_finished(finished_path(self._job.live_folder, self._comm.node))
+            if done < self._written * self._comm.local_size:
+                return
+        began_ns, folder = time.monotonic_ns(), self._job.folder_of(checkpoint)
+        within(self._job.longest_wait_seconds, lambda: self._storage.sync(folder), f"fsync of the folder {folder}")
+        self._folder_sync_ns = time.monotonic_ns() - began_ns
 
     def _complete(self, checkpoint: int) -> None:
         """Note that every rank has written its part, and let go of what is not to be kept."""
@@ -416,6 +442,7 @@ class _CheckpointRank:
         waited_ns: int = 0,
     ) -> None:
         columns = [file.columns() for file in files]
+        folder_sync_ns = self._folder_sync_ns if phase == WRITE else 0
         summed = ("bytes", "calls", "call_ns", "starved_ns", "cpu_ns", "content_cpu_ns", "storage_bytes", *_MOVERS)
         self.log.add(
             rank=self._comm.rank,
@@ -431,7 +458,8 @@ class _CheckpointRank:
             released_ns=released_ns,
             waited_ns=waited_ns,
             ended_ns=ended_ns,
-            fsync_ns=sum(row["synced_ns"] - row["moved_ns"] for row in columns),
+            fsync_ns=sum(row["synced_ns"] - row["moved_ns"] for row in columns) + folder_sync_ns,
+            folder_sync_ns=folder_sync_ns,
         )
         notes: list[FileNotes] = [file.notes for file in files]
         self.log.note_progress(phase, checkpoint, notes)

@@ -129,7 +129,10 @@ def _phase(phase: PhaseSummary | None, name: str) -> Iterator[Row]:
     yield "  time", f"{number(seconds.mean)} s", spread
     if name == "write":
         longest = max(part.fsync_max_seconds for part in phase.checkpoints)
-        yield "  fsync", f"{phase.fsync_percent:.1f} %", f"of the time; longest {number(longest)} s"
+        of_folder = max(part.folder_sync_seconds for part in phase.checkpoints)
+        once = f"; of it {number(of_folder)} s of the folder, once a host: only that of files grows with ranks"
+        words = f"of the time; longest {number(longest)} s{once if of_folder else ''}"
+        yield "  fsync", f"{phase.fsync_percent:.1f} %", words
     else:
         served = "not known" if phase.from_storage_percent is None else f"{phase.from_storage_percent:.1f} %"
         yield "  from storage", served, "of the bytes"

@@ -14,7 +14,7 @@ import numpy as np
 
 from datagen import owned
 from datagen.bulk_content import BulkContent
-from datagen.content import STAMP_WORDS, identify, make_stamps
+from datagen.content import identify
 from datagen.errors import DlemuError
 from datagen.spec import BLOCK_BYTES
 from datagen.storage.storage_base import StorageBase
@@ -53,10 +53,11 @@ class Content:
         """Say what is wrong with what was read at an offset of a shard; nothing where it is right."""
         number = self.number(shard)
         offsets = np.arange(offset, offset + len(view), BLOCK_BYTES, dtype=np.uint64)
-        stamps = np.frombuffer(view, np.uint64).reshape(-1, _WORDS)[:, :STAMP_WORDS]
-        wrong = (stamps != make_stamps(self.bulk.seed_hash, number, offsets)).any(axis=1)
-        if wrong.any():
-            at = int(wrong.argmax()) * BLOCK_BYTES
+        words = np.frombuffer(view, np.uint64).reshape(-1, _WORDS)
+        # A stamp's first word follows from the other three, which say all there is to say at a third of the CPU.
+        right = (words[:, 1] == self.bulk.seed_hash) & (words[:, 2] == number) & (words[:, 3] == offsets)
+        if not right.all():
+            at = int(right.argmin()) * BLOCK_BYTES
             stamp = identify(view[at : at + BLOCK_BYTES])
             whose = (
                 "no stamp of dlemu's" if stamp is None else f"the stamp of shard {stamp.file}, offset {stamp.offset}"

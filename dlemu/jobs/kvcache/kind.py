@@ -37,6 +37,7 @@ KIND = Kind(
     asks="kv.speed",
     job="job.KVCACHE",
     read="job.read",
+    result="summary.KvSummary",
     summary="job.read_summary",
     show="page.print_summary",
     page="page.open_page",

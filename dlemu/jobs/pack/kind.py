@@ -11,5 +11,6 @@ KIND = Kind(
     command="pack",
     help="Pack images into few large files, and say what limits that.",
     read="run.read_pack",
+    result="result.PackAnswer",
     page="page.open_page",
 )

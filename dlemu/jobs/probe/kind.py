@@ -11,5 +11,6 @@ KIND = Kind(
     command="probe",
     help="Measure what a storage can do: MB/s, IOPS and latency by size and depth.",
     read="run.read_probe",
+    result="result.ProbeAnswer",
     page="page.open_page",
 )

@@ -19,6 +19,7 @@ KIND = Kind(
     Settings are hydra overrides with DLIO's section and key names; --cfg prints them all. Under mpirun or srun the
     ranks are the launcher's.""",
     read="folder.read_run",
+    result="summary.Summary",
     page="page.open_page",
     points="figures_of.points",
     advise="advice.advise",
@@ -26,6 +27,7 @@ KIND = Kind(
     pattern="pattern.measure_pattern",
     about="page.about",
     job="run.TRAINING",
+    live="live.LiveTraining",
     summary="folder.read_summary",
     metrics="metrics.CATALOGUE",
     figures="figures_of.figures",

@@ -16,7 +16,7 @@ PROGRESS_SECONDS = 0.5
 """Least time between two `TrainingStep`s of an epoch."""
 
 
-class _EpochSums:
+class EpochSums:
     """What one rank's steps of the epoch that goes on add up to; a row is looked at once, however many there are."""
 
     def __init__(self, exclude_start_steps: int) -> None:
@@ -25,7 +25,7 @@ class _EpochSums:
 
     def _begin_epoch(self, epoch: int) -> None:
         self._epoch, self._block, self._block_rows = epoch, 0, 0
-        self._compute_ns = self._all_ns = self.read_bytes = 0
+        self.compute_ns = self.all_ns = self.read_bytes = 0
         self._first_ns = self._last_ns = 0
 
     def add(self, rows: StepRows, epoch: int) -> None:
@@ -40,8 +40,8 @@ class _EpochSums:
                 self._block, self._block_rows = block, 0
             counted = part[max(0, self._exclude - self._block_rows) :]
             self._block_rows += len(part)
-            self._compute_ns += int(counted["compute_ns"].sum())
-            self._all_ns += sum(int(counted[name].sum()) for name in ("wait_ns", "compute_ns", "sync_ns"))
+            self.compute_ns += int(counted["compute_ns"].sum())
+            self.all_ns += sum(int(counted[name].sum()) for name in ("wait_ns", "compute_ns", "sync_ns"))
         if len(new):
             self._first_ns = self._first_ns or int(new["asked_ns"][0])
             self._last_ns = int(new["met_ns"][-1])
@@ -50,7 +50,7 @@ class _EpochSums:
     @property
     def au_percent(self) -> float | None:
         """Of the steps that count; None while none does."""
-        return 100 * self._compute_ns / self._all_ns if self._all_ns else None
+        return 100 * self.compute_ns / self.all_ns if self.all_ns else None
 
     @property
     def elapsed_ns(self) -> int:
@@ -62,7 +62,7 @@ def progress_of(job: TrainingJob, notify: Callable[[Event], None]) -> Watcher:
     """Return what looks at rank 0's own log once in a while and tells what it sees."""
     epoch_steps = tuple(epoch.steps for epoch in job.schedule)
     notify(TrainingBegan(epoch_steps=epoch_steps))
-    due, sums = 0.0, _EpochSums(job.workload.metric.exclude_start_steps)
+    due, sums = 0.0, EpochSums(job.workload.metric.exclude_start_steps)
 
     def look(step_range: StepRange, step: int, log: StepLog) -> None:
         nonlocal due

@@ -11,5 +11,6 @@ KIND = Kind(
     command="audit",
     help="Recompute the numbers of DLIO's and MLPerf Storage's result folders.",
     read="page.read_audit",
+    result="audit_answer.SavedAudit",
     page="page.open_page",
 )

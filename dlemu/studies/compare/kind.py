@@ -11,5 +11,6 @@ KIND = Kind(
     command="compare",
     help="Put two runs, sweeps or searches beside each other.",
     read="page.read_comparison",
+    result="page.Comparison",
     page="page.open_page",
 )

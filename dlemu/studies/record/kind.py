@@ -12,5 +12,6 @@ KIND = Kind(
     command="record",
     help="Record a training job of your own as a workload: what it reads, computes and waits for.",
     read="answer.read_record",
+    result="answer.RecordAnswer",
     page="page.open_page",
 )

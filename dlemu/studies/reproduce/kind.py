@@ -11,5 +11,6 @@ KIND = Kind(
     command="reproduce",
     help="Make the figures of a vendor's document on your storage.",
     read="run.read_reproduced",
+    result="run.Reproduced",
     page="page.open_page",
 )

@@ -12,6 +12,7 @@ KIND = Kind(
     command="size",
     help="Find the most accelerators that this storage keeps busy.",
     read="points.read_size",
+    result="points.SizeAnswer",
     page="points.open_page",
     points="points.points",
 )

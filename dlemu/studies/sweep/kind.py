@@ -12,6 +12,7 @@ KIND = Kind(
     command="sweep",
     help="Run over several values: ranks, drives, readers, workloads.",
     read="points.read_sweep",
+    result="run.SweepAnswer",
     page="points.open_page",
     points="points.points",
 )

@@ -12,5 +12,6 @@ KIND = Kind(
     command="together",
     help="Run several jobs beside each other on one storage: what each costs the others.",
     read="run.read_together",
+    result="run.Together",
     page="page.open_page",
 )

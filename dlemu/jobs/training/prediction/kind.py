@@ -12,6 +12,7 @@ KIND = Kind(
     command="predict",
     help="Predict how many accelerators a storage keeps busy, without running them.",
     read="run_prediction.read_prediction",
+    result="prediction.Prediction",
     page="page.open_page",
     points="points.points",
 )

@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import altair as alt
 
-from dlemu.report.figure_base import GRID, Canvas, Row, colours, data, legend
+from dlemu.report.figure_base import GRID, HOVER, Canvas, Row, colours, data, legend
 from dlemu.report.series import Point, RunSeries
-from dlemu.report.units import verdict_word
+from dlemu.report.units import count, verdict_word
 from dlemu.results.figures import Value
 
 
@@ -57,12 +57,22 @@ def colour(series: RunSeries, canvas: Canvas) -> alt.Color:
 
 
 def lines(series: RunSeries, marks: list[Row], y: alt.Y, canvas: Canvas) -> alt.LayerChart:
-    """Draw lines with points: full where the run passed, hollow where not."""
-    base = alt.Chart(data(marks)).encode(x=x_axis(series), y=y, color=colour(series, canvas))
+    """Draw lines with points: full where the run passed, hollow where not; a pointer on a point shows its values."""
+    told = [row | {"hover": HOVER + _told(series, row)} for row in marks]
+    base = alt.Chart(data(told)).encode(x=x_axis(series), y=y, color=colour(series, canvas))
     line = base.mark_line(strokeWidth=1.6)
     full, hollow = alt.datum.verdict == "pass", alt.datum.verdict != "pass"
-    points = base.transform_filter(full).mark_point(filled=True, size=55, opacity=1)
-    return alt.layer(line, points, base.transform_filter(hollow).mark_point(size=55, fill=GRID, opacity=1))
+    shown = base.encode(description="hover:N")
+    points = shown.transform_filter(full).mark_point(filled=True, size=55, opacity=1)
+    return alt.layer(line, points, shown.transform_filter(hollow).mark_point(size=55, fill=GRID, opacity=1))
+
+
+def _told(series: RunSeries, row: Row) -> str:
+    """Return a point in words: `unet3d h100, 7 accelerators: 94.3 (92.8 to 95.8), pass`."""
+    at = count(row["at"], series.catalogue.rank) if series.axis == series.counted else f"{series.axis}={row['at']}"
+    between = f" ({row['low']:.4g} to {row['high']:.4g})" if row["low"] != row["high"] else ""
+    verdict = f", {row['verdict']}" if series.catalogue.judged else ""
+    return f"{row['line']}, {at}: {row['value']:.4g}{between}{verdict}"
 
 
 def bars(series: RunSeries, marks: list[Row], title: str, scale: alt.Scale, canvas: Canvas) -> alt.LayerChart:

@@ -9,6 +9,7 @@ from dlemu.report.figure_base import (
     PURPLE,
     Canvas,
     Figure,
+    Row,
     data,
     percent_domain,
     rule,
@@ -17,6 +18,10 @@ from dlemu.report.series import RunSeries
 from dlemu.studies.series.figures._lines import bars, lines, metric_rows, x_axis
 
 ORDER = 10
+
+
+MOST_LINES = 3
+"""Whose findings a title has room for."""
 
 
 def draw(series: RunSeries, canvas: Canvas) -> Figure | None:
@@ -43,4 +48,24 @@ def draw(series: RunSeries, canvas: Canvas) -> Figure | None:
         caption += " Bars are intervals: 95 % over the epochs of a run, or those of a search."
     if ceilings:
         caption += " Dotted: the emulator's own ceiling, its AU on this host without any storage."
-    return Figure(f"AU against {series.axis}", caption, chart.properties(width=canvas.width, height=260))
+    title = f"AU against {series.axis}{_found(series, marks)}"
+    return Figure(title, caption, chart.properties(width=canvas.width, height=260))
+
+
+def _found(series: RunSeries, marks: list[Row]) -> str:
+    """Return what the figure shows, for its title: up to how many pass; empty where that is no one number."""
+    names = list(dict.fromkeys(map(series.line, series.points)))
+    if series.axis != series.counted or len(names) > MOST_LINES:
+        return ""
+    found = []
+    for name in names:
+        passed, others = (
+            [row["at"] for row in marks if row["line"] == name and (row["verdict"] == "pass") is passes]
+            for passes in (True, False)
+        )
+        if passed and others and max(passed) > min(others):
+            return ""
+        most = f"{max(passed)} pass" if passed else "none passes"
+        below = f", {min(others)} do not" if passed and others else ""
+        found.append(f"{most}{below}" + f" ({name})" * (len(names) > 1))
+    return ": " + "; ".join(found)

@@ -1,0 +1,33 @@
+"""`dlemu schema`: what the files of results hold, for programs."""
+
+from __future__ import annotations
+
+import click
+
+
+@click.command(name="schema", short_help="Print the JSON Schema of a command's result.")
+@click.argument("name", required=False, metavar="[COMMAND]")
+def command(name: str | None) -> None:
+    """Print the JSON Schema (2020-12) of what a command leaves, and prints with --json.
+
+    \b
+    dlemu schema                      # which there are
+    dlemu schema train > train.schema.json
+
+    Keys may be added within a schema_version; none changes its meaning or goes.
+
+    Exit status: 0, or 2 for a command that leaves no result.
+    """
+    from datagen.errors import UserError
+    from datagen.registry import nearest
+    from dlemu.results.kinds import installed_kinds, kinds
+    from dlemu.results.schemas import schema_text
+
+    known = {kind.command: kind for kind in (*kinds(), *installed_kinds()) if kind.result}
+    if name is None:
+        for command, kind in sorted(known.items()):
+            click.echo(f"{command:12}{kind.answer}")
+        return
+    if name not in known:
+        raise UserError(f"{name!r} leaves no result with a schema: {nearest(name, known)}known are {', '.join(known)}")
+    click.echo(schema_text(known[name]), nl=False)

@@ -1,0 +1,156 @@
+"""`dlemu watch`: how a run that goes on is doing."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, NoReturn
+
+import click
+
+from dlemu.cli.options import propose_folder
+
+if TYPE_CHECKING:
+    from rich.console import Console, Group
+    from rich.table import Table
+
+    from dlemu.results.progress import Figure, Progress
+    from dlemu.runner.follow import RunFollower, Seen
+
+LOOK_SECONDS = 1.0
+
+
+@click.command(name="watch", short_help="Show how a run that goes on is doing: AU, MB/s, queue depth, time left.")
+@click.argument("folder", metavar="DIR", shell_complete=propose_folder)
+@click.option("--ranks", is_flag=True, help="Show each rank as well.")
+@click.option("--openmetrics", metavar="FILE", help="Show nothing; write the figures to FILE each second.")
+def command(folder: str, ranks: bool, openmetrics: str | None) -> None:
+    """Show how a run that goes on is doing, from another terminal: AU so far, MB/s, samples/s, wait, queue depth.
+
+    \b
+    dlemu watch results/unet3d/20260102-030405-4711
+    dlemu watch results/unet3d/20260102-030405-4711 --ranks
+
+    DIR is the run's folder (output.folder), or that of a sweep or a search, whose run that goes on is shown. On a
+    terminal the figures are redrawn each second, elsewhere each second is a line. Rates and waiting are those of the
+    last 10 seconds. It reads the files that the ranks write anyway, and takes no time from them but a part of a core.
+
+    For Prometheus: output.openmetrics=/var/lib/node_exporter/dlemu.prom of any run has the same figures written there
+    each second, in a form that is both OpenMetrics and what node_exporter's textfile collector reads. At the end
+    dlemu_active is 0 and the other figures are gone. --openmetrics does the same for a run that goes on already.
+
+    Exit status: that of the run when it ends (3 for one that failed or was killed), 2 when DIR holds no run.
+    """
+    from dlemu.runner.follow import RunFollower
+
+    follower = RunFollower(folder)
+    if openmetrics is not None:
+        raise SystemExit(_export(follower, openmetrics))
+    raise SystemExit(_show(follower, ranks=ranks))
+
+
+def _show(follower: RunFollower, *, ranks: bool) -> int:
+    """Show the run until it ends, and return its exit status."""
+    from rich.console import Console
+
+    console = Console()
+    seen = _on_terminal(follower, console, ranks=ranks) if console.is_terminal else _in_lines(follower, ranks=ranks)
+    click.echo(seen.sentence, err=seen.state == "dead")
+    return seen.status
+
+
+def _on_terminal(follower: RunFollower, console: Console, *, ranks: bool) -> Seen:
+    from rich.live import Live
+
+    with Live(console=console, auto_refresh=False, transient=False) as live:
+        while (seen := follower.look()).state in ("starts", "runs"):
+            live.update(_drawn(follower, seen.progress, ranks=ranks), refresh=True)
+            time.sleep(LOOK_SECONDS)
+    return seen
+
+
+def _in_lines(follower: RunFollower, *, ranks: bool) -> Seen:
+    while (seen := follower.look()).state in ("starts", "runs"):
+        if seen.progress is None:
+            click.echo("the run starts")
+        else:
+            click.echo("  ".join([_head(seen.progress), *map(_in_line, seen.progress.figures)]))
+            for rank, figures in sorted(seen.progress.ranks.items() if ranks else ()):
+                click.echo("  ".join([f"  rank {rank}", *map(_in_line, figures)]))
+        time.sleep(LOOK_SECONDS)
+    return seen
+
+
+def _head(progress: Progress) -> str:
+    share = () if progress.done_ratio is None else (f"{100 * progress.done_ratio:3.0f} %",)
+    parts = [*share, progress.at]
+    if progress.seconds_left is not None:
+        left = round(progress.seconds_left)
+        parts.append(f"{left // 3600}:{left // 60 % 60:02}:{left % 60:02} left")
+    return "  ".join(parts)
+
+
+def _in_line(figure: Figure) -> str:
+    from dlemu.results.progress import figure_texts
+
+    name, value = figure_texts(figure)
+    return f"{name}{_of(figure)} {value}"
+
+
+def _of(figure: Figure) -> str:
+    return f" ({', '.join(figure.labels.values())})" if figure.labels else ""
+
+
+def _drawn(follower: RunFollower, progress: Progress | None, *, ranks: bool) -> Group:
+    """Return a row for each figure, and with `ranks` one for each rank."""
+    from rich.console import Group
+    from rich.text import Text
+
+    from dlemu.results.progress import Figure, figure_texts
+
+    title = Text(f"{follower.workload} in {follower.folder}\n{_head(progress) if progress else 'the run starts'}")
+    if progress is None:
+        return Group(title)
+    rows = [(name + _of(figure), value) for figure in progress.figures for name, value in [figure_texts(figure)]]
+    if not ranks:
+        return Group(title, _grid(rows))
+    names = list(dict.fromkeys(figure.name for figures in progress.ranks.values() for figure in figures))
+    heads = [figure_texts(Figure(name, 0, ""))[0] for name in names]
+    by_rank = [
+        (f"rank {rank}", *(figure_texts(of[name])[1] if name in of else "" for name in names))
+        for rank, figures in sorted(progress.ranks.items())
+        for of in [{figure.name: figure for figure in figures}]
+    ]
+    return Group(title, _grid(rows), Text(), _grid([("", *heads), *by_rank]))
+
+
+def _grid(rows: Iterable[Sequence[str]]) -> Table:
+    from rich.table import Table
+
+    grid = Table.grid(padding=(0, 2))
+    for number, row in enumerate(rows):
+        for _ in row if number == 0 else ():
+            grid.add_column(justify="right" if grid.columns else "left", no_wrap=True)
+        grid.add_row(*row)
+    return grid
+
+
+def _export(follower: RunFollower, path: str) -> int:
+    """Write the figures each second until the run ends, or somebody ends this process."""
+    from dlemu.results.openmetrics import check_replaceable, write_metrics
+
+    check_replaceable(path)
+
+    def leave(number: int, _: object) -> NoReturn:
+        raise SystemExit(128 + number)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, leave)
+    try:
+        while (seen := follower.look()).state in ("starts", "runs"):
+            write_metrics(path, seen.progress, follower.labels, active=True)
+            time.sleep(LOOK_SECONDS)
+    finally:
+        write_metrics(path, None, follower.labels, active=False)
+    return seen.status

@@ -1,0 +1,147 @@
+"""How far a training run that goes on is, from the step logs of its ranks."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass
+
+import numpy as np
+
+from dlemu.jobs.training.measured import Facts
+from dlemu.jobs.training.progress import EpochSums
+from dlemu.jobs.training.steplog import STEP_DTYPE, TRAINING, StepRows, log_name
+from dlemu.results.measured import read_facts
+from dlemu.results.progress import Figure, Progress
+
+RECENT_SECONDS = 10.0
+"""What counts as now, for rates."""
+_MOST_RECENT_ROWS = 4096
+"""Looked at for these, at most."""
+_LOOK_ROWS = 4096
+
+
+@dataclass(frozen=True)
+class _Recent:
+    """What a rank did in the last seconds."""
+
+    seconds: float
+    read_bytes: float
+    samples: float
+    wait_ratio: float
+
+
+class _RankLog:
+    """One rank's log, mapped: each row is looked at once."""
+
+    def __init__(self, path: str, exclude_start_steps: int) -> None:
+        self._rows: StepRows = np.memmap(path, dtype=STEP_DTYPE, mode="r")
+        self._used, self._grew_at = 0, time.monotonic()
+        self.sums = EpochSums(exclude_start_steps)
+        self.steps = 0
+        """Of training, so far."""
+
+    def look(self) -> None:
+        """Take the rows that were added."""
+        before = self._used
+        while self._used < len(self._rows):  # the rest of the file is empty, and may be large
+            steps = self._rows["step"][self._used : self._used + _LOOK_ROWS]
+            written = int(np.count_nonzero(np.logical_and.accumulate(steps > 0)))
+            self._used += written
+            if written < len(steps):
+                break
+        if self._used == before:
+            return
+        self._grew_at = time.monotonic()
+        new = self._rows[before : self._used]
+        self.steps += int(np.count_nonzero(new["phase"] == TRAINING))
+        for epoch in np.unique(new["epoch"]).tolist():
+            end = before + int(np.flatnonzero(new["epoch"] == epoch)[-1]) + 1
+            self.sums.add(self._rows[:end], epoch)  # what is added is looked at no more
+
+    @property
+    def last(self) -> np.void | None:
+        """The last row, None while there is none."""
+        return self._rows[self._used - 1] if self._used else None
+
+    @property
+    def first_ns(self) -> int:
+        """When the first step's wait began, by the rank's clock."""
+        return int(self._rows["asked_ns"][0])
+
+    @property
+    def now_ns(self) -> int:
+        """This moment by the rank's clock, which may be another host's: so long after the last row as it stands."""
+        return int(self._rows["met_ns"][self._used - 1] + (time.monotonic() - self._grew_at) * 1e9)
+
+    def recent(self) -> _Recent:
+        """Return what the rank did in the last seconds; a row counts by the share of it that lies in them."""
+        rows = np.array(self._rows[max(0, self._used - _MOST_RECENT_ROWS) : self._used])
+        end_ns = self.now_ns
+        begin_ns = max(end_ns - RECENT_SECONDS * 1e9, int(rows["free_ns"][0]))
+        took_ns = np.maximum(1, rows["met_ns"] - rows["free_ns"])
+        share = np.clip((rows["met_ns"] - begin_ns) / took_ns, 0, 1)
+        timeline = share @ (rows["wait_ns"] + rows["compute_ns"] + rows["sync_ns"])
+        return _Recent(
+            seconds=max(1e-9, (end_ns - begin_ns) / 1e9),
+            read_bytes=float(share @ rows["app_bytes"]),
+            samples=float(share @ rows["samples"]),
+            wait_ratio=float(share @ rows["wait_ns"] / timeline) if timeline else 0.0,
+        )
+
+
+class LiveTraining:
+    """Follows the ranks of a training run."""
+
+    def __init__(self, facts_path: str, live_folder: str) -> None:
+        """Raises UserError for damaged facts."""
+        facts = read_facts(facts_path, Facts)
+        self._folder, self._ranks = live_folder, facts.ranks
+        self._epoch_steps = [epoch.steps for epoch in facts.schedule]
+        self._exclude = facts.workload.metric.exclude_start_steps
+        self._logs: dict[int, _RankLog] = {}
+
+    def look(self) -> Progress | None:
+        """Return how far it is; None before the first step."""
+        for rank in range(self._ranks):
+            path = os.path.join(self._folder, log_name(rank))
+            if rank not in self._logs and os.path.exists(path) and os.path.getsize(path) >= STEP_DTYPE.itemsize:
+                self._logs[rank] = _RankLog(path, self._exclude)
+        for log in self._logs.values():
+            log.look()
+        begun = {rank: log for rank, log in self._logs.items() if log.last is not None}
+        if not begun:
+            return None
+        slowest = min(begun.values(), key=lambda log: log.steps)
+        recent = {rank: log.recent() for rank, log in begun.items()}
+        done = slowest.steps / max(1, sum(self._epoch_steps))
+        seconds = (slowest.now_ns - slowest.first_ns) / 1e9
+        return Progress(
+            at=self._at(slowest),
+            done_ratio=done,
+            seconds_left=seconds * (1 - done) / done if done else None,
+            figures=_figures(list(begun.values()), list(recent.values())),
+            ranks={rank: _figures([log], [recent[rank]]) for rank, log in begun.items()},
+        )
+
+    def _at(self, log: _RankLog) -> str:
+        assert log.last is not None  # of those that have begun
+        epoch, phase = int(log.last["epoch"]), "" if log.last["phase"] == TRAINING else "evaluation after "
+        done = log.steps - sum(self._epoch_steps[: epoch - 1])
+        steps = self._epoch_steps[min(epoch, len(self._epoch_steps)) - 1]
+        return f"{phase}epoch {epoch}/{len(self._epoch_steps)}, step {done}/{steps}"
+
+
+def _figures(logs: list[_RankLog], recent: list[_Recent]) -> tuple[Figure, ...]:
+    compute_ns, all_ns = sum(log.sums.compute_ns for log in logs), sum(log.sums.all_ns for log in logs)
+    au = [Figure("au_ratio", compute_ns / all_ns, "AU of the epoch so far, of the steps that count")] if all_ns else []
+    return (
+        *au,
+        Figure("read_bytes_per_second", sum(part.read_bytes / part.seconds for part in recent), _READ),
+        Figure("samples_per_second", sum(part.samples / part.seconds for part in recent), "Samples trained on"),
+        Figure("wait_ratio", sum(part.wait_ratio for part in recent) / len(recent), _WAIT),
+    )
+
+
+_READ = "Bytes read by the loaders, caches included"
+_WAIT = "Share of the time that accelerators waited for data"

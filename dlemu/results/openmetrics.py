@@ -1,0 +1,76 @@
+"""Figures of a run that goes on as text for Prometheus.
+
+What is written is both OpenMetrics and the text format that node_exporter's textfile collector reads: gauges alone, no
+timestamps, and `# EOF` at the end, which is a comment there.
+https://prometheus.io/docs/specs/om/open_metrics_spec/
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+
+from datagen.atomic import write_text
+from datagen.errors import UserError
+from dlemu.results.progress import Figure, Progress
+
+PREFIX = "dlemu_"
+FIRST = f"# TYPE {PREFIX}active gauge\n"
+"""Every file begins with it: by it one is known that may be replaced."""
+
+
+def check_replaceable(path: str) -> None:
+    """Raise UserError for a file that somebody else wrote, or one in a folder that is not there."""
+    folder = os.path.dirname(os.path.abspath(path))
+    if not os.path.isdir(folder):
+        raise UserError(f"output.openmetrics is {path}, but there is no folder {folder}: make it, or name another")
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            ours = file.readline() == FIRST
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise UserError(f"output.openmetrics is {path}, which can't be read ({error.strerror}): name a file") from error
+    if not ours:
+        raise UserError(f"output.openmetrics is {path}, a file that dlemu did not write: name another, or remove it")
+
+
+def write_metrics(path: str, progress: Progress | None, labels: Mapping[str, str], *, active: bool) -> None:
+    """Replace the file by a whole one; raises SpaceError."""
+    folder, name = os.path.split(os.path.abspath(path))
+    write_text(folder, name, metrics_text(progress, labels, active=active), advice="set output.openmetrics to another")
+
+
+def metrics_text(progress: Progress | None, labels: Mapping[str, str], *, active: bool) -> str:
+    """Return the figures of a run with labels that say which; of one that has ended, that it has and no more."""
+    families: dict[str, list[Figure]] = {}
+    for figure in (Figure(*_active(active)), *(_figures(progress) if progress is not None and active else ())):
+        families.setdefault(figure.name, []).append(figure)
+    lines = []
+    for name, figures in families.items():
+        lines += [f"# TYPE {PREFIX}{name} gauge", f"# HELP {PREFIX}{name} {_escaped(figures[0].meaning)}"]
+        lines += [f"{PREFIX}{name}{_labels({**labels, **one.labels})} {one.value:.10g}" for one in figures]
+    return "\n".join([*lines, "# EOF", ""])
+
+
+def _active(active: bool) -> tuple[str, float, str]:
+    return "active", float(active), "1 while the run goes on, 0 when it has ended"
+
+
+def _figures(progress: Progress) -> Sequence[Figure]:
+    of_all = (
+        ("done_ratio", progress.done_ratio, "Share of the run that its slowest rank has done"),
+        ("left_seconds", progress.seconds_left, "Time left, by the time so far"),
+    )
+    known = (Figure(name, value, meaning) for name, value, meaning in of_all if value is not None)
+    return (*known, *progress.figures)
+
+
+def _labels(labels: Mapping[str, str]) -> str:
+    inside = ",".join(f'{name}="{_escaped(value, quoted=True)}"' for name, value in labels.items())
+    return f"{{{inside}}}"
+
+
+def _escaped(text: str, *, quoted: bool = False) -> str:
+    text = text.replace("\\", "\\\\").replace("\n", "\\n")
+    return text.replace('"', '\\"') if quoted else text

@@ -1,0 +1,54 @@
+"""JSON Schemas of results, made of the types that are written and read."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+from msgspec import inspect
+
+from dlemu.config.meanings import meanings
+from dlemu.results.kinds import Kind
+
+DIALECT = "https://json-schema.org/draft/2020-12/schema"
+
+
+def schema_text(kind: Kind) -> str:
+    """Return the schema of a kind's result as JSON; raises UserError for a kind that declares no type.
+
+    Keys may be added within a schema_version (docs/stability.md): an object may have others than those that are named.
+    """
+    result = kind.part("result")
+    schema = {
+        "$schema": DIALECT,
+        "title": f"{kind.answer} of dlemu {kind.command}",
+        **msgspec.json.schema(result),
+    }
+    classes = {found.__name__: found for found in _classes(inspect.type_info(result))}
+    for name, definition in schema["$defs"].items():
+        texts = meanings(classes[name]) if name in classes else {}
+        for key, described in definition.get("properties", {}).items():
+            if text := texts.get(key):
+                described["description"] = " ".join(text.split()).replace("None", "null")
+    return json.dumps(schema, indent=2) + "\n"
+
+
+def _classes(found: Any, known: set[type[Any]] | None = None) -> Iterator[type[Any]]:
+    """Yield the classes that a type is made of."""
+    known = set() if known is None else known
+    if isinstance(found, inspect.DataclassType | inspect.StructType):
+        if found.cls in known:
+            return
+        known.add(found.cls)
+        yield found.cls
+        for field in found.fields:
+            yield from _classes(field.type, known)
+    elif isinstance(found, inspect.Metadata):
+        yield from _classes(found.type, known)
+    else:
+        for name in ("types", "item_types", "item_type", "key_type", "value_type"):
+            inner = getattr(found, name, ())
+            for part in inner if isinstance(inner, tuple) else (inner,):
+                yield from _classes(part, known)

@@ -1,0 +1,152 @@
+"""A run watched from outside, while it goes on, by what its ranks leave in its folder."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from datagen.errors import UserError
+from dlemu.metrics.verdict import EXIT_STATUSES
+from dlemu.results.file_names import FACTS, LIVE, SUMMARY
+from dlemu.results.kinds import Kind, kind_of
+from dlemu.results.live import goes_on
+from dlemu.results.measured import RunFacts, read_facts
+from dlemu.results.progress import Figure, Follower, Progress
+from dlemu.telemetry._live import LiveReadings
+
+QUIET_SECONDS = 20.0
+"""After so long without a change a run that holds no lock is dead: one of another host may hold none that we see, and
+one that failed is being saved."""
+FAILED = 3
+"""Exit status of a run that left no complete result, as in docs/results.md."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seen:
+    """What one look at a run's folder showed."""
+
+    state: Literal["starts", "runs", "ended", "dead"]
+    progress: Progress | None = None
+    """Of a run that goes on, once a rank has begun."""
+    sentence: str = ""
+    """How a run ended."""
+    status: int = 0
+    """The exit status that says the same."""
+
+
+class RunFollower:
+    """Looks at one run again and again."""
+
+    def __init__(self, folder: str) -> None:
+        """Raises UserError for a folder that holds no run."""
+        self.folder = _run_in(folder)
+        self._live = os.path.join(self.folder, LIVE)
+        self._readings = LiveReadings(self._live)
+        self._follower: Follower | None = None
+        self._last: object = None
+        self._changed_at = _newest(self._live) - time.time() + time.monotonic()
+        self.workload, self.kind = "", ""
+        """Names, once the run has written its facts."""
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """What its figures are of."""
+        return {"workload": self.workload, "run": self.folder}
+
+    def look(self) -> Seen:
+        """Look at the run now. Raises UserError for a damaged folder."""
+        if os.path.lexists(os.path.join(self.folder, SUMMARY)):
+            return self._ended()
+        progress = None
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):  # it ended this moment
+            progress = self._progress()
+        if goes_on(self.folder):
+            return Seen(state="starts" if progress is None else "runs", progress=progress)
+        return self._without_lock(progress)
+
+    def _without_lock(self, progress: Progress | None) -> Seen:
+        now = time.monotonic()
+        if (state := (progress, _newest(self._live))) != self._last:
+            self._last, first = state, self._last is None
+            self._changed_at = self._changed_at if first else now
+        if os.path.lexists(os.path.join(self.folder, SUMMARY)):
+            return self._ended()
+        if not os.path.isdir(self._live):
+            return Seen(state="dead", status=FAILED, sentence=f"the run left no result in {self.folder}")
+        if now - self._changed_at < QUIET_SECONDS:
+            return Seen(state="runs", progress=progress)
+        return Seen(
+            state="dead",
+            status=FAILED,
+            sentence=f"the run in {self.folder} was killed before it could write its result: nothing there changed for "
+            f"{now - self._changed_at:.0f} s; `dlemu report {self.folder}` shows what it had measured",
+        )
+
+    def _ended(self) -> Seen:
+        kind = kind_of(self.folder)
+        if kind is None or not kind.summary:
+            return Seen(state="ended", sentence=f"the run in {self.folder} has ended")
+        summary: Any = kind.part("summary")(self.folder)
+        status = EXIT_STATUSES.get(getattr(summary, "outcome", None) or "pass", 0) if summary.complete else FAILED
+        return Seen(state="ended", sentence=summary.failure or summary.verdict or "it completed", status=status)
+
+    def _progress(self) -> Progress | None:
+        facts_path = os.path.join(self._live, FACTS)
+        if not self.kind:
+            if not os.path.exists(facts_path):
+                return None
+            facts, kind = read_facts(facts_path, RunFacts), _kind_of_live(self.folder)
+            self.workload, self.kind = facts.workload.model.name, kind.name
+            self._follower = kind.part("live")(facts_path, self._live) if kind.live else None
+        progress = self._follower.look() if self._follower else None
+        self._readings.look()
+        devices = _of_devices(self._readings)
+        if progress is None and self._follower is None and devices:  # all that is known of such a kind
+            return Progress(at="going on", figures=devices)
+        return None if progress is None else replace(progress, figures=(*progress.figures, *devices))
+
+
+def _run_in(folder: str) -> str:
+    """Return the folder of the run that is to be watched: this one, or that of a study's run that goes on."""
+    if os.path.isdir(os.path.join(folder, LIVE)) or os.path.lexists(os.path.join(folder, SUMMARY)):
+        return folder
+    below = [entry.path for entry in os.scandir(folder) if entry.is_dir()] if os.path.isdir(folder) else []
+    found = next((path for path in sorted(below, reverse=True) if goes_on(path)), None)
+    if found is None:
+        raise UserError(
+            f"{folder} holds no run: wanted the folder of one that goes on, as output.folder or results/WORKLOAD/TIME"
+        )
+    return found
+
+
+def _kind_of_live(folder: str) -> Kind:
+    kind = kind_of(folder)
+    assert kind is not None  # its facts are there
+    return kind
+
+
+def _newest(folder: str) -> float:
+    """Return when something in a folder changed last, in seconds since 1970; 0 where it is gone."""
+    try:
+        return max((entry.stat().st_mtime for entry in os.scandir(folder)), default=0.0)
+    except OSError:
+        return 0.0
+
+
+def _of_devices(readings: LiveReadings) -> tuple[Figure, ...]:
+    return tuple(
+        Figure(name, value * scale, meaning, {"host": host, "device": device})
+        for metric, (name, scale, meaning) in _DEVICE_METRICS.items()
+        for (host, device), value in readings.of_devices(metric).items()
+    )
+
+
+_DEVICE_METRICS = {
+    "read_mb_per_second": ("device_read_bytes_per_second", 1e6, "Read from the device"),
+    "write_mb_per_second": ("device_write_bytes_per_second", 1e6, "Written to the device"),
+    "mean_queue_depth": ("device_queue_depth", 1.0, "Requests in the device, on average"),
+}
+"""Metric of the probes -> figure, its factor and meaning."""

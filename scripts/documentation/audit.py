@@ -1,0 +1,15 @@
+"""The columns of an audit, from the row that is written."""
+
+from __future__ import annotations
+
+import textwrap
+from dataclasses import fields
+
+from dlemu.mlperf.audit.saved_audit import AuditRow
+
+COLUMNS_BEGIN = "<!-- made by scripts/docs from the row of an audit -->"
+
+
+def columns() -> str:
+    """Return the names of all columns in their order."""
+    return textwrap.fill(", ".join(f"`{field.name}`" for field in fields(AuditRow)), 100) + ".\n"
