@@ -277,6 +277,15 @@ def test_a_dataset_that_cannot_be_made_ends_it_with_datagens_own_status(tmp_path
     assert not (Path(plan.folder) / "tree").exists()
 
 
+def test_files_that_leave_no_step_to_judge_are_refused_before_anything_is_made(tmp_path: Path) -> None:
+    plan = make_plan(tmp_path, "3.0")
+    one_step = replace(plan, workload=load([*plan.words, "dataset.num_files_train=8"]))
+    size = datasize(plan.workload, edition="3.0", hosts=1, memory_gib_per_host=64)
+    with pytest.raises(UserError, match=r"8 files are too few .* set dataset.num_files_train="):
+        Rehearsal(plan=one_step, size=size, launcher="", config_dir=None, make=True, report=lambda line: None).run()
+    assert not (tmp_path / "out").exists()
+
+
 def test_names_are_those_that_the_rules_allow(tmp_path: Path) -> None:
     plan = replace(make_plan(tmp_path, "2.0"), organisation="my lab")
     size = datasize(plan.workload, edition="2.0", hosts=1, memory_gib_per_host=64)

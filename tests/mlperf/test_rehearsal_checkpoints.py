@@ -88,7 +88,7 @@ def rehearsal(folder: Path, memory_gib: float, **changes: Any) -> CheckpointRehe
             "folder": str(folder),
             "launcher": "",
             "config_dir": None,
-            "tell": lambda line: None,
+            "report": lambda line: None,
             "now": clock(),
             **changes,
         }

@@ -52,7 +52,7 @@ def make(words: Sequence[str], folder: str) -> Any:
 
 
 def submission(folder: Path, parts: Sequence[Sequence[str]] = WORDS, **changes: Any) -> Submission:
-    settings: dict[str, Any] = {"make": make, "run_part": lambda part: part.run(), "tell": lambda line: None}
+    settings: dict[str, Any] = {"make": make, "run_part": lambda part: part.run(), "report": lambda line: None}
     return Submission(folder=str(folder), parts=parts, **settings | changes)
 
 

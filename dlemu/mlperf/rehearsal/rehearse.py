@@ -8,7 +8,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from datagen.errors import DlemuError, UserError
@@ -16,6 +16,8 @@ from datagen.inspection import inspect
 from datagen.manifest import Manifest
 from dlemu.config import datagen_command
 from dlemu.config.published import without_secrets
+from dlemu.config.schema import Workload
+from dlemu.jobs.training.enough import too_small
 from dlemu.metrics.verdict import Outcome as Judged
 from dlemu.mlperf.check.judge import Checked, check_folder
 from dlemu.mlperf.rehearsal import NOTE
@@ -100,6 +102,7 @@ class Rehearsal:
         What is finished is kept, and calling again goes on.
         """
         check_names(self.plan.organisation, self.plan.system)
+        _refuse_unjudged(self.plan.workload)
         attempts = Attempts(self.plan, self._question, self._train, self._watch)
         attempts.resume()
         self._begin(attempts)
@@ -184,6 +187,14 @@ def check_names(organisation: str, system: str) -> None:
     for option, name in (("--org", organisation), ("--system", system)):
         if not _NAME.match(name):
             raise UserError(f"{option} {name!r}: wanted letters, digits, dots, dashes and underscores, as the rules do")
+
+
+def _refuse_unjudged(workload: Workload) -> None:
+    """Raise UserError where so few files leave no step to judge: the first run would, with advice for itself alone."""
+    verdict = "au" if workload.metric.verdict == "sustained" else workload.metric.verdict  # as the sequence runs it
+    by_dlio = replace(workload, metric=replace(workload.metric, verdict=verdict))
+    if problem := too_small(by_dlio, workload.ranks):
+        raise UserError(problem)
 
 
 def _make(words: Sequence[str], config_dir: str | None, report: Report) -> str:
