@@ -14,7 +14,7 @@ from datagen.errors import UserError
 from dlemu.comm import Comm
 from dlemu.config.schema import Workload
 from dlemu.runner.events import Doing
-from dlemu.runner.job import Job, Tell
+from dlemu.runner.job import Job, Notify
 from dlemu.runner.row_log import RowLog
 from dlemu.runner.rows_job import RowsKind, RowsRun, RowsSummary
 from dlemu_stat.settings import StatSettings
@@ -55,12 +55,12 @@ class StatKind(RowsKind):
     def watched_folders(self, job: Job) -> Iterator[str]:
         yield job.workload.section(StatSettings).folder
 
-    def measure(self, job: Job, comm: Comm, log: RowLog, tell: Tell | None) -> None:
+    def measure(self, job: Job, comm: Comm, log: RowLog, notify: Notify | None) -> None:
         settings = job.workload.section(StatSettings)
         names = sorted(os.listdir(settings.folder))
         for number in range(settings.rounds):
-            if tell is not None:
-                tell(Doing(f"round {number + 1} of {settings.rounds}"))
+            if notify is not None:
+                notify(Doing(f"round {number + 1} of {settings.rounds}"))
             for file in range(comm.rank, len(names), comm.size):
                 began_ns = time.monotonic_ns()
                 os.stat(os.path.join(settings.folder, names[file]))
