@@ -9,9 +9,9 @@ import mmap
 from datagen.errors import SpaceError
 
 HUGE_PAGES_FROM_BYTES = 16 << 20
-"""From this size on, huge pages are asked for: they save a page fault and a TLB entry for every 4 KiB."""
+"""From this size on, huge pages are requested: they save a page fault and a TLB entry for every 4 KiB."""
 GROWTH_LIMIT_BYTES = 64 << 20
-"""A buffer that must grow doubles, but takes no more than this beyond what was asked for."""
+"""A buffer that must grow doubles, but takes no more than this beyond what was requested."""
 _MADV_POPULATE_WRITE = 23
 """linux/mman.h, from Linux 5.14 on: take the pages of a range now, all by one call."""
 

@@ -163,7 +163,7 @@ def find_stamps(data: memoryview | bytes) -> list[tuple[int, Stamp]]:
 
 
 def explain(data: memoryview | bytes, at: int, content: Content, file: int) -> tuple[bool, str]:
-    """Say what lies at index `at` of `seen`, where the payload of `file` was wanted.
+    """Return what is at index `at` of `seen`, where the payload of `file` was wanted.
 
     Returns whether it belongs to another file (or dataset), and the words for it.
     """

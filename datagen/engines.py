@@ -37,7 +37,7 @@ class Engine(Protocol):
     read_ns: int
 
     def read(self, path: str, index: int, out: memoryview) -> Sample:
-        """Return a sample of a file, valid until the next call; where possible it lies in `out`, which is aligned.
+        """Return a sample of a file, valid until the next call; where possible it is in `out`, which is aligned.
 
         Raises:
             DatasetError: the file is gone, unreadable or damaged.
@@ -91,7 +91,7 @@ class FastEngine:
         self._scratch: list[AlignedBuffer] = []
         self._expected: list[str] = []
         self._whole = True
-        """Files are read from their beginning to their end; the first one tells."""
+        """Files are read from their beginning to their end; the first one shows which."""
 
     def read(self, path: str, index: int, out: memoryview) -> Sample:
         try:
@@ -129,7 +129,7 @@ class FastEngine:
         return self._storage.open_whole(path)
 
     def _read_whole(self, path: str, out: memoryview) -> memoryview:
-        """Return all bytes of a file; they lie in `out` as far as that has space for it."""
+        """Return all bytes of a file; they are in `out` as far as that has space for it."""
         begun = time.monotonic_ns()
         reader = self._open_whole(path)
         try:
@@ -147,7 +147,7 @@ class FastEngine:
         return target[:size]
 
     def expect(self, paths: Sequence[str]) -> None:
-        """Hear which files the batch is made of, in this order."""
+        """Receive which files the batch is made of, in this order."""
         self._expected = list(dict.fromkeys(paths))
 
     def _next_after(self, path: str) -> list[str]:
@@ -187,9 +187,9 @@ class FastEngine:
 
 
 class FileSource:
-    """One open file; what is read from it lies in `in_place` as long as that has space, then in `buffer`.
+    """One open file; what is read from it is in `in_place` as long as that has space, then in `buffer`.
 
-    Decoded bytes lie in `scratch`, which grow in number as a file needs them and serve the next file again.
+    Decoded bytes are in `scratch`, which grow in number as a file needs them and serve the next file again.
     """
 
     read_ns = 0
@@ -264,7 +264,7 @@ class FileSource:
 
 
 READER_VERSION = 2
-"""A new one whenever the read calls of an engine change; 2: `matched` came, and is what is read by unless asked."""
+"""A new one whenever the read calls of an engine change; 2: `matched` came, and is what is read by unless set."""
 BLOCK_BYTES = 4096
 """Of file systems that state nothing else, as the usual ones of Linux do."""
 

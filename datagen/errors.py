@@ -3,7 +3,7 @@
 Every message says what was seen, what was wanted and what to do next. Only the command line prints them.
 
     DlemuError            exit status 3   a run that could not go on (a rank or worker died, a deadline passed)
-    +- UserError          exit status 2   something the user can mend: a key, a value, a missing tool
+    +- UserError          exit status 2   something the user can repair: a key, a value, a missing tool
        +- DatasetError    exit status 2   the dataset is missing, incomplete, foreign or damaged
        +- SpaceError      exit status 2   no space: disk, memory, file descriptors
        +- ServerError     exit status 2   a server that refuses, or does not answer: nothing is known of its files
@@ -17,7 +17,7 @@ class DlemuError(Exception):
 
 
 class UserError(DlemuError):
-    """Something the user can mend."""
+    """Something the user can repair."""
 
     exit_status = 2
 
@@ -35,7 +35,7 @@ class SpaceError(UserError):
 
 
 def shortage(error: BaseException) -> str:
-    """Return what to say of an error by which Python tells that the host ran short of something; '' for others."""
+    """Return the message for an error by which Python reports that the host ran short of something; '' for others."""
     if isinstance(error, MemoryError):
         return (
             "no memory is left for a process: free some, raise its limit (`ulimit -v`, a container's or job's), or use "

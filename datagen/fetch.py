@@ -41,7 +41,7 @@ class FetchSpec:
     storage: StorageSpec = FOLDERS
     engine: EngineName = "matched"
     transfer_bytes: int = 0
-    """Bytes that a read call asks for at most where the library's calls are not made; 0: as `LibraryReads` says."""
+    """Bytes that a read call requests at most where the library's calls are not made; 0: as `LibraryReads` says."""
     decode: Decode = "none"
     """`full` unpacks what the format encodes (pixels, numbers, packed chunks); `none` ships it as it was read."""
     resize_bytes: int = 0
@@ -163,7 +163,7 @@ class Fetched(NamedTuple):
     """What one batch took."""
 
     places: Places
-    """Where each sample lies in the caller's memory, in the order asked for; of row groups each stretch."""
+    """Where each sample is in the caller's memory, in the order requested; of row groups each stretch."""
     app_bytes: int
     """Bytes read from storage."""
     read_calls: int
@@ -180,7 +180,7 @@ class Fetcher:
 
     Files read whole are closed with each batch; files of records stay open until `close`, or until the fetcher is gone.
 
-    `storage` stands in for the one that the spec names.
+    `storage` replaces the one that the spec names.
 
     Raises:
         UserError: the format or storage is unknown, or the settings contradict each other.

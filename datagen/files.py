@@ -36,14 +36,14 @@ class Part:
     is_side: bool
 
     def is_made(self, storage: StorageBase) -> bool:
-        """Say whether it is there with its right size (any size, where content decides). Raises OSError."""
+        """Return whether it is there with its right size (any size, where content decides). Raises OSError."""
         try:
             return self.has(storage.size_bytes(self.path))
         except FileNotFoundError:
             return False
 
     def has(self, size_bytes: int | None) -> bool:
-        """Say whether that is its right size; None is that of a file that is not there."""
+        """Return whether that is its right size; None is that of a file that is not there."""
         if size_bytes is None:
             return False
         return size_bytes > 0 if self.size_bytes is None else size_bytes == self.size_bytes
@@ -51,7 +51,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Files:
-    """All files that a spec asks for. Arrays hold one number a file; nothing else grows."""
+    """All files that a spec requests. Arrays hold one number a file; nothing else grows."""
 
     spec: DatasetSpec
     format: Format

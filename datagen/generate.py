@@ -218,7 +218,7 @@ def _refuse_other_dataset(spec: DatasetSpec, storage: StorageBase) -> None:
 
 
 def _refuse_links(files: Files, storage: StorageBase) -> None:
-    """Raise UserError where files would be made behind a link: what lies there is not the dataset's to replace."""
+    """Raise UserError where files would be made behind a link: what is there is not the dataset's to replace."""
     top = files.spec.data_folder
     link = next((folder for folder in files.folders() if leads_elsewhere(top, folder, storage)), None)
     if link is not None and next(_missing(files, storage), None) is not None:

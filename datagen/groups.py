@@ -29,7 +29,7 @@ class GroupBytes(NamedTuple):
     """The memory that a row group takes."""
 
     stored: int
-    """As it lies in its file, alignment included."""
+    """As it is in its file, alignment included."""
     unpacked: int
     """Its values."""
 
@@ -51,15 +51,15 @@ class GroupsFile(Protocol):
         ...
 
     def spans(self, group: int) -> list[tuple[int, int]]:
-        """Return offset and bytes in the file of the stretches that hold the columns asked for."""
+        """Return offset and bytes in the file of the stretches that hold the columns requested."""
         ...
 
     def values(self, group: int) -> list[tuple[int, int, int]]:
-        """Return (offset in the file, bytes, payload offset) of the values asked for; none where they are packed."""
+        """Return (offset in the file, bytes, payload offset) of the values requested; none where they are packed."""
         ...
 
     def payload(self, group: int) -> list[tuple[int, int]]:
-        """Return (bytes, payload offset) of the values asked for, column by column; none for tables of others."""
+        """Return (bytes, payload offset) of the values requested, column by column; none for tables of others."""
         ...
 
     def largest_bytes(self) -> GroupBytes:
@@ -80,7 +80,7 @@ class GroupFormat(Format, Protocol):
         ...
 
     def decode_group(self, source: Source, index: int, spec: DatasetSpec) -> list[memoryview]:
-        """Read and decode the columns asked for; return their buffers."""
+        """Read and decode the columns requested; return their buffers."""
         ...
 
     def load_group(self, where: str | LibraryFile, index: int, spec: DatasetSpec) -> list[memoryview]:
@@ -97,7 +97,7 @@ class CalledGroupFormat(GroupFormat, Protocol):
         ...
 
     def called_spans(self, groups: Any, index: int) -> list[tuple[int, int]]:
-        """Return the stretches that the library reads of a row group; it tells the kernel of all of them first."""
+        """Return the stretches that the library reads of a row group; it announces all of them to the kernel first."""
         ...
 
 
@@ -164,7 +164,7 @@ class GroupReader:
 
         Raises:
             DatasetError: a file is gone, unreadable, truncated or damaged.
-            SpaceError: the rows lie in more row groups than neighbouring rows would.
+            SpaceError: the rows are in more row groups than neighbouring rows would.
         """
         self.values = []
         flat: list[int] = []
@@ -254,7 +254,7 @@ class GroupReader:
         )
 
     def _fill(self, opened: OpenGroups, spans: Spans, reads: Spans, out: memoryview) -> None:
-        """Read what is asked for, which is `spans` and what alignment adds; raises DatasetError."""
+        """Read what is requested, which is `spans` and what alignment adds; raises DatasetError."""
         reader, calls, begun = opened.reader, opened.reader.read_calls, time.monotonic_ns()
         try:
             if reads is spans and not self._transfer_bytes and not self._storage.is_remote:
@@ -355,7 +355,7 @@ class GroupReader:
 
 
 def _aligned(offset: int, size: int, alignment: int) -> tuple[int, int]:
-    """Return the offset and bytes to ask for where both are multiples of `alignment`."""
+    """Return the offset and bytes to request where both are multiples of `alignment`."""
     before = offset % alignment
     return offset - before, -(-(before + size) // alignment) * alignment
 

@@ -1,4 +1,4 @@
-"""Which dataset lies in a folder, and whether it is the one that is asked for."""
+"""Which dataset is in a folder, and whether it is the one that is requested."""
 
 from __future__ import annotations
 
@@ -55,18 +55,18 @@ READ_KEYS = (
 
 @dataclass(frozen=True, kw_only=True)
 class Dataset:
-    """A dataset as it stands on disk."""
+    """A dataset as it is on disk."""
 
     spec: DatasetSpec
-    """What it was made from; without a manifest, what was asked for, with what the names tell."""
+    """What it was made from; without a manifest, what was requested, with what the names show."""
     train: Layout
     valid: Layout | None
-    """None when no validation files are asked for."""
+    """None when no validation files are requested."""
     manifest: Manifest | None
     max_file_bytes: int
     """Size of the largest file in use."""
     max_sample_bytes: int
-    """Size of the largest sample in use; 0 where no law tells it."""
+    """Size of the largest sample in use; 0 where no law gives it."""
     plain_samples: bool = False
     """Files hold their samples as plain bytes, so that none is larger than `max_sample_bytes`."""
     max_group_bytes: GroupBytes = NO_GROUPS
@@ -96,11 +96,11 @@ class _Advice:
 def inspect(
     spec: DatasetSpec, command_hint: str | Callable[[], str] = "dlemu datagen", storage: StorageSpec = FOLDERS
 ) -> Dataset:
-    """Find the dataset that `spec` asks for in a storage.
+    """Find the dataset that `spec` requests in a storage.
 
     `command_hint` is the command that makes it, or returns it, for messages.
 
-    A set of more files than asked for is used in part, the first in name order, as DLIO does. Meant for one rank: a
+    A set of more files than requested is used in part, the first in name order, as DLIO does. Meant for one rank: a
     million files take seconds.
 
     Raises:
@@ -235,7 +235,7 @@ class _Inspection:
         return layout
 
     def _as_made(self, asked: Layout) -> Layout:
-        """Return the layout with the names that the manifest tells; without one, those that a file found first has."""
+        """Return the layout with the names that the manifest has; without one, those that a file found first has."""
         if self._manifest is None:
             return named_as_there(asked, self._storage)
         made = layouts(self._manifest.spec)[0 if asked.split == "train" else 1]

@@ -47,7 +47,7 @@ class Layout:
     names: tuple[str, ...] | None = None
     """Paths below `folder` of files with names of their own, in order; None when the names follow the rule."""
     used_bytes: int = 0
-    """Of each file, which is cut into samples of one length: what lies behind belongs to none; 0: all of it is used."""
+    """Of each file, which is cut into samples of one length: what is behind belongs to none; 0: all of it is used."""
 
     @property
     def num_samples(self) -> int:
@@ -95,7 +95,7 @@ class Layout:
 
 
 def layouts(spec: DatasetSpec) -> tuple[Layout, Layout]:
-    """Return the layouts of the training and validation files that `spec` asks for."""
+    """Return the layouts of the training and validation files that `spec` requests."""
 
     def layout(split: Split, files: int, subfolders: int, first_running_index: int) -> Layout:
         return Layout(

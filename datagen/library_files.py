@@ -13,7 +13,7 @@ class LibraryFiles:
     """Files of a storage without paths, opened as scripts do it, for the libraries of formats.
 
     By the library that the storage's users have in their scripts, where one is named (s3torchconnector, fsspec); else
-    an object that is wanted `whole` is fetched into memory, and of others parts are read where they are asked for. The
+    an object that is wanted `whole` is fetched into memory, and of others parts are read where they are requested. The
     file opened last serves all samples of it that follow each other in a batch, and index files are kept.
     """
 

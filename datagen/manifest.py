@@ -83,7 +83,7 @@ def _path(data_folder: str) -> str:
 
 
 def differing_keys(made: DatasetSpec, asked: DatasetSpec, keys: tuple[str, ...] | None = None) -> list[str]:
-    """Return `key is A there, B asked for` of each setting that differs, of those that shape the files."""
+    """Return `key is A there, B expected` of each setting that differs, of those that shape the files."""
     names = keys or tuple(key for key in asdict(made) if key not in FREE_KEYS)
     made, asked = _on_disk(made), _on_disk(asked)
     return [text for name in names for text in _differing(name, getattr(made, name), getattr(asked, name))]

@@ -1,6 +1,6 @@
-"""A folder of a user's own files as a dataset: what lies there, of which format, how large, how many samples.
+"""A folder of a user's own files as a dataset: what is there, of which format, how large, how many samples.
 
-It is only looked at: nothing is written there, and no manifest is asked for or read. Files may lie flat, in folders of
+It is only looked at: nothing is written there, and no manifest is requested or read. Files may lie flat, in folders of
 classes or deeper; hidden names are passed over, as are files of other kinds than most.
 """
 
@@ -37,7 +37,7 @@ QUANTILES = 65
 FLAT = ("indexed_binary", "mmap_indexed_binary")
 """Formats of records without framing: a user's files are cut into such of `record_length_bytes`, tokens above all."""
 FLAT_WITHOUT = (".idx", ".json", ".txt", ".pkl", ".model")
-"""Endings of what lies beside them: indexes, vocabularies."""
+"""Endings of what is beside them: indexes, vocabularies."""
 _TRAIN = "train"
 _FRAME = struct.Struct("<Q")
 _FRAMING_BYTES = 16
@@ -46,10 +46,10 @@ _FRAMING_BYTES = 16
 
 @dataclass(frozen=True)
 class OwnFolder:
-    """What lies in a folder of a user's own."""
+    """What is in a folder of a user's own."""
 
     spec: DatasetSpec
-    """What was asked for, completed by what is there."""
+    """What was requested, completed by what is there."""
     layout: Layout
     sizes: NDArray[np.int64]
     """Bytes of each file."""
@@ -153,7 +153,7 @@ def _files_below(storage: StorageBase, folder: str, below: str = "", depth: int 
 
 
 def _of_one_format(asked: str, listed: list[str]) -> tuple[str, list[str]]:
-    """Return the format, and its files: the one asked for where there are any, else the one of most files.
+    """Return the format, and its files: the one requested where there are any, else the one of most files.
 
     Of `raw` those with the ending that most have. Lists of labels may be as many as pictures, so such files count half.
     """
@@ -169,7 +169,7 @@ def _of_one_format(asked: str, listed: list[str]) -> tuple[str, list[str]]:
 
 
 def _flat_files(asked: str, listed: list[str]) -> list[str]:
-    """Return the files of records without structure, as of tokens; no name tells it, so such a format is asked for."""
+    """Return the files of records without structure, as of tokens; no name shows it, so such a format must be given."""
     endings = Counter(os.path.splitext(name)[1].lower() for name in listed)
     for ending in FLAT_WITHOUT:
         endings.pop(ending, None)
@@ -225,7 +225,7 @@ def _with_samples(
 def _cut(
     name: str, layout: Layout, sizes: NDArray[np.int64], spec: DatasetSpec
 ) -> tuple[str, Layout, NDArray[np.int64], list[str]]:
-    """Cut files into samples of the length that is asked for, of each file as many."""
+    """Cut files into samples of the length that is requested, of each file as many."""
     length = max(1, int(spec.record_length_bytes))
     counts = sizes // length
     samples = max(map(int, counts), key=lambda each: each * int((counts >= each).sum()))
@@ -241,7 +241,7 @@ def _cut(
 
 
 def _can_read(name: str, layout: Layout, storage: StorageBase) -> bool:
-    """Say whether dlemu's reader of the format understands the first and the last file."""
+    """Return whether dlemu's reader of the format understands the first and the last file."""
     file_format: Format = registry.find(FORMATS, name, "Format")()
     try:
         for file in {0, layout.num_files - 1}:

@@ -201,14 +201,14 @@ def _claimed_in(folder: int) -> set[str]:
 
 
 def _is_child(name: str) -> bool:
-    """Say whether a name is that of a direct child."""
+    """Return whether a name is that of a direct child."""
     return name not in ("", ".", "..", MARKER) and not any(sign in name for sign in "/\0")
 
 
 def remove_claimed(folder: str, *, keep_folder: bool = False) -> None:
     """Remove what the marker of a folder lists, then the marker, then the folder if nothing else is in it.
 
-    Files that are regular, and folders by their own marker in turn; a link stays, and so does what lies behind it.
+    Files that are regular, and folders by their own marker in turn; a link stays, and so does what is behind it.
     What can't be removed stays, too.
     """
     with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""Where samples lie in a buffer: one array for a batch, so that no sample of it costs anything by itself."""
+"""Where samples are in a buffer: one array for a batch, so that no sample of it costs anything by itself."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 MOST_QUANTILES = 1001
 MOST_BEND = 1e4
-"""Of the last stretch: all but none of it lies above its beginning."""
+"""Of the last stretch: all but none of it is above its beginning."""
 _WEYL = 0x9E3779B97F4A7C15
 """2**64 divided by the golden ratio: its multiples modulo 2**64 fill any range evenly (Weyl; Knuth vol. 3, 6.4)."""
 

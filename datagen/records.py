@@ -1,6 +1,6 @@
 """Reading records: many small reads a batch, from files that stay open between batches.
 
-Neighbouring records of a batch that lie side by side in a file are read by one call. Locating and checking is the
+Neighbouring records of a batch that are side by side in a file are read by one call. Locating and checking is the
 format's (`RecordFormat`); this module knows open files, memory and the account.
 """
 

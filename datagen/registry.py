@@ -24,7 +24,7 @@ def find(package: str, name: str, attribute: str) -> Any:
     """Return `attribute` of the module called `name`.
 
     A plain name is a module of `package`; a dotted name is the user's own `module`, or `module.Class` (which then
-    stands in for `attribute`).
+    replaces `attribute`).
 
     Raises:
         UserError: nothing has that name, it lacks `attribute`, or a library that it imports is not installed.
@@ -42,12 +42,12 @@ def companion(package: str, name: str, attribute: str, default: Any = None) -> A
 
 
 def is_dotted(name: str) -> bool:
-    """Say whether `name` is that of a module in a package, or of a class in a module: `.jpg` is neither."""
+    """Return whether `name` is that of a module in a package, or of a class in a module: `.jpg` is neither."""
     return "." in name.strip(".")
 
 
 def is_built_in(package: str, name: str) -> bool:
-    """Say whether `name` is a module of `package` itself.
+    """Return whether `name` is a module of `package` itself.
 
     What was received (a result, a manifest, a note) may name any module: `find` would import it, and so run its code.
     """
@@ -81,7 +81,7 @@ def _located(package: str, name: str) -> tuple[ModuleType, str]:
 
 
 def _exists(module: str) -> bool:
-    """Say whether a module can be found; its parents are imported, so their own failures are reported as such."""
+    """Return whether a module can be found; its parents are imported, so their own failures are reported as such."""
     parent = module.rpartition(".")[0]
     if parent and not _exists(parent):
         return False

@@ -41,7 +41,7 @@ class Runs:
 
 
 Samples = Sequence[int] | NDArray[np.int64] | Runs
-"""Sample numbers, in any of the ways in which a batch may be asked for."""
+"""Sample numbers, in any of the ways in which a batch may be requested."""
 
 
 def runs_of(samples: Samples, samples_per_file: int) -> list[Run]:

@@ -1,4 +1,4 @@
-"""What lies in a split's folder: files by their names, and whether their sizes are what the law of sizes says."""
+"""What is in a split's folder: files by their names, and whether their sizes are what the law of sizes says."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _KEYS: dict[Split, str] = {"train": "train", "valid": "eval"}
 
 
 def has_ending(name: str, extension: str) -> bool:
-    """Say whether a file's name says that it is of the format with this extension."""
+    """Return whether a file's name says that it is of the format with this extension."""
     return name.lower().endswith(_ENDINGS.get(extension, (f".{extension}",)))
 
 
@@ -89,9 +89,9 @@ def _sort_out(listed: list[str], extension: str, names: list[str], others: Count
 
 
 def named_as_there(asked: Layout, storage: StorageBase) -> Layout:
-    """Return the layout that made the name of a file found first; the one asked for when that follows no rule.
+    """Return the layout that made the name of a file found first; the one requested when that follows no rule.
 
-    Most often it made all the others too, which `count_ruled` tells sooner than `scan` lists a million. Raises OSError.
+    Most often it made all the others too, which `count_ruled` finds sooner than `scan` lists a million. Raises OSError.
     """
     subfolders: list[str] = []
     try:
@@ -164,12 +164,12 @@ def _numbered(layout: Layout) -> Callable[[str], re.Match[str] | None]:
 
 
 def recognise(scanned: Scan, asked: Layout, advice: object) -> tuple[Layout, list[str]]:
-    """Return the layout of the files found, holding as many as asked for, and notes.
+    """Return the layout of the files found, holding as many as requested, and notes.
 
     Names of DLIO's rule give a layout by arithmetic, `_of_N` with an N of its own included; other names a sorted list.
 
     Raises:
-        DatasetError: fewer files than asked for, or some of them missing.
+        DatasetError: fewer files than requested, or some of them missing.
     """
     wanted = asked.num_files
     if len(scanned.names) < wanted and not _states_more(scanned, asked):
@@ -189,13 +189,13 @@ def recognise(scanned: Scan, asked: Layout, advice: object) -> tuple[Layout, lis
 
 
 def _states_more(scanned: Scan, asked: Layout) -> bool:
-    """Say whether some of the files asked for are missing from a set that had enough of them."""
+    """Return whether some of the files requested are missing from a set that had enough of them."""
     ruled = _ruled(scanned, asked)
     return ruled is not None and ruled.named_files >= asked.num_files
 
 
 def _ruled(scanned: Scan, asked: Layout) -> Layout | None:
-    """Return the layout that most likely made these names: the one asked for, or the only one there is."""
+    """Return the layout that most likely made these names: the one requested, or the only one there is."""
     rule = re.compile(rf"(?:.*/)?(.+)_\d+_of_(\d+)\.{re.escape(asked.extension)}")
     matches = map(rule.fullmatch, scanned.names)
     sets = {(match[1], int(match[2])) for match in matches if match}
@@ -241,7 +241,7 @@ def _incomplete(asked: Layout, scanned: Scan, advice: object, missing: list[str]
 
 
 def other_files(asked: Layout, scanned: Scan) -> str:
-    """Say which other files are there where none has the format's extension, and what reads them."""
+    """Return which other files are there where none has the format's extension, and what reads them."""
     extension, count = scanned.other_extensions.most_common(1)[0]
     ending = extension.lstrip(".").lower()
     name = FORMAT_OF_ENDING.get(ending, ending)

@@ -78,12 +78,12 @@ MOST_RECORD_BYTES, MOST_DATASET_BYTES = 1 << 50, 1 << 62
 
 @dataclass(frozen=True, kw_only=True)
 class DatasetSpec:
-    """The dataset as asked for. Defaults are DLIO's where DLIO has the key."""
+    """The dataset as requested. Defaults are DLIO's where DLIO has the key."""
 
     data_folder: str = "./data/"
     """Folder that holds `train/` and `valid/`."""
     source: Literal["generated", "folder"] = "generated"
-    """`generated`: a dataset as these settings say. `folder`: your own files, whatever lies in `data_folder`.
+    """`generated`: a dataset as these settings say. `folder`: your own files, whatever is in `data_folder`.
 
     What format they have, how many there are, and how large, is looked up; they are only read (docs/own-workload.md).
     """
@@ -111,7 +111,7 @@ class DatasetSpec:
     record_element_type: str = "uint8"
     """NumPy's name of a record's type of number. A record has so many bytes times its shape (DLIO's law)."""
     num_subfolders_train: Annotated[int, at_least(0)] = 0
-    """Folders below `train/` among which its files are dealt out; 0 or 1: all lie in `train/` itself."""
+    """Folders below `train/` among which its files are dealt out; 0 or 1: all are in `train/` itself."""
     num_subfolders_eval: Annotated[int, at_least(0)] = 0
     """The same for `valid/`."""
     file_prefix: str = "img"
@@ -125,7 +125,7 @@ class DatasetSpec:
     enable_chunking: bool = False
     """Cut HDF5 datasets into chunks of one sample and `chunk_size` bytes."""
     chunk_size: Annotated[int, at_least(0, MOST_RECORD_BYTES), BYTES] = 0
-    """Bytes of a chunk, made square, where `enable_chunking` asks for them."""
+    """Bytes of a chunk, made square, where `enable_chunking` is set."""
     hdf5: Hdf5 = Hdf5()
     """How HDF5 files are laid out."""
     parquet: ParquetSpec = ParquetSpec()
@@ -135,7 +135,7 @@ class DatasetSpec:
 
     @property
     def sizes_vary(self) -> bool:
-        """Say whether samples differ in size."""
+        """Return whether samples differ in size."""
         return self.record_length_bytes_stdev > 0 or bool(self.record_length_bytes_quantiles)
 
     @property

@@ -28,7 +28,7 @@ def unread(paths: Sequence[str]) -> Iterator[None]:
 
 
 def _in_memory(path: str) -> bool:
-    """Say whether the page in the middle of a file is cached (mincore(2)); of what can't be mapped, that it is."""
+    """Return whether the page in the middle of a file is cached (mincore(2)); of what can't be mapped, that it is."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError:

@@ -134,7 +134,7 @@ class _Checker:
             reader.close()
 
     def _judge(self, running_index: int, part: Part, wanted: int, reader: Reader, offset: int) -> Damage:
-        """Say what is wrong with a file that first differs at `offset`."""
+        """Return what is wrong with a file that first differs at `offset`."""
         path, content = part.path, self._files.content
         if reader.size_bytes == wanted and part.is_side:
             message = f"it differs from what was generated at offset {offset}"
@@ -251,7 +251,7 @@ def _around(reader: Reader, offset: int) -> tuple[memoryview, int]:
 
 
 def _foreign(files: Files, storage: StorageBase) -> list[Damage]:
-    """Find what lies in the dataset's folders and is not of it."""
+    """Find what is in the dataset's folders and is not of it."""
     known = {part.path for i in range(len(files)) for part in files.parts(i)}
     folders = {files.train.folder, files.valid.folder, *files.folders()}
     known |= folders

@@ -1,6 +1,6 @@
 """dlemu for scripts and notebooks: each function is a command, takes its settings, and returns a typed result.
 
-Nothing is printed. What goes on is told to `on_progress`, an exception out of which ends the run. A verdict that fails
+Nothing is printed. Progress goes to `on_progress`, an exception out of which ends the run. A verdict that fails
 is a result; a run that fails is a RunFailedError, whose `kept` says what was saved. Ctrl-C is a KeyboardInterrupt.
 """
 
@@ -53,7 +53,8 @@ def train(
 
     Args:
         source: a Workload, or overrides; `settings` are further ones: `workload="unet3d"`, `**{"train.epochs": 2}`.
-        make: make the dataset first, or what is missing of it: as many files as the ranks need, unless told how many.
+        make: make the dataset first, or what is missing of it: as many files as the ranks need, unless a number is
+        given.
         config_dir: a folder with workload/NAME.yaml.
         on_progress: is called with what goes on, about twice a second, in the caller's thread.
 
@@ -298,7 +299,7 @@ def compare(
 
 
 def load_result(folder: Folder) -> Result:
-    """Return what a folder holds: a run or checkpoints, with every number computed anew, a search, a sweep,
+    """Return what a folder holds: a run or checkpoints, with every number recomputed, a search, a sweep,
     a comparison, a prediction, a probe or a packing.
 
     Raises UserError for a folder without a result, or a damaged one.
@@ -325,7 +326,7 @@ def _workload(source: Source, settings: Mapping[str, object], config_dir: str | 
 
 
 def _size_is_given(source: Source, settings: Mapping[str, object]) -> bool:
-    """Say whether the dataset's number of files is the caller's own."""
+    """Return whether the dataset's number of files is the caller's own."""
     return isinstance(source, Workload) or "dataset.num_files_train" in given_keys(_words(source, settings))
 
 

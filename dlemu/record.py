@@ -51,7 +51,7 @@ _now = time.monotonic_ns
 
 
 class _Process:
-    """What this process has noted. A fork begins anew, seen by the process's id."""
+    """What this process has noted. A fork starts over, seen by the process's id."""
 
     def __init__(self) -> None:
         self.folder = ""
@@ -128,7 +128,7 @@ class _Process:
                 pass
 
     def is_over(self) -> bool:
-        """Say whether the window of the process that started this worker is over."""
+        """Return whether the window of the process that started this worker is over."""
         if not self.marker:
             import multiprocessing
 
@@ -166,7 +166,7 @@ def _never_fails(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class _Meter:
-    """What the kernel has accounted to this thread and this process; opened anew in each thread and after a fork."""
+    """What the kernel has accounted to this thread and this process; opened again in each thread and after a fork."""
 
     def __init__(self) -> None:
         import threading
@@ -176,7 +176,7 @@ class _Meter:
     def read(self) -> list[int]:
         """Return on-CPU ns, run-queue ns, bytes read, read calls, bytes from devices; of the process the same three.
 
-        -1 where the kernel does not tell.
+        -1 where the kernel does not report it.
         """
         schedule, thread, process = (os.pread(file, 512, 0).split() if file >= 0 else [] for file in self._files()[:3])
         found = [int(schedule[0]), int(schedule[1])] if len(schedule) >= 2 else [-1, -1]
@@ -593,7 +593,7 @@ def _start_method(loader: Any) -> str:
 
 
 def _order(loader: Any) -> str:
-    """Return how samples are ordered as far as the sampler tells: shuffled, in order, or by itself."""
+    """Return how samples are ordered as far as the sampler shows: shuffled, in order, or by itself."""
     batches = getattr(loader, "batch_sampler", None)
     sampler = getattr(loader, "sampler", None) if batches is None else getattr(batches, "sampler", None)
     name = type(sampler).__name__

@@ -1,6 +1,6 @@
 """The read calls that a library makes on a file which it opened by Python's `open(path, "rb")`, without its copies.
 
-The bytes come to lie in memory as they lie in the file, so a byte that is read twice is there once. Rules: CPython,
+The bytes come to lie in memory as they are in the file, so a byte that is read twice is there once. Rules: CPython,
 Modules/_io/bufferedio.c (`_bufferedreader_read_generic`, `_io__Buffered_seek_impl`), and glibc's fread
 (libio/fileops.c, `_IO_file_xsgetn`), found again by strace.
 """
@@ -27,7 +27,7 @@ def python_buffer_bytes(block_bytes: int) -> int:
 
 
 def python_calls(sizes: Iterable[int], block_bytes: int) -> Iterator[int]:
-    """Yield what the calls ask for by which a buffered file serves reads of these sizes, one behind the other."""
+    """Yield what the calls request by which a buffered file serves reads of these sizes, one behind the other."""
     buffer_bytes, ahead = python_buffer_bytes(block_bytes), 0
     for size in sizes:
         missing = size - ahead
@@ -64,7 +64,7 @@ class BufferedFile:
         return self._at
 
     def seek(self, offset: int) -> None:
-        """Go there; what the buffer holds stays if that lies in it."""
+        """Go there; what the buffer holds stays if that is in it."""
         if not self._start <= offset <= self._end:
             self._start = self._end = offset
         self._at = offset

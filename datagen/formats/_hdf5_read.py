@@ -1,6 +1,6 @@
-"""The reading half of HDF5: where a file's records lie, as HDF5 tells it, and their bytes from there.
+"""The reading half of HDF5: where a file's records are, as HDF5 reports it, and their bytes from there.
 
-The structure is asked of HDF5 once for all files that have the same; the bytes of records that lie in one piece pass it
+HDF5 builds the structure once for all files that have the same; the bytes of records that are in one piece pass it
 by. Unpacking chunks is HDF5's.
 """
 
@@ -34,7 +34,7 @@ def hdf5() -> Any:
 
 
 class Hdf5File:
-    """One file: its structure as HDF5 tells it, its samples from where they lie."""
+    """One file: its structure as HDF5 reports it, its samples from where they lie."""
 
     def __init__(self, source: Source, samples: int, known: Known, *, called: bool = False) -> None:
         """Begin; with `called` each read is one that HDF5 makes: of the structure, and of each record or chunk."""
@@ -130,7 +130,7 @@ class Hdf5File:
         return target
 
     def _decode(self, index: int) -> memoryview:
-        """Let HDF5 put a sample together from its chunks, which lie in memory by now."""
+        """Let HDF5 put a sample together from its chunks, which are in memory by now."""
         self._decoded = self._decoded or self._source.scratch(self._record_bytes)
         done = 0
         try:
@@ -147,7 +147,7 @@ class Hdf5File:
         return self._decoded
 
     def _check_storage(self) -> None:
-        """Raise what the storage said of a read during HDF5's last call."""
+        """Raise the storage's error of a read during HDF5's last call."""
         if self._window.failure is not None:
             raise self._window.failure
 
@@ -159,7 +159,7 @@ class Hdf5File:
 
 @dataclass(frozen=True)
 class _Stretch:
-    """A dataset that lies in one piece."""
+    """A dataset that is in one piece."""
 
     samples: int
     bytes: int
@@ -176,7 +176,7 @@ class Structure:
     """Where the records of a file lie that are not chunked, and all bytes around them."""
 
     gaps: list[tuple[int, int]]
-    """(offset, bytes) of what is no record, or of what HDF5 asks for of that."""
+    """(offset, bytes) of what is no record, or of what HDF5 requests of that."""
     around: list[bytes]
     """What stands there."""
     parts: tuple[_Stretch, ...]
@@ -247,11 +247,11 @@ def _records(file: Any) -> Iterator[Any]:
 
 
 class Window:
-    """A file that HDF5 reads, brought by a `Source`: whole, or in the pieces that are asked for, each of them once."""
+    """A file that HDF5 reads, brought by a `Source`: whole, or in the pieces that are requested, each of them once."""
 
     def __init__(self, source: Source, *, whole: bool) -> None:
         self.failure: DlemuError | OSError | None = None
-        """What the storage said of a read that HDF5 asked for: look at it after each call of HDF5.
+        """The storage's error of a read that HDF5 requested: look at it after each call of HDF5.
 
         HDF5 was given zeros instead. An error thrown through it would leave a file open inside, which then calls a
         window that is no more when Python ends.
@@ -283,7 +283,7 @@ class Window:
         return self.extents(gaps)
 
     def look(self) -> None:
-        """Read something, so that `failure` tells whether that is possible."""
+        """Read something, so that `failure` shows whether that is possible."""
         self.read(1)
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
@@ -340,7 +340,7 @@ class Window:
 SIGNATURE_BYTES = 8
 """What HDF5 reads of a file first."""
 SIEVE_BYTES = 64 << 10
-"""HDF5 reads at least so much of a dataset that lies in one piece, and keeps it (`H5Pset_sieve_buf_size`)."""
+"""HDF5 reads at least so much of a dataset that is in one piece, and keeps it (`H5Pset_sieve_buf_size`)."""
 
 
 class Calls(Window):
@@ -349,7 +349,7 @@ class Calls(Window):
     def __init__(self, source: Source) -> None:
         super().__init__(source, whole=False)
         self.asked: dict[tuple[int, int], bytes] = {}
-        """What HDF5 asked of the structure."""
+        """What HDF5 requested of the structure."""
         self._looked: memoryview | None = None
         self._sieves: dict[int, tuple[int, memoryview]] = {}
 
@@ -370,7 +370,7 @@ class Calls(Window):
         return [self._source.read(offset, size) for offset, size in gaps]
 
     def sieve(self, offset: int, size_bytes: int, end: int) -> None:
-        """Read a record of a dataset that ends there: of small ones HDF5 reads more than it was asked for."""
+        """Read a record of a dataset that ends there: of small ones HDF5 reads more than it was requested."""
         if size_bytes > SIEVE_BYTES or offset in self._extents:
             return
         start, held = self._sieves.get(end, (0, memoryview(b"")))

@@ -1,8 +1,8 @@
 """What lies where in a Parquet file of ours: plain values in pages of about 1 MiB, and the metadata in bytes.
 
 Each column is required. A number of 4 or 8 bytes is Parquet's own type and several of them a list, as DLIO has them;
-all else is a byte array of fixed length. What is said of a compressed file's offsets and sizes is what they would be
-were it plain.
+all else is a byte array of fixed length. What is reported of a compressed file's offsets and sizes is what they would
+be were it plain.
 Format: github.com/apache/parquet-format, README.md, Encodings.md, LogicalTypes.md, src/main/thrift/parquet.thrift;
 metadata are in Thrift's compact protocol (github.com/apache/thrift, doc/specs/thrift-compact-protocol.md).
 """
@@ -102,12 +102,12 @@ class Column:
 
     @property
     def in_schema(self) -> tuple[str, str, int]:
-        """Path, physical type and length as pyarrow tells them of a file's schema."""
+        """Path, physical type and length as pyarrow reports them of a file's schema."""
         return ".".join(self.path), _TYPE_NAMES[self.type], self.width if self.type == FIXED else 0
 
 
 class Stored(NamedTuple):
-    """One column chunk as it lies in the file."""
+    """One column chunk as it is in the file."""
 
     offset: int
     dictionary_bytes: int
@@ -270,7 +270,7 @@ class Group:
         return sum(chunk.size_bytes for chunk in self.chunks)
 
     def stored(self, start: int) -> list[Stored]:
-        """Return where its chunks lie in a file that has it at `start`, nothing compressed."""
+        """Return where its chunks are in a file that has it at `start`, nothing compressed."""
         return [
             Stored(start + chunk.offset, chunk.dictionary_bytes, chunk.size_bytes, chunk.size_bytes)
             for chunk in self.chunks

@@ -1,4 +1,4 @@
-"""Row groups as they lie in a Parquet file, located by our layout or, in files of others, by their footer.
+"""Row groups as they are in a Parquet file, located by our layout or, in files of others, by their footer.
 
 Unpacking values is pyarrow's: row groups for training, single rows for looking into a file.
 """
@@ -26,7 +26,7 @@ from datagen.spec import DatasetSpec
 READ_SLACK_BYTES = 8192
 """What aligned reading may add to each stretch."""
 _WIDTHS = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 8, "FLOAT": 4, "DOUBLE": 8}
-"""Most bytes of an unpacked number of each physical type; those of other types stand in the schema, or vary."""
+"""Most bytes of an unpacked number of each physical type; those of other types are in the schema, or vary."""
 _OFFSET_BYTES = 8
 _MOST_PAGE_BYTES = 64
 """What compression may add to a page of few bytes."""
@@ -81,7 +81,7 @@ class GroupsFile:
         return range(first, last + 1)
 
     def spans(self, group: int) -> list[tuple[int, int]]:
-        """Return offset and bytes in the file of the stretches that hold the columns asked for."""
+        """Return offset and bytes in the file of the stretches that hold the columns requested."""
         if self._plan:
             start = self._plan.start(group)
             return [(start + offset, size) for offset, size in self._plan.group(group).spans]
@@ -97,7 +97,7 @@ class GroupsFile:
         return _joined(chunks, HOLE_BYTES, TOGETHER_BYTES)
 
     def values(self, group: int) -> list[tuple[int, int, int]]:
-        """Return (offset in the file, bytes, payload offset) of the values asked for; none where they are packed."""
+        """Return (offset in the file, bytes, payload offset) of the values requested; none where they are packed."""
         plan = self._plan or self._plan_of_records
         if plan is None:
             return []
@@ -105,7 +105,7 @@ class GroupsFile:
         return [(start + at, size, payload + before) for at, size, before in plan.group(group).values()]
 
     def payload(self, group: int) -> list[tuple[int, int]]:
-        """Return (bytes, payload offset) of the values asked for, column by column; none for tables of others."""
+        """Return (bytes, payload offset) of the values requested, column by column; none for tables of others."""
         plan = self._plan or self._plan_of_table
         if plan is None:
             return []
@@ -139,7 +139,7 @@ class GroupsFile:
         return GroupBytes.most(GroupBytes(spans_bytes(self.spans(group)), self._unpacked(group)) for group in groups)
 
     def _chunks(self, group: int) -> list[tuple[int, int]]:
-        """Return offset and bytes of the column chunks asked for."""
+        """Return offset and bytes of the requested column chunks."""
         chunks = []
         for _, chunk in self._wanted_chunks(group):
             start = chunk.data_page_offset
@@ -152,7 +152,7 @@ class GroupsFile:
         return sorted(chunks)
 
     def _unpacked(self, group: int) -> int:
-        """Return the bytes of the values asked for; of texts those that they would have without a dictionary."""
+        """Return the bytes of the values requested; of texts those that they would have without a dictionary."""
         schema, total = self._metadata.schema, 0
         for index, chunk in self._wanted_chunks(group):
             width = _WIDTHS.get(chunk.physical_type, schema.column(index).length)
@@ -161,7 +161,7 @@ class GroupsFile:
         return total
 
     def _wanted_chunks(self, group: int) -> list[tuple[int, Any]]:
-        """Return the column chunks asked for, with their numbers."""
+        """Return the requested column chunks, with their numbers."""
         with parsing(self._source.path, f"row group {group} can't be found", self._source.size_bytes):
             row_group = self._metadata.row_group(group)
             chunks = [(index, row_group.column(index)) for index in range(row_group.num_columns)]
@@ -218,14 +218,14 @@ def parsing(path: str, what: str, offset: int = 0) -> Iterator[None]:
 
 
 def names_of(spec: DatasetSpec) -> list[str] | None:
-    """Return the columns asked for; None for all there are."""
+    """Return the columns requested; None for all there are."""
     return [column.name for column in spec.parquet.columns if column.read] or None
 
 
 def decoded(path: str, where: Any, index: int, spec: DatasetSpec) -> list[memoryview]:
-    """Return the values of the columns asked for in a row group, numbers of lists one behind the other.
+    """Return the values of the columns requested in a row group, numbers of lists one behind the other.
 
-    Values that differ in size come with the buffer that tells where each begins.
+    Values that differ in size come with the buffer of where each begins.
     """
     with parsing(path, "no readable Parquet file"):
         file = pq.ParquetFile(where, memory_map=False, pre_buffer=False)

@@ -194,7 +194,7 @@ _FIXED_BYTES = {_FIXED64: 8, _FIXED32: 4}
 
 
 def around_image(image_bytes: int) -> tuple[bytes, bytes]:
-    """Return what stands before and behind the image in an Example with an image of so many bytes."""
+    """Return what is before and behind the image in an Example with an image of so many bytes."""
     values = _field(_KEY_OF_FIELD_1, _varint(image_bytes))
     size = _field(_KEY_OF_FIELD_1, SIZE) + _field(_KEY_OF_FIELD_2, _field(_KEY_OF_FIELD_3, values))
     behind = _field(_KEY_OF_FIELD_1, size)

@@ -71,7 +71,7 @@ class Source(Protocol):
     size_bytes: int
 
     def read(self, offset: int, size_bytes: int) -> memoryview:
-        """Return bytes of the file, exactly as many as asked; they stay until the file is closed.
+        """Return bytes of the file, exactly as many as requested; they stay until the file is closed.
 
         Raises:
             DatasetError: the file ends before, or can't be read.
@@ -96,7 +96,7 @@ class CallSource(Source, Protocol):
         ...
 
     def call(self, target: memoryview, offset: int) -> int:
-        """Make one read call; return the bytes got, fewer than asked for at the end of the file. Raises OSError."""
+        """Make one read call; return the bytes got, fewer than requested at the end of the file. Raises OSError."""
         ...
 
 
@@ -241,7 +241,7 @@ class SideFile(Protocol):
         ...
 
     def folder(self, layout: Layout) -> str | None:
-        """Return the folder of its own that it needs, None when it lies beside the data file."""
+        """Return the folder of its own that it needs, None when it is beside the data file."""
         ...
 
     def file_bytes(self, spec: DatasetSpec, shapes: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -266,7 +266,7 @@ class RecordFile(Protocol):
 
     @property
     def scattered(self) -> bool:
-        """Say that neighbours may lie apart: then they are asked for one by one."""
+        """Say that neighbours may lie apart: then they are requested one by one."""
         ...
 
     def span(self, index: int, count: int) -> tuple[int, int]:
@@ -278,10 +278,10 @@ class RecordFile(Protocol):
         ...
 
     def samples(self, index: int, count: int, data: memoryview, verify: bool) -> Extents:
-        """Return (start, bytes) of each sample in `data`, the bytes of `span(index, count)`; sums are checked if asked.
+        """Return (start, bytes) of each sample of `data`, bytes of `span(index, count)`; sums are checked if wanted.
 
         Raises:
-            MovedError: the records lie elsewhere than `span` supposed; it knows better now.
+            MovedError: the records are elsewhere than `span` supposed; it knows better now.
             DatasetError: the records are damaged.
         """
         ...
@@ -296,7 +296,7 @@ class RecordFile(Protocol):
 
 
 class MovedError(Exception):
-    """Records lie elsewhere than supposed: ask for their span again."""
+    """Records lie elsewhere than supposed: request their span again."""
 
 
 @runtime_checkable
@@ -334,7 +334,7 @@ class StreamCalls(NamedTuple):
     """How a library reads a file of records from some place on."""
 
     sizes: Callable[[int], Iterator[int]]
-    """Bytes that its read calls ask for, one after the other without end; of a file system's block size."""
+    """Bytes that its read calls request, one after the other without end; of a file system's block size."""
     least_bytes: int = 0
     """Less than this, anywhere but behind what was read, is read as scripts with an index do: by Python's own files."""
     asks_again: bool = False
@@ -406,7 +406,7 @@ class LibraryReads:
     in_parts: bool = False
     """Of a file of several samples it reads what one of them needs, not all."""
     transfer_bytes: int = 0
-    """Bytes that its read calls ask for at most, and so those of dlemu's own reader; 0: as much as is wanted."""
+    """Bytes that its read calls request at most, and so those of dlemu's own reader; 0: as much as is wanted."""
     cpu_ratio: float | None = None
     """CPU time of a byte read by it, times that of dlemu's own reader, out of the page cache and not decoded."""
 
@@ -442,12 +442,12 @@ def sample_bytes(spec: DatasetSpec, shapes: NDArray[np.int64]) -> NDArray[np.int
 
 
 def no_side(_number: int) -> Source | None:
-    """Stand in where side files are out of reach."""
+    """Serve where side files are out of reach."""
     return None
 
 
 class RecordSamples:
-    """A file of records as an `OpenFile`: reads each record when it is asked for."""
+    """A file of records as an `OpenFile`: reads each record when it is requested."""
 
     def __init__(self, source: Source, records: RecordFile) -> None:
         self._source = source
@@ -468,7 +468,7 @@ class RecordSamples:
 
 
 class OffsetRecords:
-    """A file of records that are taken to have one length, until `_offsets` tells where each of them lies."""
+    """A file of records that are taken to have one length, until `_offsets` finds where each of them is."""
 
     scattered = False
 

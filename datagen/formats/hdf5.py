@@ -1,7 +1,7 @@
 """HDF5 as DLIO lays it out: datasets `records_0` ... (samples, d1, d2, ...) and `labels` (samples) of zeros.
 
-HDF5's own library writes and reads the structure (file format of its latest version, as DLIO asks for). The bytes of
-records that lie in one piece pass it by: they are generated to, and read from, the place that it names, which is the
+HDF5's own library writes and reads the structure (file format of its latest version, as DLIO requests). The bytes of
+records that are in one piece pass it by: they are generated to, and read from, the place that it names, which is the
 place where a file written by DLIO has them. Chunked records are packed here too, so that threads share that work.
 `_hdf5_read` is the reading half.
 
@@ -175,7 +175,7 @@ def _file_properties() -> tuple[Any, Any]:
     """Return how files are created and accessed.
 
     Old releases of h5py note the time of making in the root group: two equal files would differ, and `verify` writes
-    one anew.
+    one again.
     """
     h5py = hdf5()
     creation = h5py.h5p.create(h5py.h5p.FILE_CREATE)
@@ -257,7 +257,7 @@ def _write_chunked(job: FileJob, writer: Writer) -> None:
 
 
 def _together(chunks: Iterator[Chunk]) -> Iterator[list[Chunk]]:
-    """Group chunks, for HDF5 tells where one lies only by going through all."""
+    """Group chunks, for HDF5 finds one only by going through all."""
     some, size_bytes = [], 0
     for start, packed in chunks:
         some.append((start, packed))

@@ -185,7 +185,7 @@ class IndexedFile:
             raise damaged(side.path, problem, side.size_bytes)
 
     def _is_even(self, offsets: Source, sizes: Source) -> bool:
-        """Say whether the first, middle and last entries are those of records of one length that fill the file."""
+        """Return whether the first, middle and last entries are those of records of one length that fill the file."""
         for number in {0, self._samples // 2, self._samples - 1}:
             at = number * ENTRY_BYTES
             if (_entry(offsets, at), _entry(sizes, at)) != (number * self._record_bytes, self._record_bytes):

@@ -10,7 +10,7 @@ The pictures are baseline JPEG (ITU-T T.81) with Huffman tables chosen so that a
 
 11111111 is no code, so no byte must be escaped, and every other byte is a coefficient: content goes into the picture as
 it is. A decoder does the same work for it as for any picture that fills as many bytes, and sees noise, as in DLIO's
-pictures. What a block can't take goes into comment segments, so that the file has exactly the size asked for.
+pictures. What a block can't take goes into comment segments, so that the file has exactly the size requested.
 """
 
 from __future__ import annotations

@@ -146,7 +146,7 @@ def _samples(source: Source, data: memoryview, entry: Entry, samples: int) -> _a
 
 
 LOAD_BYTES = 1 << 18
-"""What np.load asks an archive's member for at a time (`BUFFER_SIZE` in numpy/lib/_format_impl.py)."""
+"""What np.load requests from an archive's member at a time (`BUFFER_SIZE` in numpy/lib/_format_impl.py)."""
 MOST_LABEL_BYTES = 4096
 """Of a member beside the samples that is taken for a label: DLIO's `y`, which its reader leaves alone."""
 ZIP_BYTES = 4096
@@ -199,7 +199,7 @@ def _read_by_zipfile(file: BufferedFile, entry: Entry) -> None:
 
 
 def _pieces(entry: Entry, packed: memoryview) -> Iterator[int]:
-    """Yield the plain bytes that np.load asks a member for: header, then items (which begin where a header ends)."""
+    """Yield the plain bytes that np.load reads of a member: header, then items (which begin where a header ends)."""
     yield _array.PREFIX_BYTES
     usual = 2 * _array.ALIGNMENT - _array.PREFIX_BYTES
     header = _array.header_bytes(packed[: _array.PREFIX_BYTES]) if entry.method == STORED else usual
@@ -302,7 +302,7 @@ def archive_bytes(first: str, first_bytes: Sizes, second: str, second_bytes: int
 
 
 def packed_member(data: memoryview, entry: Entry) -> tuple[memoryview, int]:
-    """Return a member's bytes as they lie in the file, and their offset."""
+    """Return a member's bytes as they are in the file, and their offset."""
     signature, *_, name_bytes, extra_bytes = _LOCAL.unpack_from(data, entry.start)
     if signature != b"PK\x03\x04":
         raise StructureError("no member where the directory says", entry.start)
@@ -391,7 +391,7 @@ def local_bytes(name: str) -> int:
 
 
 def _local_header(entry: Entry) -> bytes:
-    """Return a local header whose sizes stand in a zip64 field, as zipfile writes it with force_zip64."""
+    """Return a local header whose sizes are in a zip64 field, as zipfile writes it with force_zip64."""
     name = entry.name.encode()
     full = 0xFFFFFFFF
     fixed = _LOCAL.pack(

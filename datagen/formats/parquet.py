@@ -1,4 +1,4 @@
-"""Parquet: fixed-width columns in row groups; training reads whole row groups, of the columns asked for.
+"""Parquet: fixed-width columns in row groups; training reads whole row groups, of the columns requested.
 
 What is written here is laid out by `_parquet_layout`, so an uncompressed file's bytes do not depend on a library's
 version: pages of content, as they are or compressed each by itself, and the footer. `_parquet_read` is the other half.
@@ -123,7 +123,7 @@ class Format:
         return groups.called_spans(index)
 
     def decode_group(self, source: Source, index: int, spec: DatasetSpec) -> list[memoryview]:
-        """Read the columns asked for of one row group by pyarrow, through the storage."""
+        """Read the columns requested of one row group by pyarrow, through the storage."""
         return decoded(source.path, pa.PythonFile(Stream(source), mode="r"), index, spec)
 
     def load_group(self, where: str | LibraryFile, index: int, spec: DatasetSpec) -> list[memoryview]:

@@ -169,7 +169,7 @@ def _packed(codes: NDArray[np.uint8], bits: int) -> bytes:
 
 
 def _pixels_of_codes(bits: int) -> NDArray[np.uint8]:
-    """Return the pixel for each code as it lies in the stream: Huffman codes lie there with their first bit lowest."""
+    """Return the pixel for each code as it is in the stream: Huffman codes lie there with their first bit lowest."""
     levels, pixels = _levels(bits), np.zeros(1 << bits, np.uint8)
     for number in range(len(levels)):
         pixels[int(format(number, f"0{bits}b")[::-1], 2)] = levels[number]

@@ -38,7 +38,7 @@ _TAGS = 9
 _NONE = 1
 """No compression."""
 _BIT_VALUES_BYTES = 6
-"""Three numbers of 16 bits, which lie behind the directory."""
+"""Three numbers of 16 bits, which are behind the directory."""
 _FIXED_BYTES = _HEADER.size + 2 + _TAGS * _ENTRY.size + 4 + _BIT_VALUES_BYTES
 _MOST_BYTES = (1 << 32) - 1
 """Offsets have 32 bits."""
@@ -102,7 +102,7 @@ class Format(PictureFormat):
 
 
 def _head(shape: Shape, strip: int) -> bytes:
-    """Return all that stands before the padding."""
+    """Return all that is before the padding."""
     bits = struct.pack("<3H", 8, 8, 8)
     bits_at = _FIXED_BYTES - _BIT_VALUES_BYTES
     colour = shape.channels > 1

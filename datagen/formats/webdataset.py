@@ -83,7 +83,7 @@ def header(name: str, size_bytes: int) -> bytes:
 
 
 TAIL = bytes(2 * BLOCK)
-"""What a tar file ends in; tarfile adds more of it, up to a whole record of tape, which no reader asks for."""
+"""What a tar file ends in; tarfile adds more of it, up to a whole record of tape, which no reader requests."""
 
 
 def _tarfile_calls(block_bytes: int) -> Iterator[int]:

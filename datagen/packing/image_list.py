@@ -24,7 +24,7 @@ class ImageList:
     names: Sequence[str] | Layout
     """Paths below the folder: a list, or a layout that computes them."""
     kind: Kind | None = None
-    """What every one of them holds; None where their names tell."""
+    """What every one of them holds; None where their names show."""
     passed_over: int = 0
     """Files of the folder that hold no images."""
 
@@ -76,7 +76,7 @@ def _files(folder: str, below: str, target: str, storage: StorageBase) -> Iterat
 
 
 def images_each(images: int, processes: int, asked: int) -> int:
-    """Return how many images go into a packed file: as many as asked for, or so that each process makes some files.
+    """Return how many images go into a packed file: as many as requested, or so that each process makes some files.
 
     Training takes files of one length: where a number near by divides the images evenly, it is that one.
     """

@@ -134,7 +134,7 @@ def _check(packed: PackedSet) -> None:
 
 
 def _finished(lines: list[bytes]) -> Iterator[PackedFile]:
-    """Yield the files that lines tell of; the last line of a packing that was killed may be torn."""
+    """Yield the files that lines report; the last line of a packing that was killed may be torn."""
     for line in lines:
         try:
             yield build(PackedFile, json.loads(line))
@@ -149,7 +149,7 @@ def write_set(folder: str, packed: PackedSet, storage: StorageBase) -> None:
 
 
 def remove_set(folder: str, packed_format: type[Format], storage: StorageBase) -> None:
-    """Remove the files of the packed set that a folder's list tells of, and folders that then hold nothing else.
+    """Remove the files of the packed set that a folder's list reports, and folders that then hold nothing else.
 
     Nothing where there is no such list, or where a link leads out of the folder.
     """

@@ -58,12 +58,12 @@ class Recipe:
 
     @property
     def rescales(self) -> bool:
-        """Say whether pictures change their size."""
+        """Return whether pictures change their size."""
         return bool(self.height or self.shorter_side)
 
     @property
     def keeps(self) -> bool:
-        """Say whether files are packed as they are, without a look into them."""
+        """Return whether files are packed as they are, without a look into them."""
         return self.encoding == "keep"
 
     @property
@@ -115,7 +115,7 @@ def import_libraries(recipe: Recipe) -> None:
 
 
 def prepare(name: str, data: memoryview, kind: Kind, recipe: Recipe) -> PackedSample:
-    """Return a file's sample; kept as it is it still lies in `data`.
+    """Return a file's sample; kept as it is it still is in `data`.
 
     Raises:
         DamagedError: it can't be decoded.

@@ -1,7 +1,7 @@
 """Objects opened by the libraries that training scripts read them with: s3torchconnector, s3fs, and what fsspec has.
 
-None of them tells its requests: what is counted is what they brought. They find credentials, retry and wait as they do
-in scripts.
+None of them reports its requests: what is counted is what they brought. They find credentials, retry and wait as they
+do in scripts.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class S3Library(Protocol):
 
 
 class TorchConnector:
-    """Amazon's s3torchconnector, by the client that its datasets ask for each object."""
+    """Amazon's s3torchconnector, by the client that its datasets request each object."""
 
     def __init__(self, access: S3Access) -> None:
         """Raises UserError: it can't be imported."""
@@ -128,7 +128,7 @@ def open_by_fsspec(files: Any, place: str, path: str, client: str) -> LibraryFil
 
 
 class ClientFile(LibraryFile):
-    """A file of some library's own kind; what goes wrong in it is told as that, and not as damage of the file."""
+    """A file of some library's own kind; what goes wrong in it is reported as that, and not as damage of the file."""
 
     def __init__(self, path: str, file: Any, client: str, brought: Callable[[], Brought]) -> None:
         super().__init__(path)

@@ -72,7 +72,7 @@ class Connection:
         self.address = address
         self.scratch = bytearray(HEAD_BYTES)
         self.tls_cpu_ns = 0
-        """CPU time of this thread that TLS took so far: its handshake, and reading, as every 16th read tells it."""
+        """CPU time of this thread that TLS took so far: its handshake, and reading, as every 16th read shows it."""
         self._reads = 0
         plain = _Socket(fileno=socket.create_connection((address.host, address.port), connect_seconds).detach())
         plain.settimeout(connect_seconds)
@@ -99,7 +99,7 @@ class Connection:
             plain.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, patience)
 
     def is_quiet(self) -> bool:
-        """Say whether nothing came that nobody asked for: the end of a connection that the server closed."""
+        """Return whether nothing came unrequested: the end of a connection that the server closed."""
         return not self._poller.poll(0)
 
     def wait_for(self, events: int, seconds: float) -> bool:
@@ -136,7 +136,7 @@ class Exchange:
     got = 0
     """Bytes of the answer's body so far."""
     length: int | None = None
-    """Bytes of the answer's body; None where its end tells."""
+    """Bytes of the answer's body; None where its end shows it."""
     first_byte_ns = 0
     progress_bytes = 0
     """All bytes that went over the connection, either way."""
@@ -145,7 +145,7 @@ class Exchange:
     _text = _lower = ""
     """The answer's head; and in small letters."""
     _early: memoryview | None = None
-    """What came of the body together with the head; it lies where the head was read."""
+    """What became of the body together with the head; it lies where the head was read."""
     _collected: bytearray | None = None
     _most_bytes = 0
     """Of what is collected."""
@@ -187,13 +187,13 @@ class Exchange:
 
     @property
     def collects(self) -> bool:
-        """Say whether the answer's body is one that is small, and not the bytes of an object."""
+        """Return whether the answer's body is one that is small, and not the bytes of an object."""
         return self._collected is not None
 
     def header(self, name: str) -> str:
         """Return what a header of the answer says, of several the last; empty where there is none.
 
-        `name` is in small letters. Most headers are never asked for: none is taken out of the head before it is.
+        `name` is in small letters. Most headers are never requested: none is taken out of the head before it is.
         """
         begin = self._lower.rfind(f"\r\n{name}:")
         if begin < 0:
@@ -234,7 +234,7 @@ class Exchange:
         return True
 
     def into(self, target: memoryview) -> None:
-        """Say where the body belongs once the head is known."""
+        """Report where the body belongs once the head is known."""
         self._target = target
         if self._early is not None:
             early, self._early = self._early, None
@@ -317,7 +317,7 @@ class Exchange:
         self._collected, self._most_bytes = bytearray(), most_bytes
 
     def _take(self, piece: memoryview) -> None:
-        """Put what came of the body where it belongs, and see whether it is all."""
+        """Put what became of the body where it belongs, and see whether it is all."""
         if self._chunks is None:
             if self.length is not None and len(piece) > self.length - self.got:
                 piece, self.reusable = piece[: self.length - self.got], False  # nobody asked for what follows

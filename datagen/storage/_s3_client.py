@@ -1,4 +1,4 @@
-"""Requests to an S3 server: signed, several in flight from one thread, asked again where that helps, counted, timed.
+"""Requests to an S3 server: signed, several in flight from one thread, retried where that helps, counted, timed.
 
 One thread drives all of its requests by poll(2): a worker with many of them needs no threads of its own, its account of
 CPU time stays that of one thread, and nothing is left behind by a fork. A request that is alone in flight is waited for
@@ -34,7 +34,7 @@ LEAST_BYTES = 64 << 10
 """A connection that moves fewer bytes in the time-out is given up: it hangs, or is held up on purpose."""
 FIRST_BACKOFF_SECONDS, LONGEST_BACKOFF_SECONDS = 0.1, 20.0
 RETRYABLE = (408, 429, 500, 502, 503, 504)
-"""Answers that may be others when asked again."""
+"""Answers that may be others when retried."""
 RETRYABLE_CODES = (
     *("RequestTimeout", "SlowDown", "InternalError", "ServiceUnavailable"),
     *("XAmzContentSHA256Mismatch", "BadDigest", "IncompleteBody"),  # what was sent did not arrive as it was
@@ -42,7 +42,7 @@ RETRYABLE_CODES = (
 EXPIRED = ("ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired")
 SKEWED = "RequestTimeTooSkewed"
 REFUSED = (400, 401, 403)
-"""Answers whose reason stands in their body, which that to a HEAD has not."""
+"""Answers whose reason is in their body, which that to a HEAD has not."""
 NO_TLS = "WRONG_VERSION_NUMBER"
 """What OpenSSL calls an answer that is not TLS."""
 MESSAGE_CHARACTERS = 300
@@ -86,7 +86,7 @@ class Span(NamedTuple):
 
 @dataclass(slots=True, kw_only=True)
 class Request:
-    """One request, as often as it is asked."""
+    """One request, with all its attempts."""
 
     kind: str
     """Which counter it belongs to: get, head, list, put, delete."""
@@ -100,7 +100,7 @@ class Request:
     body: Sequence[memoryview] = ()
     payload_sha256: str = EMPTY_SHA256
     span: Span | None = None
-    """Of a GET for some of an object's bytes: with a success of any others it is asked again."""
+    """Of a GET for some of an object's bytes: with a success of any others it is retried."""
     target: memoryview | None = None
     """Where the body of a success goes, which must fill it."""
     read: Callable[[bytes], Any] | None = None
@@ -108,10 +108,10 @@ class Request:
     content: Any = None
     attempts: int = 0
     fine: tuple[int, ...] = ()
-    """Answers besides a success that whoever asks knows what to make of."""
+    """Answers besides a success that the caller handles."""
     answer: Exchange | None = None
     retry_seconds: float = 0.0
-    """After how long to ask again, where that brought no answer."""
+    """After how long to retry, where that brought no answer."""
     renewed: bool = False
 
 
@@ -232,7 +232,7 @@ class Client:
         return Active(request, exchange, exchange.began_ns + self._patience_ns)
 
     def send_ahead(self, request: Request) -> Active | None:
-        """Send a request whose answer is wanted later; None where that failed: it is asked again then."""
+        """Send a request whose answer is wanted later; None where that failed: it is retried then."""
         try:
             begun = self.send(request)
         except OSError:
@@ -245,7 +245,7 @@ class Client:
         return begun
 
     def head_of(self, begun: Active) -> Active:
-        """Wait for the head of an answer whose request was sent; the request that brought it, asked again if need be.
+        """Wait for the head of an answer whose request was sent; the request that brought it, retried if need be.
 
         Raises as `request_all`.
         """
@@ -295,7 +295,7 @@ class Client:
                 raise TimeoutError(errno.ETIMEDOUT, text)
 
     def _read_error(self, begun: Active) -> None:
-        """Read the rest of an error, and say in its request when to ask again. Raises as `request_all`."""
+        """Read the rest of an error, and say in its request when to retry. Raises as `request_all`."""
         until = time.monotonic() + self.server.timeout_seconds
         while not self._progress(begun, wait=True):
             left = until - time.monotonic()
@@ -305,7 +305,7 @@ class Client:
     def _progress(self, each: Active, *, wait: bool) -> bool:
         """Go on with an answer; return whether nothing more will come over its connection.
 
-        Where that leaves the request without an answer, it is to be asked again.
+        Where that leaves the request without an answer, it is to be retried.
         """
         try:
             if not each.exchange.advance(wait=wait):
@@ -345,7 +345,7 @@ class Client:
         return None
 
     def _failed(self, request: Request, exchange: Exchange | None, error: OSError) -> None:
-        """Say in the request after how many seconds to ask again; raises what it is where that is of no use."""
+        """Say in the request after how many seconds to retry; raises what it is where that is of no use."""
         request.retry_seconds = 0.0
         self.counts.add("failed")
         code = _code(exchange) if exchange is not None else ""
@@ -558,7 +558,7 @@ def _code(exchange: Exchange) -> str:
 
 
 def _wrong_part(request: Request, exchange: Exchange) -> str:
-    """Say why a success that brings bytes of an object does not bring those that were requested; '' where it does."""
+    """Return why a successful answer does not bring the bytes that were requested; '' where it does."""
     span, length, stated = request.span, exchange.length, exchange.header("content-range")
     if span is not None and length == span.end - span.begin and stated == span.stated:
         return ""  # as nearly all are: no more is looked at

@@ -127,7 +127,7 @@ class Options:
         return named
 
     def _setting(self, name: str, *variables: str) -> object:
-        """Return a setting of the environment, or of a profile that was asked for."""
+        """Return a setting of the environment, or of a profile that was requested."""
         for variable in variables:
             if os.environ.get(variable):
                 return os.environ[variable]

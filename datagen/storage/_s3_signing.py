@@ -1,4 +1,4 @@
-"""Who asks an object store: credentials from where the ecosystem keeps them, and the signature of each request.
+"""Identity towards an object store: credentials from where the ecosystem keeps them, and the signature of each request.
 
 Signature Version 4 with the payload's SHA-256, or `UNSIGNED-PAYLOAD` where there is none: "Authenticating Requests:
 Using the Authorization Header (AWS Signature Version 4)" of the Amazon S3 API reference. Own code because of what it
@@ -80,7 +80,7 @@ class Credentials:
         return self._frozen(chain)
 
     def renew(self) -> bool:
-        """Look anew for keys of which the server said that they are over; say whether there are others now."""
+        """Look again for keys that the server called expired; return whether there are others now."""
         with self._lock:
             if self._chain is None:
                 return False
@@ -98,7 +98,7 @@ class Credentials:
         return self._given
 
     def _none(self, error: Exception) -> ServerError:
-        """Say why botocore brought no keys; errors of the system are among what it raises (a web identity's file)."""
+        """Return why botocore brought no keys; it also raises errors of the system (a web identity's file)."""
         profile = self._profile or self._environment.get("AWS_PROFILE", "")
         of = f" of profile {profile!r}" if profile else ""
         log_in = f" --profile {profile}" if profile else ""
@@ -180,7 +180,7 @@ class Signer:
         return f"{stem.lines}{outer.hexdigest()}\r\n"
 
     def renew(self) -> bool:
-        """Look anew for keys of which the server said that they are over; say whether there are others now."""
+        """Look again for keys that the server called expired; return whether there are others now."""
         renewed = self.credentials.renew()
         self._second = None
         self.renewed_ns = time.monotonic_ns()

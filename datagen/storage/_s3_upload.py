@@ -120,7 +120,7 @@ class ObjectWriter:
             self._remove_record()
 
     def _is_there(self) -> bool:
-        """Say whether the object is the one that this upload made."""
+        """Return whether the object is the one that this upload made."""
         with contextlib.suppress(FileNotFoundError, UserError):
             answer = self._client.request(Request(kind="head", method="HEAD", key=self._key))
             return (answer.header(MARK), number_in(answer.header("content-length"))) == (self._mark, self._size_bytes)
@@ -189,7 +189,7 @@ def record_key(key: str, mark: str) -> str:
 def abort_recorded(client: Client, folder: str, name: str) -> None:
     """Abort the upload that a record names, and remove that; an object that is no record stays as it is.
 
-    `folder` is what stands before the name.
+    `folder` is what is before the name.
     """
     match = RECORD_NAME.fullmatch(name)
     if match is None:
@@ -226,7 +226,7 @@ class PartPlace(NamedTuple):
 
 
 def part_of(offset: int) -> PartPlace:
-    """Return the part of an upload that an offset lies in."""
+    """Return the part of an upload that an offset is in."""
     number = 0
     size, start = PART_BYTES, 0
     while offset >= start + DOUBLE_AFTER * size:

@@ -16,7 +16,7 @@ from xml.parsers import expat
 
 LISTED_AT_A_TIME = 1000  # the most that ListObjectsV2 returns
 LIST_BYTES = 8 << 20
-"""Most bytes of a page: 1000 keys of 1024 bytes, each written as a reference, and what else is said of them."""
+"""Most bytes of a page: 1000 keys of 1024 bytes, each written as a reference, and what else is reported of them."""
 MOST_ELEMENTS = 100_000
 DEEPEST = 16
 TOKEN_BYTES = 64 << 10
@@ -44,7 +44,7 @@ class Page:
     folders: list[str] = field(default_factory=list)
     """With their last slash."""
     continuation: str = ""
-    """With what to ask for the next page; empty of the last one."""
+    """With what to request the next page; empty of the last one."""
 
 
 def error_in(body: bytes) -> ErrorDetails:
@@ -75,7 +75,7 @@ def upload_id_in(body: bytes) -> str:
 
 
 def check_completed(body: bytes) -> None:
-    """Raise WrongXmlError where an upload is not said to be complete: the answer began before that was known."""
+    """Raise WrongXmlError where an upload is not reported as complete: the answer began before that was known."""
     roots: list[str] = []
 
     def take(path: Sequence[str], _text: str) -> None:

@@ -1,4 +1,4 @@
-"""Folders whose files are read past the page cache (O_DIRECT); they are written as `posix` writes them."""
+"""Folders whose files are read without the page cache (O_DIRECT); they are written as `posix` writes them."""
 
 from __future__ import annotations
 

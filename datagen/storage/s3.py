@@ -308,7 +308,7 @@ class ObjectReader:
 
 
 def _pages(client: Client, prefix: str) -> Iterator[list[Entry]]:
-    """Yield what lies below a prefix, a page a request. Raises UserError for a listing that has no end."""
+    """Yield what is below a prefix, a page a request. Raises UserError for a listing that has no end."""
     continuation, seen = "", set[int]()
     pages = idle = listed = 0
     about = (("delimiter", "/"), ("encoding-type", "url"), ("list-type", "2"), ("max-keys", str(LISTED_AT_A_TIME)))
@@ -334,7 +334,7 @@ def _pages(client: Client, prefix: str) -> Iterator[list[Entry]]:
 
 
 def _entries(client: Client, prefix: str, page: Page) -> list[Entry]:
-    """Return the names of a page without what stands before them. Raises UserError for what does not lie there."""
+    """Return the names of a page without what is before them. Raises UserError for what does not lie there."""
     entries: list[Entry] = []
     for key, is_folder in (*((key, False) for key in page.keys), *((folder, True) for folder in page.folders)):
         name = key[len(prefix) :].removesuffix("/" if is_folder else "")

@@ -57,7 +57,7 @@ class StorageSpec:
     direct_writes: bool = False
     """Write past it, too."""
     range_bytes: int = 0
-    """Bytes that one request for an object asks for at most; 0 asks for all that is wanted of it by one."""
+    """Bytes that one request for an object requests at most; 0: all of it by one."""
     io_depth: int = 1
     """Requests that a reader has in flight."""
     account: str = ""
@@ -133,7 +133,7 @@ def open_storage(spec: StorageSpec) -> StorageBase:
     """Return the storage, ready for use in this process.
 
     Raises:
-        UserError: there is none of that name, or it can't do what the spec asks.
+        UserError: there is none of that name, or it can't do what the spec requires.
     """
     kind: type[StorageBase] = registry.find("datagen.storage", spec.type, "Storage")
     if spec.direct_writes and not kind.reads_directly:
@@ -149,7 +149,7 @@ def open_storage(spec: StorageSpec) -> StorageBase:
 
 
 class Reader(Protocol):
-    """One file open for reading. It counts what the application asked for and got."""
+    """One file open for reading. It counts what the application requested and got."""
 
     size_bytes: int
     read_calls: int
@@ -297,14 +297,14 @@ class StorageBase(abc.ABC):
 
     @abc.abstractmethod
     def open(self, path: str) -> Reader:
-        """Open a file for reading. Raises UserError where the storage can't serve it as the spec asks."""
+        """Open a file for reading. Raises UserError where the storage can't serve it as the spec requires."""
 
     def open_received(self, path: str) -> Reader:
         """Open a file that others may have made, through the page cache: never wait for what is no regular file."""
         return self.open(path)
 
     def open_unread_ahead(self, path: str) -> Reader:
-        """Open a file of which nobody reads ahead of what is asked for, where the storage can be told so."""
+        """Open a file of which nobody reads ahead of what is requested, where the storage takes such advice."""
         return self.open(path)
 
     def open_whole(self, path: str) -> Reader:
@@ -312,7 +312,7 @@ class StorageBase(abc.ABC):
         return self.open(path)
 
     def announce(self, paths: Iterable[str]) -> None:
-        """Hear which files this thread will open whole next, in this order: their requests may go out ahead."""
+        """Receive which files this thread will open whole next, in this order: their requests may go out ahead."""
         return
 
     def read_all(self, fills: Sequence[Fill]) -> list[int]:
@@ -338,7 +338,7 @@ class StorageBase(abc.ABC):
         return
 
     def preflight(self, folder: str) -> None:
-        """Raise UserError where nothing can be read at all: server, credentials, bucket. Asked once, by one rank."""
+        """Raise UserError where nothing can be read at all: server, credentials, bucket. Called once, by one rank."""
         return
 
     @abc.abstractmethod
@@ -365,7 +365,7 @@ class StorageBase(abc.ABC):
         """Remove a file. Raises FileNotFoundError."""
 
     def is_folder(self, path: str) -> bool:
-        """Say whether there is a folder of that name."""
+        """Return whether there is a folder of that name."""
         try:
             with self.entries(path):
                 return True
@@ -373,7 +373,7 @@ class StorageBase(abc.ABC):
             return False
 
     def sizes(self, paths: Iterable[str]) -> Iterator[int | None]:
-        """Return the size of each of many files, None for one that is not there: a storage may ask for several."""
+        """Return the size of each of many files, None for one that is not there: a storage may request several."""
         for path in paths:
             try:
                 yield self.size_bytes(path)
@@ -526,7 +526,7 @@ class StoredFile(LibraryFile):
 
 
 def leads_elsewhere(folder: str, below: str, storage: StorageBase) -> bool:
-    """Say whether a link between a folder and one below it leads out of it: what lies there is not the folder's."""
+    """Return whether a link between a folder and one below it leads out of it: what is there is not the folder's."""
     top, path = storage.local_path(folder), storage.local_path(below)
     if top is None or path is None:
         return False

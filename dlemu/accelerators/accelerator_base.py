@@ -1,4 +1,4 @@
-"""What the loop asks of an accelerator: how long its steps take, to start one, and to say when it is over."""
+"""What the loop needs from an accelerator: how long its steps take, to start one, and to say when it is over."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Accelerator(Protocol):
 
     @classmethod
     def check_host(cls, spec: AcceleratorSpec) -> None:
-        """Raise UserError where this host can't do it; asked once a host before anything is measured."""
+        """Raise UserError where this host can't do it; called once per host before anything is measured."""
         ...
 
     def draw_compute_ns(self, phase: Phase, epoch: int, steps: int) -> NDArray[np.int64]:

@@ -22,7 +22,7 @@ _HALF = ("fp16", "bf16")
 
 @dataclass(frozen=True)
 class FileNumber:
-    """Which file of a run's checkpoints one is; as one number it stands in each of its blocks."""
+    """Which file of a run's checkpoints one is; as one number it is in each of its blocks."""
 
     checkpoint: int
     """0 where all checkpoints have the same bytes."""
@@ -64,7 +64,7 @@ class FileContent:
             target[first - offset : first - offset + len(piece)] = np.frombuffer(piece, np.uint8)
 
     def difference(self, data: memoryview, offset: int, scratch: NDArray[np.uint8]) -> str:
-        """Say what is wrong with the file's bytes at `offset`, nothing where they are right; `scratch` is as large."""
+        """Return what is wrong with the file's bytes at `offset`, or nothing; `scratch` is as large."""
         wanted = scratch[: len(data)]
         self.fill(wanted, offset)
         actual = np.frombuffer(data, np.uint8)
@@ -76,7 +76,7 @@ class FileContent:
     def stamp_problem(self, data: memoryview, offset: int) -> str:
         """Say whose bytes these are if the first stamp in them is not this file's; nothing where it is.
 
-        `offset` is a multiple of 4096. Where the format's own bytes cover every stamp there is nothing to be said.
+        `offset` is a multiple of 4096. Where the format's own bytes cover every stamp there is nothing to report.
         """
         if not self.bulk.is_stamped:
             return ""

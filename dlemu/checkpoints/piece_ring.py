@@ -30,7 +30,7 @@ def make_buffers(threads: int, piece_bytes: int, largest_file_bytes: int) -> lis
 
 
 class PieceRing:
-    """The pieces of files in order, each filled before it is asked for as long as the buffers last.
+    """The pieces of files in order, each filled before it is requested as long as the buffers last.
 
     The thread that fills them ends by itself after the last piece, or with `close`.
     """
@@ -66,7 +66,7 @@ class PieceRing:
         return (buffer[: min(len(buffer), self._files[file][0] - piece[1])], piece[1]), buffer
 
     def give_back(self, buffer: memoryview) -> None:
-        """Have a buffer filled anew."""
+        """Have a buffer filled again."""
         self._free.put(buffer)
 
     def close(self) -> None:

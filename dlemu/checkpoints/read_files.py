@@ -22,7 +22,7 @@ from dlemu.config.schema import Checkpoint
 
 _ALIGNMENT = 4096  # O_DIRECT: multiples of any device's logical block
 _LONGEST_READ_BYTES = 32 << 20
-"""Of one call: what a framework asks for at once (a tensor, 128 MiB) is read by several, into the same memory again.
+"""Of one call: what a framework requests at once (a tensor, 128 MiB) is read by several, into the same memory again.
 
 The kernel cuts both into the same requests; a rank then needs no memory of a tensor's size.
 """
@@ -54,7 +54,7 @@ def manner_of(settings: Checkpoint) -> ReadManner:
     """Return how `checkpoint.read_as` reads.
 
     `torch_load`: PyTorch's torch.load of a zip file reads its directory, then one tensor after another. `mlperf_v3`:
-    MLPerf Storage v3.0 reads a quarter of the file by each of 4 threads and tells the kernel not to read ahead
+    MLPerf Storage v3.0 reads a quarter of the file by each of 4 threads and has the kernel not read ahead
     (POSIX_FADV_RANDOM).
     """
     if settings.read_as == "torch_load":
@@ -215,7 +215,7 @@ def _by_tensor(file: FileToRead, piece_bytes: int) -> Iterator[tuple[int, int]]:
 
 
 class _Turns:
-    """Hands the next piece to whoever asks."""
+    """Hands the next piece to whichever thread is free."""
 
     def __init__(self, pieces: Iterator[tuple[int, int]]) -> None:
         self._pieces, self._lock = pieces, threading.Lock()

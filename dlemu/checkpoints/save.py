@@ -1,6 +1,6 @@
-"""Checkpoints inside training: the model's bytes written, synced and timed while the accelerators stand still.
+"""Checkpoints inside training: the model's bytes written, synced and timed while the accelerators stall.
 
-With `checkpoint.asynchronous` they stand still for a snapshot into the host's memory alone; a thread then writes it
+With `checkpoint.asynchronous` they stall for a snapshot into the host's memory alone; a thread then writes it
 while training goes on, and the next checkpoint waits for that one.
 """
 

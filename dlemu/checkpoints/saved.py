@@ -25,5 +25,5 @@ class SavedCheckpoint:
 
     @property
     def stall_seconds(self) -> float:
-        """How long training stood still for it."""
+        """How long training stalled for it."""
         return ((self.released_ns or self.ended_ns) - self.started_ns) / 1e9

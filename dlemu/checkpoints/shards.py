@@ -35,7 +35,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Tensor:
-    """One tensor of a file; dots in its name tell the dictionaries in which it lies."""
+    """One tensor of a file; dots in its name separate the dictionaries in which it lies."""
 
     name: str
     shape: tuple[int, ...]

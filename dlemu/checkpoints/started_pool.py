@@ -19,7 +19,7 @@ class StartedPool:
         started.wait()
 
     def run(self, work: Callable[[int], None], threads: int | None = None) -> None:
-        """Do the work on each thread, which is told its number; raises what it raised once all have ended.
+        """Do the work on each thread, which gets its number; raises what it raised once all have ended.
 
         With `threads` on so many of them: one that is woken for nothing costs as much as a small read.
         """

@@ -1,4 +1,4 @@
-"""What lies in a checkpoint folder: one folder a checkpoint, each with a note of what it is and whether it is whole.
+"""What is in a checkpoint folder: one folder a checkpoint, each with a note of what it is and whether it is whole.
 
 The note, `.dlemu-checkpoint.json`, is written before the first byte with `complete` false and again after the last
 rank was done: a checkpoint that was cut short says so, however the run ended. Folders of DLIO have none.
@@ -134,7 +134,7 @@ def remove_checkpoint(storage: StorageBase, folder: str, names: Collection[str])
 
 
 def is_link(storage: StorageBase, folder: str) -> bool:
-    """Say whether a folder is a link to somewhere else."""
+    """Return whether a folder is a link to somewhere else."""
     local = storage.local_path(folder)
     return local is not None and os.path.islink(local)
 
@@ -142,7 +142,7 @@ def is_link(storage: StorageBase, folder: str) -> bool:
 def claim_blocks(storage: StorageBase, checkpoint_folder: str, names: Collection[str]) -> None:
     """Note in a checkpoint folder which folders below it a training run will write, before it does.
 
-    What lies in them is then replaced. Raises UserError where something lies under a name that no run of dlemu noted,
+    What is in them is then replaced. Raises UserError where something lies under a name that no run of dlemu noted,
     OSError.
     """
     folder = checkpoint_folder.rstrip("/")

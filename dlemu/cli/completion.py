@@ -145,7 +145,8 @@ class _Zsh(ZshComplete):
     source_template = ZshComplete.source_template.replace(
         "compadd -U -V unsorted -a completions",
         'local -a space; [[ "$completions[1]" == *[=./] ]] && space=(-S "")\n'
-        "        compadd -U $space -V unsorted -a completions",
+        # Quoted with [@], or zsh drops the empty word, and -S takes the next one.
+        '        compadd -U "${space[@]}" -V unsorted -a completions',
     )
 
 

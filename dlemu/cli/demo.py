@@ -17,7 +17,7 @@ def command(overrides: tuple[str, ...]) -> None:
     dlemu demo accelerator=v100
     dlemu demo dataset.data_folder=/mnt/nvme/demo
 
-    The dataset and the result lie in a new folder below $TMPDIR, which is named at the end and stays. With
+    The dataset and the result are in a new folder below $TMPDIR, which is named at the end and stays. With
     dataset.data_folder the dataset is made there, or used where it is there already, and the result is in results/.
     The dataset fits in memory, which is allowed here (metric.cached=true): what is measured is this host.
 

@@ -49,7 +49,7 @@ from dlemu.runner.ranks import RunFailedError
 def job_request(
     overrides: Sequence[str], config_dir: str | None, *, make: bool = False, yes: bool = False
 ) -> JobRequest:
-    """Return what a command line asks for; `make` asks before it makes much, unless `yes`."""
+    """Return what a command line requests; `make` asks before it makes much, unless `yes`."""
     return JobRequest(
         load=partial(load, overrides, config_dir=config_dir),
         words=overrides,
@@ -76,7 +76,7 @@ def show_job(
 ) -> int:
     """Run a job, show the result with its page, and return the exit status; raises UserError.
 
-    Of no `kind` it is the one that the workload asks for.
+    Of no `kind` it is the one that the workload needs.
     """
     on_event = to_all(terminal, export, log_of(shlex.join(without_secrets(sys.argv))))
     try:

@@ -42,7 +42,7 @@ def datasize_command(
     edition: str | None,
     as_json: bool,
 ) -> None:
-    """Say how large the dataset must be for `ranks` accelerators, and print the commands that make and read it.
+    """Report how large the dataset must be for `ranks` accelerators, and print the commands that make and read it.
 
     \b
     dlemu mlperf datasize workload=unet3d accelerator=h100 ranks=8 dataset.data_folder=/mnt/nvme/unet3d
@@ -216,7 +216,7 @@ def merge_command(folder: str, rehearsals: tuple[str, ...]) -> None:
     dlemu mlperf run workload=llama3_8b ... output.folder=r/llama3
     dlemu mlperf merge r/all r/unet3d r/llama3
 
-    They are of one edition, and each result stands in one of them. Organisations and systems stay as they were named.
+    They are of one edition, and each result is in one of them. Organisations and systems stay as they were named.
 
     Exit status: 0 no rule is broken, 1 some rule is, 2 a usage error.
     """

@@ -110,7 +110,7 @@ class Rehearser:
         )
 
     def several(self, parts: Sequence[Sequence[str]], folder: str) -> int:
-        """Run the rehearsals of several workloads, print what came of them, and return the exit status."""
+        """Run the rehearsals of several workloads, print what became of them, and return the exit status."""
         checked = Submission(
             folder=folder, parts=parts, make=self.single, run_part=lambda part: _print(_run(part)[0]), report=_report
         ).run()
@@ -119,7 +119,7 @@ class Rehearser:
 
 
 def run_single(rehearsal: AnyRehearsal) -> int:
-    """Run a rehearsal, print what came of it, and return the exit status."""
+    """Run a rehearsal, print what became of it, and return the exit status."""
     lines, checked, status = _run(rehearsal)
     folder = rehearsal.plan.folder if isinstance(rehearsal, Rehearsal) else rehearsal.folder
     _print((*lines, *judged_lines(checked), *place_lines(folder, os.path.join(folder, TREE), NOTE)))
@@ -129,7 +129,7 @@ def run_single(rehearsal: AnyRehearsal) -> int:
 
 
 def _run(rehearsal: AnyRehearsal) -> tuple[Iterable[Line], Checked, int]:
-    """Return what came of it in lines, what breaks rules, and the exit status."""
+    """Return what became of it in lines, what breaks rules, and the exit status."""
     if isinstance(rehearsal, Rehearsal):
         trained = rehearsal.run()
         return outcome_lines(trained), trained.checked, EXIT_STATUSES[trained.judged]

@@ -1,6 +1,6 @@
 """Where the program's words go: a closed stream, a full device or a terminal that is gone ends and turns no run.
 
-What can't be written is dropped, and said once at the end on stderr, if that still takes it.
+What can't be written is dropped, and reported once at the end on stderr, if that still takes it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`dlemu pack`: make large files of many images, and say what that asks of the storage."""
+"""`dlemu pack`: make large files of many images, and report what limits it."""
 
 from __future__ import annotations
 

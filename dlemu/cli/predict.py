@@ -44,7 +44,7 @@ def command(
 
     Without --from and --mb-per-second the storage is probed first: the workload's own reads by 1, 2, 4, ... readers,
     two minutes at most. Then a model of loaders, accelerators and storage says what a run would. What it can't know
-    stands in docs/prediction.md; the line of arithmetic that everybody can do stands beside its answer.
+    is in docs/prediction.md; the line of arithmetic that everybody can do is beside its answer.
 
     Exit status: 0 the count passes or one at least does, 1 it does not, 2 a usage error, 3 a reader failed, 4 too close
     to tell, 128 + signal.

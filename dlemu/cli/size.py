@@ -109,7 +109,7 @@ def command(
 
 
 def _find_bracket(overrides: tuple[str, ...], config_dir: str | None, watched: Watched, *, as_json: bool) -> int:
-    """Find the most of a kind's own measure that passes, show it, and return the exit status."""
+    """Find the largest value of a kind's own measure that passes, show it, and return the exit status."""
     from dlemu.cli.interruption import interrupted
     from dlemu.cli.options import show_answer
     from dlemu.comm import Interrupted

@@ -32,7 +32,7 @@ def command(
                    "checkpoint workload=llama3_8b checkpoint.checkpoint_folder=/mnt/nvme/ckpt"
 
     A JOB is a workload's YAML file, or settings in quotes, with the command before them where it is not what the
-    workload asks for. Each job runs alone, then all begin at once; each has results of its own.
+    workload needs. Each job runs alone, then all begin at once; each has results of its own.
 
     Exit status: 0 all jobs completed, 2 a usage error, 3 a job failed, 128 + signal.
     """

@@ -1,4 +1,4 @@
-"""`dlemu workload show|new`: what a workload is and asks of the storage, and a commented file for one of your own."""
+"""`dlemu workload show|new`: what a workload needs from the storage, and a commented file for one of your own."""
 
 from __future__ import annotations
 
@@ -57,13 +57,13 @@ _GENERATED = """\
 
 @click.group(name="workload", short_help="Show what a workload asks of the storage; write one of your own.")
 def command() -> None:
-    """Show what a workload is and asks of the storage, or write a commented file for one of your own."""
+    """Show what a workload is and needs from the storage, or write a commented file for one of your own."""
 
 
 @command.command(name="show", short_help="What a workload reads, and what an accelerator asks for.")
 @click.argument("words", nargs=-1)
 def show(words: tuple[str, ...]) -> None:
-    """Say what a workload reads, and what an accelerator that never waits asks of the storage.
+    """Report what a workload reads, and what an accelerator that never waits needs from the storage.
 
     WORDS are a workload's name or file, and settings: `dlemu workload show my.yaml dataset.data_folder=/data/images`.
     """
@@ -167,8 +167,8 @@ _OF_GENERATED: tuple[tuple[str, Any, str, str], ...] = (
 def new(path: str, **given: Any) -> None:
     """Write a commented workload file PATH, which must not exist.
 
-    On a terminal what is missing is asked for; elsewhere it is named. With --data-folder alone the dataset is the files
-    that lie there; with --format, --files and --sample-bytes dlemu is to make one.
+    On a terminal dlemu asks for what is missing; elsewhere it is named. With --data-folder alone the dataset is the
+    files that are there; with --format, --files and --sample-bytes dlemu is to make one.
     """
     from datagen.errors import UserError
     from dlemu.config import load

@@ -1,4 +1,4 @@
-"""`dlemu workloads`: what there is to emulate, what each accelerator asks of the storage, how large checkpoints are."""
+"""`dlemu workloads`: what can be emulated, what each accelerator needs from the storage, how large checkpoints are."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 @config_dir_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON list, for programs.")
 def command(config_dir: str | None, as_json: bool) -> None:
-    """List the workloads and what each accelerator asks of the storage.
+    """List the workloads and what each accelerator needs from the storage.
 
     Samples/s and MB/s (1e6 bytes) are what one accelerator takes when it never waits: N accelerators that are to reach
-    the AU threshold take N times the threshold's share of it. Workloads that only save and load checkpoints stand in a
+    the AU threshold take N times the threshold's share of it. Workloads that only save and load checkpoints are in a
     table of their own: a checkpoint's tensors in GB and GiB (what DLIO calls GB), by all its ranks. Those of other
     kinds of jobs follow, each with its command.
     """

@@ -26,7 +26,7 @@ class Burner:
     def __init__(self) -> None:
         self._round_ns = _FIRST_NS
         self._ahead_ns = 0
-        """What earlier calls computed beyond what they were asked for: nothing is lost or gained in the mean."""
+        """What earlier calls computed beyond what they were to: nothing is lost or gained in the mean."""
 
     def burn(self, seconds: float) -> int:
         """Compute for so many seconds of CPU time; return the nanoseconds that it really was."""

@@ -64,7 +64,7 @@ def host_memory(proc: str = "/proc") -> HostMemory:
 
 
 def who_killed(proc: str = "/proc") -> str:
-    """Return what to tell of a process that SIGKILL ended: the kernel's out-of-memory killer counts whom it took."""
+    """Return what to report a process that SIGKILL ended: the kernel's out-of-memory killer counts whom it took."""
     counts = [line.split()[1] for folder in _groups(proc, "memory") for line in _kill_lines(folder)]
     kills, limit = max(map(int, counts), default=0), memory_limit_bytes(proc)
     if not kills or limit is None:

@@ -108,7 +108,7 @@ def launcher_size(environment: Mapping[str, str] = os.environ) -> int:
 
 
 def on_one_host(environment: Mapping[str, str] = os.environ) -> bool:
-    """Say whether the launcher says that all of its processes are on this host; False where it does not say."""
+    """Return whether the launcher says that all of its processes are on this host; False where it does not say."""
     size = str(launcher_size(environment))
     local_sizes = [environment.get(name) for name in ("MPI_LOCALNRANKS", "OMPI_COMM_WORLD_LOCAL_SIZE")]
     return size in local_sizes or environment.get("SLURM_STEP_NUM_NODES") == "1"
@@ -122,14 +122,14 @@ def launcher_rank(environment: Mapping[str, str] = os.environ) -> int:
 
 
 def detect_launcher(environment: Mapping[str, str] = os.environ) -> Launcher:
-    """Say whether this process is one of several that mpirun, srun or torchrun started.
+    """Return whether this process is one of several that mpirun, srun or torchrun started.
 
     torchrun counts as the inner one where several tell: each of its processes has the variables of the mpirun or srun
     that started torchrun. What sets its variables alone (a script under srun, an operator of Kubernetes) counts where
-    no MPI tells of ranks.
+    no MPI reports ranks.
 
     A launcher of a single process (`srun --pty bash`, `mpirun -np 1`) is no launcher: there is nothing to do there. A
-    bare PMIx launcher tells the rank but not the size, so it counts unless a size of 1 is known.
+    bare PMIx launcher sets the rank but not the size, so it counts unless a size of 1 is known.
     """
     has_ranks = all(environment.get(name) for name in _STORE_VARIABLES)
     mpi_size = launcher_size({name: size for name, size in environment.items() if name != "SLURM_STEP_NUM_TASKS"})

@@ -11,7 +11,7 @@ LEAST_BYTES = 1 << 20
 
 
 def shared_memory_problem(folder: str = FOLDER) -> str:
-    """Say what keeps programs from using the folder; empty when nothing does."""
+    """Return what keeps programs from using the folder; empty when nothing does."""
     try:
         with tempfile.TemporaryFile(dir=folder):
             state = os.statvfs(folder)

@@ -41,7 +41,7 @@ class HostFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class StorageFacts:
-    """The file system that a folder lies on."""
+    """The file system that a folder is on."""
 
     folder: str
     mount: str = ""
@@ -79,7 +79,7 @@ def describe_hosts(comm: Comm) -> tuple[tuple[HostFacts, ...], tuple[int, ...]] 
 
 
 def describe_storage(spec: StorageSpec, folder: str) -> StorageFacts:
-    """Return the file system that a dataset's folder lies on; of a storage without folders its name.
+    """Return the file system that a dataset's folder is on; of a storage without folders its name.
 
     Of a folder that is not there yet, the nearest above it that is.
     """
@@ -97,7 +97,7 @@ def describe_storage(spec: StorageSpec, folder: str) -> StorageFacts:
 
 
 def describe_folder(folder: str) -> StorageFacts:
-    """Return the file system that a folder lies on."""
+    """Return the file system that a folder is on."""
     path = os.path.realpath(folder)
     mounts = [part for part in psutil.disk_partitions(all=True) if _within(path, part.mountpoint)]
     usage = psutil.disk_usage(path)

@@ -56,7 +56,7 @@ class Failure:
 
     @property
     def text(self) -> str:
-        """All that can be said of it: its traceback, or where there is none its message."""
+        """All that is known about it: its traceback, or where there is none its message."""
         return (self.traceback or self.message).rstrip()
 
     def to_json(self) -> str:
@@ -179,7 +179,7 @@ def unkillable(rank: int, process: int, at_ns: int, role: Role = RANK) -> Failur
 
 
 def interrupted(rank: int, signal_number: int, at_ns: int, *, echo: bool) -> Failure:
-    """Describe a rank that a signal asked to stop."""
+    """Describe a rank that a signal stopped."""
     name = "Ctrl-C (SIGINT)" if signal_number == signal.SIGINT else signal.Signals(signal_number).name
     message = f"interrupted by {name}"
     status = 128 + signal_number

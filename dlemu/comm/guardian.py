@@ -2,7 +2,7 @@
 
 mpirun answers one rank's death by killing all others with SIGKILL. A guardian is a tiny process that was forked off
 early and outside the launcher's reach: when the rank is gone without having released it, it saves what was measured
-(the step logs lie in files mapped into memory, so they survive their rank) and removes what MPI left in /dev/shm.
+(the step logs are in files mapped into memory, so they survive their rank) and removes what MPI left in /dev/shm.
 
 MPI's own start waits for ever, on a busy core, for ranks that never come, and nothing in this process could end that
 wait: MPI_Init holds the interpreter. So a child that was forked off before keeps the time (`start_within`).
@@ -57,7 +57,7 @@ class Guardian:
 def watch(on_loss: Callable[[], None], stopped_seconds: float = math.inf) -> Guardian:
     """Fork a process that calls `on_loss` when this one has ended without `release()`.
 
-    It ends this one when that stands still (SIGSTOP) for `stopped_seconds`: the other ranks may wait for it for ever.
+    It ends this one when that stalls (SIGSTOP) for `stopped_seconds`: the other ranks may wait for it for ever.
 
     Call it before heavy imports (it keeps their pages), and after MPI has started: the guardian then also removes the
     shared memory that a killed MPI job leaves behind. `on_loss` runs without standard input and output, may import what
@@ -88,7 +88,7 @@ def _stand_guard(channel: int, on_loss: Callable[[], None], stopped_seconds: flo
 
 
 def _is_released(stopped_seconds: float) -> bool:
-    """Wait for the release, or the end of the rank; one that stands still for too long is killed.
+    """Wait for the release, or the end of the rank; one that stalls for too long is killed.
 
     Time is counted in looks: while the guardian is suspended too, with all of its job, none passes.
     """

@@ -2,12 +2,12 @@
 
 mpirun starts N processes, each of which would import its loader's framework: seconds of CPU and 100 MB and more for
 each. Instead the first process of each host, its leader, imports it and forks a member for every other rank of the
-host. The processes that the launcher started for these stand in for their members: they sleep, and end as their
+host. The processes that the launcher started for these are placeholders of their members: they sleep, and end as their
 member ended, so that the launcher sees each rank's fate. A member has the CPUs and the environment of its stand-in, and
 dies with the leader. A stand-in that somebody stops (SIGSTOP) stops no rank: the leader wakes it when the ranks end, as
 the launcher waits for all of its processes.
 
-Only processes that are alike may stand in for each other (`are_alike`): a launcher, or a script under it, may give
+Only processes that are alike may replace each other (`are_alike`): a launcher, or a script under it, may give
 each its own limits, memory policy or container.
 """
 
@@ -45,7 +45,7 @@ OnFailure = Callable[[Failure], None]
 
 
 class MemberFailedError(DlemuError):
-    """What ended the member that this process stands in for."""
+    """What ended the member whose placeholder this process is."""
 
     def __init__(self, failure: Failure) -> None:
         super().__init__(failure.text)
@@ -53,7 +53,7 @@ class MemberFailedError(DlemuError):
 
 
 def are_alike(comm: LaunchedComm) -> bool:
-    """Say whether on every host one process may run the ranks of all others there. Collective."""
+    """Return whether on every host one process may run the ranks of all others there. Collective."""
     alike = comm.gather_host(_surroundings())
     odd = comm.gather(alike is not None and any(each != alike[0] for each in alike))
     same: bool = comm.broadcast(odd is not None and not any(odd))
@@ -71,7 +71,7 @@ def _surroundings() -> tuple[object, ...]:
 
 
 def _memory_policy() -> str:
-    """Return the NUMA policy of this process by numa_maps in proc(5); empty where the kernel tells none."""
+    """Return the NUMA policy of this process by numa_maps in proc(5); empty where the kernel reports none."""
     with contextlib.suppress(OSError, IndexError), open("/proc/self/numa_maps", errors="surrogateescape") as maps:
         return maps.readline().split()[1]
     return ""
@@ -127,7 +127,7 @@ class Host:
         return result
 
     def end(self) -> None:
-        """Let the stand-ins go; raises PeerLostError when one stands still: the launcher would wait for it for ever."""
+        """Let the stand-ins go; raises PeerLostError when one stalls: the launcher would wait for it for ever."""
         for stream in self._stand_ins.values():
             with contextlib.suppress(OSError):
                 stream.sendall(_END)
@@ -204,7 +204,7 @@ def lead(comm: LaunchedComm, *, ends_after: type[Exception]) -> Iterator[Host]:
 
 
 def serve_placeholder(comm: LaunchedComm) -> None:
-    """Stand in for the rank that the leader of this host runs, until it lets this process go.
+    """Wait in place of the rank that the leader of this host runs, until it releases this process.
 
     Raises what ended the rank: MemberFailedError, PeerLostError or Interrupted.
     """

@@ -41,7 +41,7 @@ class Line:
         self.reports.send(pickle.dumps((self.number, message)))
 
     def report(self, error: BaseException) -> int:
-        """Say why this process ends, and return the status to end with."""
+        """Return why this process ends, and return the status to end with."""
         failure = describe(self.number, error, self.role)
         with contextlib.suppress(OSError):
             self.reports.send(pickle.dumps(failure))

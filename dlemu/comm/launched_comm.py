@@ -58,7 +58,7 @@ class LaunchedComm:
     timeout_seconds: float
     _tree: LocalTree
     launcher_ends_all = True
-    """The launcher kills every rank at once when one fails; else each host ends by what it hears of the others."""
+    """The launcher kills every rank at once when one fails; else each host ends by what it receives from the others."""
 
     def __init__(self, rank: int, size: int, timeout_seconds: float) -> None:
         """Be rank `rank` of `size`; `_join_host` and `_join_hosts` follow."""
@@ -214,5 +214,5 @@ class LaunchedComm:
         return own
 
     def _forget(self) -> None:
-        """In a forked child: what the launcher and the other hosts are told is the parent's alone."""
+        """In a forked child: what the launcher and the other hosts are stated is the parent's alone."""
         self._leaders = None

@@ -1,4 +1,4 @@
-"""What crosses nodes: one rank of each node, its leader, speaks MPI for all of them.
+"""What crosses nodes: one rank of each node, its leader, communicates by MPI for all of them.
 
 MPI's own waits spin on a core, so nothing here blocks in MPI: every call is a nonblocking one that is tested between
 sleeps, which grow from 50 microseconds to a millisecond. The only exception are the few pings that compare clocks.

@@ -287,7 +287,7 @@ class Rendezvous:
         """What both sides show each other; only this run's ranks know it."""
         self._hello = _HELLO.pack(self.proof, rank, size)
         self._silent: dict[int, tuple[socket.socket, float]] = {}
-        """Callers that have not said yet who they are, by descriptor, and until when they may."""
+        """Callers that have not identified themselves yet, by descriptor, and until when they may."""
         self._strangers = 0
         self._listener = self._listen(rank)
 
@@ -349,7 +349,7 @@ class Rendezvous:
             stream.close()
 
     def _who_spoke(self) -> Iterator[socket.socket]:
-        """Wait a while for callers, and yield those of this user that have said something."""
+        """Wait a while for callers, and yield those of this user that have sent something."""
         poll = select.poll()
         if len(self._silent) < _MOST_SILENT:
             poll.register(self._listener, select.POLLIN)

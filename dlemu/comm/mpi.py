@@ -1,6 +1,6 @@
-"""Ranks that mpirun or srun started: the only door to mpi4py.
+"""Ranks that mpirun or srun started: the only interface to mpi4py.
 
-The ranks of a node talk over the node-local tree; MPI starts them, tells who shares a node, and carries what crosses
+The ranks of a node talk over the node-local tree; MPI starts them, finds who shares a node, and carries what crosses
 nodes (`dlemu.comm.leaders`). With one node, MPI is idle between start and end.
 """
 
@@ -31,7 +31,7 @@ class MpiComm(LaunchedComm):
     def __init__(self, timeout_seconds: float, split: Callable[[int], int] | None = None) -> None:
         """Start MPI and find the other ranks.
 
-        `split` tells the node of a world rank, where MPI's own answer (which ranks share memory) is not wanted.
+        `split` gives the node of a world rank, where MPI's own answer (which ranks share memory) is not wanted.
         Raises UserError when there is no usable MPI library, PeerLostError when a rank does not arrive. A rank that
         never starts MPI ends this process (`start_within`).
         """

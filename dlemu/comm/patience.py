@@ -23,7 +23,7 @@ def within(seconds: float, call: Callable[[], T], what: str) -> T:
     """Return what `call` returns, or raise what it raises; PatienceError when that takes longer.
 
     It then goes on in a thread that ends with this process. Call it from the main thread: that one waits, so Ctrl-C
-    and SIGTERM are heard meanwhile. SIGTERM after more than half of the wait is the end of the others' patience with
+    and SIGTERM are handled meanwhile. SIGTERM after more than half of the wait is the end of the others' patience with
     this process: then, too, `what` is named.
     """
     began_seconds = time.monotonic()

@@ -1,6 +1,6 @@
 """What a process of a run does about its signals, its parent's death and the children it leaves.
 
-Linux only: prctl(2) has no door in the standard library.
+Linux only: prctl(2) has no interface in the standard library.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def adopt_orphans(adopt: bool) -> bool:
 
 
 def stands_still(process: int) -> bool:
-    """Say whether a process is stopped, by its state in proc(5)."""
+    """Return whether a process is stopped, by its state in proc(5)."""
     with contextlib.suppress(OSError), open(f"/proc/{process}/stat", errors="surrogateescape") as state:
         return state.read().rpartition(")")[2].split()[0] in "Tt"
     return False
@@ -137,7 +137,7 @@ def _signal_main_thread(number: int) -> None:
 def ignore(signal_number: int, frame: FrameType | None) -> None:
     """Do nothing: a handler to put in another's place.
 
-    Where SIG_DFL or SIG_IGN is put there while the signal waits to be handled, Python tells of a "race condition". And
+    Where SIG_DFL or SIG_IGN is put there while the signal waits to be handled, Python reports a "race condition". And
     it writes signals to its wakeup descriptor only where there is a handler.
     """
 

@@ -1,4 +1,4 @@
-"""Ranks that torchrun started, or whatever sets its variables: the only door to torch.distributed.
+"""Ranks that torchrun started, or whatever sets its variables: the only interface to torch.distributed.
 
 Each process has RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT. The ranks of a host find
 each other over Unix sockets. On several hosts the first of each imports torch and meets the others at its TCPStore,

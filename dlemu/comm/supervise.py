@@ -44,7 +44,7 @@ class Ending:
 
     After the first failure the ranks have a fifth of the grace to notice by themselves, then they get SIGTERM, and
     SIGKILL at the end of the grace; whoever outlives that as well is given up. An interruption skips the first part.
-    A rank that stands still (SIGSTOP) has `timeout_seconds` to go on: while no other rank waits for it, as when it
+    A rank that stalls (SIGSTOP) has `timeout_seconds` to go on: while no other rank waits for it, as when it
     writes the results, nobody else would notice. Whoever still runs after `most_seconds` has failed.
     """
 
@@ -62,7 +62,7 @@ class Ending:
         self._grace_seconds, self._timeout_seconds, self._most_seconds = grace_seconds, timeout_seconds, most_seconds
         self._role = role
         self._stopped: dict[int, float] = {}
-        """When a process that stands still must go on."""
+        """When a process that stalls must go on."""
         self._ends: dict[int, RankEnd] = {}
         self._failures: dict[int, Failure] = {}
         self._interruption: Failure | None = None
@@ -93,7 +93,7 @@ class Ending:
         self._start(now_ns)
 
     def interrupted(self, signal_number: int, now_ns: int) -> None:
-        """Note a signal that asks for the end of the run; a second one ends the grace."""
+        """Note a signal that requests the end of the run; a second one ends the grace."""
         if self._interruption is not None:
             self._kill_ns = min(self._kill_ns, now_ns)
             return
@@ -102,7 +102,7 @@ class Ending:
         self._terminate_ns = min(self._terminate_ns, now_ns)
 
     def stopped(self, process: int, now_ns: int) -> None:
-        """Note that a process stands still."""
+        """Note that a process stalls."""
         self._stopped.setdefault(process, now_ns + self._timeout_seconds * 1e9)
 
     def continued(self, process: int) -> None:

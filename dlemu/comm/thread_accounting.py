@@ -56,13 +56,13 @@ class ThreadAccount:
 
 
 class ThreadAccounting:
-    """The account of whichever thread asks: threads may take turns."""
+    """The account of the calling thread: threads may take turns."""
 
     def __init__(self) -> None:
         self._local = threading.local()
 
     def look(self) -> Account:
-        """Return the asking thread's account so far."""
+        """Return the calling thread's account so far."""
         return self._mine().look()
 
     def scheduled(self) -> tuple[int, int]:

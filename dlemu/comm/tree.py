@@ -3,8 +3,8 @@
 The ranks form a binary tree: rank r's children are 2r+1 and 2r+2. A reduction goes up the tree, a broadcast down, so an
 all-reduce costs each rank at most six small messages.
 
-When a rank is lost, the neighbour that sees it tells its other neighbours why before it raises, and they theirs: every
-rank raises the same message, which names the rank that is gone.
+When a rank is lost, the neighbour that sees it sends its other neighbours the reason before it raises, and they
+theirs: every rank raises the same message, which names the rank that is gone.
 
 Nothing here knows sockets: `dlemu.comm.local` makes the links.
 """
@@ -61,7 +61,7 @@ class Link(Protocol):
         ...
 
     def notify(self, message: str) -> None:
-        """Tell the neighbour that a rank is lost, if it can be told without waiting."""
+        """Notify the neighbour that a rank is lost, if that needs no waiting."""
         ...
 
     def set_timeout(self, timeout_seconds: float) -> None:

@@ -1,6 +1,6 @@
-"""The settings of a run, and hydra's only door. Importing this costs nothing; hydra comes where its grammar is needed.
+"""The settings of a run, and the only interface to hydra. Importing this costs nothing; hydra comes where it is needed.
 
-`schema` declares every setting that jobs share, with its range and meaning; a kind's own stand in its `settings`. May
+`schema` declares every setting that jobs share, with its range and meaning; a kind's own are in its `settings`. May
 import datagen alone.
 
 workload = load(["workload=unet3d", "accelerator=v100", "ranks=18"])
@@ -90,7 +90,7 @@ def datagen_command(source: Sequence[str] | Workload) -> str:
 
 
 def check_runnable(workload: Workload) -> None:
-    """Raise UserError that lists what this version can't do to train with the workload, whatever it asks for."""
+    """Raise UserError that lists what this version can't do to train with the workload, whatever it requests."""
     from dlemu.config import validate
 
     validate.check_runnable(workload)

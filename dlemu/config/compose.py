@@ -66,7 +66,7 @@ def read_plain(path: str) -> dict[str, Any]:
 
 
 def _refers(value: Any) -> bool:
-    """Say whether there is a reference that is not escaped, as `to_yaml` escapes what only looks like one."""
+    """Return whether there is a reference that is not escaped, as `to_yaml` escapes what only looks like one."""
     if isinstance(value, dict):
         return any(_refers(part) for pair in value.items() for part in pair)
     if isinstance(value, list):
@@ -114,7 +114,7 @@ def resolved(tree: dict[str, Any]) -> dict[str, Any]:
 def _as_it_stands(path: str) -> dict[str, Any] | None:
     """Return what a file has that draws in no other, as no shipped one does; None where hydra has more to do.
 
-    Hydra takes a tenth of a CPU second for the same answer, and `dlemu workloads` asks for 70.
+    Hydra takes a tenth of a CPU second for the same answer, and `dlemu workloads` requests 70.
     """
     text = read_regular(path, MOST_YAML_BYTES).decode()
     if "@package" in text:

@@ -39,7 +39,7 @@ GRAMMAR = (
 
 @dataclass(frozen=True, kw_only=True)
 class Duration:
-    """Seconds of one emulated activity: fixed (`mean` alone) or drawn anew each time.
+    """Seconds of one emulated activity: fixed (`mean` alone) or drawn again each time.
 
     The grammar is DLIO's: a number, `{mean, stdev}`, or `{type: normal|uniform|gamma|exponential|poisson, ...}`. Beyond
     it `{type: empirical, seconds: [...], mean}` is what was measured: quantiles at equal steps of probability, from the
@@ -75,7 +75,7 @@ class Duration:
         return {"type": self.type, **{name: list(v) if isinstance(v, tuple) else v for name, v in values.items()}}
 
     def problems(self, where: str) -> list[str]:
-        """Say which numbers are impossible; seconds are not negative, and none takes longer than any run."""
+        """Return which numbers are impossible; seconds are not negative, and none takes longer than any run."""
         problems = []
         for name in PARAMETERS[self.type]:
             number = max(self.seconds, default=0.0) if name == "seconds" else getattr(self, name)

@@ -1,4 +1,4 @@
-"""What the configuration asks of a loader: which settings change something with it, and what it can't do."""
+"""What the configuration needs from a loader: which settings change something with it, and what it can't do."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ class SettingTraits(Protocol):
         """Return those settings that matter to few loaders which change something with this one."""
 
     def reads_files(self, dataset_format: str) -> bool:
-        """Say whether the loader itself opens and reads files of a format."""
+        """Return whether the loader itself opens and reads files of a format."""
 
     def problems(self, workload: Workload) -> list[str]:
-        """Say what is asked of the loader that it can't do."""
+        """Return what is required of the loader that it can't do."""
 
 
 def settings_used(
@@ -50,6 +50,6 @@ def settings_used(
 
 
 def loader_problems(workload: Workload) -> list[str]:
-    """Say what is asked of the loader that it can't do; raises UserError where there is no such loader."""
+    """Return what is required of the loader that it can't do; raises UserError where there is no such loader."""
     traits: type[SettingTraits] | None = companion(LOADERS, workload.reader.data_loader, "Traits")
     return [] if traits is None else traits().problems(workload)

@@ -87,5 +87,5 @@ class Model:
 
     @property
     def has_size(self) -> bool:
-        """Whether anybody said how large its checkpoints are: DLIO's default is too small for any model."""
+        """Whether the size of its checkpoints is given: DLIO's default is too small for any model."""
         return self.has_layers or self.model_size_bytes != Model.model_size_bytes or bool(self.optimization_groups)

@@ -32,7 +32,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class Request:
-    """All that the user asked for, in the order given."""
+    """All that the user requested, in the order given."""
 
     all: tuple[Setting, ...]
 

@@ -1,4 +1,4 @@
-"""Several values for a key, as in `ranks=1,2,4`: the runs that they ask for, one for each combination."""
+"""Several values for a key, as in `ranks=1,2,4`: the runs that they request, one for each combination."""
 
 from __future__ import annotations
 

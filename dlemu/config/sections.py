@@ -15,7 +15,7 @@ from dlemu.config.schema import Workload
 KINDS = "dlemu.jobs"
 """The folder of the kinds of jobs, and the group of entry points that name packages of other kinds."""
 OWN = "kinds"
-"""The field of `Workload` that holds the kinds' sections, which stand beside the shared ones in YAML."""
+"""The field of `Workload` that holds the kinds' sections, which are beside the shared ones in YAML."""
 
 
 @cache

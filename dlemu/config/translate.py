@@ -50,13 +50,13 @@ RENAMED_KEYS = {
 
 @dataclass(frozen=True)
 class Reason:
-    """Why a key is taken out of a configuration, and the values of it that ask for nothing."""
+    """Why a key is taken out of a configuration, and the values of it that request nothing."""
 
     text: str
     harmless: tuple[Any, ...] = (None, False, [])
 
     def is_harmless(self, value: Any) -> bool:
-        """Whether the value, or each one below it, asks for nothing."""
+        """Whether the value, or each one below it, requests nothing."""
         if isinstance(value, Mapping):
             return all(self.is_harmless(item) for item in value.values())
         return value in self.harmless
@@ -157,7 +157,7 @@ UNSUPPORTED = {
 
 
 def renamed(path: KeyPath, value: Any) -> KeyPath:
-    """Return the path of the key that says here what `path` says in DLIO; the value tells `model: NAME` apart."""
+    """Return the path of the key that says here what `path` says in DLIO; the value distinguishes `model: NAME`."""
     if not path:
         return path
     if path == ("model",) and not isinstance(value, Mapping):
@@ -170,8 +170,8 @@ def renamed(path: KeyPath, value: Any) -> KeyPath:
 def translated(tree: Mapping[str, Any], *, received: bool = False) -> dict[str, Any]:
     """Return the mapping with values as the schema wants them, and with `notes` and `unsupported` filled.
 
-    A null asks for the default of a number, a time or a list. It is no word: YAML and hydra have nothing else for
-    "none" and "null", so what is meant by it is asked back. A bare `off`, which YAML reads as false, is meant so for
+    A null requests the default of a number, a time or a list. It is no word: YAML and hydra have nothing else for
+    "none" and "null", so it counts as that word. A bare `off`, which YAML reads as false, is meant so for
     the shuffles. No module is imported that a configuration names which was `received`.
 
     Raises:
@@ -231,7 +231,7 @@ class _Removed:
         self._no_effect = NO_EFFECT | unused
 
     def takes(self, key: str, value: Any) -> bool:
-        """Say whether DLIO's key is none of ours; if it asked for something, remember that."""
+        """Return whether DLIO's key is none of ours; if it requested something, remember that."""
         if reason := LEFT_OUT if SECRET.fullmatch(key) else self._no_effect.get(key):
             self._note(key, value, reason)
         elif reason := UNSUPPORTED.get(key):

@@ -31,7 +31,7 @@ def check_model_name(name: str) -> None:
 
 
 def check_runnable(workload: Workload) -> None:
-    """Raise one UserError that lists all that stands in the way of training with the workload."""
+    """Raise one UserError that lists all that is in the way of training with the workload."""
     _refuse(
         [
             *_scope_problems(workload),
@@ -49,7 +49,7 @@ def check_runnable(workload: Workload) -> None:
 
 
 def check_checkpoints(workload: Workload) -> None:
-    """Raise one UserError that lists all that stands in the way of writing and reading checkpoints alone."""
+    """Raise one UserError that lists all that is in the way of writing and reading checkpoints alone."""
     settings = workload.checkpoint
     problems = [
         *_storage_problems(workload),
@@ -95,7 +95,7 @@ def _moving_problems(workload: Workload) -> Iterator[str]:
 
 
 def check_data(workload: Workload) -> None:
-    """Raise one UserError that lists all that stands in the way of making the workload's dataset."""
+    """Raise one UserError that lists all that is in the way of making the workload's dataset."""
     _refuse(_data_problems(workload))
 
 

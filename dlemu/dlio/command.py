@@ -24,7 +24,7 @@ _NOW = re.compile(r"\$\{now:([^}]*)\}")
 
 @dataclass(frozen=True, kw_only=True)
 class DlioCommand:
-    """What the overrides of `dlio_benchmark` ask for."""
+    """What the overrides of `dlio_benchmark` request."""
 
     choice: str
     """The workload's name; empty for the default one."""
@@ -73,7 +73,7 @@ def load_command(command: DlioCommand, config_dir: str | None) -> tuple[Workload
 
 
 def _without_tensorflow(workload: Workload, words: list[str], config_dir: str | None) -> Workload:
-    """Return the workload with another loader where TensorFlow's is asked for and not installed; a note says so."""
+    """Return the workload with another loader where TensorFlow's is requested and not installed; a note says so."""
     if workload.reader.data_loader != "tensorflow" or find_spec("tensorflow") is not None:
         return workload
     other = "pytorch" if find_spec("torch") is not None else "threads"

@@ -58,7 +58,7 @@ def dlio_workload(workload: Workload) -> dict[str, Any]:
 
 
 def only_checkpoints(workload: Workload) -> bool:
-    """Say whether a workload saves and loads checkpoints and does nothing else."""
+    """Return whether a workload saves and loads checkpoints and does nothing else."""
     return workload.workflow.checkpoint and not workload.workflow.train
 
 
@@ -108,7 +108,7 @@ def dlio_overrides(workload: Workload, base: Workload) -> list[str]:
 
 
 def dlio_hydra(run_folder: str, config_subfolder: str, overrides: list[str]) -> dict[str, Any]:
-    """Return the part of hydra.yaml that says where the run's files lie and what was asked for."""
+    """Return the part of hydra.yaml that says where the run's files lie and what was requested."""
     return {
         "hydra": {
             "run": {"dir": run_folder},

@@ -1,7 +1,7 @@
 """`dlemu-mpirun`: the mpirun of the PATH, without what only Open MPI's understands where it is MPICH's.
 
-mlpstorage passes `--allow-run-as-root` and `--oversubscribe` to whatever mpirun it is told (`MPI_RUN_BIN`); MPICH needs
-neither and refuses both.
+mlpstorage passes `--allow-run-as-root` and `--oversubscribe` to whatever mpirun it is given (`MPI_RUN_BIN`); MPICH
+needs neither and refuses both.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _OF_OPEN_MPI = {"--allow-run-as-root": 0, "--oversubscribe": 0, "-oversubscribe"
 
 
 def command_line(words: Sequence[str], mpirun: str, *, mpich: bool) -> list[str]:
-    """Return the command that the words ask for; only options before the program's name are looked at."""
+    """Return the command that the words request; only options before the program's name are looked at."""
     if not mpich:
         return [mpirun, *words]
     kept, index = [mpirun], 0
@@ -31,7 +31,7 @@ def command_line(words: Sequence[str], mpirun: str, *, mpich: bool) -> list[str]
 
 
 def is_mpich(mpirun: str) -> bool:
-    """Say whether it is MPICH's, by what it says of its version."""
+    """Return whether it is MPICH's, by what it says of its version."""
     version = subprocess.run(
         [mpirun, "--version"], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
     )

@@ -98,7 +98,7 @@ class DlioRun(ABC, Generic[R]):
         """Yield what the log says while the run goes on, without its `[OUTPUT]`."""
 
     def summary(self) -> dict[str, Any]:
-        """Return summary.json. What is told of hosts has one value for each, in node order."""
+        """Return summary.json. What is reported of hosts has one value for each, in node order."""
         hosts, counts = self.run.journal.hosts, self.counts()
         epochs = counts.pop("epochs")
         return {
@@ -135,7 +135,7 @@ class DlioRun(ABC, Generic[R]):
         }
 
     def _may_cache(self, host: HostFacts) -> int:
-        """Say whether (1 or 0) the host's memory holds all that its ranks read."""
+        """Return whether (1 or 0) the host's memory holds all that its ranks read."""
         return int(self.data_gib_per_host < host.memory_bytes / GIB)
 
     def log(self) -> str:

@@ -23,7 +23,7 @@ COMPRESSIONS = ("none", "gzip", "zip")
 
 
 def dlio_yaml(workload: Workload) -> str:
-    """Return the file's text; what DLIO has no setting for stands in comments at its head.
+    """Return the file's text; what DLIO has no setting for is in comments at its head.
 
     Raises UserError for a loader, a format or a compression that DLIO does not have.
     """

@@ -4,8 +4,8 @@ NAME     what the check is called where it is printed
 ORDER    its place among the others; software below 100, the host below 200, the storage below 300, the whole above
 check    (Facts) -> Check, or None where there is nothing to look at; what it raises is reported as its failure
 
-What only one kind of job asks of a host lies in that kind's folder, in files like these (`Kind.host_checks`). May
-import report, runner, results and what lies below.
+What only one kind of job needs from a host is in that kind's folder, in files like these (`Kind.host_checks`). May
+import report, runner, results and what is below.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from dlemu.results.kinds import kind_wanted
 def examine(workload: Workload, *packages: str) -> Iterator[Check]:
     """Look at everything a run of the workload needs on this host, one after the other; no check's failure raises.
 
-    The checks are those of `packages`: without any, of this one and of the kind of job that the workload asks for.
+    The checks are those of `packages`: without any, of this one and of the kind of job that the workload needs.
     """
     kind = kind_wanted(workload)
     own = [f"{kind.package}.{kind.host_checks}"] if kind.host_checks else []

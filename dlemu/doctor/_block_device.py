@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class BlockDevice:
-    """A disk, whole: the folder may lie on a partition of it."""
+    """A disk, whole: the folder may be on a partition of it."""
 
     name: str
     read_ahead_kib: int
@@ -24,7 +24,7 @@ class BlockDevice:
 
 
 def block_device(folder: str, mounted: str, sys: str = "/sys") -> BlockDevice | None:
-    """Return the device that a folder lies on, `mounted` being what is mounted there; None when there is none."""
+    """Return the device that a folder is on, `mounted` being what is mounted there; None when there is none."""
     numbers = [os.stat(folder).st_dev]
     if mounted.startswith("/dev/") and os.path.exists(mounted):  # btrfs has device numbers of its own
         numbers.append(os.stat(mounted).st_rdev)

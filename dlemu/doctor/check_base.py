@@ -22,7 +22,7 @@ Level = Literal["ok", "warn", "fail"]
 
 @dataclass(frozen=True, kw_only=True)
 class Check:
-    """What came of one check. `wanted` and `advice` are empty where there is nothing to want or to do."""
+    """What became of one check. `wanted` and `advice` are empty where there is nothing to want or to do."""
 
     name: str
     level: Level
@@ -50,7 +50,7 @@ class Cores:
 
 @dataclass(frozen=True)
 class Facts:
-    """The workload, and what several checks want to know of this host: looked up once, when first asked for."""
+    """The workload, and what several checks want to know of this host: looked up once, when first requested."""
 
     workload: Workload
 
@@ -65,7 +65,7 @@ class Facts:
 
     @cached_property
     def demand(self) -> Demand:
-        """What one accelerator asks of the storage."""
+        """What one accelerator needs from the storage."""
         return demand(self.workload.model.name, self.workload)
 
     @cached_property
@@ -81,7 +81,7 @@ class Facts:
 
     @cached_property
     def file_system(self) -> StorageFacts | None:
-        """What that folder lies on."""
+        """What that folder is on."""
         return None if self.folder is None else describe_folder(self.folder)
 
     @cached_property

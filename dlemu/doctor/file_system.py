@@ -1,4 +1,4 @@
-"""The dataset's folder lies on a drive or a server, not in memory."""
+"""The dataset's folder is on a drive or a server, not in memory."""
 
 from __future__ import annotations
 

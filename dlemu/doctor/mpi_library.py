@@ -46,7 +46,7 @@ def _maker(text: str) -> str:
 
 
 def _mpirun() -> str:
-    """Return what mpirun says of itself: the one on PATH, or else the one that lies beside this Python."""
+    """Return what mpirun says of itself: the one on PATH, or else the one that is beside this Python."""
     path = shutil.which("mpirun") or shutil.which("mpirun", path=os.path.dirname(sys.executable))
     if path is None:
         return ""

@@ -1,6 +1,6 @@
 """/dev/shm has room: PyTorch keeps semaphores and small segments there.
 
-dlemu's own batches lie in memfds, which count as memory.
+dlemu's own batches are in memfds, which count as memory.
 """
 
 from __future__ import annotations

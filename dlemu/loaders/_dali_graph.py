@@ -92,7 +92,7 @@ def _cropped(flat: Any, size: int, seed: int, feed: Feed) -> Any:
 
 
 def _batchwise(numbers: Callable[[int], list[int] | None], dtype: type, dali_type: Any) -> Any:
-    """Return a number for each sample, asked for batch by batch."""
+    """Return a number for each sample, requested batch by batch."""
     step = 0
 
     def source() -> list[Any]:
@@ -150,7 +150,7 @@ def _odirect(spec: LoaderSpec) -> bool:
 
 
 class MemoryFile:
-    """A file that lies in memory and has a path for as long as this lives; nothing is left behind."""
+    """A file that is in memory and has a path for as long as this lives; nothing is left behind."""
 
     def __init__(self, data: bytes) -> None:
         descriptor = os.memfd_create("dlemu-dali")

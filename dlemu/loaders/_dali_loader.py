@@ -28,8 +28,8 @@ _POOL = "[DALI][TP"
 class Loader:
     """The `dali` loader. A batch is a uint8 array for each sample, or one (B, resize), over DALI's memory.
 
-    DALI does not tell how long its reads take, nor how many it makes. So a batch's trace holds: `started_ns`, when it
-    was asked for, or the epoch began; `finished_ns`, when DALI had it and it was preprocessed; `decode_ns`, how long
+    DALI does not report how long its reads take, nor how many it makes. So a batch's trace holds: `started_ns`, when it
+    was requested, or the epoch began; `finished_ns`, when DALI had it and it was preprocessed; `decode_ns`, how long
     DALI's threads computed meanwhile, where they unpack pictures; `read_ns`, the rest; `read_calls`, 0.
     """
 

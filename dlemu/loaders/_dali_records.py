@@ -1,4 +1,4 @@
-"""Records that DALI reads as streams: tfrecord files one behind the other, by the index that lies beside them."""
+"""Records that DALI reads as streams: tfrecord files one behind the other, by the index that is beside them."""
 
 from __future__ import annotations
 

@@ -22,5 +22,5 @@ def num_threads(spec: LoaderSpec) -> int:
 
 
 def reading_ahead(spec: LoaderSpec) -> int:
-    """Return the most batches that DALI asks for beyond the one delivered."""
+    """Return the most batches that DALI requests beyond the one delivered."""
     return sum(depths(spec)) + 2

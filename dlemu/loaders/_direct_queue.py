@@ -71,7 +71,7 @@ class DirectQueue:
         return data
 
     def _poll(self) -> select.poll:
-        """Return what waits for the pipe; made once, for `Connection.poll` makes it anew for each item."""
+        """Return what waits for the pipe; made once, for `Connection.poll` makes it again for each item."""
         if self._readable is None:
             self._readable = select.poll()
             self._readable.register(self._reader.fileno(), select.POLLIN)

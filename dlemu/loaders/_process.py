@@ -61,9 +61,9 @@ def _is_fork_server_child(parent: int, rank_process: int) -> bool:
 
 
 def keep_freed_memory() -> None:
-    """Have malloc keep what this process frees, for what it asks for next.
+    """Have malloc keep what this process frees, for what it requests next.
 
-    By default glibc gives large blocks back as they are freed, and the kernel makes each page anew, zeroed, when it is
+    By default glibc gives large blocks back as they are freed, and the kernel makes each page again, zeroed, when it is
     touched again: of a pipeline that makes its batches in fresh memory that was more than half of all CPU time. The
     heap then stays as large as it was at its fullest. Other C libraries are left as they are.
     """

@@ -42,7 +42,7 @@ class Loader:
         """Keep TensorFlow's own threads few: a rank has its share of the cores, and no accelerator.
 
         Its graph optimizer is off: it would go over each function of the pipeline at the start of each epoch, for
-        tens of ms in which nothing is read, and finds nothing to mend in them.
+        tens of ms in which nothing is read, and finds nothing to repair in them.
         """
         keep_freed_memory()  # before its threads begin
         tf.config.threading.set_inter_op_parallelism_threads(1)
@@ -150,7 +150,7 @@ def _run(dataset: Any, threads: int, nice: int) -> Iterator[list[Any]]:
     """Start a pipeline on threads of its own and deliver its elements, each a list of tensors.
 
     Autotuning is off: its thread can hold up the end of a pipeline for seconds, and threads and buffers are the
-    workload's to choose. So is rewriting the graph, which finds nothing to mend here and takes tens of ms an epoch.
+    workload's to choose. So is rewriting the graph, which finds nothing to repair here and takes tens of ms an epoch.
     """
     options = tf.data.Options()
     options.autotune.enabled = False

@@ -39,10 +39,10 @@ _SPREAD = 0x9E3779B1
 class Records:
     """The batches of one phase.
 
-    TensorFlow does not tell how long its reads take nor how many it makes. So a batch's trace holds: `started_ns`, when
-    it was begun; `read_ns`, how long it waited for its records to come out of the files and the window; `decode_ns`,
-    parsing and cropping; `app_bytes`, the size of the records parsed (and of those left to other ranks) with their
-    framing; `read_calls`, 0. `sample_hash` is of the places in their files from which the records came.
+    TensorFlow does not report how long its reads take nor how many it makes. So a batch's trace holds: `started_ns`,
+    when it was begun; `read_ns`, how long it waited for its records to come out of the files and the window;
+    `decode_ns`, parsing and cropping; `app_bytes`, the size of the records parsed (and of those left to other ranks)
+    with their framing; `read_calls`, 0. `sample_hash` is of the places in their files from which the records came.
     """
 
     def __init__(self, spec: LoaderSpec, phase: Phase, turns: Interleave) -> None:
@@ -288,11 +288,11 @@ def _interleave(sources: Any, records: Callable[..., Any], turns: Interleave) ->
 
 
 def _clock(steps: Any) -> Any:
-    """Return a dataset whose elements are the times at which they are asked for.
+    """Return a dataset whose elements are the times at which they are requested.
 
-    The asking thread looks at the clock itself. `Dataset.map` would have a thread of the pool do it, for which the one
-    that puts batches together would wait behind whole batches being parsed; `use_inter_op_parallelism` of the operation
-    below it says otherwise.
+    The requesting thread looks at the clock itself. `Dataset.map` would have a thread of the pool do it, for which the
+    one that puts batches together would wait behind whole batches being parsed; `use_inter_op_parallelism` of the
+    operation below it says otherwise.
     """
 
     def look(step: Any) -> Any:

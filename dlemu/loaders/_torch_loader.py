@@ -1,8 +1,8 @@
 """The `pytorch` loader.
 
-What crosses the DataLoader's queue is a batch's trace, as bytes; the samples lie in slots of memory shared with the
+What crosses the DataLoader's queue is a batch's trace, as bytes; the samples are in slots of memory shared with the
 workers, so a batch costs no allocation, no file descriptor and no copy on its way to the trainer. Tensors are made over
-a slot when they are asked for.
+a slot when they are requested.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Token = tuple[str, int, int, int]
 
 _READY = ""
 _REMEDY = "lower reader.read_threads, reader.prefetch_size or ranks"
-"""The phase of a token that asks for no batch, only whether the worker is ready."""
+"""The phase of a token that requests no batch, only whether the worker is ready."""
 
 
 class _Tokens(Sampler[Token]):
@@ -56,7 +56,7 @@ class _Tokens(Sampler[Token]):
 
 
 class _Batches(Dataset[bytes | DlemuError | None]):
-    """One item is one batch, made in the worker that is asked for it; or None, when it is only to be ready."""
+    """One item is one batch, made in the worker that gets the request; or None, when it is only to be ready."""
 
     def __init__(self, spec: LoaderSpec, slots: SharedSlots) -> None:
         self._spec, self._slots = spec, slots
@@ -153,7 +153,7 @@ class Loader:
         return torch.Tensor.pin_memory
 
     def start(self) -> None:
-        """Start the worker processes and ask each once whether it is ready."""
+        """Start the worker processes and check each once for being ready."""
         torch.set_num_threads(1)  # the trainer only sleeps; idle OpenMP threads would still be made for each rank
         try:
             with _more_workers_than_cores():
@@ -182,7 +182,7 @@ class Loader:
             yield Batch(self._tensors(phase, trace), trace)
 
     def _tensors(self, phase: str, trace: BatchTrace) -> Any:
-        """Return the samples as tensors over the slot: no copy, unless pinning was asked for."""
+        """Return the samples as tensors over the slot: no copy, unless pinning was requested."""
         view, resize = self._slots.slot(trace.slot), self._spec.phases[phase].fetch.resize_bytes
         if resize:
             whole = torch.frombuffer(view, dtype=torch.uint8, count=trace.samples * resize)

@@ -74,7 +74,7 @@ class Traits(LoaderTraits):
 
 
 def __getattr__(name: str) -> Any:
-    """Import the `Loader`, and DALI with it, once it is asked for."""
+    """Import the `Loader`, and DALI with it, once it is requested."""
     if name != "Loader":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from dlemu.loaders._dali_loader import Loader

@@ -45,7 +45,7 @@ class LoaderSpec:
     computation_threads: int
     """Threads that take batches apart, where that is not the readers' work; no more than cores."""
     transfer_bytes: int
-    """Bytes to ask for at a time where files are read as streams; 0 leaves it to the framework."""
+    """Bytes to request at a time where files are read as streams; 0 leaves it to the framework."""
     interleave: Interleave | None
     """How files take turns that are read as streams; None where samples are picked."""
     shuffle_window: int
@@ -67,7 +67,7 @@ class LoaderSpec:
     def slots(self) -> int:
         """Batch buffers of a rank whose batches come in order: those ready or under way, and the trainer's two.
 
-        One of these is with the prefetch thread, the other in training. Batch k lies in buffer k modulo so many,
+        One of these is with the prefetch thread, the other in training. Batch k is in buffer k modulo so many,
         whichever worker makes it.
         """
         return max(1, self.read_threads) * self.prefetch_per_worker + 2
@@ -79,7 +79,7 @@ class LoaderSpec:
 
 
 _NUMBERS = struct.Struct("<14q")
-"""Of a `BatchTrace`: its slot, and all that stands behind `places`."""
+"""Of a `BatchTrace`: its slot, and all that is behind `places`."""
 
 
 class BatchTrace(NamedTuple):
@@ -123,7 +123,7 @@ Cut = Callable[[memoryview, int, int], S]
 
 
 class Samples(Sequence[S]):
-    """The samples of a batch, each cut out of its slot when it is asked for: most trainers ask for none or for all."""
+    """The samples of a batch, each cut out of its slot when it is requested: most trainers need none or for all."""
 
     def __init__(self, slot: memoryview, places: Sequence[tuple[int, int]] | Places, cut: Cut[S]) -> None:
         self._slot, self._places, self._cut = slot, places, cut
@@ -186,7 +186,7 @@ class BatchMaker:
         self._preprocessed = frozenset(name for name, phase in spec.phases.items() if phase.preprocesses)
 
     def make(self, phase: str, epoch: int, step: int, slot: int, out: memoryview) -> BatchTrace:
-        """Fill `out` with the batch of `step` and tell its trace."""
+        """Fill `out` with the batch of `step` and return its trace."""
         before = self._accounting.look()
         started_ns = time.monotonic_ns()
         ids, sample_hash = self._plans[phase].batch(epoch, step)

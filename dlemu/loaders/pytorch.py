@@ -24,7 +24,7 @@ class Traits(LoaderTraits):
 
 
 def __getattr__(name: str) -> Any:
-    """Import the `Loader`, and PyTorch with it, once it is asked for."""
+    """Import the `Loader`, and PyTorch with it, once it is requested."""
     if name != "Loader":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     library("torch", Traits.extra, "reader.data_loader=pytorch")

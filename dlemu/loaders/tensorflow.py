@@ -28,7 +28,7 @@ _BUFFER_BYTES = 256 << 10
 _TURN_BYTES = 2 << 20
 """Of records in a turn. Each turn wakes another thread of tf.data's: at records of 100 kB turns of one transfer have a
 fifth less speed than those of 1 MiB, and those a tenth less than these; 4 MiB gain nothing, and of each file two turns
-lie in memory."""
+are in memory."""
 _RANK_BYTES = 64 << 20
 """Private memory of a rank beside its buffers, measured with TensorFlow 2.21 forked after import, three epochs."""
 
@@ -96,7 +96,7 @@ class Traits(LoaderTraits):
 
 
 def samples_read_ahead(spec: LoaderSpec, turns: Interleave) -> int:
-    """Return the samples that the interleave and its files' readers have read before anybody asks for them.
+    """Return the samples that the interleave and its files' readers have read before anybody requests them.
 
     Of each file begun: the records that wait, one under way, and those of the reader's buffer.
     """
@@ -110,7 +110,7 @@ def samples_read_ahead(spec: LoaderSpec, turns: Interleave) -> int:
 
 
 def __getattr__(name: str) -> Any:
-    """Import the `Loader`, and TensorFlow with it, once it is asked for."""
+    """Import the `Loader`, and TensorFlow with it, once it is requested."""
     if name != "Loader":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # TensorFlow reads both as it is imported,

@@ -20,7 +20,7 @@ class LoaderTraits:
     """What a loader does; as it stands, one whose workers read by dlemu's own `BatchMaker`.
 
     A loader's module says what differs in a subclass called `Traits`; a module without one is taken to be as here.
-    Whoever wants to know something of a loader asks its traits, never its name.
+    Whoever wants to know something of a loader looks at its traits, never its name.
     """
 
     framework: str = ""
@@ -32,12 +32,12 @@ class LoaderTraits:
     formats: tuple[str, ...] = ()
     """Formats that it reads; empty for all."""
     pins: bool = True
-    """Batches are pinned where `reader.pin_memory` asks for it."""
+    """Batches are pinned where `reader.pin_memory` is set."""
     in_turn: bool = False
     """Batch k is made by worker k modulo `read_threads`, whoever else is free; else the next free one makes it."""
 
     def reads_files(self, dataset_format: str) -> bool:
-        """Say whether the loader itself opens and reads files of a format, not dlemu's `Fetcher` for it."""
+        """Return whether the loader itself opens and reads files of a format, not dlemu's `Fetcher` for it."""
         return False
 
     def interleave(self, reader: Reader, dataset: DatasetSpec) -> Interleave | None:
@@ -82,7 +82,7 @@ class LoaderTraits:
         return ()
 
     def problems(self, workload: Workload) -> list[str]:
-        """Say what is asked of the loader that it can't do."""
+        """Return what is required of the loader that it can't do."""
         name, instead = workload.dataset.format, "reader.data_loader=pytorch"
         if self.formats and name not in self.formats:
             return [
@@ -103,7 +103,7 @@ class LoaderTraits:
 
 
 def _has_paths(workload: Workload) -> bool:
-    """Say whether libraries on this host can open the dataset's files by a path."""
+    """Return whether libraries on this host can open the dataset's files by a path."""
     try:
         storage = open_storage(workload.storage_spec.buffered)
     except UserError:  # that there is no such storage is a problem of its own

@@ -37,7 +37,7 @@ def au_percent(rows: Rows) -> float:
 def au_dlio_percent(rows: Rows, exclude_start: int = 1, exclude_end: int = 0) -> float:
     """Return DLIO 2.x's AU of one epoch: measured sleep over block time, on the host's own stamps.
 
-    Compute runs from the batch in hand to waking up, proc from asking for the batch to waking up, and block time from
+    Compute runs from the batch in hand to waking up, proc from requesting the batch to waking up, and block time from
     the block's start to the last all-reduce. Formulas: `dlemu.metrics.dlio_formulas`.
     """
     return _epoch_percent(rows, lambda block: rate_v2(block, exclude_start, exclude_end))

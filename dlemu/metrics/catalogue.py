@@ -26,7 +26,7 @@ class Metric:
     title: str
     unit: str
     better: Better
-    """Which of two values speaks for the storage."""
+    """Which of two values is in the storage's favour."""
     meaning: str
     """In one line."""
     axis: str = ""

@@ -1,9 +1,9 @@
 """What stood behind the waiting: blocked in reads, computing, starved of a core, not begun, or late in the hand-over.
 
-The step log tells of each batch how long its worker had a core (`cpu_ns`) and wanted one (`cpu_wait_ns`); what is left
-of the time from `started_ns` to `finished_ns` the worker was blocked, and all it can be blocked in is reading and the
-sleep of an emulated preprocessing. One that burns CPU has an account of its own (`preprocess_cpu_ns`), as part of the
-time with a core; `preprocesses` says that it slept.
+The step log reports for each batch how long its worker had a core (`cpu_ns`) and wanted one (`cpu_wait_ns`); what is
+left of the time from `started_ns` to `finished_ns` the worker was blocked, and all it can be blocked in is reading and
+the sleep of an emulated preprocessing. One that burns CPU has an account of its own (`preprocess_cpu_ns`), as part of
+the time with a core; `preprocesses` says that it slept.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ def took_ns(rows: Columns) -> NDArray[np.int64]:
 
 
 def cpu_is_known(rows: Columns) -> bool:
-    """Say whether the workers' time on a core was measured."""
+    """Return whether the workers' time on a core was measured."""
     return is_any(rows, "cpu_ns")
 
 

@@ -1,7 +1,7 @@
-"""When the storage's speed changed, and when it stood still: found in the step rows, docs/metrics.md, section 6.
+"""When the storage's speed changed, and when it stalled: found in the step rows, docs/metrics.md, section 6.
 
 What the storage *can* give shows only while accelerators wait and workers are blocked in reads. At other times it gave
-what was asked for, and could have given more: such a window is censored from above. So windows are compared by Gehan's
+what was requested, and could have given more: such a window is censored from above. So windows are compared by Gehan's
 scores (a generalized Wilcoxon test for arbitrarily singly-censored samples, Biometrika 52, 1965), in the change-point
 test of Pettitt (A non-parametric approach to the change-point problem, Applied Statistics 28, 1979), again on either
 side of each change (binary segmentation: Vostrikova, Soviet Mathematics Doklady 24, 1981). Ranks, not sizes, decide:
@@ -26,14 +26,14 @@ from dlemu.metrics.rows import Rows, StepTable, in_order, is_any
 SIGNIFICANCE = 0.001
 """Probability of a change by chance, for each test."""
 LEAST_FACTOR = 1.25
-"""How many times the speed must differ for a change to be told."""
+"""How many times the speed must differ for a change to be reported."""
 LEAST_WINDOWS = 6
 """Windows on either side of a change: fewer are a stall or a burst."""
 _WINDOW_SECONDS, _MOST_WINDOWS, _BATCHES = 0.25, 400, 4
 _LOST_SHARE, _ALIKE = 0.1, 0.7
-"""Of a window's time, lost by the accelerators; and of the usual number of blocked readers: less tells no speed."""
+"""Of a window's time, lost by the accelerators; and of the usual number of blocked readers: less shows no speed."""
 _FROM_STORAGE, _WHOLE_QUANTILE, _LEAST_WHOLE = 0.5, 0.9, 0.1
-"""Share of its usual bytes that storage must have served for a window to tell the storage's speed; what is usual is
+"""Share of its usual bytes that storage must have served for a window to show the storage's speed; what is usual is
 what a batch had of it that no cache served, which a file system that compresses makes less than the bytes read."""
 STALL_SECONDS, _TIMES_A_BATCH = 1.0, 5
 """How long no batch may be complete for it to be a stall, and how many times as long as a batch takes."""
@@ -46,7 +46,7 @@ class SpeedChange:
     at_seconds: float
     """Since training began."""
     mb_per_second_before: float
-    """Median from the change before (or the start) to this one; as much as was asked for where that was less."""
+    """Median from the change before (or the start) to this one; as much as was requested where that was less."""
     mb_per_second_after: float
     """The same up to the next change, or the end."""
     percent: float
@@ -103,7 +103,7 @@ def find_speed_changes(rows: Rows, *, preprocesses: bool = False) -> tuple[Speed
 
 
 def _without(supply: Supply, stalls: tuple[Stall, ...]) -> Supply:
-    """Leave out the windows in which the storage stood still: that is told by itself."""
+    """Leave out the windows in which the storage stalled: that is reported separately."""
     running = np.ones(len(supply.at_seconds), np.bool_)
     length = float(np.median(np.diff(supply.at_seconds))) if len(running) > 1 else 0.0
     for stall in stalls:
@@ -133,7 +133,7 @@ def supply_of(rows: Rows, *, preprocesses: bool = False) -> Supply:
     """Return what the storage gave in windows of equal length, and whether that was all it could.
 
     By the kernel's account of storage where it keeps one; else what was read. Windows in which the page cache served
-    most of the bytes tell nothing of the storage and are left out. What the storage has of a batch is not always all
+    most of the bytes show nothing of the storage and are left out. What the storage has of a batch is not always all
     of its bytes: a file system that compresses reads fewer. So a window is held against the batches of which it had
     most.
     """
@@ -209,14 +209,14 @@ def _find_stalls(table: StepTable) -> tuple[Stall, ...]:
 
 
 def _reads_all_along(own: StepTable, start_ns: int, begin: float, end: float) -> bool:
-    """Say whether a batch of a rank's was read from the first half of that time to its end or longer."""
+    """Return whether a batch of a rank's was read from the first half of that time to its end or longer."""
     starts, ends = ((own[name] - start_ns) / 1e9 for name in ("started_ns", "finished_ns"))
     half = (end - begin) / 2
     return bool(((starts <= begin + half) & (ends >= end) & (own["read_ns"] >= half * 1e9)).any())
 
 
 def _waited(ranks: list[tuple[StepTable, int]], begin: float, end: float) -> bool:
-    """Say whether some accelerator waited for a tenth of that time."""
+    """Return whether some accelerator waited for a tenth of that time."""
     longest = 0.0
     for own, start_ns in ranks:
         free = (own["free_ns"] - start_ns) / 1e9
@@ -268,7 +268,7 @@ def _split_for_a_while(supply: Supply, begin: int, end: int) -> int | None:
     """Return when a speed began that later ended: over the whole it cancels out, and Pettitt's test does not see it.
 
     Kuiper's test of the range of the same sums (Tests concerning random points on a circle, Indagationes Mathematicae
-    22, 1960): what lies between its ends is above, or below, what lies around it.
+    22, 1960): what is between its ends is above, or below, what lies around it.
     """
     if end - begin < 3 * LEAST_WINDOWS:
         return None
@@ -352,8 +352,8 @@ def _merged(supply: Supply, bounds: list[int]) -> list[int]:
 def _level(supply: Supply, begin: int, end: int | None) -> float:
     """Return the median speed of some windows.
 
-    Those that tell it and those that show it was at least as much; all, where too few tell it: then the median is what
-    was asked for, and the storage could have given more.
+    Those that show it and those that show it was at least as much; all, where too few show it: then the median is what
+    was requested, and the storage could have given more.
     """
     values, limits = supply.mb_per_second[begin:end], supply.limits[begin:end]
     exact = values[limits]

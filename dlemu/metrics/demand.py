@@ -1,4 +1,4 @@
-"""What a workload asks of its storage when its accelerators never wait: arithmetic from the configuration alone.
+"""What a workload needs from its storage when its accelerators never wait: arithmetic from the configuration alone.
 
 With L bytes a sample, batch b and computation time c an accelerator that is always busy takes b / c samples and
 b x L / c bytes a second; R accelerators take R times as much.
@@ -27,7 +27,7 @@ class Demand:
     num_files: int
     num_samples: int
     sample_bytes: int
-    """Mean bytes read of a sample, as it lies on the storage uncompressed; of columns those that training reads."""
+    """Mean bytes read of a sample, as it is on the storage uncompressed; of columns those that training reads."""
     dataset_gb: float
     """All samples as they are stored, columns that are not read included."""
     batch_size: int

@@ -91,7 +91,7 @@ def delivered_between(
 
 
 def mean_between(time_ns: NDArray[np.int64], value: NDArray[np.float64], begin_ns: int, end_ns: int) -> float:
-    """Return the mean over time of the values whose moments lie in between; NaN without two of them."""
+    """Return the mean over time of the values whose moments are in between; NaN without two of them."""
     within = (time_ns >= begin_ns) & (time_ns <= end_ns)
     times, values = time_ns[within], value[within]
     return _integral(times, values) / ((times[-1] - times[0]) / 1e9) if len(times) > 1 else float("nan")

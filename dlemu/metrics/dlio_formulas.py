@@ -30,18 +30,18 @@ Times = NDArray[np.float64] | NDArray[np.int64]
 
 @dataclass(frozen=True, kw_only=True)
 class BlockTimes:
-    """One block of one rank. All times are in one unit: seconds, unless AU alone is asked for."""
+    """One block of one rank. All times are in one unit: seconds, unless AU alone is requested."""
 
     load: Times
-    """From asking for each batch to having it."""
+    """From requesting each batch to having it."""
     proc: Times
-    """From asking for each batch to the end of its computation."""
+    """From requesting each batch to the end of its computation."""
     configured: Times
-    """What each step was asked to compute for."""
+    """What each step was to compute for."""
     measured: Times
     """What each step computed for, by the host's stamps."""
     total: float
-    """From asking for the first batch to the last all-reduce of all ranks."""
+    """From requesting the first batch to the last all-reduce of all ranks."""
 
     @property
     def steps(self) -> int:

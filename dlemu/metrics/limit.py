@@ -1,6 +1,6 @@
 """What limited a run, with the evidence, how far to trust it, and what to do, as codes with their numbers.
 
-The rules stand in docs/metrics.md, section 6, with their numbers.
+The rules are in docs/metrics.md, section 6, with their numbers.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ MOST_PERCENT = 50.0
 MEMORY_PRESSURE_PERCENT = 10.0
 """Pressure (share of time in which some task waited for memory) from which on memory is the limit."""
 TLS_TOLD_PERCENT, TLS_MOST_PERCENT = 10.0, 50.0
-"""Share of the readers' CPU time from which on TLS is told, and from which on a lack of CPU is named after it."""
+"""Share of the readers' CPU time from which on TLS is reported, and from which on a lack of CPU is named after it."""
 FEW_REQUESTS = 4.0
 """Requests at a time that leave most drives and servers idle in part."""
 PIECE_BYTES = 512 << 10
@@ -44,7 +44,7 @@ HELD_BACK_PERCENT = 10.0
 THROTTLED_PERCENT = 50.0
 """Share of a CPU limit's periods in which it was used up from which on it is what the run waits for."""
 WRITTEN_SHARE = 0.05
-"""Bytes written to the devices for each byte read from which on it is said."""
+"""Bytes written to the devices for each byte read from which on it is reported."""
 SCALES = 1.3
 """How many times the rate other readers must bring for their number, or size of request, to have been the limit."""
 HELPS_PERCENT, HELPS_SHARE = 2.0, 0.5
@@ -107,14 +107,14 @@ class Scaling:
 
 @dataclass(frozen=True, kw_only=True)
 class Cause:
-    """One of the causes of what was lost, and what mending it alone would bring. They overlap: none adds to another."""
+    """One cause of lost AU, and what removing it alone would bring. Causes overlap: their gains do not add up."""
 
     what: What
     where: Where | None = None
     au_percent: float
-    """AU over whole epochs with this alone mended: the run's own batches, played again in the event model."""
+    """AU over whole epochs with this alone repaired: the run's own batches, played again in the event model."""
     setting: str | None = None
-    """What to set for it, where a setting mends it."""
+    """What to set for it, where a setting repairs it."""
 
     @property
     def name(self) -> str:
@@ -143,7 +143,7 @@ class ObjectRequests:
 
     requests: int
     slow_down: int
-    """Answers that it is asked too much (503, 429)."""
+    """Answers that it gets too many requests (503, 429)."""
     retried: int
     first_byte_ms: float
     """Median time to the first byte of an answer."""
@@ -192,7 +192,7 @@ class Context:
     """Of all steps: what `causes` are held against."""
     threshold_percent: float = 90.0
     causes: tuple[Cause, ...] = ()
-    """What mending each cause alone would bring; empty where the event model does not come to what was measured."""
+    """What repairing each cause alone would bring; empty where the event model does not come to what was measured."""
     deeper: DeeperQueue | None = None
     """Of the cause `loader, prefetch`."""
 
@@ -274,7 +274,7 @@ class Limit(LimitedBy[What]):
     """Of an object store that is the limit: what of it; of the host's CPU: that reading over TLS takes most of it; of
     the loader: its `prefetch` is too shallow, its `readers` too few or too many, its `requests` too small."""
     causes: tuple[Cause, ...] = ()
-    """Every cause that is known with the AU that mending it alone would bring, the one named here first."""
+    """Every cause that is known with the AU that repairing it alone would bring, the one named here first."""
 
     @property
     def name(self) -> str:
@@ -283,7 +283,7 @@ class Limit(LimitedBy[What]):
 
 
 def judge_limit(au: float, causes: Causes, work: Work, context: Context) -> Limit:
-    """Say what limited the steps that the causes were found in, as codes; `au` is theirs, in percent."""
+    """Return what limited the steps that the causes were found in, as codes; `au` is theirs, in percent."""
     limit = _judge(au, causes, work, context)
     if limit.what == "nothing":
         return limit
@@ -329,12 +329,12 @@ def _judge(au: float, causes: Causes, work: Work, context: Context) -> Limit:
 
 
 def lost_to_reads(causes: Causes) -> bool:
-    """Say whether more was lost to reads than to all else."""
+    """Return whether more was lost to reads than to all else."""
     return causes.total >= NOTHING_PERCENT and causes.storage >= causes.total / 2
 
 
 def reads_may_be_too_few(causes: Causes, work: Work, ranks: int, io_depth: int | None = None) -> bool:
-    """Say whether more was lost to reads than to all else, with few enough under way that more might have helped.
+    """Return whether more was lost to reads than to all else, with few enough under way that more might have helped.
 
     `causes` and `work` are of one of so many ranks that do alike. A reader of an object store has `io_depth` requests
     in flight; None where it reads files.
@@ -507,10 +507,10 @@ def _other_readers(work: Work, context: Context) -> _Tried | None:
 
 
 def _shallow_queue(work: Work, context: Context) -> tuple[Finding, ...] | None:
-    """Return what tells that batches in order wait for one slow read while others lie ready; None if it is not that.
+    """Return the evidence that batches in order wait for one slow read while others lie ready; None if it is not that.
 
     It is what limits when deeper queues alone bring the AU to its threshold, or bring back half of all that is lost; or
-    some of it, when the same readers, who waited for nobody right after the run, got what the accelerators ask for.
+    some of it, when the same readers, who waited for nobody right after the run, got what the accelerators need.
     """
     deeper, now = context.deeper, context.au_whole_percent
     cause = next((one for one in context.causes if one.where == "prefetch"), None)
@@ -534,7 +534,7 @@ def _shallow_queue(work: Work, context: Context) -> tuple[Finding, ...] | None:
 
 
 def _too_few_readers(work: Work, context: Context) -> tuple[bool, Confidence, Finding | None]:
-    """Say whether the number of readers was the limit, how certain that is, and what tells."""
+    """Return whether the number of readers was the limit, how certain that is, and the evidence."""
     scaling, device = context.scaling, context.device
     if scaling is not None and scaling.mb_per_second > 0 and scaling.more_readers:
         same = scaling.same_mb_per_second
@@ -640,7 +640,7 @@ def _emulator(confidence: Confidence, seen: tuple[Finding, ...]) -> Limit:
 
 
 def _is_out_of_cpu_time(context: Context) -> bool:
-    """Say whether the run used up what a control group lets it have: who is held back may look blocked in reads."""
+    """Return whether the run used up what a control group lets it have: who is held back may look blocked in reads."""
     used, throttled = context.cpu_limit_used_percent or 0, context.cpu_throttled_percent or 0
     return used >= BUSY_PERCENT or throttled >= THROTTLED_PERCENT
 
@@ -651,7 +651,7 @@ def _no_core_free(work: Work, context: Context) -> bool:
 
 
 def _is_saturated(device: Device | None) -> bool:
-    """Say whether requests wait for the device all the time: nobody who lacks a core could keep it so."""
+    """Return whether requests wait for the device all the time: nobody who lacks a core could keep it so."""
     return device is not None and device.busy_percent >= BUSY_PERCENT and device.mean_depth >= FEW_REQUESTS
 
 

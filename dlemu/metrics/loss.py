@@ -98,7 +98,7 @@ def _by_step(table: StepTable) -> Steps:
 def wait_parts(rows: Columns) -> Whole:
     """Return what the accelerator of each row waited for, in ns by `PARTS`, shape (rows, 4); a row adds up to its wait.
 
-    Of the time from `free_ns` to the batch in hand: what came after `finished_ns`, and before the host had asked for a
+    Of the time from `free_ns` to the batch in hand: what came after `finished_ns`, and before the host had requested a
     batch that nobody had begun, is hand-over; what came before `started_ns` queueing; the rest is the worker's, and is
     reading and decoding in the proportion of `read_ns` to the rest of the time that the worker took for the batch.
     """

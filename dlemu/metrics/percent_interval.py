@@ -7,7 +7,7 @@ Interval = tuple[float, float]
 
 
 def percent_interval(percent: float, half_width: float) -> Interval:
-    """Return what lies within a half width of a percentage and can be one; all that can where that is infinite."""
+    """Return what is within a half width of a percentage and can be one; all that can where that is infinite."""
     return max(0.0, percent - half_width), min(100.0, percent + half_width)
 
 

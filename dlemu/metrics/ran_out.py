@@ -1,4 +1,4 @@
-"""What is fast for so many bytes, or slow for the first: told from a storage that changed for another reason by bytes.
+"""A storage that is fast for so many bytes, or slow for the first: such a change of speed follows bytes, not time.
 
 What a cache holds, and what a credit allows, is a number of bytes: the storage is fast from the first byte on, and slow
 from a certain byte on until it was left alone for a while. Where that happens again and again at about the same number

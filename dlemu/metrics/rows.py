@@ -1,6 +1,6 @@
 """Step rows by column and in order, so that a result of 1e7 steps is computed in little memory and time.
 
-`in_order` makes a `StepTable` of the rows of one or more ranks. Its columns are fetched when they are asked for, kept
+`in_order` makes a `StepTable` of the rows of one or more ranks. Its columns are fetched when they are requested, kept
 as narrow as their values allow and given back when others are wanted, so what is computed from a few columns, or rank
 by rank, never has all of a large result in memory. A table knows its blocks: those of one rank, or of one epoch, are
 found without a look at the rows.
@@ -34,7 +34,7 @@ and how many lie together for copying them together to be worth it."""
 
 
 class Columns(Protocol):
-    """Rows of which nothing but their columns is asked for: a structured array or a StepTable."""
+    """Rows of which nothing but their columns is requested: a structured array or a StepTable."""
 
     def __len__(self) -> int: ...
 
@@ -156,7 +156,7 @@ class ColumnStore:
         self.labels = {name: self._column(name).at(changes) for name in LABELS}
 
     def load_all(self) -> None:
-        """Fetch all columns, which must be no more than are kept: `load` is not asked again, nor kept."""
+        """Fetch all columns, which must be no more than are kept: `load` is not called again, nor kept."""
         for name in self.names:
             self._column(name)
         self._load = _gone
@@ -442,7 +442,7 @@ def since_free(rows: Columns, stamp: str) -> Whole:
 
 
 def is_any(rows: Columns, name: str) -> bool:
-    """Say whether a column has a value that is not 0; no column of all rows is made for it."""
+    """Return whether a column has a value that is not 0; no column of all rows is made for it."""
     return any(bool(part[name].any()) for part in (chunks(rows) if isinstance(rows, StepTable) else (rows,)))
 
 

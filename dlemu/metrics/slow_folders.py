@@ -1,4 +1,4 @@
-"""One slow folder among many: sub-folders lie on other volumes, servers or shards, and one of these may be slow.
+"""One slow folder among many: sub-folders are on other volumes, servers or shards, and one of these may be slow.
 
 A batch reads its files one after another, so what it took is the sum of what its files took. By least squares over all
 batches follows what a sample of each folder takes (docs/metrics.md, section 6). Pure: step rows and the plan.
@@ -35,9 +35,9 @@ class SlowFolder:
 
 
 def find_slow_folders(rows: Rows, plan: Plan, folders: Sequence[str]) -> tuple[SlowFolder, ...]:
-    """Return the slow ones of some folders, slowest first. File number f lies in folder f modulo their number.
+    """Return the slow ones of some folders, slowest first. File number f is in folder f modulo their number.
 
-    Batches whose samples are not those that were planned (a loader with an order of its own) tell nothing.
+    Batches whose samples are not those that were planned (a loader with an order of its own) show nothing.
     """
     if len(folders) < 3:
         return ()
@@ -63,7 +63,7 @@ def find_slow_folders(rows: Rows, plan: Plan, folders: Sequence[str]) -> tuple[S
 
 
 def _of_folders(rows: Columns, plan: Plan, folders: int) -> Iterator[tuple[NDArray[np.int64], float]]:
-    """Yield for each row how many of its samples lie in each folder, and the ms that reading them took."""
+    """Yield for each row how many of its samples are in each folder, and the ms that reading them took."""
     ranks, epochs, steps, hashes, read_ns = (rows[name] for name in ("rank", "epoch", "step", "sample_hash", "read_ns"))
     for rank in np.unique(ranks).tolist():
         for epoch in np.unique(epochs).tolist():

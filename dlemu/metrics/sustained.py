@@ -82,7 +82,7 @@ def training_spans(own: StepTable) -> tuple[Whole, Whole]:
 
 
 def _overlaps(lows: Whole, highs: Whole, begin: int, end: int) -> list[tuple[int, int]]:
-    """Return the parts of spans that lie between two moments."""
+    """Return the parts of spans that are between two moments."""
     pairs = zip(np.maximum(begin, lows).tolist(), np.minimum(end, highs).tolist(), strict=True)
     return [(low, high) for low, high in pairs if high > low]
 
@@ -140,7 +140,7 @@ def sustained_au(rows: Rows, kept: Rows) -> Mean:
 
 
 def is_supply_known(rows: Rows) -> bool:
-    """Say whether the epochs tell what the storage sustains, and not only the least that it does."""
+    """Return whether the epochs show what the storage sustains, and not only the least that it does."""
     return not any(supply_of(epoch).at_least for epoch in by_epoch(rows))
 
 

@@ -56,13 +56,13 @@ def half_width(std: float, count: int, confidence: float) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class Estimate:
-    """A mean AU and how far the truth may be from it, in percent; the latter infinite when nothing can be said."""
+    """A mean AU and how far the truth may be from it, in percent; the latter infinite when nothing can be concluded."""
 
     au_percent: float
     half_width_percent: float
 
     def decides(self, threshold_percent: float) -> bool:
-        """Say whether the threshold lies outside the interval."""
+        """Return whether the threshold lies outside the interval."""
         return abs(self.au_percent - threshold_percent) > self.half_width_percent
 
 
@@ -87,7 +87,7 @@ class SequentialTest:
     """Looks at a growing series and says when its verdict is decided.
 
     The i-th look takes the share 1 / (i (i + 1)) of the error that the confidence leaves; the shares add up to one, so
-    by the union bound all looks together err no more often than asked.
+    by the union bound all looks together err no more often than requested.
     """
 
     def __init__(self, threshold_percent: float, confidence: float) -> None:

@@ -110,7 +110,7 @@ class _Trained:
     """When each batch of one rank was read, or computed, in an epoch's time of training.
 
     The time between blocks of steps, in which checkpoints are written, is cut out with what was read in it: nothing is
-    expected of the storage then, and its windows would look as if it had stood still.
+    expected of the storage then, and its windows would look as if it had stalled.
     """
 
     begins: Floats

@@ -11,20 +11,20 @@ from dlemu.metrics.cache import PARTLY_READ_PERCENT
 from dlemu.metrics.findings import Number
 
 JUDGEMENT_VERSION = 2
-"""Raised whenever a rule of verdicts or of causes changes: an audit then tells older judgements from edited ones."""
+"""Raised whenever a rule of verdicts or causes changes, so that an audit distinguishes old judgements from edits."""
 VerdictBy = Literal["sustained", "au", "rules"]
 Outcome = Literal["pass", "fail", "undecided", "no verdict"]
-"""What came of a question about the storage; `undecided`: measured, and too near to the threshold to tell."""
+"""What became of a question about the storage; `undecided`: measured, and too near to the threshold to tell."""
 EXIT_STATUSES: dict[Outcome, int] = {"pass": 0, "fail": 1, "undecided": 4, "no verdict": 4}
 """docs/results.md, section 1. The last two share a status: who gates on it has no answer about the storage."""
 COMPLETED = tuple(sorted(set(EXIT_STATUSES.values())))
-"""Exit statuses of a command that was measured to its end, whatever came of it."""
+"""Exit statuses of a command that was measured to its end, whatever the result."""
 OF_HOST = ("host CPU", "memory", "emulator")
 """Limits of the host: while one of them holds, a run says of the storage only that it gave no less."""
 
 
 class VerdictCode(StrEnum):
-    """What came of a run: pass, fail, or why it can't tell."""
+    """What became of a run: pass, fail, or why it can't tell."""
 
     PASS = "pass"
     FAIL = "fail"
@@ -47,7 +47,7 @@ _OUTCOMES: dict[VerdictCode, Outcome] = {
 
 @dataclass(frozen=True)
 class Verdict:
-    """What came of a run, and the numbers that say why."""
+    """What became of a run, and the numbers that say why."""
 
     code: VerdictCode
     numbers: dict[str, Number]
@@ -83,7 +83,7 @@ class Evidence:
     from_storage_percent: float | None
     """Share of the bytes that the storage served; None where that is not known."""
     cached: bool
-    """The user asks for a verdict though memory serves."""
+    """The user wants a verdict though memory serves."""
     kept_steps: int
     """Steps of the shortest epoch that count in the AU."""
     supply_known: bool = True
@@ -157,7 +157,7 @@ def warm_up_bias(evidence: Evidence) -> float | None:
     """Return the factor by which the AU may be too high because of batches read during the uncounted first step.
 
     Were the storage the limit, the counted steps would need as many batches less as were read ahead before them. None
-    when the AU that counts everything is above the threshold too, or when nothing can be told.
+    when the AU that counts everything is above the threshold too, or when nothing is known.
     """
     if (evidence.au_whole or 0) >= evidence.threshold_percent or evidence.kept_steps <= evidence.prefetched_steps:
         return None

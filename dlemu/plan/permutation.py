@@ -1,4 +1,4 @@
-"""A seeded shuffle of the numbers 0 to n-1 that needs no table: each position is computed when it is asked for."""
+"""A seeded shuffle of the numbers 0 to n-1 that needs no table: each position is computed when it is requested."""
 
 from __future__ import annotations
 

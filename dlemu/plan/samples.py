@@ -138,7 +138,7 @@ class Plan:
         return self._shuffled_files(files, seed) * self.num_samples_per_file + within
 
     def _shuffled_files(self, files: NDArray[np.int64], seed: int) -> NDArray[np.int64]:
-        """Shuffle file numbers; where many samples lie in few files, each file only once."""
+        """Shuffle file numbers; where many samples are in few files, each file only once."""
         if not files.size:
             return files
         first, last = int(files.min()), int(files.max())
@@ -197,7 +197,7 @@ class PlannedBatch(NamedTuple):
 
 
 class PlanAhead:
-    """Asks a plan for many batches at a time: a shuffle costs as much for one sample as for hundreds."""
+    """Takes many batches at a time from a plan: a shuffle costs as much for one sample as for hundreds."""
 
     _SAMPLES = 4096
     _STEPS_OF_RUNS = 64

@@ -32,7 +32,7 @@ class TrainingProgress:
         self._began: tuple[float, int] | None = None
 
     def step(self, epoch: int, step: int, au_percent: float, mb_per_second: float) -> None:
-        """Tell of a step (epoch and step from 1). AU and MB/s are those of the epoch so far, NaN when there is none."""
+        """Report a step (epoch and step from 1). AU and MB/s are those of the epoch so far, NaN when there is none."""
         steps = self._epoch_steps[epoch - 1]
         done = self._before[epoch - 1] + step
         if self._began is None:
@@ -65,7 +65,7 @@ class DatagenProgress:
         self._first: Made | None = None
 
     def update(self, made: Made) -> None:
-        """Tell how far the calling rank is."""
+        """Report how far the calling rank is."""
         if self._first is None:
             self._first = made  # what was there already says nothing about the speed
         done = made.files >= made.total_files
@@ -91,7 +91,7 @@ class CheckpointsProgress:
         self._line, self._now = _line(console, now), now
 
     def update(self, phase: str, checkpoint: int, checkpoints: int, done: int, total: int) -> None:
-        """Tell how many bytes of all ranks are done of one checkpoint; `phase` is write or read."""
+        """Report how many bytes of all ranks are done of one checkpoint; `phase` is write or read."""
         if self._line.due(always=checkpoint == checkpoints and done >= total):
             verb = "written" if phase == "write" else "read"
             head = f"checkpoint {checkpoint}/{checkpoints} {verb}"
@@ -150,7 +150,7 @@ class _Bar(Progress):
 
 
 class _Redrawn:
-    """One line drawn anew at most every REDRAW_SECONDS, by the caller alone: no thread beside a rank's loop."""
+    """One line drawn again at most every REDRAW_SECONDS, by the caller alone: no thread beside a rank's loop."""
 
     def __init__(self, console: Console, now: Monotonic) -> None:
         columns: list[ProgressColumn] = [TextColumn("{task.description}", markup=False), BarColumn(20)]

@@ -1,4 +1,4 @@
-"""How values of a result are written for people: numbers with units, counts, sizes, names that tell paths apart."""
+"""How values of a result are written for people: numbers with units, counts, sizes, names that distinguish paths."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def with_unit(value: float, unit: str) -> str:
 
 
 def multiple_of(ratio: float) -> str:
-    """Return a ratio as it stands before what it is of: 6 % of (the memory), 2.5 times (the memory)."""
+    """Return a ratio as it is before what it is of: 6 % of (the memory), 2.5 times (the memory)."""
     if ratio >= 1:
         return f"{round(ratio, 1 if ratio < 10 else None):,g} times"
     return f"{100 * ratio:.{0 if ratio >= 0.01 else 2}f} % of"

@@ -22,7 +22,7 @@ Phase = Literal["write", "read"]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ExportedRun:
-    """What any complete run tells."""
+    """What any complete run reports."""
 
     workload: Workload
     journal: RunJournal

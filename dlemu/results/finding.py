@@ -13,7 +13,7 @@ SEVERITIES: tuple[Severity, ...] = ("error", "warning", "info")
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing found: what was seen, what was wanted, and how to mend it."""
+    """One thing found: what was seen, what was wanted, and how to repair it."""
 
     severity: Severity
     rule: str

@@ -1,4 +1,4 @@
-"""What rank 0 notes while a run goes on, so that a run that is cut short still tells what it did."""
+"""What rank 0 notes while a run goes on, so that a run that is cut short still shows what it did."""
 
 from __future__ import annotations
 
@@ -71,5 +71,5 @@ def read_journal(folder: str, kind: type[J]) -> J | None:
 
 
 def holds_journal(folder: str) -> bool:
-    """Say whether a run of any kind came so far as to note something. Raises OSError, ValueError for a damaged one."""
+    """Return whether a run of any kind has left a journal. Raises OSError, and ValueError for a damaged one."""
     return read_journal(folder, RunJournal) is not None

@@ -44,7 +44,7 @@ def going_on(folder: str) -> Iterator[None]:
 
 
 def goes_on(folder: str) -> bool:
-    """Say whether the run in the folder still goes on, as far as this host can tell."""
+    """Return whether the run in the folder still goes on, as far as this host can tell."""
     try:
         descriptor = os.open(os.path.join(folder, LIVE, LOCK), os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError:

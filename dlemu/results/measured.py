@@ -1,6 +1,6 @@
 """The folder of a run that ranks measured: one writer, one reader. What has its name is complete.
 
-A kind of job adds the tables of its own rows. Nothing is believed that can be computed: the summary is made anew from
+A kind of job adds the tables of its own rows. Nothing is believed that can be computed: the summary is made again from
 the rows, whatever summary.json says.
 """
 

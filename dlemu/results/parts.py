@@ -40,7 +40,7 @@ class JobSummary:
 
 @dataclass(frozen=True, kw_only=True)
 class Requests:
-    """Requests to an object store in training, evaluation and checkpoints, those asked again included."""
+    """Requests to an object store in training, evaluation and checkpoints, those retried included."""
 
     get: int
     head: int
@@ -54,7 +54,7 @@ class Requests:
     failed: int
     """Answers that were no success, and connections that broke."""
     retried: int
-    """Asked again."""
+    """Retried."""
     slow_down: int
     """Answers 503 and 429."""
     connections_opened: int

@@ -31,7 +31,7 @@ Result = TypeVar("Result")
 
 
 class Emit(Protocol):
-    """Tells the caller something."""
+    """Sends the caller something."""
 
     def __call__(self, message: object, *, droppable: bool = False) -> None:
         """`droppable`: a caller that is busy misses it, rather than that it holds this process up."""
@@ -102,7 +102,7 @@ class _Line:
         self._process, self._role, self._received = process, role, bytearray()
 
     def outcome(self, on_message: Callable[[Any], None], patience_seconds: float) -> tuple[int, Any]:
-        """Return how it ended; of one that said nothing of it, a message."""
+        """Return how it ended; of one that reported nothing, a message."""
         outcome: tuple[int, Any] = (_MESSAGE, None)
         for kind, content in self._messages(patience_seconds):
             if kind == _MESSAGE:
@@ -146,7 +146,7 @@ class _Line:
 
 
 def main() -> None:
-    """Be the fresh interpreter: do what standard input asks."""
+    """Be the fresh interpreter: do what standard input requests."""
     parent, parting = map(int, sys.argv[1:])
     die_with_parent(parent, parting)
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a caller in the background ignores it

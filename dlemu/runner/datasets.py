@@ -91,7 +91,7 @@ def make_dataset(workload: Workload, comm: Comm, on_event: OnEvent, *, fsync: bo
 
 
 def verify_dataset(workload: Workload, comm: Comm, on_event: OnEvent) -> None:
-    """Compare this rank's share of the bytes; rank 0 tells all findings.
+    """Compare this rank's share of the bytes; rank 0 reports all findings.
 
     Raises DatasetError when one is an error: files of others, which no run reads, are none.
     """

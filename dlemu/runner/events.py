@@ -71,7 +71,7 @@ class TrainingBegan:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingStep:
-    """A training step of rank 0; told at most twice a second, and at the end of each epoch."""
+    """A training step of rank 0; reported at most twice a second, and at the end of each epoch."""
 
     epoch: int
     """From 1."""
@@ -88,7 +88,7 @@ class TrainingStep:
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointProgress:
-    """How far a checkpoint is; the other ranks are taken to be as far as rank 0. Told file by file."""
+    """How far a checkpoint is; the other ranks are taken to be as far as rank 0. Reported file by file."""
 
     phase: Literal["write", "read"]
     checkpoint: int
@@ -111,7 +111,7 @@ class PartMeasured:
 
 @dataclass(frozen=True)
 class OnlyDataMade:
-    """The workload asks for data alone, and has it."""
+    """The workload needs data alone, and has it."""
 
 
 @dataclass(frozen=True)
@@ -130,7 +130,7 @@ class Doing:
 
 @dataclass(frozen=True)
 class Saved:
-    """What was measured lies in the run's folder; summary.json follows when every subscriber has returned.
+    """What was measured is in the run's folder; summary.json follows when every subscriber has returned.
 
     A subscriber that exports the run raises SpaceError where it can't.
     """

@@ -1,4 +1,4 @@
-"""What a process does that a launcher started, with as little imported as can be: most of them only stand in."""
+"""What a process started by a launcher does; it imports as little as it can, for most of them are only placeholders."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:  # most runs have no launcher
     from dlemu.comm.launched_comm import LaunchedComm
 
 ECHO_SECONDS = 2.0
-"""How long a rank that only lost a peer lets the rank with the cause speak first; after that one speaks for all."""
+"""How long a rank that only lost a peer lets the rank with the cause report first; after that one reports for all."""
 
 _TIMEOUT = re.compile(r"(?:\+\+?)?(?:workload\.)?timeout_seconds=([0-9.]+)")
 
@@ -68,10 +68,10 @@ def _comm_of_launcher(timeout_seconds: float) -> LaunchedComm:
 
 
 def run_as_placeholder(overrides: Sequence[str], tell: Callable[[str], None]) -> bool:
-    """Stand in for the rank that another process runs for this one, where it does; say whether that was so.
+    """Wait in place of the rank that another process runs for this one, if one does; return whether that was so.
 
     A command calls it before its imports: they take longer than all else that such a process does. How the rank failed
-    is told, and ends all ranks. Raises what `join` raises.
+    is reported, and ends all ranks. Raises what `join` raises.
     """
     if detect_launcher() == "none":
         return False
@@ -87,10 +87,10 @@ def run_as_placeholder(overrides: Sequence[str], tell: Callable[[str], None]) ->
 
 @contextlib.contextmanager
 def ending_all(comm: LaunchedComm, tell: Callable[[str], None]) -> Iterator[None]:
-    """Leave the launcher at the end; tell what is raised and end all ranks with it, this process by SystemExit.
+    """Leave the launcher at the end; report what is raised and end all ranks with it, this process by SystemExit.
 
-    After a `RefusedError`, which is told already, all leave as they do after a run: an abort would have the launcher
-    add lines of its own.
+    After a `RefusedError`, which is reported already, all leave as they do after a run: an abort would have the
+    launcher add lines of its own.
     """
     try:
         yield
@@ -107,10 +107,10 @@ def ending_all(comm: LaunchedComm, tell: Callable[[str], None]) -> Iterator[None
 
 
 def _speaks(comm: LaunchedComm, failure: Failure) -> bool:
-    """Say whether this process is to tell how its rank failed; one with an echo lets that with the cause speak first.
+    """Return whether this process reports its rank's failure; one that only lost a peer lets the cause's rank go first.
 
     A launcher that ends no other host and lets go by SIGTERM leaves time for every process to say the same: there the
-    first of each host says what it heard of another rank, and rank 0 alone that all were interrupted.
+    first of each host reports what it received from another rank, and rank 0 alone that all were interrupted.
     """
     interrupted = failure.kind == Interrupted.__name__
     if comm.launcher_ends_all:

@@ -49,7 +49,7 @@ class RunFailedError(DlemuError):
 
 
 class RunUserError(RunFailedError, UserError):
-    """The same for a failure that the user can mend: a damaged file, a full disk."""
+    """The same for a failure that the user can repair: a damaged file, a full disk."""
 
 
 def _failed_run(failure: Failure, kept: Kept | None = None, also: str = "") -> RunFailedError:
@@ -112,7 +112,7 @@ def with_ranks(words: Sequence[str], on_event: OnEvent, body: Callable[[Ranks], 
     """Return what `body` makes of the ranks that this process was started for; `words` are the user's overrides.
 
     Under a launcher one process of each host runs all ranks there; the others, where `body` is not called and nothing
-    is returned, stand in for theirs. The first failure is told on its rank and ends all ranks.
+    is returned, count as theirs. The first failure is reported on its rank and ends all ranks.
 
     Raises UserError when there is no usable MPI library or torch, PeerLostError when a rank does not arrive in time.
     """
@@ -284,7 +284,7 @@ def _tried(make: Callable[[], T]) -> T | RefusedError:
 
 
 def _save_lost(job: Guarded, save_failed: SaveFailed, other_hosts: str) -> None:
-    """Save what the ranks had measured when rank 0 was lost. Runs in the guardian, which nobody listens to."""
+    """Save what the ranks had measured when rank 0 was lost. Runs in the guardian, whose output nobody reads."""
     time.sleep(ECHO_SECONDS)  # other ranks may still be writing their last word
     try:
         save_failed(cause(job.live_folder, other_hosts))
@@ -294,9 +294,9 @@ def _save_lost(job: Guarded, save_failed: SaveFailed, other_hosts: str) -> None:
 
 
 def write_failure(folder: str, failure: Failure) -> None:
-    """Leave a rank's failure in the run's live folder: the launcher may kill it while it speaks.
+    """Leave a rank's failure in the run's live folder: the launcher may kill it while it reports.
 
-    Nothing is left on a host that can't see the folder. The word has its name when it is whole.
+    Nothing is left on a host that can't see the folder. The file gets its name once it is complete.
     """
     if os.path.isdir(folder):
         word = json.dumps({"echo": failure.echo, "at": time.time(), "message": failure.message})
@@ -305,7 +305,7 @@ def write_failure(folder: str, failure: Failure) -> None:
 
 
 def cause(folder: str, other_hosts: str = "") -> str:
-    """Return the first message that is no echo; without any word, that the ranks were killed from outside.
+    """Return the first message that is no echo; without any, that the ranks were killed from outside.
 
     `other_hosts` is what to call those besides this one: a launcher that loses one kills all others.
     """

@@ -181,7 +181,7 @@ class RowsKind(JobKind[Job, RowsLog, RowsRun]):
         return RowsRun(job.folder, facts, log.rows, log.telemetry, self)
 
     def read(self, folder: str) -> RowsRun:
-        """Read a run's folder, computing every number anew; raises UserError for a damaged one."""
+        """Read a run's folder, computing every number again; raises UserError for a damaged one."""
         if os.path.lexists(os.path.join(folder, FACTS)):
             facts = read_facts(os.path.join(folder, FACTS), RunFacts)
             rows = read_rows(folder, self.table, self.dtype, self.added)

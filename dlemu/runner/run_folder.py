@@ -127,7 +127,7 @@ def failure_name(rank: int) -> str:
 
 
 def drop_live(folder: str) -> None:
-    """Remove the live part once its content stands in steps.parquet and summary.json."""
+    """Remove the live part once its content is in steps.parquet and summary.json."""
     live = os.path.join(folder, LIVE)
     requests = request_folder(live)
     if os.path.isdir(requests) and LIVE + "/" in owned.claimed(folder):

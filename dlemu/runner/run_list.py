@@ -26,7 +26,7 @@ class Answer(Protocol):
 
     @property
     def question(self) -> Any:
-        """A dataclass: what was asked. Lists with equal questions may share their runs."""
+        """A dataclass: the question. Lists with equal questions may share their runs."""
 
 
 What = TypeVar("What")
@@ -114,14 +114,14 @@ class RunList(ABC, Generic[What, Run, A]):
 
     @abstractmethod
     def start(self, planned: Planned[What], folder: str) -> Run:
-        """Run one in a folder; raises DlemuError with what it said."""
+        """Run one in a folder; raises DlemuError with its message."""
 
     def is_of(self, run: Run, planned: Planned[What]) -> bool:
-        """Say whether a run on record is the planned one: by its settings, where it has any."""
+        """Return whether a run on record is the planned one: by its settings, where it has any."""
         return getattr(run, "settings", None) == planned.settings
 
     def is_done(self, run: Run) -> bool:
-        """Say whether a run on record need not run again: it has no `failure`."""
+        """Return whether a run on record need not run again: it has no `failure`."""
         return getattr(run, "failure", None) is None
 
     def failed(self, planned: Planned[What], folder: str, error: DlemuError) -> Run | None:

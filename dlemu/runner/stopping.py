@@ -20,7 +20,7 @@ def ask_to_stop(live_folder: str) -> None:
 
 
 class StopFile:
-    """Says whether the run is asked to end; looks for the file a few times a second, whatever the steps take."""
+    """Says whether the run is to stop; looks for the file a few times a second, whatever the steps take."""
 
     def __init__(self, live_folder: str) -> None:
         self._path = os.path.join(live_folder, STOP)

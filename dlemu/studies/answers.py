@@ -30,7 +30,7 @@ OLDER_COMPARE = "compare_checkpoints.json"
 
 @dataclass(frozen=True, kw_only=True)
 class Question:
-    """What was asked; two searches with equal questions may share their trials."""
+    """The question; two searches with equal questions may share their trials."""
 
     workload: str
     accelerator: str
@@ -55,7 +55,7 @@ class Trial:
     au_percent: float
     half_width_percent: float
     settled: bool
-    """It could end before its last step because the verdict was clear at the confidence asked for."""
+    """It could end before its last step because the verdict was clear at the confidence requested."""
     stretch_au_percent: tuple[float, ...] = ()
     """The series behind it: one value for each window of time."""
     seconds: float
@@ -71,7 +71,7 @@ class Trial:
     device_mb_per_second: float | None = None
     device_bytes_percent_of_app: float | None = None
     mb_per_accelerator: float = 0.0
-    """MB/s that an accelerator of this run asks for when it never waits: from the bytes really read."""
+    """MB/s that an accelerator of this run requests when it never waits: from the bytes really read."""
     training_seconds: float | None = None
     limited_by: Limit | None = None
     """As the run's summary says."""
@@ -130,7 +130,7 @@ class HostOnly:
     """The host gave out first."""
 
     storage_could_feed: int | None
-    """By the most that the read probe or a trial got; None where nothing is known of what an accelerator asks for."""
+    """By the most that the read probe or a trial got; None where nothing is known of what an accelerator needs."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,7 +145,7 @@ class PredictedAu:
 
 @dataclass(frozen=True, kw_only=True)
 class PredictedSize:
-    """What the model of docs/prediction.md said from the read probe, before any trial."""
+    """What the model of docs/prediction.md predicted from the read probe, before any trial."""
 
     max_accelerators: int
     max_accelerators_interval: tuple[int, int]
@@ -171,7 +171,7 @@ class SizeAnswer:
     max_accelerators: int
     """The largest count shown to pass; 0 when none."""
     at_least: int | None = None
-    """What was asked by `--at-least`."""
+    """The count given by `--at-least`."""
     passed: bool | None = None
     """Whether so many (without `at_least`: one) pass."""
     outcome: Outcome | None = None
@@ -214,7 +214,7 @@ class SizeAnswer:
 
 @dataclass(frozen=True, kw_only=True)
 class SweepQuestion:
-    """What was asked; two sweeps with equal questions may share their points."""
+    """The question; two sweeps with equal questions may share their points."""
 
     overrides: tuple[str, ...] = ()
     """The user's own words."""
@@ -232,7 +232,7 @@ class SweepPoint:
     folder: str
     """The run's folder, in the folder of the sweep."""
     failure: str | None = None
-    """What the run said; None when it completed."""
+    """The run's message; None when it completed."""
     exit_status: int | None = None
     """Of a run that failed."""
     figures: JobFigures | None = None

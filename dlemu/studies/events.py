@@ -29,7 +29,7 @@ class StorageProbed:
 
     probe_mb_per_second: float
     mb_per_accelerator: float
-    """What one accelerator asks for, by the workload's nominal sizes."""
+    """What one accelerator needs, by the workload's nominal sizes."""
     predicted_accelerators: int = 0
     """The most that the model says will pass; the search begins there."""
 

@@ -63,7 +63,7 @@ def _check_names(folder: str, names: Sequence[str]) -> None:
 
 
 def _open(folders: Sequence[str]) -> Opened:
-    """Read what lies in the folders; several share a page of their points."""
+    """Read what is in the folders; several share a page of their points."""
     if len(folders) > 1:
         series = open_together(folders)
         return Opened(series, series_page(series, config_of(series)), FIGURES)

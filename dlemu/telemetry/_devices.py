@@ -1,4 +1,4 @@
-"""Which block devices lie behind a folder, and what lies behind them: partition, md, dm, loop, NVMe paths, btrfs.
+"""Which block devices lie behind a folder, and what is behind them: partition, md, dm, loop, NVMe paths, btrfs.
 
 Facts: sysfs-block (`slaves`, `loop/backing_file`, `partition`) and proc(5) (`mountinfo`), https://docs.kernel.org.
 """
@@ -39,7 +39,7 @@ class Device:
     below: tuple[str, ...]
     """Names of the devices it is made of."""
     counted: bool
-    """Its bytes are the dataset's: it is the one the file system lies on (or stands in for one that counts nothing)."""
+    """Its bytes are the dataset's: it is the one the file system is on (or replaces one that counts nothing)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +58,7 @@ def mounts(proc: str = "/proc") -> list[Mount]:
 
 
 def mount_of(path: str, table: list[Mount]) -> Mount | None:
-    """Return the mount a path lies on: of those whose point is above it the longest, and the last made of equals."""
+    """Return the mount a path is on: of those whose point is above it the longest, and the last made of equals."""
     fitting = [mount for mount in table if _within(path, mount.point)]
     return max(reversed(fitting), key=lambda mount: len(mount.point), default=None)
 
@@ -113,7 +113,7 @@ def _stack_under_overlay(path: str, mount: Mount, table: list[Mount], sys: str) 
 
 
 def _tops(mount: Mount, sys: str) -> list[str]:
-    """Return the names of the devices a file system lies on."""
+    """Return the names of the devices a file system is on."""
     if mount.file_system == "btrfs":
         return _btrfs_devices(os.path.basename(os.path.realpath(mount.source)), sys)
     link = f"{sys}/dev/block/{mount.device_number}"
@@ -185,7 +185,7 @@ def _mark_counted(tops: list[str], devices: dict[str, Device], sys: str) -> Iter
 
 
 def _has_counted(name: str, sys: str) -> bool:
-    """Say whether a device has ever counted a read or a write."""
+    """Return whether a device has ever counted a read or a write."""
     return any(int(field) for field in _text(f"{sys}/class/block/{name}/stat").split()[0:5:4])
 
 

@@ -54,7 +54,7 @@ class HostTelemetry(RecorderHead):
     """What one host's recorder wrote; reading i is `value[i]` of `series[which[i]]` at `time_ns[i]`."""
 
     trace: tuple[Bin, ...] = ()
-    """Histograms of the block trace, where one was asked for."""
+    """Histograms of the block trace, where one was requested."""
     series: tuple[Series, ...]
     """In the order of their first readings."""
     which: NDArray[np.int32]

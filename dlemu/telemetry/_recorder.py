@@ -47,7 +47,7 @@ _AT_THE_END = 0.5
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """What a recorder is asked to do."""
+    """What a recorder is to do."""
 
     scope: Scope
     node: int
@@ -108,7 +108,7 @@ class Recorder:
 def start_recorder(task: Task, folder: str) -> Recorder:
     """Fork the recorder of this node; call it from the main thread, before threads are started.
 
-    Its log lies in the run's live folder, or in memory where this host can't see that folder.
+    Its log is in the run's live folder, or in memory where this host can't see that folder.
     """
     log = _open_log(folder, task.node)
     ours, theirs = socket.socketpair()
@@ -155,7 +155,7 @@ def _stop_by_signal(number: int, frame: FrameType | None) -> None:
     """End by SIGTERM: the control socket is at its end from now on, and the loop leaves by itself.
 
     An exception from here could cut short what makes or removes a trace. A rank that dies closes the socket before
-    the kernel tells its death, so the probes are often tidying up when this comes.
+    the kernel reports its death, so the probes are often tidying up when this comes.
     """
     os.dup2(_NULL, _CONTROL)
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
@@ -209,7 +209,7 @@ class Recording:
                 return
 
     def obey(self, command: bytes) -> None:
-        """Do what the rank asks for: an epoch's training BEGINs or ENDs, or all is to STOP."""
+        """Do what the rank requests: an epoch's training BEGINs or ENDs, or all is to STOP."""
         for turn in [turn for turn in self._turns if turn.probe.exact]:
             turn.probe.train(command == BEGIN, self._now())
             self._read_one(turn)
@@ -237,7 +237,7 @@ class Recording:
                 turn.due_ns = now_ns + max(self._interval_ns, least_ns)
 
     def _read_one(self, turn: _Turn) -> int:
-        """Read a probe and return the CPU time it took; one that fails is not asked again.
+        """Read a probe and return the CPU time it took; one that fails is not read again.
 
         A log that can't be written ends the recorder.
         """

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dlemu.telemetry.probe_base import Counters, ProbeBase, Rates, Reading, Scope
 
 _STATES = {"user": (0, 1), "system": (2, 5, 6), "idle": (3,), "iowait": (4,), "steal": (7,)}
-"""Columns of each state: user has nice, system the interrupts. The columns after them (guest) stand in user already."""
+"""Columns of each state: user has nice, system the interrupts. The columns after them (guest) are in user already."""
 _COLUMNS = 8  # user to steal; guest time (columns 9 and 10) is part of user time already
 _PERIODS = re.compile(r"^(nr_periods|nr_throttled) (\d+)$", re.MULTILINE)
 

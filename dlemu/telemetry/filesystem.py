@@ -31,7 +31,7 @@ class Counted(NamedTuple):
 
 
 class Probe(ProbeBase):
-    """The network file systems that the dataset lies on. What a Lustre client counts includes its own cache."""
+    """The network file systems that the dataset is on. What a Lustre client counts includes its own cache."""
 
     exact = True
 
@@ -107,7 +107,7 @@ def _columns(lines: list[str], head: str) -> list[int]:
 
 
 def _llite(mount: Mount, scope: Scope) -> Counters:
-    """Open the statistics of a Lustre mount: its file system's name stands in their folder's."""
+    """Open the statistics of a Lustre mount: its file system's name is in their folder's."""
     name = mount.source.rpartition(":/")[2].partition("/")[0]
     for root in (f"{scope.proc}/fs/lustre", f"{scope.sys}/kernel/debug/lustre"):
         for path in sorted(glob.glob(f"{root}/llite/{glob.escape(name)}-*/stats")):

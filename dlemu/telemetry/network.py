@@ -15,7 +15,7 @@ from dlemu.telemetry.probe_base import AbsentError, Counters, ProbeBase, Rates, 
 _RECEIVED, _SENT = 0, 8  # columns of /proc/net/dev
 _PORT_UNIT_BYTES = 4  # InfiniBand's port_rcv_data and port_xmit_data count words of 4 bytes
 _BITS_PER_MB = 8
-"""Megabits, in which the kernel tells the speed of a link, of one megabyte."""
+"""Megabits, in which the kernel reports the speed of a link, of one megabyte."""
 
 
 class Probe(ProbeBase):
@@ -40,7 +40,7 @@ class Probe(ProbeBase):
                     yield Reading(source, "link_mb_per_second", link)
 
     def _link_mb_per_second(self, source: str) -> float | None:
-        """Return what a link can carry each way, asked once; None where it is not told (loopback, virtual links)."""
+        """Return what a link can carry each way, looked up once; None where it is unknown (loopback, virtual links)."""
         if source not in self._links:
             self._links[source] = None
             with contextlib.suppress(OSError, ValueError), open(f"{self._sys}/class/net/{source}/speed") as line:

@@ -46,7 +46,7 @@ class Scope:
 
 @dataclass(frozen=True, kw_only=True)
 class DeviceFacts:
-    """What the dataset lies on, as a probe found it. None where the probe does not tell."""
+    """What the dataset is on, as a probe found it. None where the probe can't find out."""
 
     probe: str
     """Who reads its counters: block, filesystem."""
@@ -84,7 +84,7 @@ class Description:
     """What a probe reads and what is to be known of it."""
 
     devices: tuple[DeviceFacts, ...] = ()
-    """What the dataset lies on."""
+    """What the dataset is on."""
     notes: tuple[str, ...] = ()
     """Sentences for the reader of the result."""
     trace: tuple[Bin, ...] = ()
@@ -105,7 +105,7 @@ class ProbeBase:
         """Find out what there is to read."""
 
     def describe(self) -> Description:
-        """Describe what there is to read; an exact probe is asked again at the end of each epoch."""
+        """Describe what there is to read; an exact probe is read again at the end of each epoch."""
         return Description()
 
     def train(self, training: bool, now_ns: int) -> None:
@@ -144,7 +144,7 @@ class Rates:
     def since_last(self, source: str, now_ns: int, counters: Sequence[float]) -> tuple[float, list[float]] | None:
         """Return the seconds since the source's last reading and each counter's growth; None the first time.
 
-        A counter that went back (a device that came anew) makes the interval void.
+        A counter that went back (a device that came again) makes the interval void.
         """
         then = self._before.get(source)
         self._before[source] = now_ns, tuple(counters)

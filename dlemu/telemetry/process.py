@@ -17,7 +17,7 @@ _CPU_COLUMNS = slice(11, 15)  # of /proc/PID/stat behind the name: utime, stime,
 _PSS = re.compile(r"^Pss:\s+(\d+) kB", re.MULTILINE)
 _KIB_PER_MB = 1e6 / 1024
 _FAMILY_READS = 8
-"""Readings after which a rank's processes are looked for anew; at once when one of them has ended."""
+"""Readings after which a rank's processes are looked for again; at once when one of them has ended."""
 
 
 class Probe(ProbeBase):

@@ -18,7 +18,7 @@ _DRIVERS = ("nvme", "drivetemp")
 
 
 class Probe(ProbeBase):
-    """Every drive of this host that tells; named as its device or, for NVMe, its controller."""
+    """Every drive of this host that reports it; named as its device or, for NVMe, its controller."""
 
     def __init__(self, scope: Scope) -> None:
         self._sensors: dict[str, Counters] = {}

@@ -30,7 +30,7 @@ STORAGES = {
 ALIGNMENT = 64  # torch.save starts each tensor at a multiple of 64 (inline_container.cc, kFieldAlignment)
 _LARGE = 0xFFFFFFFF  # from here on a zip needs its zip64 fields (APPNOTE 4.3.9)
 _FLAGS = 0x0808
-"""Names are UTF-8; sizes stand in the data descriptor."""
+"""Names are UTF-8; sizes are in the data descriptor."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class TorchZips:
     ) -> None:
         """Add what `torch.save` writes of the tensors' state: its pickle, then the tensors, then the end.
 
-        `name` tells archives apart in the id that each has.
+        `name` distinguishes archives in the id that each has.
         """
         kind = tuple((tensor.name, tensor.shape, tensor.dtype) for tensor in tensors)
         if kind not in self._begun:
@@ -150,7 +150,7 @@ class _Archive:
 
 
 def torch_state(tensors: tuple[Tensor, ...]) -> dict[str, Any]:
-    """Return the nested dictionaries that the tensors' names tell, with tensors as `torch.save` pickles them."""
+    """Return the nested dictionaries that the tensors' names show, with tensors as `torch.save` pickles them."""
     state: dict[str, Any] = {}
     for number, tensor in enumerate(tensors):
         *above, last = tensor.name.split(".")

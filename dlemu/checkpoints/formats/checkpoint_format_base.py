@@ -15,5 +15,5 @@ class OneFileAShard:
         return tuple(self.layout(shard) for shard in plan.shards(rank))
 
     def layout(self, shard: Shard) -> FileLayout:
-        """Return where everything lies in one shard's file."""
+        """Return where everything is in one shard's file."""
         raise NotImplementedError  # each such format has its own

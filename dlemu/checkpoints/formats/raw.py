@@ -11,7 +11,7 @@ class Format(OneFileAShard):
     """Nothing beside the tensors."""
 
     def layout(self, shard: Shard) -> FileLayout:
-        """Return where everything lies in one shard's file."""
+        """Return where everything is in one shard's file."""
         pieces = Pieces()
         for tensor in shard.tensors:
             pieces.tensor(tensor)

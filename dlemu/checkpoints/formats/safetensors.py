@@ -21,7 +21,7 @@ class Format(OneFileAShard):
     """One file a shard, its name ending in .safetensors."""
 
     def layout(self, shard: Shard) -> FileLayout:
-        """Return where everything lies in one shard's file."""
+        """Return where everything is in one shard's file."""
         header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
         at = 0
         for tensor in shard.tensors:

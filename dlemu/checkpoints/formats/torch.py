@@ -15,7 +15,7 @@ class Format(OneFileAShard):
         self._zips = TorchZips()
 
     def layout(self, shard: Shard) -> FileLayout:
-        """Return where everything lies in one shard's file."""
+        """Return where everything is in one shard's file."""
         pieces = Pieces()
         self._zips.add(pieces, shard.tensors, torch_state, shard.path)
         return pieces.layout(shard.path)

@@ -112,7 +112,7 @@ def _partial(run: MeasuredCheckpoints) -> PartialCheckpoint | None:
 
 
 def _phase(run: MeasuredCheckpoints, phase: int) -> PhaseSummary | None:
-    """Return what is to be said of all checkpoints that every rank wrote (or read); None without one."""
+    """Return what is to be reported on all checkpoints that every rank wrote (or read); None without one."""
     found = run.whole[run.whole["phase"] == phase]
     parts = [found[found["checkpoint"] == number] for number in dict.fromkeys(found["checkpoint"].tolist())]
     parts = sorted((part for part in parts if len(part) == run.facts.ranks), key=lambda part: int(part["began_ns"][0]))
@@ -176,7 +176,7 @@ def _content_cpu(rows: IoRows, phase: int) -> float | None:
 
 
 def _is_accounted(facts: CheckpointRunFacts, rows: IoRows) -> bool:
-    """Say whether the kernel tells which bytes came from storage: where it never counts any, it may not be able to."""
+    """Return whether the kernel reports which bytes came from storage: one that never counts any may be unable to."""
     storage = facts.journal.storage
     return bool(rows["storage_bytes"].any()) or (storage is not None and storage.file_system in ACCOUNTED)
 
@@ -318,7 +318,7 @@ def _training(facts: CheckpointRunFacts, write: PhaseSummary | None, read: Phase
 
 
 def _snapshot_seconds(facts: CheckpointRunFacts) -> float:
-    """Return how long the rank with most bytes stands still for a snapshot."""
+    """Return how long the rank with most bytes stalls for a snapshot."""
     return facts.sizes.largest_rank_bytes / 1e9 / facts.workload.checkpoint.snapshot_gb_per_second
 
 

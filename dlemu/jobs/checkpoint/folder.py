@@ -25,7 +25,7 @@ _MOST = 10**6
 def read_checkpoint_run(folder: str) -> CheckpointRun:
     """Read the folder of a run of checkpoints; raises UserError for one without a result or a damaged one.
 
-    Every number is computed anew from the rows. A run that was killed before it was saved is read from what its ranks
+    Every number is recomputed from the rows. A run that was killed before it was saved is read from what its ranks
     left in live/.
     """
     live = os.path.join(folder, LIVE)
@@ -64,6 +64,6 @@ def _checked(run: CheckpointRun) -> CheckpointRun:
 
 
 def holds_checkpoints(folder: str) -> bool:
-    """Say whether the folder is that of a run of checkpoints, also one that was killed before it was saved."""
+    """Return whether the folder is that of a run of checkpoints, also one that was killed before it was saved."""
     kind = kind_of(folder)
     return kind is not None and kind.name == CheckpointSummary.kind

@@ -1,4 +1,4 @@
-"""Codes of what came of a run of checkpoints, and of what a reader of its numbers must know."""
+"""Codes of what became of a run of checkpoints, and of what a reader of its numbers must know."""
 
 from __future__ import annotations
 

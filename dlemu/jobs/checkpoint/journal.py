@@ -1,4 +1,4 @@
-"""What rank 0 notes while checkpoints are written and read, so that a run that is cut short still tells what it did."""
+"""What rank 0 notes while checkpoints are written and read, so that a run that is cut short still shows what it did."""
 
 from __future__ import annotations
 

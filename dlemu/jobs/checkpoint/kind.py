@@ -16,13 +16,13 @@ OLDER_LIVE_FACTS = "checkpoint_facts.json"
 
 
 def only_saves(workload: Workload) -> bool:
-    """Say whether the workload asks for checkpoints and nothing else (DLIO's `checkpoint_only`)."""
+    """Return whether the workload needs checkpoints and nothing else (DLIO's `checkpoint_only`)."""
     asked = workload.workflow
     return asked.checkpoint and not (asked.train or asked.generate_data)
 
 
 def only_checkpoints(workload: Workload) -> bool:
-    """Say whether the workload asks for checkpoints and nothing else, and for how many."""
+    """Return whether the workload needs checkpoints and nothing else, and for how many."""
     saves = workload.checkpoint
     return only_saves(workload) and max(saves.num_checkpoints_write, saves.num_checkpoints_read) > 0
 

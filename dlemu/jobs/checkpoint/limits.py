@@ -84,11 +84,11 @@ class PhaseActivity:
     throttled_percent: float | None = None
     """Of the periods of the tightest CPU limit, those in which it held a host's processes back."""
     past_page_cache: bool = False
-    """By O_DIRECT, or as they lie in an object store."""
+    """By O_DIRECT, or as they are in an object store."""
 
 
 def judge_checkpoints(activity: PhaseActivity) -> CheckpointLimit:
-    """Say what limited a phase, as codes."""
+    """Return what limited a phase, as codes."""
     what, confidence, to_do = _judged(activity)
     return CheckpointLimit(what=what, confidence=confidence, seen=tuple(_seen(activity)), to_do=to_do)
 

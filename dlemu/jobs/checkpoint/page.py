@@ -44,7 +44,7 @@ def print_checkpoints(summary: CheckpointSummary, folder: str, console: Console)
 
 
 def checkpoint_page(run: CheckpointRun, config: str) -> Page:
-    """Return what stands on the page of a run; `config` is its configuration as YAML."""
+    """Return what is on the page of a run; `config` is its configuration as YAML."""
     summary = run.summary
     what = summary.what
     loud, word = summary.loud_issues, result_word(summary.verdict_code)

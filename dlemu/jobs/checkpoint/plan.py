@@ -61,7 +61,7 @@ class CheckpointJob(Job):
 
     @property
     def kept(self) -> int:
-        """Most complete checkpoints that lie in the folder at the end."""
+        """Most complete checkpoints that are in the folder at the end."""
         return min(self.writes, self.settings.keep_last or self.writes)
 
     @property
@@ -89,7 +89,7 @@ class CheckpointJob(Job):
         return folder_of(self.settings.checkpoint_folder, checkpoint)
 
     def note(self, checkpoint: int, hosts: int) -> StoredNote:
-        """Return what lies beside a checkpoint of this run until it is complete."""
+        """Return what is beside a checkpoint of this run until it is complete."""
         return StoredNote(
             seed=self.seed,
             checkpoint=checkpoint,

@@ -53,7 +53,7 @@ def to_write(workload: Workload, ranks: int) -> Making:
 
 
 def plan_checkpoints(workload: Workload, ranks: int, folder: str, started_at: str) -> CheckpointJob:
-    """Plan, and look at what lies in the checkpoint folder; raises UserError."""
+    """Plan, and look at what is in the checkpoint folder; raises UserError."""
     settings = workload.checkpoint
     storage = open_storage(workload.storage_spec.buffered)
     there = stored_checkpoints(storage, settings.checkpoint_folder)
@@ -167,7 +167,7 @@ def _kind(note: StoredNote) -> object:
 
 
 def _sources(job: CheckpointJob, storage: StorageBase, there: list[int]) -> Iterator[ReadSource]:
-    """Yield what will be read, the oldest first: of this run's own checkpoints, or of those that lie there."""
+    """Yield what will be read, the oldest first: of this run's own checkpoints, or of those that are there."""
     settings = job.settings
     wanted = max(0, settings.num_checkpoints_read)
     if not wanted:

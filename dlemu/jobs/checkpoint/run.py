@@ -108,7 +108,7 @@ class Checkpoints(JobKind[CheckpointJob, CheckpointLog, CheckpointRun]):
 
     @contextlib.contextmanager
     def own_place(self, workload: Workload, run_folder: str) -> Iterator[Sequence[str]]:
-        """Have a point save into a folder of its own, below the one asked for.
+        """Have a point save into a folder of its own, below the one requested.
 
         A run replaces no checkpoints of other ranks, formats or models, and those of all points together want much
         room.

@@ -64,7 +64,7 @@ class TrainingCost:
     interval_seconds: float
     """Time that is computed between two of them (`checkpoint.interval_seconds`)."""
     stall_seconds: float
-    """Time that training stands still for one: of the slowest rank; asynchronous: until it goes on."""
+    """Time that training stalls for one: of the slowest rank; asynchronous: until it goes on."""
     percent: float
     """Share of the time that they take."""
     recovery_seconds: float | None = None

@@ -21,7 +21,7 @@ _WORDS: dict[str, str] = {
 
 
 def outcome_of(write: PhaseSummary | None, read: PhaseSummary | None, failure: str | None) -> Outcome:
-    """Return what came of a run."""
+    """Return what became of a run."""
     if failure is not None:
         return Outcome.INCOMPLETE
     return {

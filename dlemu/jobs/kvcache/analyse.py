@@ -315,7 +315,7 @@ def _apart(rows: Rows, begin: str, end: str) -> Floats:
 
 
 def _grows(last_third: list[float], span: float) -> bool:
-    """Say whether what waits is more than a burst: much at the end, and never near to nothing before."""
+    """Return whether what waits is more than a burst: much at the end, and never near to nothing before."""
     return last_third[-1] > GROWS_SHARE * span and min(last_third) > GROWS_SHARE * span / 2
 
 
@@ -434,7 +434,7 @@ def _official_verdict(seen: Seen, official: Official) -> str:
 
 
 def _cached(seen: Seen) -> bool:
-    """Say whether memory stood in for the storage, and nobody said that it may."""
+    """Return whether memory served in place of the storage, and the settings do not allow it."""
     storage, served = seen.run.facts.journal.storage, seen.from_storage_percent
     in_memory = storage is not None and storage.file_system in IN_MEMORY
     partly = served is not None and served < PARTLY_READ_PERCENT
@@ -444,7 +444,7 @@ def _cached(seen: Seen) -> bool:
 def _outcome(
     seen: Seen, rate: float, sustained: bool | None, ttft: Spread | None, loads: Spread | None
 ) -> tuple[Outcome | None, str]:
-    """Return what came of the limits that were asked for, and why that is no verdict."""
+    """Return what became of the limits that were requested, and why that is no verdict."""
     bounds = [(limit, got) for limit, got in ((seen.settings.ttft, ttft), (seen.settings.load, loads)) if limit]
     if not bounds:
         return None, ""

@@ -42,7 +42,7 @@ class Content:
     settings: KvSettings
 
     def number(self, shard: Shard) -> int:
-        """Return what stands in each of a shard's stamps."""
+        """Return what is in each of a shard's stamps."""
         return self.rank << _RANK_BITS | (shard.object * self.settings.tp + shard.shard)
 
     def fill(self, view: memoryview, shard: Shard, offset: int) -> None:
@@ -50,7 +50,7 @@ class Content:
         self.bulk.fill(view, self.number(shard), offset)
 
     def problem(self, view: memoryview, shard: Shard, offset: int) -> str:
-        """Say what is wrong with what was read at an offset of a shard; nothing where it is right."""
+        """Return what is wrong with what was read at an offset of a shard; nothing where it is right."""
         number = self.number(shard)
         offsets = np.arange(offset, offset + len(view), BLOCK_BYTES, dtype=np.uint64)
         words = np.frombuffer(view, np.uint64).reshape(-1, _WORDS)

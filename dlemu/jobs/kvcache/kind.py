@@ -11,7 +11,7 @@ if TYPE_CHECKING:  # every command imports this module
 
 
 def has_model(workload: Workload) -> bool:
-    """Say whether the workload is one of a served model."""
+    """Return whether the workload is one of a served model."""
     kv = workload.kinds.get("kv", {})
     return bool(kv.get("layers") or kv.get("option"))
 

@@ -134,8 +134,8 @@ def draw(settings: KvSettings, ranks: int) -> Load:
     """Return the prompts of `kv.users` users a rank, drawn by `kv.seed`, in time before `kv.speed`.
 
     A user begins at a moment within the first `think_seconds` and has one conversation after the other; the times
-    between prompts are exponential, so that prompts come as a Poisson process. A prompt is all that was said before,
-    answers too, and `turn_tokens` more; the next conversation is another one.
+    between prompts are exponential, so that prompts come as a Poisson process. A prompt is the whole conversation so
+    far, answers too, and `turn_tokens` more; the next conversation is another one.
     """
     conversations = count()
     prompts: list[Prompt] = []

@@ -1,4 +1,4 @@
-"""Threads that move blocks: reads before writes, each kind in the order in which it was asked for."""
+"""Threads that move blocks: reads before writes, each kind in the order in which it was requested."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ class Mover:
             self._change.notify(len(ops))
 
     def is_written(self, number: int) -> bool:
-        """Say whether all shards of an object are there."""
+        """Return whether all shards of an object are there."""
         return not self._missing[number]
 
     def wait(self, until_ns: int) -> Batch | None:

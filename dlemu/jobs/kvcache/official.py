@@ -1,8 +1,8 @@
-"""The load of MLPerf Storage v3.0's kv_cache: what its users ask, and when. Pure.
+"""The load of MLPerf Storage v3.0's kv_cache: what its users request, and when. Pure.
 
 Formulas and constants are those of kv_cache_benchmark (benchmark.py, workload.py, conversation.py, config.yaml) of
 https://github.com/mlcommons/storage, Apache-2.0. The tool draws from one generator that all its threads share, so no
-two of its runs ask the same; here each user has a generator of its own, and a seed gives one load.
+no two of its runs send the same requests; here each user has a generator of its own, and a seed gives one load.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ class Turn:
 
 @dataclass(frozen=True, eq=False)
 class RankTurns:
-    """What one rank is asked; object n is the file of turn n."""
+    """What one rank is to serve; object n is the file of turn n."""
 
     model: Model
     turns: Sequence[Turn]
@@ -152,7 +152,7 @@ class RankTurns:
 
 
 def draw_turns(settings: KvSettings, rank: int) -> RankTurns:
-    """Return what the users of a rank ask until the clock ends; they don't wait for answers."""
+    """Return what the users of a rank request until the clock ends; they don't wait for answers."""
     turns: list[Turn] = []
     for user in range(settings.users):
         turns += _of_user(settings, np.random.default_rng([settings.seed + rank, user]), user)

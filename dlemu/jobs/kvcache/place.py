@@ -1,7 +1,7 @@
-"""Where a run's blocks lie in `kv.folder`: in a folder of its own, of which nothing stays.
+"""Where a run's blocks are in `kv.folder`: in a folder of its own, of which nothing stays.
 
 On file systems each folder is marked (`datagen.owned`), and what a killed run left goes when the next one begins. In an
-object store the run's prefix has a number that nobody else has: what lies below it is the run's.
+object store the run's prefix has a number that nobody else has: what is below it is the run's.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def spec_of(job: Job) -> StorageSpec:
 
 
 def is_local(job: Job) -> bool:
-    """Say whether the blocks lie in folders."""
+    """Return whether the blocks are in folders."""
     return job.workload.storage.storage_type in FOLDER_TYPES
 
 
@@ -95,7 +95,7 @@ def _check_direct(folder: str) -> None:
 
 
 def _is_used(folder: str) -> bool:
-    """Say whether a rank of a run that goes on holds its lock in the run's folder."""
+    """Return whether a rank of a run that goes on holds its lock in the run's folder."""
     with contextlib.suppress(OSError):
         with os.scandir(folder) as ranks:
             paths = [os.path.join(rank.path, _LOCK) for rank in ranks]

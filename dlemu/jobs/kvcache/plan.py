@@ -1,7 +1,7 @@
 """What a rank does for each prompt, decided before it begins: which blocks are found where, written, and let go.
 
-Pure: times play no part but for the order of prompts, so that every storage is asked for the same. What depends on time
-(a block that is still being written) is seen in the run.
+Pure: times play no part but for the order of prompts, so that every storage gets the same requests. What depends on
+time (a block that is still being written) is seen in the run.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Lru:
 
 @dataclass(frozen=True, eq=False)
 class Planned:
-    """One prompt of a rank. Objects are blocks as they lie on the storage, numbered as they are written."""
+    """One prompt of a rank. Objects are blocks as they are on the storage, numbered as they are written."""
 
     number: int
     """In the whole load, from 0."""

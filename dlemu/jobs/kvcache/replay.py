@@ -95,7 +95,7 @@ class Served:
 
     @property
     def is_done(self) -> bool:
-        """Whether all that it asked for has come to pass."""
+        """Whether all that it requested has come to pass."""
         return bool(self.computed_ns) and (not self.writes or bool(self.written_ns))
 
 
@@ -111,7 +111,7 @@ class Replay:
         """Batches under way, of each object."""
         self._doomed = np.zeros(plan.objects, np.bool_)
         self._submitted = np.zeros(plan.objects, np.bool_)
-        """Its write was asked for."""
+        """Its write was requested."""
         self._served: dict[int, Served] = {}
         """Under way, by place in the plan."""
         self._queue: deque[int] = deque()

@@ -1,4 +1,4 @@
-"""The settings of KV-cache offload: the model, the load, the tiers, and how blocks lie on the storage."""
+"""The settings of KV-cache offload: the model, the load, the tiers, and how blocks are on the storage."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class KvSettings:
     block_tokens: Annotated[int, at_least(1, 65_536), TOKENS] = 256
     """Tokens of a block, the unit in which engines store: vLLM 16 to 256, SGLang 64, LMCache 256, Mooncake 512."""
     odirect: bool = True
-    """Write and read past the page cache (O_DIRECT)."""
+    """Write and read without the page cache (O_DIRECT)."""
     threads: Annotated[int, Range(1, 512, "1 to 512")] = 16
     """Of each rank, that read and write; reads go first."""
     transfer_size: Annotated[int, Range(4096, 256 << 20, "4096 to 268435456 (256 MiB)"), BYTES] = 8388608
@@ -93,9 +93,9 @@ class KvSettings:
     """What each rank may fill on the storage: the blocks used least recently go first; 0: no limit."""
 
     ttft: Annotated[float, at_least(0), SECONDS] = 0.0
-    """The run passes when 95 % of the prompts have their first token within this time; 0: not asked."""
+    """The run passes when 95 % of the prompts have their first token within this time; 0: no limit."""
     load: Annotated[float, at_least(0), SECONDS] = 0.0
-    """The run passes when 95 % of the loads from storage take no longer; 0: not asked."""
+    """The run passes when 95 % of the loads from storage take no longer; 0: no limit."""
     pipe_gb_per_second: Annotated[float, at_least(0), Unit("GB/s")] = 0.0
     """Rate of the storage as you measured it, for the FIFO model beside the result; 0: what this run got."""
 

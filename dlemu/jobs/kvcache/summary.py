@@ -49,7 +49,7 @@ class Backlog:
     """What was waiting when the last prompt had come."""
 
     storage_seconds: float
-    """To read and write what was asked for and not done, at the run's mean rate."""
+    """To read and write what was requested and not done, at the run's mean rate."""
     compute_seconds: float
     """To compute what had come and was not computed, by all copies of the model together."""
     storage_grows: bool
@@ -93,7 +93,7 @@ class Fifo:
 
 @dataclass(frozen=True, kw_only=True)
 class KvDevices:
-    """What the devices behind `kv.folder` moved meanwhile, in percent of what was asked of them."""
+    """What the devices behind `kv.folder` moved meanwhile, in percent of what was requested from them."""
 
     read_percent_of_app: float | None
     write_percent_of_app: float | None
@@ -164,7 +164,7 @@ class KvSummary(RowsSummary):
     """Every published number. GB are 1e9 bytes; latencies count from when the load has a prompt arrive."""
 
     outcome: Outcome | None
-    """None where no limit was asked for."""
+    """None where no limit was requested."""
     scale: str | None
     what: KvFacts
     prompts: int
@@ -191,7 +191,7 @@ class KvSummary(RowsSummary):
     gpu_seconds_won: float
     """What computing all that came from storage would have taken more, less the waiting (for blocks as stored)."""
     break_even_gb_per_second: float | None
-    """An accelerator must get more than this of the model at full size, or computing anew is faster."""
+    """An accelerator must get more than this of the model at full size, or computing again is faster."""
     window_seconds: float
     """From the first prompt to the last byte."""
     read_bytes: int

@@ -88,7 +88,7 @@ class TurnsReplay:
     def __init__(
         self, plan: RankTurns, moves: Moves, *, on_served: Callable[[TurnRequest], object], capacity_bytes: float
     ) -> None:
-        """`on_served` is called with each request that is done; `capacity_bytes`: what may lie on the storage."""
+        """`on_served` is called with each request that is done; `capacity_bytes`: what may be on the storage."""
         self._plan, self._moves, self._on_served = plan, moves, on_served
         self._seconds = plan.model.settings.seconds
         self._workers = plan.model.settings.threads

@@ -64,7 +64,7 @@ def judge_packing(
     device_busy_percent: float | None,
     throttled_percent: float | None = None,
 ) -> PackLimit:
-    """Say what limited a packing, of the shares of its processes' time (percent, together 100)."""
+    """Return what limited a packing, of the shares of its processes' time (percent, together 100)."""
     worked = max(1e-9, 100 - idle)
     shares: dict[str, Number] = {
         "reading_percent": reading,

@@ -182,7 +182,7 @@ def open_pack(folder: str) -> OpenedPack:
 
 
 def pack_page(opened: OpenedPack) -> Page:
-    """Return what stands on the page of a packing, but for its figures."""
+    """Return what is on the page of a packing, but for its figures."""
     answer = opened.answer
     known = [figures for _, figures in opened.known]
     best = max(known, key=lambda figures: figures.read_mb_per_second, default=None)

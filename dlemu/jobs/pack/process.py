@@ -59,7 +59,7 @@ PACKER = Role(
     "finished",
 )
 _SIZES_LOOKED_UP = 256
-"""Images whose sizes tell how much memory a process needs."""
+"""Images whose sizes show how much memory a process needs."""
 _TIMES_THE_FILE = 4
 """What decoding an image takes at most of ordinary ones, in sizes of its file, beside the files that are read ahead."""
 

@@ -79,7 +79,7 @@ class PackFigures:
 
 @dataclass(frozen=True, kw_only=True)
 class PackQuestion:
-    """What was asked."""
+    """The question."""
 
     overrides: tuple[str, ...]
 
@@ -91,7 +91,7 @@ class PackPoint:
     settings: dict[str, str]
     """Key -> value, of the keys that have several."""
     folder: str
-    """Where it lies in the folder of the answer."""
+    """Where it is in the folder of the answer."""
     figures: PackFigures | None = None
     failure: str | None = None
     exit_status: int = 0
@@ -111,6 +111,6 @@ class PackAnswer:
 
     @property
     def exit_status(self) -> int:
-        """Return 0 when every point was packed, else what the first failure asks for: 3, or 2 for a user's mistake."""
+        """Return 0 when every point was packed, else what the first failure calls for: 3, or 2 for a user's mistake."""
         failed = [point.exit_status for point in self.points if point.failure is not None]
         return 0 if not failed else failed[0] if len(self.points) == 1 else 3

@@ -66,7 +66,7 @@ class Checked:
         return open_storage((self.workload.storage_spec if self.workload else FOLDERS).buffered)
 
     def check_target(self, target: str) -> None:
-        """Raise UserError where the packed files of somebody else, or anything, lie in their folder."""
+        """Raise UserError where the packed files of somebody else, or anything, are in their folder."""
         if self.storage.local_path(target) is not None:
             owned.check_usable(target, "target", ours=(PACKED_NAME, JOURNAL_NAME))
 

@@ -55,7 +55,7 @@ class Requests:
     first_byte_ns: NDArray[np.int64] | None = None
     """From sending it to the first byte of its answer; None where bytes do not come one after the other."""
     failed: int = 0
-    """Answers that were none, and asked for again."""
+    """Answers that were none, and requested again."""
 
 
 @dataclass(frozen=True, kw_only=True)

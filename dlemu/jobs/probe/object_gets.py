@@ -1,6 +1,6 @@
 """GET requests to an object store, so many always in flight from one thread, by the client that training reads with.
 
-Each asks for a range of an object, as long as wanted, from any place of any object. There is a connection for each
+Each requests a range of an object, as long as wanted, from any place of any object. There is a connection for each
 request in flight, and one thread polls them: datagen/storage/_s3_client.py.
 """
 
@@ -28,7 +28,7 @@ _WRITE_BYTES = 8 << 20
 
 @dataclass(frozen=True, kw_only=True)
 class GetStream:
-    """What one job asks of a bucket."""
+    """What one job needs from a bucket."""
 
     storage: StorageSpec
     objects: tuple[str, ...]

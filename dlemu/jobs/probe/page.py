@@ -38,7 +38,7 @@ def print_probe(answer: ProbeAnswer, folder: str, console: Console) -> None:
 
 
 def probe_page(answer: ProbeAnswer, source: str) -> Page:
-    """Return what stands on the page of a probe."""
+    """Return what is on the page of a probe."""
     sections = []
     if answer.feeds:
         sections.append(Words("What that feeds: speed / (threshold x demand)", [_feeds(fed) for fed in answer.feeds]))

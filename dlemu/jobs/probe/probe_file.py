@@ -95,7 +95,7 @@ def _removed(path: str, process: int) -> int:
 
 
 def _lives(process: int, written_at: float) -> bool:
-    """Say whether the process is there that wrote a file then, and not one that got its number later."""
+    """Return whether the process is there that wrote a file then, and not one that got its number later."""
     try:
         return psutil.Process(process).create_time() <= written_at + 1.0
     except psutil.NoSuchProcess:

@@ -86,7 +86,7 @@ class Fed:
 
 @dataclass(frozen=True, kw_only=True)
 class ProbeQuestion:
-    """What was asked."""
+    """The question."""
 
     target: str
     """Folder, file, device, or s3://BUCKET/..."""

@@ -1,4 +1,4 @@
-"""`dlemu probe`: from what is asked to probe.json, cell by cell."""
+"""`dlemu probe`: from the question to probe.json, cell by cell."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from dlemu.runner.run_folder import check_new, new_folder
 
 KIB, MIB = 1 << 10, 1 << 20
 FILE_BYTES = 4 << 30
-"""Of the file that is made where nothing else is said."""
+"""Of the file that is made unless a size is given."""
 _FEEDS = (("unet3d", "h100"), ("unet3d", "b200"), ("resnet50", "h100"), ("cosmoflow", "h100"), ("retinanet", "b200"))
 
 BUCKET_BYTES = 1 << 30
@@ -190,7 +190,7 @@ def probe_requests(
     """Measure requests of several sizes and depths on a folder, a file or a device; return the answer and its folder.
 
     In a folder a file is made, of `file_bytes`, and removed; a file that is there, and a device, are only read, unless
-    `overwrite_device` says that what lies on the device may go. Raises UserError, SpaceError, DlemuError.
+    `overwrite_device` says that what is on the device may go. Raises UserError, SpaceError, DlemuError.
     """
     grid = grid or PRESETS.get(preset) or Grid()
     cells, seen = grid.cells(), os.path.abspath(target)

@@ -184,7 +184,7 @@ def _windows(rows: StepTable) -> Windows:
 def _while_waiting(run: MeasuredTraining, rows: StepTable) -> list[tuple[HostTelemetry, Windows]]:
     """Return each host's times in which accelerators waited, by its own clock; nothing where none did.
 
-    What its devices do at other times tells little: readers whose prefetch queues are full leave them idle.
+    What its devices do at other times shows little: readers whose prefetch queues are full leave them idle.
     """
     late = []
     for host in run.telemetry:
@@ -218,7 +218,7 @@ def _cores_used(host: HostTelemetry, windows: Windows) -> float:
 
 
 def _hot_drive(hosts: list[tuple[HostTelemetry, Windows]]) -> HotDrive | None:
-    """Return the drive below the dataset that passed its own limit most; None where none did, or none tells."""
+    """Return the drive below the dataset that passed its own limit most; None where none did, or none reports it."""
     hot = []
     for host, windows in hosts:
         devices = {device.name for device in host.devices}
@@ -243,7 +243,7 @@ def _network(host: HostTelemetry, windows: Windows) -> Iterator[float]:
 
 
 def _device(run: MeasuredTraining, hosts: list[tuple[HostTelemetry, Windows]]) -> Device | None:
-    """Add up the queues of the block devices that the dataset lies on."""
+    """Add up the queues of the block devices that the dataset is on."""
     windows_by_node = {host.node: windows for host, windows in hosts}
     depths, busy, written = [], [], []
     for host, device in _devices(run):

@@ -1,4 +1,4 @@
-"""What a user is told whose ranks have no dataset, or too small a one: one command that leads to a verdict."""
+"""What a user whose ranks have no dataset, or too small a one, is advised: one command that leads to a verdict."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def _elsewhere(workload: Workload, name: str) -> str:
 
 
 def _is_kept_in_memory(workload: Workload, need: Need) -> bool:
-    """Say whether the page cache would serve such a dataset, so that there would be no verdict."""
+    """Return whether the page cache would serve such a dataset, so that there would be no verdict."""
     storage, reader = open_storage(workload.storage_spec.buffered), workload.reader
     if reader.odirect or reader.evict_page_cache != "never" or workload.metric.cached or storage.is_remote:
         return False

@@ -164,7 +164,7 @@ def analyse(run: MeasuredTraining) -> Summary:
 
 
 def _judged(verdict: Verdict) -> dict[str, Any]:
-    """Return the fields of a summary that say what came of the run."""
+    """Return the fields of a summary that say what became of the run."""
     return {
         "passed": verdict.passed,
         "outcome": verdict.outcome,
@@ -298,7 +298,7 @@ def _reader_cpu_seconds_per_gb(rows: StepTable) -> float | None:
 
 
 def _library(facts: Facts) -> LibraryReads:
-    """Return how the format's usual library reads; of a user's own format, what its module said when the run began."""
+    """Return how the format's usual library reads; of a user's own format, what its module declared at the start."""
     return facts.own_library or built_in_reads(facts.workload.dataset.format)
 
 
@@ -426,7 +426,7 @@ def _evidence(facts: Facts, metrics: Metrics, served_percent: float | None, *, s
 
 
 def _is_biased(evidence: Evidence) -> bool:
-    """Say whether the counted steps may show too little of what the storage did."""
+    """Return whether the counted steps may show too little of what the storage did."""
     if evidence.au_whole is None or evidence.au_whole >= evidence.threshold_percent:
         return False
     factor = warm_up_bias(evidence)
@@ -473,7 +473,7 @@ def _issues(facts: Facts, metrics: Metrics, evidence: Evidence) -> Iterator[Find
 
 
 CALLS_KNOWN_FROM = 2
-"""The version of the reader that could read otherwise: older results stay what they said."""
+"""The version of the reader that could read otherwise: older results keep what they reported."""
 
 
 def _requests_of_nobody(facts: Facts, metrics: Metrics) -> Iterator[Finding]:
@@ -540,7 +540,7 @@ def _other_readers(run: MeasuredTraining, metrics: Metrics, proof: CacheProof) -
 def _limit(
     run: MeasuredTraining, kept: StepTable, proof: CacheProof, summary: Summary, *, biased: bool
 ) -> Limit | None:
-    """Say what limited the kept steps; all steps where batches of these may have been read during first ones."""
+    """Return what limited the kept steps; all steps where batches of these may have been read during first ones."""
     judged = run.training if biased else kept
     if not is_any(judged, "compute_ns"):
         return None

@@ -40,7 +40,7 @@ class Need:
 
 
 def enough(workload: Workload, ranks: int, *, files: int = 0) -> Need:
-    """Return what ENOUGH_STEPS an epoch take, and at least what the workload asks for; or what so many files take."""
+    """Return what ENOUGH_STEPS an epoch take, and at least what the workload needs; or what so many files take."""
     reader, data, metric = workload.reader, workload.dataset, workload.metric
     wanted = ENOUGH_STEPS - 1 + metric.exclude_start_steps + metric.exclude_end_steps
     batch = reader.batch_size * ranks
@@ -66,7 +66,7 @@ def steps_of(workload: Workload, ranks: int, files: int) -> int:
 
 
 def can_be_judged(workload: Workload, steps: int) -> bool:
-    """Say whether a verdict can come of epochs of so many steps: whether an AU is computed of any.
+    """Return whether a verdict can come of epochs of so many steps: whether an AU is computed of any.
 
     Runs without computation and of an explicit number of steps want none.
     """
@@ -82,7 +82,7 @@ def can_be_judged(workload: Workload, steps: int) -> bool:
 
 
 def too_small(workload: Workload, ranks: int) -> str:
-    """Return why no verdict can come of the dataset that the workload asks for; '' where one can."""
+    """Return why no verdict can come of the dataset that the workload needs; '' where one can."""
     files = workload.dataset.num_files_train
     if can_be_judged(workload, steps_of(workload, ranks, files)):
         return ""

@@ -26,7 +26,7 @@ _MOST_PLANNED, _MOST_BLOCKS = 10**9, 10**6
 def read_run(folder: str) -> Run:
     """Read a run's folder, also one of an older version; raises UserError for one without a result or a damaged one.
 
-    Every number is computed anew from the steps, also where there is no summary.json, since a run ended while it was
+    Every number is recomputed from the steps, also where there is no summary.json, since a run ended while it was
     made. A run that was killed before it was saved is read from what its ranks left in live/.
     """
     path = os.path.join(folder, FACTS)
@@ -94,6 +94,6 @@ def read_summary(folder: str) -> Summary:
 
 
 def holds_run(folder: str) -> bool:
-    """Say whether the folder has a training run of ours, damaged or not."""
+    """Return whether the folder has a training run of ours, damaged or not."""
     kind = kind_of(folder)
     return kind is not None and kind.name == Summary.kind

@@ -1,4 +1,4 @@
-"""What rank 0 notes while a run goes on, so that a run that is cut short still tells what it did."""
+"""What rank 0 notes while a run goes on, so that a run that is cut short still shows what it did."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dlemu.results.journal import RunJournal
 
 @dataclass(frozen=True, kw_only=True)
 class StoppedEarly:
-    """Of a run that was asked to end early."""
+    """Of a run that was stopped early."""
 
     steps: int
     """Training steps that each rank took."""
@@ -45,8 +45,8 @@ class Journal(RunJournal):
     eviction_seconds: tuple[float, ...] = ()
     """How long dropping the dataset's pages took, each time."""
     stopped_early: StoppedEarly | None = None
-    """None for a run that was not asked to end early."""
+    """None for a run that was not stopped early."""
     scaling: Scaling | None = None
-    """What more readers got after the run, where that was asked."""
+    """What more readers got after the run, where that was tried."""
     clock_offsets_ns: tuple[tuple[int, ...], ...] = ()
     """At the start of each epoch: what to add to each host's CLOCK_MONOTONIC to get the first host's, in node order."""

@@ -37,7 +37,7 @@ STOP_NS = 1 << 61
 """Added to a rank's end of step it says: this was the last step. No clock comes near it."""
 
 Stop = Callable[[], bool]
-"""Asked once a step, on one rank: whether the run is to end after this step."""
+"""Called once a step, on one rank: whether the run is to end after this step."""
 
 Watcher = Callable[[StepRange, int, StepLog], None]
 """Called once a step, while the accelerator computes: step range, step in the epoch, the log of the steps before."""

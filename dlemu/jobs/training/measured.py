@@ -23,7 +23,7 @@ from dlemu.results.measured import RunFacts
 from dlemu.telemetry import Telemetry, trace_to_table
 
 READ_BINS = 320
-"""Parts of a run's time whose throughput is told apart."""
+"""Parts of a run's time whose throughput is distinguished."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +47,7 @@ class Facts(RunFacts):
     own_library: LibraryReads | None = None
     """How the library of a user's own format reads, by its module, which nobody imports to read this; else None."""
     reader_version: int = 1
-    """Of dlemu's reader; 1 in runs of before it had a number, which are not told anew what its calls were."""
+    """Of dlemu's reader; 1 in runs of before it had a number, for which its calls are not reported again."""
     loader_notes: tuple[str, ...] = ()
     """What the loader says of its own measurement, as sentences."""
     journal: Journal

@@ -72,7 +72,7 @@ def print_result(summary: Summary, folder: str, console: Console) -> None:
 
 
 def run_page(run: Run, config: str) -> Page:
-    """Return what stands on the page of a run; `config` is its configuration as YAML."""
+    """Return what is on the page of a run; `config` is its configuration as YAML."""
     summary, data, shown_verdict = run.summary, run.summary.dataset, verdict(run.summary)
     word = verdict_word(summary.verdict_code) if summary.complete else INCOMPLETE
     read = f"{data.num_files_train:,} {data.format} files, {size(data.total_bytes)}, in {data.data_folder}"
@@ -107,7 +107,7 @@ def _where(hosts: Sequence[str]) -> str:
 def verdict(summary: Summary) -> Line:
     """Return the verdict in a line; where the run fails, with what limited it: that need not be the storage.
 
-    A PASS that is the page cache's, because the run asks for that, is no praise of the storage: it has no colour.
+    A PASS that is the page cache's, because the run requests that, is no praise of the storage: it has no colour.
     """
     if not summary.complete:
         return Line(f"{INCOMPLETE}: {summary.failure}", "bad")
@@ -121,7 +121,7 @@ def verdict(summary: Summary) -> Line:
 
 
 def _is_cached(summary: Summary) -> bool:
-    """Say whether memory served a run that passed: without `metric.cached` it would have no verdict."""
+    """Return whether memory served a run that passed: without `metric.cached` it would have no verdict."""
     return bool(summary.passed) and _is_from_memory(summary)
 
 
@@ -169,7 +169,7 @@ def _sections(summary: Summary) -> Iterator[Words]:
 
 
 def _unsteadiness(summary: Summary) -> Iterator[str]:
-    """Yield when the storage's speed changed and when it stood still, as sentences."""
+    """Yield when the storage's speed changed and when it stalled, as sentences."""
     for change in summary.speed_changes[:_SHOWN_CHANGES]:
         yield (
             f"at {clock(change.at_seconds)} the storage's speed changed to {change.percent:.0f} %: from "
@@ -365,7 +365,7 @@ def _costs(summary: Summary) -> Iterator[Row]:
 
 
 def _requests(metrics: Metrics) -> Iterator[Row]:
-    """Yield the mean size of the requests: as asked, and as the devices served them."""
+    """Yield the mean size of the requests: as requested, and as the devices served them."""
     requested, served = metrics.asked_request_bytes, metrics.device_request_kib
     if requested and requested.mean is not None:
         got = f"; devices saw {number(served.mean)} KiB" if served and served.mean is not None else ""

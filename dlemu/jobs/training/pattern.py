@@ -43,7 +43,7 @@ MOST_LEVEL_SECONDS = 12.0
 MOST_SECONDS = 110.0
 """Of all levels together."""
 FULL = 0.95
-"""Share of the most that a level gave from which on it tells of the storage's whole speed."""
+"""Share of the most that a level gave from which on it shows the storage's whole speed."""
 PASSES, WANTED_PERCENT = 2, 1.0
 """How often the level that matters most is measured again, and the half width that all of it is to reach."""
 MOST_AGAIN_SECONDS = 30.0
@@ -73,7 +73,7 @@ class LoaderCosts:
     between_seconds: float
     """A worker's from one batch to the next that waits for it, median."""
     epoch_start_seconds: float
-    """From asking for an epoch's batches to the begin of the first."""
+    """From requesting an epoch's batches to the begin of the first."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""How batches reach the trainer: fetched ahead by a thread (as PyTorch's pin-memory thread does) or asked in turn."""
+"""How batches reach the trainer: fetched ahead by a thread (as PyTorch's pin-memory thread does) or one at a time."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class BatchQueue(Protocol):
 
 
 class OnDemandQueue:
-    """The trainer itself asks the loader, and only when it wants the batch."""
+    """The trainer itself requests batches from the loader, and only when it wants the batch."""
 
     def __init__(self, batches: Iterator[Batch], clock: Clock) -> None:
         self._batches, self._clock = batches, clock

@@ -20,7 +20,7 @@ _SAVING_BYTES = 256 << 20
 
 
 def check_host(job: TrainingJob, local_ranks: int) -> None:
-    """Raise SpaceError when this host can't hold its ranks, UserError when it can't do what was asked."""
+    """Raise SpaceError when this host can't hold its ranks, UserError when it can't do what was requested."""
     check_evictable(job)
     if job.workload.telemetry.enabled and job.workload.telemetry.block_trace and os.geteuid() != 0:
         raise UserError("telemetry.block_trace=true needs root on each host: run as root, or leave it out")

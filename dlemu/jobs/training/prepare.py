@@ -10,7 +10,7 @@ from dlemu.jobs.training.plan import loader_class, make_job
 
 
 def only_makes_data(workload: Workload) -> bool:
-    """Say whether the workload asks for its dataset and no training."""
+    """Return whether the workload needs its dataset and no training."""
     return workload.workflow.generate_data and not workload.workflow.train
 
 

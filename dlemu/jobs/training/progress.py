@@ -59,7 +59,7 @@ class EpochSums:
 
 
 def progress_of(job: TrainingJob, notify: Callable[[Event], None]) -> Watcher:
-    """Return what looks at rank 0's own log once in a while and tells what it sees."""
+    """Return what looks at rank 0's own log once in a while and reports what it sees."""
     epoch_steps = tuple(epoch.steps for epoch in job.schedule)
     notify(TrainingBegan(epoch_steps=epoch_steps))
     due, sums = 0.0, EpochSums(job.workload.metric.exclude_start_steps)

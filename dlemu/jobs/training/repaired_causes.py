@@ -1,9 +1,9 @@
-"""What mending one cause alone would bring: the run's own batches, played again with one thing changed.
+"""What removing one cause alone would bring: the run's own batches, replayed with one thing changed.
 
 What each batch took of the storage is known from the run: the share of the storage's speed that a reader had while it
 was read. Played again in the event model of `dlemu predict`, on the same speed, the batches come when they came; with
 a deeper queue, other readers, a storage without end or a core for everybody they come earlier. So nothing is drawn, and
-where the model does not come to the AU that was measured, nothing is said.
+where the model does not come to the AU that was measured, nothing is reported.
 """
 
 from __future__ import annotations
@@ -51,14 +51,14 @@ WITHOUT_END = 1e4
 
 @dataclass(frozen=True, kw_only=True)
 class RepairedCauses:
-    """What mending would bring."""
+    """What repairing would bring."""
 
     causes: tuple[Cause, ...] = ()
     deeper: DeeperQueue | None = None
 
 
 def repair(run: MeasuredTraining, *, preprocesses: bool) -> RepairedCauses:
-    """Return what mending each cause alone would bring; nothing where the model does not come to what was measured."""
+    """Return what removing each cause alone would bring; nothing where the model does not reproduce the measurement."""
     rows = _first(run.training)
     facts, reader = run.facts, run.facts.workload.reader
     if len(rows) < 2 * FEWEST or reader.read_threads < 1 or not (rows["app_bytes"] > 0).any():

@@ -56,7 +56,7 @@ def make_facts(
 ) -> Facts:
     """Return the facts of a job's run.
 
-    One that was asked to end early is the run it became: `train.total_training_steps` as many as it took.
+    One that was stopped early is the run it became: `train.total_training_steps` as many as it took.
     """
     early = log.journal.stopped_early
     if early is not None:

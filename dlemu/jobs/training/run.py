@@ -64,7 +64,7 @@ class Training(JobKind[TrainingJob, RunLog, Run]):
         return f"the dataset in {workload.dataset.data_folder}"
 
     def before(self, workload: Workload, ranks: Ranks, on_event: OnEvent, *, wants_verdict: bool) -> bool:
-        """Make the dataset where that is asked for; there is a job when training is."""
+        """Make the dataset where that is requested; there is a job when training is."""
         if not workload.workflow.generate_data:
             return True
         if workload.workflow.train:

@@ -1,9 +1,9 @@
-"""Would other readers have got more? Asked of the storage itself, right after a run that waited for its reads.
+"""Would other readers have got more? Measured on the storage itself, right after a run that waited for its reads.
 
-One rate does not tell a slow drive from one that would serve several reads as fast as one, nor from a disk whose head
-goes back and forth between readers. So the ranks read batches of the epochs that would come next, by as many readers as
-they had, by more, by fewer, in larger requests, and by as many again, for a moment each: a storage whose speed changes
-meanwhile must not look like one that gives more to other readers. What can't help is not tried.
+One rate does not distinguish a slow drive from one that would serve several reads as fast as one, nor from a disk
+whose head goes back and forth between readers. So the ranks read batches of the epochs that would come next, by as
+many readers as they had, by more, by fewer, in larger requests, and by as many again, for a moment each: a storage
+whose speed changes meanwhile must not look like one that gives more to other readers. What can't help is not tried.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def worth_trying(job: TrainingJob, rows: StepRows) -> tuple[Try, ...]:
 
 
 def slept(preprocess_time: Duration, rows: Rows) -> bool:
-    """Say whether workers slept in emulated preprocessing; else they computed, by an account of its own."""
+    """Return whether workers slept in emulated preprocessing; else they computed, by an account of its own."""
     return not is_zero(preprocess_time) and not is_any(rows, "preprocess_cpu_ns")
 
 

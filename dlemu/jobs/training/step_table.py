@@ -47,7 +47,7 @@ def _write(rows: Rows, out: BinaryIO) -> None:
 
 
 def read_steps(folder: str) -> Rows:
-    """Return the step rows in order: of very many, a column is read when it is asked for."""
+    """Return the step rows in order: of very many, a column is read when it is requested."""
     path = os.path.join(folder, STEPS)
     if not os.path.lexists(path):
         return np.empty(0, STEP_DTYPE)

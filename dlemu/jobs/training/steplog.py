@@ -1,6 +1,6 @@
 """The step log: one fixed row for each rank and step, written as it happens, from which every number can be recomputed.
 
-A rank's rows lie in a file mapped into its memory: writing one is a store, and what was measured outlives the rank.
+A rank's rows are in a file mapped into its memory: writing one is a store, and what was measured outlives the rank.
 All times are nanoseconds of CLOCK_MONOTONIC of the rank's host, unless they are differences.
 """
 

@@ -84,7 +84,7 @@ class Metrics:
     samples: int | None = None
     """Samples read in training."""
     training_seconds: float | None = None
-    """Time in training: without checkpoints, evaluations and what lies between epochs, s."""
+    """Time in training: without checkpoints, evaluations and what is between epochs, s."""
     time_to_first_batch_seconds: Spread | None = None
     """The slowest rank's wait for the first batch of an epoch, s."""
     wait_ms: Waits | None = None
@@ -132,7 +132,7 @@ class PageCache:
     """Whether the storage was read, or memory."""
 
     from_storage_percent: Mean
-    """Bytes that the storage served in % of those read; values None where the kernel does not tell."""
+    """Bytes that the storage served in % of those read; values None where the kernel does not report it."""
     served_percent: float | None = None
     """The same by the smaller of the kernel's accounting and the devices' bytes, each epoch 100 at most."""
     dataset_to_memory_ratio: float | None = None
@@ -172,7 +172,7 @@ class CheckpointTiming:
     mb_per_second: float | None
     """1e6 bytes/s."""
     stall_seconds: float | None = None
-    """How long training stood still for it: less than `seconds` with `checkpoint.asynchronous`."""
+    """How long training stalled for it: less than `seconds` with `checkpoint.asynchronous`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -180,7 +180,7 @@ class AsynchronousCheckpoints:
     """Of checkpoints that went to the storage while training went on (`checkpoint.asynchronous`)."""
 
     stall_seconds: float
-    """Mean time that training stood still for one."""
+    """Mean time that training stalled for one."""
     safe_seconds: float
     """Mean time from the moment training wanted one until it was on the storage."""
     steps_during: int
@@ -223,7 +223,7 @@ class ReadSettings:
     sample_shuffle: str
     verified: bool
     transfer_size: int | None = None
-    """Most bytes that a read call asked for; 0: a file, record or column at once; None: as a library likes."""
+    """Most bytes that a read call requested; 0: a file, record or column at once; None: as a library likes."""
     reader_version: int = 1
     """Of dlemu's reader: a new one where an engine's read calls changed. 1 in results of before they had a number."""
 
@@ -270,7 +270,7 @@ class Summary(JobSummary):
 
     kind: str = "training"
     stopped_early: StoppedEarly | None = None
-    """Of a run that was asked to end early, as `dlemu size` does once a verdict is certain; else None.
+    """Of a run that was stopped early, as `dlemu size` does once a verdict is certain; else None.
 
     Everything else is then as of a run of `train.total_training_steps=steps`.
     """
@@ -302,7 +302,7 @@ class Summary(JobSummary):
     speed_changes: tuple[SpeedChange, ...] = ()
     """When the storage's speed changed, in order; what it gives shows where accelerators waited for it."""
     stalls: tuple[Stall, ...] = ()
-    """When the storage stood still for a second or more, in order."""
+    """When the storage stalled for a second or more, in order."""
     ran_out: RanOut | None = None
     """A cache or burst credit that ran out: the first bytes came faster. Null where the changes are of another kind."""
     first_touch: FirstTouch | None = None

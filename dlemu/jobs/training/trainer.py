@@ -73,7 +73,7 @@ def run_rank(
 
     `doing` is called with what goes on before the first step and after the last.
 
-    Raises DlemuError with a message for users. The rank's rows up to then lie in `job.live_folder`; workers die with
+    Raises DlemuError with a message for users. The rank's rows up to then are in `job.live_folder`; workers die with
     the rank, so after an error the process must end.
     """
     recorder = _recorder_of(job, comm)
@@ -226,7 +226,7 @@ class _Trainer:
     def measure_ceiling(self) -> float | None:
         """Run the same loop against null storage and return its AU in percent on rank 0.
 
-        None when not asked for, and where a host gets through no step that counts within CEILING_PATIENCE_SECONDS.
+        None when not requested, and where a host gets through no step that counts within CEILING_PATIENCE_SECONDS.
         """
         steps = self._job.ceiling_steps
         if not steps:
@@ -308,7 +308,7 @@ class _Trainer:
         return PrefetchQueue(batches, self._clock, self._job.workload.timeout_seconds, self._comm.rank)
 
     def _train(self, epoch: Epoch) -> bool:
-        """Train one epoch; return whether the run was asked to end in it."""
+        """Train one epoch; return whether the run was told to stop in it."""
         compute_ns = self._accelerator.draw_compute_ns("train", epoch.number, epoch.steps)
         cpu_seconds = self._draw_step_cpu(epoch)
         first_step = 1

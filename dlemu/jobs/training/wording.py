@@ -249,7 +249,7 @@ def in_words(limit: Limit) -> Limit:
 
 
 def causes_line(limit: Limit) -> str | None:
-    """Return what mending each cause alone would bring; None where that is not known of more than one."""
+    """Return what repairing each cause alone would bring; None where that is not known of more than one."""
     if len(limit.causes) < 2:
         return None
     each = (
@@ -320,7 +320,7 @@ def _served_by_cache(
 
 
 def _epoch_share(percent: float) -> str:
-    """Say what the storage served of an epoch's bytes; beyond 100 % it read ahead for a later one, or in vain."""
+    """Return what the storage served of an epoch's bytes; beyond 100 % it read ahead for a later one, or in vain."""
     more = percent - 100
     return f"{percent:.0f}" if more < 0.5 else f"100 and {more:.0f} more by read-ahead"
 

@@ -58,7 +58,7 @@ class AuditedRun:
     prints: tuple[Print, ...] = ()
     """Of each epoch of each rank that kept its steps."""
     hostnames: tuple[str, ...] = ()
-    """Of the hosts of all ranks; empty unless every rank's file tells its own."""
+    """Of the hosts of all ranks; empty unless every rank's file states its own."""
     by_dlemu: bool = False
     """Whether dlemu ran as a drop-in replacement for DLIO, as the run's log says."""
     prefetch: Prefetch = field(default_factory=Prefetch)
@@ -212,7 +212,7 @@ def _au_percent(printed: Printed, again: Recomputed, printed_by: str | None) -> 
 
 
 def _with_prefetch(run: AuditedRun, own: OwnResult | None, logs: Logs) -> AuditedRun:
-    """Return the run with what prefetch bought: as dlemu's own steps tell, else the most that its folder allows."""
+    """Return the run with what prefetch bought: as dlemu's own steps show, else the most that its folder allows."""
     setup, steps, au = run.setup, run.recomputed.steps_per_epoch, run.au_percent
     if own is not None and own.prefetch.sustained_percent is not None:
         prefetch = own.prefetch
@@ -240,7 +240,7 @@ def _with_prefetch(run: AuditedRun, own: OwnResult | None, logs: Logs) -> Audite
 
 
 def _copies(prints: tuple[Print, ...]) -> Iterator[Finding]:
-    """Say which rank's or epoch's steps are those of another."""
+    """Yield which rank's or epoch's steps are those of another."""
     same = [f"{second.where} has the steps of {first.where}" for first, second in twins(prints)]
     if same:
         more = f" and {len(same) - 1} more" if len(same) > 1 else ""
@@ -303,7 +303,7 @@ def _configured_seconds(logs: Logs) -> float | None:
 
 
 def failed_run(folder: str, error: Exception) -> AuditedRun:
-    """Return a run whose audit itself failed: a fault of dlemu's, told with the run."""
+    """Return a run whose audit itself failed: a fault of dlemu's, reported with the run."""
     seen = f"the audit failed: {type(error).__name__}: {' '.join(str(error).split())[:200]}"
     finding = Finding(
         "error", "audit.failed", seen, "an audit of any folder", "report it, with the folder's files attached"

@@ -1,7 +1,7 @@
 """One run of checkpoints alone, read from DLIO's files: its settings, each rank's times, and what does not fit.
 
 The summary's figures are rank 0's: mean and population's deviation of its saves and loads. The rules' text wants the
-slowest rank's (v2.0, 2.2.3: the longest duration, the lowest throughput), so both are told.
+slowest rank's (v2.0, 2.2.3: the longest duration, the lowest throughput), so both are reported.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ _SAME = 1e-6
 _STAMP_SECONDS = 0.01
 """How far a duration lies from its time stamps at most."""
 _OUTSIDE_US = 1_000_000
-"""How far a stamp of a checkpoint lies outside of the summary's at most."""
+"""How far a stamp of a checkpoint is outside of the summary's at most."""
 _SLOWER = 0.01
-"""Share by which the slowest rank is longer before that is told."""
+"""Share by which the slowest rank is longer before that is reported."""
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ class CheckpointLeaf:
 
     @cached_property
     def plan(self) -> CheckpointPlan | None:
-        """What its checkpoints are made of by its own settings, None where these do not tell."""
+        """What its checkpoints are made of by its own settings, None where these do not show it."""
         given, saves = self.settings("model"), self.settings("checkpoint")
         if self.ranks is None or not given:
             return None
@@ -195,7 +195,7 @@ def _size(leaf: CheckpointLeaf) -> Iterator[Finding]:
 
 
 def _slowest(leaf: CheckpointLeaf) -> Iterator[Finding]:
-    """Tell by how much rank 0's times are shorter than the slowest rank's, which the rules' text asks for."""
+    """Yield by how much rank 0's times are shorter than the slowest rank's, which the rules' text requires."""
     if leaf.ranks is None or len(leaf.parts) < leaf.ranks:
         if leaf.parts:
             yield from unapplied("checkpoint.slowest", times_of_every_rank=None)

@@ -32,7 +32,7 @@ COPIED = 1e-9
 """Relative: nearer than that two measurements do not lie."""
 _DIGITS = 6
 _OUTSIDE_US = 1_000_000
-"""How far a stamp of a block lies outside of the summary's at most."""
+"""How far a stamp of a block is outside of the summary's at most."""
 _SAME = 1e-4
 """Relative: numbers that must be equal but for rounding."""
 _ASK = "ask for the files of the run as DLIO wrote them"
@@ -177,7 +177,7 @@ def _steps(setup: Setup, logs: Logs) -> Iterator[Finding]:
 
 
 def _ranks(setup: Setup, logs: Logs, formula: str | None) -> Iterator[Finding]:
-    """Compare each rank's own printed AU with its arrays: tells which rank's file was changed."""
+    """Compare each rank's own printed AU with its arrays: shows which rank's file was changed."""
     if formula is None:
         return
     wrong = []
@@ -316,7 +316,7 @@ def _copies(printed: Printed, logs: Logs) -> Iterator[Finding]:
 
 
 def is_measured(value: float) -> bool:
-    """Say whether a number has the digits of a measurement: two of those are never equal."""
+    """Return whether a number has the digits of a measurement: two of those are never equal."""
     return round(value, _DIGITS) != value
 
 
@@ -343,7 +343,7 @@ def _verdict(setup: Setup, printed: Printed, again: Recomputed, *, since_v2: boo
 
 
 def _unknown(printed: Printed, logs: Logs, again: Recomputed) -> Iterator[Finding]:
-    """Say what the kept files can't tell."""
+    """Yield what the kept files can't show."""
     ranks = printed.accelerators or again.ranks_kept
     keep = "keep R_output.json and R_per_epoch_stats.json of every rank R"
     if again.basis == "nothing":
@@ -374,7 +374,7 @@ class Rulebook:
 
 
 def rule_findings(setup: Setup, printed: Printed, book: Rulebook, *, by_dlemu: bool = False) -> list[Finding]:
-    """Return what the run breaks, as far as its files tell; rules are named `rules.NAME`.
+    """Return what the run breaks, as far as its files show; rules are named `rules.NAME`.
 
     A configuration that dlemu wrote has keys that DLIO's has not, so its hash is not compared.
     """

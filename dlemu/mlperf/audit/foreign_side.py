@@ -20,7 +20,7 @@ COMPARED_AU = "dlio"
 
 
 def foreign_side(folder: str) -> Side:
-    """Return what lies below a folder: a result of checkpoints alone, or runs of training."""
+    """Return what is below a folder: a result of checkpoints alone, or runs of training."""
     return foreign_checkpoints(folder) or _training(folder)
 
 

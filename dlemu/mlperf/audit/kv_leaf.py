@@ -35,7 +35,7 @@ _STACKED = re.compile(r"^(?:loop|ram|zram|sr|dm-|md)\d*")
 """Devices that hand their requests on to others, which are counted themselves."""
 _SAME = 1e-6
 _LONGER = 1.01
-"""A window, or a device's work, that is this much longer than the published time is told."""
+"""A window, or a device's work, that is this much longer than the published time is reported."""
 _TOKEN_BYTES = {
     "llama3.1-8b": 131_072,
     "mistral-7b": 131_072,
@@ -90,7 +90,7 @@ class KvRank:
 
     @cached_property
     def latencies_seconds(self) -> tuple[float, ...]:
-        """Of each request, from when it was asked for."""
+        """Of each request, from when it was requested."""
         return tuple(numbers(self.content.get("end_to_end_latencies")) or ())
 
     @cached_property
@@ -147,7 +147,7 @@ class KvLeaf:
 
 
 def is_kv_leaf(below: Sequence[str]) -> bool:
-    """Say whether a folder with these folders in it is a run of kv_cache."""
+    """Return whether a folder with these folders in it is a run of kv_cache."""
     return any(_OPTION.match(name) for name in below)
 
 
@@ -366,7 +366,7 @@ def _counters(snapshot: Mapping[str, Any]) -> dict[str, list[float]]:
 
 
 def _tiers(leaf: KvLeaf) -> Iterator[Finding]:
-    """Say how much of what was read came from memory: none of it in options 1 and 3."""
+    """Yield how much of what was read came from memory: none of it in options 1 and 3."""
     for option in OPTIONS:
         ranks = [rank for trial in leaf.of(option) for rank in trial]
         memory = sum(rank.gib(tier, "read") for rank in ranks for tier in ("cpu", "gpu"))
@@ -388,7 +388,7 @@ def _tiers(leaf: KvLeaf) -> Iterator[Finding]:
 
 
 def _starved(leaf: KvLeaf) -> Iterator[Finding]:
-    """Say which class of requests waited for whom; no rule asks for their limits."""
+    """Yield which class of requests waited for whom; no rule requires their limits."""
     for option in OPTIONS:
         shown = []
         ranks = [rank for trial in leaf.of(option) for rank in trial]
@@ -427,7 +427,7 @@ def _tokens(leaf: KvLeaf) -> Iterator[Finding]:
 
 
 def kv_commands(leaf: KvLeaf) -> dict[int, dict[str, str]]:
-    """Return what each option was started with (`num-users` -> `200`), of the last trial that the metadata tell."""
+    """Return what each option was started with (`num-users` -> `200`), of the last trial that the metadata show."""
     kept, found = leaf.metadata.get("command_output_files"), {}
     for each in map(mapping, kept if isinstance(kept, list) else ()):
         words = (text(each.get("command")) or "").split()

@@ -68,7 +68,7 @@ class OwnResult:
 
 
 def is_own(folder: str) -> bool:
-    """Say whether a folder is that of a run of dlemu, also when some of its files are missing or damaged."""
+    """Return whether a folder is that of a run of dlemu, also when some of its files are missing or damaged."""
     summary = os.path.join(folder, "summary.json")
     if not os.path.isfile(summary):
         return _unsaved(folder)
@@ -82,7 +82,7 @@ def is_own(folder: str) -> bool:
 
 
 def _unsaved(folder: str) -> bool:
-    """Say whether the folder has what a run measured and no summary.json: it was killed before that."""
+    """Return whether the folder has what a run measured and no summary.json: it was killed before that."""
     if os.path.basename(os.path.normpath(folder)) == LIVE:
         return False  # of the folder above
     kind = kind_of(folder)

@@ -25,7 +25,7 @@ System = tuple[str, Sequence[PlacedRun]]
 
 @dataclass(frozen=True)
 class Audit:
-    """All audited runs, and what was asked."""
+    """All audited runs, and the question."""
 
     folder: str
     answer: SavedAudit
@@ -76,7 +76,7 @@ _LOSS = ("first steps", "load", "late", "slower", "barrier", "all other")
 
 
 def audit_page(audit: Audit) -> Page:
-    """Return what stands on the page of an audit."""
+    """Return what is on the page of an audit."""
     answer, summary = audit.answer, audit.answer.summary
     wrong, runs = summary.runs_with_errors, count(summary.runs, "run")
     rest = f" {'run' if wrong == 1 else 'runs'} with errors, of {summary.runs:,}" if wrong else "no run has an error"

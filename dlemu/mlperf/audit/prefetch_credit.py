@@ -1,4 +1,4 @@
-"""How much of a foreign run's AU prefetch bought, from what its folder tells: readers, steps and the AU itself.
+"""How much of a foreign run's AU prefetch bought, from what its folder holds: readers, steps and the AU itself.
 
 Each of PyTorch's workers begins a batch of its own at once, so while the first step of an epoch waits, as many batches
 are read as each accelerator has readers. DLIO's formulas leave that step out and count all batches but its own. With W

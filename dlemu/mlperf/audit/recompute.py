@@ -296,7 +296,7 @@ class _Epoch:
 
 
 def from_blocks(setup: Setup, printed: Printed, logs: Logs) -> Recomputed:
-    """Return what the time stamps give. Steps are those that the settings plan: stamps do not tell how many ran."""
+    """Return what the time stamps give. Steps are those that the settings plan: stamps do not show how many ran."""
     spans = logs.spans.get(min(logs.spans, default=0), {})
     epochs = _by_epoch(spans)
     ranks, steps = printed.accelerators, planned_steps(setup, printed)

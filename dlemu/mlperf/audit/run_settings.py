@@ -1,4 +1,4 @@
-"""What a run was asked to do, by the configuration that hydra kept, and what it printed, by its summary.json."""
+"""What a run was to do, by the configuration that hydra kept, and what it printed, by its summary.json."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dlemu.mlperf.rules.core_config import canonical
 from dlemu.results.finding import Finding
 
 CONFIG_FOLDERS = ("configs", "dlio_config", ".hydra", "")
-"""Where hydra's files lie in the run's folder: v1.0, mlpstorage, DLIO alone, and beside the results."""
+"""Where hydra's files are in the run's folder: v1.0, mlpstorage, DLIO alone, and beside the results."""
 Shipped = Mapping[str, Mapping[str, Mapping[str, Any]]]
 """Workload -> accelerator -> {batch_size, computation_time}, of the workloads that come with dlemu."""
 
@@ -29,7 +29,7 @@ class Setup:
     computation_seconds: float | None = None
     """Of one step; of drawn ones the mean."""
     drawn: bool = False
-    """Whether the time of a step is drawn anew each time."""
+    """Whether the time of a step is drawn again each time."""
     record_bytes: float | None = None
     num_files: int | None = None
     samples_per_file: int | None = None
@@ -210,7 +210,7 @@ class Printed:
     data_gib: float | None = None
     """Of the dataset, for each host."""
     unusable: tuple[str, ...] = ()
-    """Numbers that a run of training prints and that are missing, or no numbers, each with what stands there."""
+    """Numbers that a run of training prints and that are missing, or no numbers, each with what is there."""
 
 
 def read_printed(folder: str, findings: list[Finding]) -> Printed:

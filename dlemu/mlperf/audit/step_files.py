@@ -34,7 +34,7 @@ Seconds = NDArray[np.float64]
 _OUTPUT = re.compile(r"^(\d{1,9})_output\.json$")
 _STATS = re.compile(r"^(?:(\d{1,9})_)?per_epoch_stats\.json$")
 _LOG, _LOG_START = "dlio.log", 400
-"""The log, and how many bytes at its start tell who wrote it."""
+"""The log, and how many bytes at its start show who wrote it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +69,7 @@ class Span:
 
 
 def read_spans(path: str, started_us: int | None, findings: list[Finding]) -> dict[BlockKey, Span]:
-    """Return the blocks that a file of stamps tells of; `started_us` is when the run began.
+    """Return the blocks that a file of stamps reports; `started_us` is when the run began.
 
     DLIO ends the last block of an epoch with a checkpoint behind it twice, and prints what the second time gave: just
     before the checkpoint begins (`_train` in its main.py, v0.5 to v2.0). v0.5 and v1.0 always do; since v2.0 it
@@ -137,9 +137,9 @@ class BlockArrays:
     """What one rank kept of one block: seconds of each step."""
 
     load: Seconds
-    """From asking for the batch to having it."""
+    """From requesting the batch to having it."""
     proc: Seconds
-    """From asking for the batch to the end of its computation."""
+    """From requesting the batch to the end of its computation."""
     compute: Seconds
     """As the file has it: the configured sleep in v0.5 and v1.0, the measured one since 2.0."""
     printed_au_percent: float | None
@@ -183,13 +183,13 @@ class Logs:
         return None
 
     def blocks(self) -> list[BlockKey]:
-        """Return the blocks that any file tells of, in order."""
+        """Return the blocks that any file reports, in order."""
         sources = [*self.arrays.values(), *self.spans.values()]
         return sorted({block for source in sources for block in source})
 
 
 def read_logs(folder: str, names: list[str], started: str | None, findings: list[Finding]) -> Logs:
-    """Return what the files of a folder, whose names are given, tell of steps and blocks.
+    """Return what the files of a folder, whose names are given, record of steps and blocks.
 
     `started` is the time stamp of the run's start.
     """
@@ -213,7 +213,7 @@ def read_logs(folder: str, names: list[str], started: str | None, findings: list
 
 
 def names_dlemu(log: str) -> bool:
-    """Say whether dlemu wrote a dlio.log, by its first line."""
+    """Return whether dlemu wrote a dlio.log, by its first line."""
     try:
         with open(open_untrusted(log, LARGEST_BYTES), "rb") as lines:
             return b"dlemu" in lines.read(_LOG_START).partition(b"\n")[0]

@@ -19,7 +19,7 @@ Interval = tuple[int, int, str]
 
 
 def out_of_order(epochs: Sequence[tuple[int, Mapping[str, Any]]], where: str) -> Iterator[Finding]:
-    """Yield the first contradiction between the stamps of the epochs that one file tells of."""
+    """Yield the first contradiction between the stamps of the epochs that one file reports."""
     whole = [
         found for number, epoch in sorted(epochs, key=lambda one: one[0]) if (found := _span(epoch, f"epoch {number}"))
     ]

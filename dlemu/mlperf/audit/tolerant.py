@@ -61,7 +61,7 @@ def read_text(path: str, findings: list[Finding]) -> str | None:
 
 
 def is_pruned(content: str) -> bool:
-    """Say whether a file's content is the reviewers' note that they took it out."""
+    """Return whether a file's content is the reviewers' note that they took it out."""
     return content[: len(PRUNED) + 8].strip() == PRUNED.decode()
 
 

@@ -48,7 +48,7 @@ class VectorLeaf:
 
 
 def is_vector_leaf(names: list[str]) -> bool:
-    """Say whether a folder with these files is a run of vector_database."""
+    """Return whether a folder with these files is a run of vector_database."""
     return STATISTICS in names and ("config.json" in names or VERDICT in names)
 
 

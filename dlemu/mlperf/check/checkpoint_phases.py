@@ -1,4 +1,4 @@
-"""Rules on what lies between writing and reading checkpoints: the gap, the total time, remapping (v3.0, 4.7).
+"""Rules on what is between writing and reading checkpoints: the gap, the total time, remapping (v3.0, 4.7).
 
 Source: section 4.7 of v3.0's Rules.md and checkpointing_checks.py of its submission checker
 (https://github.com/mlcommons/storage).
@@ -26,7 +26,7 @@ Found = Iterator[tuple[str, Finding]]
 _FLAGS = ("multi_host", "simultaneous_write", "simultaneous_read")
 _REMAP = "remap_time_in_seconds"
 _REMAP_SHARE = 0.5
-"""Of the time told for remapping, what must lie between the calls at least (4.7.3, the checker)."""
+"""Of the time stated for remapping, what must lie between the calls at least (4.7.3, the checker)."""
 
 
 def gap(result: CheckpointResult) -> Found:
@@ -78,7 +78,7 @@ def _collected(value: Any) -> Iterator[str]:
 
 
 def seconds_between(begin: Any, end: Any) -> float | None:
-    """Return the time between two stamps; None for what is no stamp, or when only one tells its zone."""
+    """Return the time between two stamps; None for what is no stamp, or when only one states its zone."""
     try:
         return (datetime.fromisoformat(end) - datetime.fromisoformat(begin)).total_seconds()
     except (TypeError, ValueError):
@@ -109,7 +109,7 @@ def duration(result: CheckpointResult) -> Found:
 
 
 def capabilities(result: CheckpointResult) -> Found:
-    """Hold what the system's description tells of hosts, simultaneous access and remapping against the run."""
+    """Hold what the system's description states of hosts, simultaneous access and remapping against the run."""
     if not result.strict:
         return
     described = described_system(result.path)

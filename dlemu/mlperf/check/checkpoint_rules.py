@@ -209,7 +209,7 @@ def _counts(result: CheckpointResult) -> Found:
 
 
 def _memory(result: CheckpointResult) -> Found:
-    """Tell where a client's memory could serve the reads: the text asks for 3 times of it written (4.3.1 of v3.0)."""
+    """Yield where a client's memory could serve the reads: the text requires 3 times of it written (4.3.1 of v3.0)."""
     saved = sum(leaf.checkpoints("save") for leaf in result.leaves)
     for leaf in result.leaves[:1]:
         size = leaf.metric.get("checkpoint_size_GB")
@@ -348,5 +348,5 @@ def figures_of(result: CheckpointResult) -> Mapping[str, float]:
 
 
 def processes_of(result: CheckpointResult) -> int | None:
-    """Return the number of processes, of the first call that tells it."""
+    """Return the number of processes, of the first call that states it."""
     return next((leaf.ranks for leaf in result.leaves if leaf.ranks), None)

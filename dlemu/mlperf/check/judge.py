@@ -73,7 +73,7 @@ def check_folder(
 ) -> Checked:
     """Return what a folder holds and breaks; edition and division are read off the tree unless they are given.
 
-    `reading` says how grave what an edition's round let pass is: as then, or as its tool tells it today.
+    `reading` says how grave what an edition's round let pass is: as then, or as its tool has it today.
 
     The folder is a submission tree, a results folder of mlpstorage, a single run, or one of `dlemu mlperf run`. Raises
     UserError when it is no folder; whatever is wrong inside is a finding.

@@ -64,7 +64,7 @@ class OtherResult:
 
 
 def phase_of(path: str) -> str:
-    """Return the phase that a call's folder lies in; a run where no folder says so."""
+    """Return the phase that a call's folder is in; a run where no folder says so."""
     above = os.path.basename(os.path.dirname(path))
     return above if above in PHASES else "run"
 

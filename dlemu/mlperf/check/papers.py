@@ -1,6 +1,6 @@
 """The papers of a run agree: metadata, configuration, overrides, summary, facts of the hosts, and sidecars.
 
-Each fact is told in several places; `FACTS` has, for each, who tells it. What only one place tells can't disagree.
+Each fact is stated in several places; `FACTS` has, for each, where. What only one place states can't disagree.
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ def _papers(
 
 
 Claims = Iterator[tuple[str, Any]]
-"""Who tells something, and what; None where it is not told."""
+"""Who states something, and what; None where it is not stated."""
 
 
 def _processes(papers: RunPapers) -> Claims:
@@ -288,7 +288,7 @@ def _memory(papers: RunPapers) -> Claims:
 
 
 def _division(papers: RunPapers) -> Claims:
-    """Not told here: it has a rule of its own."""
+    """Not reported here: it has a rule of its own."""
     yield "args.mode", _lower(papers.args.get("mode"))
     if mapping(papers.metadata).get("verification") is not None:
         yield "verification", _lower(mapping(papers.metadata).get("verification"))
@@ -314,7 +314,7 @@ FACTS: tuple[tuple[str, Callable[[RunPapers], Claims]], ...] = (
 
 
 def papers_agree(papers: RunPapers) -> Iterator[Finding]:
-    """Yield every fact that two papers tell differently."""
+    """Yield every fact that two papers state differently."""
     for what, claims_of in FACTS:
         claims = [(who, value) for who, value in claims_of(papers) if value is not None]
         if len({value for _, value in claims}) > 1:

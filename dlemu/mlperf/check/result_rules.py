@@ -31,7 +31,7 @@ _CONFIGURED = (
 )
 """What config.yaml of every edition's workloads has: without it a run can't be held against the edition."""
 FEW_ACCELERATORS = 4
-"""Below which v3.0's checker asks whether one host could not drive more (3.3.3)."""
+"""Below which v3.0's checker checks whether one host could not drive more (3.3.3)."""
 GAP_FACTOR = 2
 """Run folders begin less than so many times the shortest run's duration apart (2.1.18 of v3.0's checker)."""
 SPREAD = 0.05
@@ -64,7 +64,7 @@ def _limited(leaf: Leaf, limit: StatedLimit | None) -> float | None:
 
 
 def _with_metadata(leaf: Leaf) -> Setup:
-    """Return the run's settings with the overrides that only mlpstorage's metadata tell."""
+    """Return the run's settings with the overrides that only mlpstorage's metadata show."""
     told = mapping(mapping(leaf.metadata).get("override_parameters"))
     words = [f"++workload.{key}={value}" for key, value in told.items()]
     if not words:
@@ -230,7 +230,7 @@ def runs_alike(result: Result) -> Iterator[Located]:
 
 
 def shuffled_anew(result: Result) -> Iterator[Located]:
-    """Each run shuffles with a seed of its own, where the seeds are told."""
+    """Each run shuffles with a seed of its own, where the seeds are reported."""
     seeds = [leaf.section("train").get("seed") for leaf in result.runs]
     known = [seed for seed in seeds if isinstance(seed, int)]
     if len(known) > 1 and len(set(known)) < len(known):
@@ -268,7 +268,7 @@ def same_dataset(result: Result) -> Iterator[Located]:
 
 
 def dataset_phases(result: Result) -> Iterator[Located]:
-    """The runs read at least what datasize asked for and at most what datagen made."""
+    """The runs read at least what datasize computed and at most what datagen made."""
     asked = [leaf.num_files for leaf in result.datasize if leaf.num_files]
     made = [leaf.num_files for leaf in result.datagen if leaf.num_files]
     read = [(leaf, leaf.num_files) for leaf in result.runs if leaf.num_files]
@@ -300,7 +300,7 @@ def dataset_in_metadata(result: Result) -> Iterator[Located]:
 
 
 def data_apart_from_results(result: Result) -> Iterator[Located]:
-    """Data and results lie in different folders, on different file systems."""
+    """Data and results are in different folders, on different file systems."""
     for leaf in result.runs:
         data, results = leaf.argument("data_dir"), leaf.argument("results_dir")
         strict = result.phased and result.edition.checks_tree and leaf.metadata is not None

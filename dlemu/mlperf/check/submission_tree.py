@@ -69,7 +69,7 @@ class Leaf:
 
     @property
     def num_files(self) -> int | None:
-        """Files of the training set that it read, made or asked for."""
+        """Files of the training set that it read, made or computed."""
         configured = self.section("dataset").get("num_files_train")
         return self.printed.num_files or self.setup.num_files or _whole(configured)
 
@@ -154,7 +154,7 @@ class Finder:
         return [self._result(folder, kind, below) for (folder, kind), below in sorted(groups.items())]
 
     def _is_covered(self, run: AuditedRun) -> bool:
-        """Say whether it is a run of training; others are said to be not covered."""
+        """Return whether it is a run of training; others are reported as not covered."""
         if category_of(run.path) is not None:
             return False  # `other_leaves` has them
         other = any(finding.rule == "no.training" and finding.severity == "info" for finding in run.findings)
@@ -289,7 +289,7 @@ def _order(name: str) -> tuple[int, str]:
 
 
 def _alike(name: str, other: str) -> bool:
-    """Say whether two names differ in their numbers alone: run1 and run-2 do, run1 and old_run_2 do not."""
+    """Return whether two names differ in their numbers alone: run1 and run-2 do, run1 and old_run_2 do not."""
     return _NUMBERED.sub("", name) == _NUMBERED.sub("", other)
 
 

@@ -109,7 +109,7 @@ def breaches(content: object) -> Iterator[str]:
 
 
 def is_blank(value: object) -> bool:
-    """Say whether a template's field is still to be filled in."""
+    """Return whether a template's field is still to be filled in."""
     return isinstance(value, str) and value.startswith(PLACEHOLDER)
 
 

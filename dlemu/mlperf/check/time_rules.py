@@ -61,7 +61,7 @@ def _years(group: Iterable[RunPapers]) -> Iterator[Located]:
 
 
 def _stamps(group: Sequence[RunPapers]) -> Iterator[Located]:
-    """A call began soon after the time that its folder is named by, and its metadata tell the same time."""
+    """A call began soon after the time that its folder is named by, and its metadata show the same time."""
     for began, late, early in ((_began, _LATE, _EARLY), (_invoked, _SOON, _SOON)):
         timed = [(papers, papers.stamp, began(papers)) for papers in group]
         apart = [(papers, at - stamp) for papers, stamp, at in timed if stamp is not None and at is not None]
@@ -89,7 +89,7 @@ def _misdated(papers: RunPapers, seen: str) -> Located:
 
 
 def _order(group: Sequence[RunPapers]) -> Iterator[Located]:
-    """The data are made before they are read, and their size is asked for before they are made."""
+    """The data are made before they are read, and their size is requested before they are made."""
     by_phase = {
         phase: sorted((papers.stamp, papers.path) for papers in group if papers.phase == phase and papers.stamp)
         for phase in ("datasize", "datagen", "run")

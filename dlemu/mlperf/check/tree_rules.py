@@ -28,7 +28,7 @@ _CODE_FOLDERS = frozenset({"dlio_benchmark", "mlpstorage", "mlpstorage_py", "sto
 _CODE_FILES = frozenset({"benchmark.sh", ".code-hash.json"})
 _ARCHIVES = (".tgz", ".tar.gz", ".zip", ".tar")
 _CODE_LEVELS = 3
-"""What the official code is known by, and how deep below a submission's folder it lies at most."""
+"""What the official code is known by, and how deep below a submission's folder it is at most."""
 _TOP = ("closed", "open", "code-images")
 """mlpstorage puts images of its code there, or beside the divisions in ORG/code-HASH."""
 _BENCHMARKS = ("training", *CATEGORIES)
@@ -146,7 +146,7 @@ def ranks_kept(leaf: Leaf | CheckpointLeaf, ranks: int | None, severity: Severit
 
 
 def empty_files(leaf: Leaf | CheckpointLeaf) -> Iterator[Located]:
-    """A log that every call writes to is not empty; of metadata and results the rules on what they hold tell."""
+    """A log that every call writes to is not empty; of metadata and results the rules on what they hold report it."""
     for name in leaf.files:
         if name.endswith((".stdout.log", "dlio.log")) and not os.path.getsize(os.path.join(leaf.path, name)):
             finding = Finding("warning", "files.empty", f"{name} has 0 bytes", "what the call wrote", _KEEP)

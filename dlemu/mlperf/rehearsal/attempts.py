@@ -35,7 +35,7 @@ class Attempt:
     """As `dlemu train` left it, below the rehearsal's."""
     seed: int
     failure: str | None = None
-    """What it said when it failed."""
+    """Its message when it failed."""
     figures: Figures | None = None
     """None when it failed."""
 
@@ -67,7 +67,7 @@ class Record:
 
 
 RunTraining = Callable[[list[str], str], None]
-"""Runs `dlemu train` with overrides into a folder; raises UserError or DlemuError with what it said."""
+"""Runs `dlemu train` with overrides into a folder; raises UserError or DlemuError with its message."""
 OnEvent = Callable[[RunsPlanned | RunBegan | RunEnded[Attempt, Record]], None]
 
 
@@ -113,7 +113,7 @@ class Attempts(RunList[str, Attempt, Record]):
         return [run.figures for run in self.runs if run.label != WARM_UP and run.figures is not None]
 
     def is_of(self, run: Attempt, planned: Planned[str]) -> bool:
-        """Say whether an attempt on record is one at the planned run."""
+        """Return whether an attempt on record is one at the planned run."""
         return run.label == planned.what
 
     def make_folder(self, planned: Planned[str]) -> str:

@@ -89,7 +89,7 @@ def datasize(
 ) -> Datasize:
     """Return the dataset for `ranks` accelerators on so many hosts; without an edition by the newest that has the pair.
 
-    Fewer files than that, when so many were asked for, are a finding.
+    Fewer files than that, when so many were requested, are a finding.
 
     Raises UserError when no edition, or not the named one, has this workload and accelerator.
     """

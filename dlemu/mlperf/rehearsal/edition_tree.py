@@ -1,4 +1,4 @@
-"""The edition's tree: a finished run where the edition's tool leaves it, and what lies beside the runs.
+"""The edition's tree: a finished run where the edition's tool leaves it, and what is beside the runs.
 
 That is metadata, sums, the other phases, the description of the system, and the words that say what the tree is. The
 description's keys are those of v2.0's and v3.0's systems/SYSTEM.yaml (https://github.com/mlcommons/storage); v1.0's is
@@ -38,7 +38,7 @@ from dlemu.runner.child_run import LOG
 
 README = "README.txt"
 _SEED = "++workload.train.seed="
-"""The sequence sets it, as the rules ask; it is no override of the submitter's. config.yaml has it."""
+"""The sequence sets it, as the rules require; it is no override of the submitter's. config.yaml has it."""
 
 
 def lay_out(plan: RehearsalPlan, attempt: Attempt) -> str:
@@ -185,7 +185,7 @@ def file_separation(data_folder: str, tree: str) -> dict[str, Any]:
 
 
 def same_file_system(left: str, right: str) -> bool:
-    """Say whether two folders that exist lie on one file system."""
+    """Return whether two folders that exist are on one file system."""
     return os.stat(left).st_dev == os.stat(right).st_dev
 
 

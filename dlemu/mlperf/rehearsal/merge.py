@@ -23,7 +23,7 @@ def merge(folder: str, rehearsals: Sequence[str]) -> Checked:
     """Lay the trees of rehearsals into one below `folder`, and check it.
 
     Raises UserError for what is no finished rehearsal, for rehearsals of several editions, for a folder that holds
-    something already, and for results that stand in two of them; SpaceError when they can't be written.
+    something already, and for results that are in two of them; SpaceError when they can't be written.
     """
     if os.path.isdir(folder) and os.listdir(folder):
         raise UserError(f"{folder} holds something already: wanted a new folder for the merged tree")

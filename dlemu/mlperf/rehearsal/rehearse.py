@@ -114,7 +114,7 @@ class Rehearsal:
         )
 
     def _begin(self, attempts: Attempts) -> None:
-        """Make the dataset when asked to, look at it, write what comes before the runs, say what is ahead."""
+        """Make the dataset when requested, look at it, write what comes before the runs, say what is ahead."""
         asked_at = datetime.now()
         output = _make(self.plan.words, self.config_dir, self.report) if self.make else None
         manifest = self._dataset()
@@ -128,7 +128,7 @@ class Rehearsal:
             self.report(line)
 
     def _dataset(self) -> Manifest | None:
-        """Raise UserError when the dataset is not there, whole, and as asked for; return its manifest."""
+        """Raise UserError when the dataset is not there, whole, and as requested; return its manifest."""
         workload = self.plan.workload
         return inspect(
             workload.dataset,
@@ -164,7 +164,7 @@ class Rehearsal:
         run_train([*options, *words], folder, lambda: None, launcher)  # a run goes to its end, whatever it shows
 
     def _watch(self, event: RunsPlanned | RunBegan | RunEnded[Attempt, Record]) -> None:
-        """Say what goes on, and lay a run out when it has finished."""
+        """Report what goes on, and lay a run out when it has finished."""
         match event:
             case RunBegan():
                 self.report(f"{event.label} ...")

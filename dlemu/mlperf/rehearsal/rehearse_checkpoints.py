@@ -63,7 +63,7 @@ class CheckpointRehearsal:
     checkpoint_folder: str
     ranks: int
     folder: str
-    """The rehearsal's: `tree/`, `runs/` and its record lie in it."""
+    """The rehearsal's: `tree/`, `runs/` and its record are in it."""
     launcher: str
     """Starts each call; `{ranks}` stands for the count. Empty: ranks of this host."""
     config_dir: str | None
@@ -104,7 +104,7 @@ class CheckpointRehearsal:
         """Call, lay out, check.
 
         Raises UserError for what is wrong before the first call or a folder that holds another rehearsal, and what a
-        failed call raised, such as Interrupted: the two calls belong together, so a rehearsal begins anew.
+        failed call raised, such as Interrupted: the two calls belong together, so a rehearsal starts over.
         """
         if os.path.exists(os.path.join(self.folder, REHEARSAL)):
             raise UserError(f"{self.folder} holds a rehearsal already: wanted another output.folder, or none")

@@ -97,7 +97,7 @@ class KvRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class KvRehearsed:
-    """What came of it."""
+    """What became of it."""
 
     trials: tuple[Trial, ...]
     checked: Checked
@@ -130,7 +130,7 @@ class KvRehearsal:
 
     @property
     def pause_seconds(self) -> int:
-        """Between options, as CLOSED asks; in OPEN none."""
+        """Between options, as CLOSED requires; in OPEN none."""
         return PAUSE_SECONDS if self.division == "closed" else 0
 
     @property
@@ -322,7 +322,7 @@ class Trials(RunList[tuple[int, int], Trial, KvRecord]):
         )
 
     def is_of(self, run: Trial, planned: Planned[tuple[int, int]]) -> bool:
-        """Say whether a trial on record is the planned one."""
+        """Return whether a trial on record is the planned one."""
         return (run.option, run.trial) == planned.what
 
     def make_folder(self, planned: Planned[tuple[int, int]]) -> str:

@@ -31,7 +31,7 @@ class RehearsalPlan:
     words: tuple[str, ...]
     """Overrides of every run."""
     folder: str
-    """The rehearsal's: `tree/`, `runs/` and its record lie in it."""
+    """The rehearsal's: `tree/`, `runs/` and its record are in it."""
 
     @property
     def model(self) -> str:

@@ -34,7 +34,7 @@ class Part(Protocol):
 
     @property
     def resumes(self) -> bool:
-        """Whether an interrupted one goes on in its folder; else it begins anew in another."""
+        """Whether an interrupted one goes on in its folder; else it starts over in another."""
 
 
 def split(words: Sequence[str]) -> list[list[str]]:
@@ -52,7 +52,7 @@ def split(words: Sequence[str]) -> list[list[str]]:
 
 @dataclass(frozen=True, kw_only=True)
 class Submission:
-    """Its parts, which lie below `parts/`, and their one `tree/` beside them."""
+    """Its parts, which are below `parts/`, and their one `tree/` beside them."""
 
     folder: str
     parts: Sequence[Sequence[str]]
@@ -60,7 +60,7 @@ class Submission:
     make: Callable[[Sequence[str], str], Part]
     """Returns the rehearsal of a part in a folder; raises UserError for what is wrong with its settings."""
     run_part: Callable[[Any], object]
-    """Runs one, and shows what came of it."""
+    """Runs one, and shows what became of it."""
     report: Callable[[str], None]
 
     def run(self) -> Checked:
@@ -87,7 +87,7 @@ class Submission:
         return lay_together(self.folder, folders)
 
     def _take_over(self, asked: list[list[str]]) -> None:
-        """Put on record what is asked; raises UserError for a folder with something else or all of it."""
+        """Put the question on record; raises UserError for a folder with something else or all of it."""
         shown = [without_secrets(words) for words in asked]
         if os.path.exists(os.path.join(self.folder, REHEARSAL)):
             record = read_record(self.folder)

@@ -27,7 +27,7 @@ GAP_SECONDS = 30
 RANKS_A_HOST = 4
 """A host of a CLOSED result has more (4.6.2 of v3.0)."""
 ACCELERATOR_GIB = 80
-"""Memory of one accelerator by which v3.0's checker asks whether the checkpoint fits (4.3.4)."""
+"""Memory of one accelerator by which v3.0's checker checks whether the checkpoint fits (4.3.4)."""
 GIB = 2**30
 
 

@@ -43,7 +43,7 @@ CORE_KEYS = frozenset(
 )
 SITE_KEYS = frozenset({"checkpoint.checkpoint_folder"})
 PHASE_KEYS = frozenset({"checkpoint.num_checkpoints_write", "checkpoint.num_checkpoints_read"})
-"""What tells the write phase of a checkpoint workload from its read phase: it counts in training only."""
+"""What distinguishes the write phase of a checkpoint workload from its read phase: it counts in training only."""
 _SPELLINGS = {
     "dataset.record_length": "dataset.record_length_bytes",
     "dataset.record_length_stdev": "dataset.record_length_bytes_stdev",
@@ -111,12 +111,12 @@ def core_config_hash(workload: Mapping[str, Any], *, checkpointing: bool = False
 
 
 def is_core(key: str) -> bool:
-    """Say whether a key, as it is spelled in a configuration, is one that makes the workload."""
+    """Return whether a key, as it is spelled in a configuration, is one that makes the workload."""
     return (key in CORE_KEYS or key.startswith(CORE_SECTIONS)) and key not in SITE_KEYS
 
 
 def is_checkpoint_core(key: str) -> bool:
-    """Say whether a key is one that makes a workload of checkpoints alone."""
+    """Return whether a key is one that makes a workload of checkpoints alone."""
     return (key == "framework" or key.startswith(CORE_SECTIONS)) and key not in SITE_KEYS | PHASE_KEYS
 
 

@@ -40,7 +40,7 @@ def official_rules() -> tuple[OfficialRule, ...]:
 
 
 def unknown_rules() -> list[OfficialRule]:
-    """Return the rules that are neither known here nor said to be beyond a check."""
+    """Return the rules that are neither known here nor listed as beyond a check."""
     return [rule for rule in official_rules() if rule.status == "unknown"]
 
 

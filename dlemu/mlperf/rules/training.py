@@ -55,7 +55,7 @@ class DatasetBound:
 
 @dataclass(frozen=True, kw_only=True)
 class RunFacts:
-    """What is known of a run; None for what is not, and then a rule that needs it is said to be unapplied."""
+    """What is known of a run; None for what is not, and then a rule that needs it is reported as unapplied."""
 
     workload: str
     accelerator: str
@@ -120,7 +120,7 @@ def check_run(edition: Edition, facts: RunFacts, division: Division) -> list[Fin
 
 
 _OF_SETTINGS = ("settings.changed", "workload.differs", "workflow.checkpoint")
-"""Rules that say which setting makes a workload another one; without them the hash tells that one does."""
+"""Rules that say which setting makes a workload another one; without them the hash shows that one does."""
 
 
 def _unknown_workload(edition: Edition, facts: RunFacts) -> Finding:
@@ -230,7 +230,7 @@ def _other_settings(edition: Edition, official: Official, facts: RunFacts, divis
 
 
 def _hash(official: Official, facts: RunFacts, division: Division) -> Iterator[Finding]:
-    """Compare the hash of all core settings together: it tells of keys that no rule above knows."""
+    """Compare the hash of all core settings together: it reports keys that no rule above knows."""
     known = official.core_configs
     if division == "closed" and facts.core_config is not None and facts.core_config not in known:
         seen = f"core-config-v1 hash {facts.core_config}"

@@ -36,7 +36,7 @@ _ECONOMY = (
 
 @dataclass(frozen=True)
 class OpenedComparison:
-    """A comparison with the folder it lies in."""
+    """A comparison with the folder it is in."""
 
     folder: str
     answer: Comparison
@@ -116,7 +116,7 @@ def _year_lines(pair: RunPair) -> Iterator[str]:
 
 
 def _is_shown(pair: RunPair) -> bool:
-    """Say whether the difference in time is not known to be chance: of fewer than three epochs that is not known."""
+    """Return whether the difference in time is not known to be chance: of fewer than three epochs that is not known."""
     time = pair.time("total_seconds")
     return time is None or time.distinct is not False
 
@@ -143,7 +143,7 @@ def _economy_line(name: str, economy: Economy) -> str:
 
 
 def comparison_page(comparison: OpenedComparison) -> Page:
-    """Return what stands on the page of a comparison."""
+    """Return what is on the page of a comparison."""
     answer = comparison.answer
     return Page(
         title=" against ".join(comparison.names),

@@ -77,7 +77,7 @@ class Saves:
     bytes: int
     """Of one, of all ranks."""
     seconds: float
-    """How long the trainer stood still for one, in the mean."""
+    """How long the trainer stalled for one, in the mean."""
     batches_between: int | None
     """None: only between passes, or once."""
 
@@ -94,7 +94,7 @@ class Loading:
     pin: bool
     persistent: bool
     order: str
-    """`shuffled`, `in order`, or `own` where the sampler does not tell."""
+    """`shuffled`, `in order`, or `own` where the sampler does not show it."""
     samples: int | None
     """Of the dataset, where it says."""
 
@@ -133,7 +133,7 @@ class Recording:
     steps: int
     """Batches of a rank that are counted."""
     ready_steps: int
-    """Of them, those whose batch was ready when the trainer asked."""
+    """Of them, those whose batch was ready when the trainer requested it."""
     passes: int
     samples_per_second: float
     """Of all ranks, while training."""
@@ -163,14 +163,14 @@ class Recording:
     device_bytes_per_sample: float
     opens_per_sample: float
     mapped: bool
-    """The samples lie in mapped files: no call reads them."""
+    """The samples are in mapped files: no call reads them."""
     shipped_bytes_per_sample: float
     """Of the arrays that a worker hands over."""
     coverage_percent: float
     """Bytes read while the hook looked, of all that the job's processes read."""
     saves: Saves | None
     evaluations: int
-    """Passes that were told from training, and left out."""
+    """Passes that were recognised as no training, and left out."""
     torch: str
     python: str
     cores: int

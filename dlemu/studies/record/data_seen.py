@@ -31,7 +31,7 @@ _WEIGHTS = (".pt", ".pth", ".ckpt", ".safetensors", ".json", ".txt", ".yaml", ".
 """Endings that are data only where nothing else was opened."""
 _WALK_SECONDS = 60.0
 _SHALLOW = 2
-"""Parts of a path, /home/NAME, that is no dataset's folder: what lies below it is not walked."""
+"""Parts of a path, /home/NAME, that is no dataset's folder: what is below it is not walked."""
 _OPENED_PER_SAMPLE = 0.9
 _PARTIAL = 0.8
 _CACHED_OFF = 0.1
@@ -64,7 +64,7 @@ def data_of(files: Counter[str], recording: Recording) -> Data | None:
 
 
 def data_problems(data: Data | None, recording: Recording) -> Iterator[str]:
-    """Say why a replay would read otherwise than the job."""
+    """Yield why a replay would read otherwise than the job."""
     if data is None:
         yield "no file was seen that the samples come from: they are read where the recorder does not look"
         return
@@ -116,7 +116,7 @@ def _walk(roots: list[str], ending: str) -> tuple[list[str], bool]:
 
 
 def _samples_per_file(recording: Recording, sizes: list[int]) -> float:
-    """Return how many samples lie in a file: by what is opened, what the dataset says, or the bytes that one takes."""
+    """Return how many samples are in a file: by what is opened, what the dataset says, or the bytes that one takes."""
     if recording.opens_per_sample >= _OPENED_PER_SAMPLE:
         return 1.0
     if recording.mapped and recording.read_bytes_per_sample > 0:

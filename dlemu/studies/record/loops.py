@@ -31,18 +31,18 @@ class Loop:
     evaluations: int
     wait: NDArray[np.float64]
     body: NDArray[np.float64]
-    """From a batch's delivery until the trainer asks again, checkpoints left out."""
+    """From a batch's delivery until the trainer requests the next, checkpoints left out."""
     queue: NDArray[np.float64]
     """Of the body: the trainer wanted a core and had none. So `wait_queue` of the wait."""
     wait_queue: NDArray[np.float64]
     taking: NDArray[np.float64]
     """Of the wait: the trainer computed, to take over what a worker had made."""
     computation: NDArray[np.float64]
-    """The body on the accelerator where its events tell, else on a host with a core for it."""
+    """The body on the accelerator where its events show, else on a host with a core for it."""
     cpu: NDArray[np.float64]
     by_device: bool
     ahead: bool
-    """Another thread than that of the optimizer asks for batches."""
+    """Another thread than that of the optimizer requests batches."""
     late: NDArray[np.bool_]
     """With `ahead`: the host had no core for one of the two when the step began or ended."""
     drained: float | None
@@ -56,13 +56,13 @@ class Loop:
         return float((self.wait + self.body).sum())
 
     def groups(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the mean of each group of batches that share an optimizer's step: some loops ask for them at once."""
+        """Return the mean of each group of batches that share an optimizer's step: some loops request them at once."""
         size = self.accumulation
         whole = len(values) // size * size
         return values if size == 1 or whole == 0 else values[:whole].reshape(-1, size).mean(axis=1)
 
     def ready(self) -> NDArray[np.bool_]:
-        """Say of each group whether its batches were ready when they were asked for."""
+        """Say of each group whether its batches were ready when they were requested."""
         wait, body = self.groups(self.wait - self.wait_queue - self.taking), self.groups(self.body)
         found = wait <= max(READY_SECONDS, READY_SHARE * float(np.median(body)))
         if self.ahead:
@@ -133,7 +133,7 @@ def training_loop(rows: ProcessRows, skip: int) -> Loop | None:
 
 
 def _late(batches: Sequence[Batch], body: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Say which steps of a trainer that reads ahead do not last as long as they compute, because of the host.
+    """Return which steps of a trainer that reads ahead do not last as long as they compute, because of the host.
 
     Late by the time that its threads wanted a core: such a step seems longer, and the one after it shorter.
     """
@@ -152,7 +152,7 @@ def _device_times(
 
 
 def _after(asked: Sequence[Batch | Over], moments: Sequence[int], batch: Batch) -> Sequence[Batch | Over]:
-    """Return what the trainer asked for next; nothing where the rows end before."""
+    """Return what the trainer requested next; nothing where the rows end before."""
     place = max(asked.index(batch, bisect.bisect_left(moments, batch.t0)) + 1, bisect.bisect_left(moments, batch.t1))
     return asked[place : place + 1]
 
@@ -190,7 +190,7 @@ def _training(rows: ProcessRows, batches: dict[int, list[Batch]], asked: Sequenc
 
 
 def _steps_within(steps: Sequence[int], batches: Sequence[Batch]) -> int:
-    """Return how many steps lie between the first delivery of a pass and the last time it was asked."""
+    """Return how many steps lie between the first delivery of a pass and its last request."""
     return bisect.bisect(steps, batches[-1].t0) - bisect.bisect(steps, batches[0].t1)
 
 

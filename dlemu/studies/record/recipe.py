@@ -151,7 +151,7 @@ def ascending(quantiles: list[float], mean: float) -> list[float]:
 
 
 def rounded(value: float) -> float:
-    """Return a count or a size with 3 digits: an exact one would tell whose data it is."""
+    """Return a count or a size with 3 digits: an exact one would reveal whose data it is."""
     return float(f"{value:.3g}")
 
 

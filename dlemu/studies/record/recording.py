@@ -179,7 +179,7 @@ def _fetches(loop: Loop, workers: dict[int, ProcessRows]) -> Iterator[Fetch]:
 
 
 def _samples(fetch: Fetch) -> int:
-    """Return the samples of a batch; where no array tells, each file that was opened is one."""
+    """Return the samples of a batch; where no array shows them, each file that was opened is one."""
     return fetch.n if fetch.n is not None else fetch.opens or int(fetch.read > 0 or fetch.map_bytes > 0)
 
 
@@ -191,8 +191,8 @@ def _cpu_ns(fetch: Fetch) -> int:
 def _computation(loops: Sequence[Loop]) -> tuple[Spread, Literal["device", "ready steps", "all steps", "nothing"]]:
     """Return what batches take on their accelerator, from steps whose batch was ready where there are enough of them.
 
-    A loop that asks in the thread that steps has its computation between two batches, however long it waited for them.
-    One that reads ahead has not: of it only steps count that had no stall behind them.
+    A loop that requests batches in the thread that steps has its computation between two batches, however long it
+    waited for them. One that reads ahead has not: of it only steps count that had no stall behind them.
     """
     every = [one.groups(one.computation) for one in loops]
     ready = np.concatenate([values[one.ready()] for values, one in zip(every, loops, strict=True)])
@@ -345,7 +345,7 @@ def _loading(loop: Loop) -> Loading:
 
 
 def _has_several_sources(loop: Loop) -> bool:
-    """Say whether several loaders feed the training; one like the last that is made anew for each pass is the same."""
+    """Return whether several loaders feed the training; a loader that is made again for each pass counts once."""
     kinds = {(one.iterable, one.workers, one.prefetch, one.batch, one.samples, one.order) for one in loop.passes}
     training = {one.number for one in loop.passes}
     in_turn = [

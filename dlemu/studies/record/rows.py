@@ -50,7 +50,7 @@ class Pass(msgspec.Struct, tag_field="k", tag="pass", kw_only=True):
 
 
 class Batch(msgspec.Struct, tag_field="k", tag="batch", kw_only=True):
-    """The trainer was given a batch: it asked at `t0` and had it at `t1`, ns."""
+    """The trainer was given a batch: it requested it at `t0` and had it at `t1`, ns."""
 
     number: int = msgspec.field(name="pass")
     i: int
@@ -75,7 +75,7 @@ class Batch(msgspec.Struct, tag_field="k", tag="batch", kw_only=True):
 
 
 class Over(msgspec.Struct, tag_field="k", tag="over", kw_only=True):
-    """The trainer asked at `t0`, and the pass was over."""
+    """The trainer requested one at `t0`, and the pass was over."""
 
     number: int = msgspec.field(name="pass")
     t0: int
@@ -84,7 +84,7 @@ class Over(msgspec.Struct, tag_field="k", tag="over", kw_only=True):
 
 
 class Fetch(msgspec.Struct, tag_field="k", tag="fetch", kw_only=True):
-    """A batch was made. -1: the kernel does not tell."""
+    """A batch was made. -1: the kernel does not report it."""
 
     t0: int
     t1: int

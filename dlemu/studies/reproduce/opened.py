@@ -48,7 +48,7 @@ class OpenedDocument:
                 yield self.drive_of(point.settings.get("dataset.data_folder")), point.figures
 
     def drive_of(self, data_folder: str | None) -> str:
-        """Return the drive on which a folder lies; the first one where nothing is said."""
+        """Return the drive on which a folder lies; the first one where none is named."""
         for drive, name in zip(self.answer.question.drives, self.drives, strict=True):
             if data_folder is not None and os.path.dirname(data_folder) == drive:
                 return name

@@ -44,7 +44,7 @@ def print_document(answer: Reproduced, folder: str, console: Console) -> None:
 
 
 def document_page(opened: OpenedDocument) -> Page:
-    """Return what stands on a document's page, but for its figures."""
+    """Return what is on a document's page, but for its figures."""
     answer = opened.answer
     commands = [" ".join(["dlemu", step.command, *step.words]) for step in answer.steps]
     drives = ", ".join(f"{name}: {path}" for name, path in zip(opened.drives, answer.question.drives, strict=True))

@@ -119,7 +119,7 @@ class Document(RunList[Step, StepDone, Reproduced]):
         )
 
     def is_of(self, run: StepDone, planned: Planned[Step]) -> bool:
-        """Say whether a step on record is the planned one."""
+        """Return whether a step on record is the planned one."""
         return run.name == planned.name
 
     def make_folder(self, planned: Planned[Step]) -> str:

@@ -1,4 +1,4 @@
-"""What a document asks for, and the commands that answer it."""
+"""What a document contains, and the commands that answer it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Command = Literal["datagen", "train", "sweep", "pack", "probe"]
 LAPTOP_FILES = 1260
 """Of unet3d at laptop scale, in all documents that train it: they share the dataset."""
 LAPTOP_SECONDS = 0.0425
-"""A V100's time for a batch, divided by 32, where a sample's bytes are divided by 256: it asks for 54 MB/s, not 431."""
+"""A V100's time for a batch, divided by 32, where a sample's bytes are divided by 256: it requests 54 MB/s, not 431."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +32,7 @@ class DocumentQuestion:
 
     @property
     def laptop(self) -> bool:
-        """Say whether sizes are cut for minutes."""
+        """Return whether sizes are cut for minutes."""
         return self.scale == "laptop"
 
     def folders(self, name: str) -> list[str]:
@@ -42,7 +42,7 @@ class DocumentQuestion:
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """One command. Its results lie in a folder of the step's name."""
+    """One command. Its results are in a folder of the step's name."""
 
     name: str
     command: Command
@@ -65,5 +65,5 @@ def datagen(question: DocumentQuestion, name: str, words: Sequence[str]) -> list
 
 
 def scaled(question: DocumentQuestion, *words: str) -> tuple[str, ...]:
-    """Return words of a workload at the scale asked for."""
+    """Return words of a workload at the requested scale."""
     return (*words, "scale=laptop") if question.laptop else words

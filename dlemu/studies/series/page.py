@@ -144,7 +144,7 @@ def config_of(series: RunSeries) -> str:
 
 
 def series_page(series: RunSeries, config: str) -> Page:
-    """Return what stands on the page of several runs; `config` is the configuration of one of them as YAML."""
+    """Return what is on the page of several runs; `config` is the configuration of one of them as YAML."""
     state, verdict = _verdict(series)
     return Page(
         title=_title(series),

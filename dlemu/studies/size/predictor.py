@@ -19,7 +19,7 @@ from dlemu.studies.size.size_verdict import Known
 
 
 class Predictor:
-    """Predicts the counts of one search; says nothing where the reads said nothing."""
+    """Predicts the counts of one search; predicts nothing where the reads showed nothing."""
 
     def __init__(self, workload: Workload, known: Known) -> None:
         self._workload = replace(workload, workflow=replace(workload.workflow, checkpoint=False))

@@ -39,7 +39,7 @@ class Known:
     one_reader_mb_per_second: float = 0.0
     """What a single reader got; 0 where that is not known."""
     mb_per_accelerator: float
-    """What one accelerator asks for, by the workload's nominal sizes."""
+    """What one accelerator needs, by the workload's nominal sizes."""
     most: int
     """The largest count that may be tried, and why no larger one."""
     most_why: Finding
@@ -134,7 +134,7 @@ def _naive_seconds(last: int, counts: Sequence[Count], known: Known) -> float:
 
 
 def outcome_of(answer: SizeAnswer, wanted: int) -> Outcome:
-    """Return what came of the question whether so many pass.
+    """Return what became of the question whether so many pass.
 
     They fail where a count up to that was shown to fail for what the storage gives. Where only the emulator, the host's
     room or the counts that could be tried ended the search, nothing is known of the storage.

@@ -37,7 +37,7 @@ def steady_series(rows: Rows, *, ahead: int, window_seconds: float) -> SteadySer
     """Return the series of training rows of one or more ranks; empty when there is no whole window yet.
 
     `ahead` is how many batches may be read before they are needed. Of each block of steps the first and the last
-    `ahead` are left out: what lies in the queue at an edge of the last window is known from the steps after it.
+    `ahead` are left out: what is in the queue at an edge of the last window is known from the steps after it.
     Each rank's time is its own clock's, from the end of its first step.
     """
     per_block: dict[tuple[int, int], list[SteadySeries]] = {}

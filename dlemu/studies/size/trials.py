@@ -83,7 +83,7 @@ class TrainRunner:
 
 
 class _Watch:
-    """Looks at a running trial's step logs; asks it to stop when the verdict is decided."""
+    """Looks at a running trial's step logs; stops it when the verdict is decided."""
 
     def __init__(self, plan: TrialPlan, folder: str) -> None:
         self._plan, self._live = plan, os.path.join(folder, "live")

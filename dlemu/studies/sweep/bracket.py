@@ -1,4 +1,4 @@
-"""How much can be asked of a storage: runs at values of the one setting that says so, until the edge is found."""
+"""The largest load a storage sustains: runs at values of the one setting that sets it, until the bracket is closed."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Found = tuple[SweepAnswer, SweepPoint | None, SweepPoint | None]
 
 
 def find_bracket(overrides: Sequence[str], *, config_dir: str | None = None, on_event: OnEvent = ignore) -> Found:
-    """Find the most of a kind's own measure (`Kind.asks`) that passes.
+    """Find the largest value of a kind's own measure (`Kind.asks`) that passes.
 
     The first value is that of the workload. An interrupted search is in `output.folder`, and
     goes on from there. Raises UserError, also where a run neither passes nor fails; DlemuError where one fails.

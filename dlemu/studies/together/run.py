@@ -73,7 +73,7 @@ class Together:
 
     @property
     def question(self) -> TogetherQuestion:
-        """What was asked."""
+        """The question."""
         return TogetherQuestion(jobs=tuple((one.command, *one.words) for one in self.jobs))
 
     @property
@@ -86,7 +86,7 @@ class Together:
 
 @dataclass(frozen=True)
 class TogetherQuestion:
-    """What was asked."""
+    """The question."""
 
     jobs: tuple[tuple[str, ...], ...]
     """Of each the command and its words."""
@@ -136,8 +136,8 @@ def run_together(
     """Run jobs alone, then beside each other; return the answer and its folder.
 
     Args:
-        asked: the overrides of each job.
-        commands: the command of each (train, checkpoint, ...); without them, what each workload asks for.
+        job_words: the overrides of each job.
+        commands: the command of each (train, checkpoint, ...); without them, what each workload needs.
         alone: run each alone first, to say what the others cost it.
         folder: where the answer goes. One that was interrupted goes on with what is missing.
         config_dir: a folder with workload/NAME.yaml.
@@ -199,7 +199,7 @@ class Study(RunList[Jobs, Turn, Together]):
         return Together(complete=complete, jobs=tuple(jobs), issues=tuple(_issues(jobs)))
 
     def is_of(self, run: Turn, planned: Planned[Jobs]) -> bool:
-        """Say whether a turn on record is the planned one."""
+        """Return whether a turn on record is the planned one."""
         return run.is_alone == (len(planned.what) == 1) and run.numbers == tuple(one.number for one in planned.what)
 
     def make_folder(self, planned: Planned[Jobs]) -> str:

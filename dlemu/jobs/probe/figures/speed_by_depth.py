@@ -1,4 +1,4 @@
-"""GB/s against requests in flight, a line for each size, with what accelerators ask for."""
+"""GB/s against requests in flight, a line for each size, with what accelerators need."""
 
 from __future__ import annotations
 

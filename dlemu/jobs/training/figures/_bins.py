@@ -71,7 +71,7 @@ def traced_bins(run: Run, kind: str, operation: str) -> Bins | None:
 def histogram(
     histograms: dict[str, Bins], canvas: Canvas, *, x: str, y: str, log: bool, marks: bool, counts: bool = False
 ) -> alt.LayerChart:
-    """Draw shares in percent over the bins, one colour an operation, with the percentiles of reads when asked.
+    """Draw shares in percent over the bins, one colour an operation, with the percentiles of reads when requested.
 
     `counts`: what the bins hold are whole numbers, and so are the ticks of their axis.
     """

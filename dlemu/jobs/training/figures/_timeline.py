@@ -13,7 +13,7 @@ from dlemu.metrics.over_time import Floats, mean_rates
 from dlemu.report.figure_base import AMBER, BLUE, MUTED, RED, Canvas, Row, colours, data, legend, rounded
 
 BINS, NARROW_BINS = READ_BINS, READ_BINS // 2
-"""Points of a line: more can't be told apart at the figures' width."""
+"""Points of a line: more can't be distinguished at the figures' width."""
 _NAMED_EPOCHS = 12
 APPLICATION, DEVICE = "read by the loader", "read from the devices"
 _HOST_PROBES = ("cpu", "pressure", "memory", "power")

@@ -1,4 +1,4 @@
-"""How the time divides over queue depths: a device that is to be busy must be asked for many things at once."""
+"""How the time divides over queue depths: a device is busy only with many requests at once."""
 
 from __future__ import annotations
 

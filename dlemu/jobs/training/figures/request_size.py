@@ -1,4 +1,4 @@
-"""Sizes of the requests that reached the device: the kernel splits and merges what the loader asks for."""
+"""Sizes of the requests that reached the device: the kernel splits and merges what the loader requests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is known of a storage and its host before anything is predicted; and how the steps of a run tell it."""
+"""What is known of a storage and its host before anything is predicted; and how the steps of a run show it."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ DRAWS = 256
 WINDOW_SECONDS, MOST_WINDOWS = 0.5, 240
 MOST_KNEES = 24
 KNEE_SLACK = 1.1
-"""How much worse than the best fit that of a lower knee may be: fewer readers need be known to tell it."""
+"""How much worse than the best fit that of a lower knee may be: fewer readers need be known to find it."""
 TOGETHER = (32, 16, 8, 4, 2)
-"""Reads of a reader whose sum tells what does not even out."""
+"""Reads of a reader whose sum shows what does not even out."""
 MANY = 24
 """Sums whose standard deviation is known well enough (to 15 %) to prefer them to sums of fewer reads."""
 WAITED = 0.02
@@ -36,7 +36,7 @@ the share must be that readers waited for room in their queues."""
 LEAST_DECODE_SHARE = 0.05
 """Share of a worker's time below which what it does after reading is counted as reading."""
 LEAST_BESIDE = 1.5
-"""Readers at a time from which on what one took can be told from what all got."""
+"""Readers at a time from which on what one took can be distinguished from what all got."""
 CONFIDENCE, MOST_HALF_WIDTH = 0.95, 50.0
 
 
@@ -48,9 +48,9 @@ class Calibration:
     """What it was made of, in words."""
     curve: Curve
     saturated: bool
-    """The storage was asked for all it had; else it may give more than the curve says."""
+    """The load was all the storage could deliver; else it may give more than the curve says."""
     half_width_percent: float
-    """Of the curve's 95 % interval, as far as the measurement itself tells."""
+    """Of the curve's 95 % interval, as far as the measurement itself shows."""
     work: tuple[float, ...] = (1.0,)
     """Quantiles of what batches of one size took of the storage, as multiples of their mean, smallest first."""
     samples_per_read: int = 1
@@ -201,7 +201,7 @@ def _idle(rows: Rows, begin: Floats, end: Floats, room: Floats) -> float:
 def _waited(run: MeasuredTraining) -> float:
     """Return the share of their time that accelerators waited for batches not yet read, first steps left out.
 
-    Every run waits for its first batches, also on a storage that gives more than is asked for.
+    Every run waits for its first batches, also on a storage that gives more than is requested.
     """
     kept = kept_rows(run.training, 1, 0)
     late = np.clip(kept["finished_ns"] - kept["free_ns"], 0, kept["wait_ns"]).sum()
@@ -262,7 +262,7 @@ def _readers_over_time(reads: Reads) -> tuple[Floats, NDArray[np.int64], Floats]
 
 
 def _windows(edges: Floats) -> Floats:
-    """Return the edges of windows that are long beside a read and enough to tell."""
+    """Return the edges of windows that are long beside a read and enough to be significant."""
     span = float(edges[-1] - edges[0])
     return np.linspace(edges[0], edges[-1], max(2, min(MOST_WINDOWS, int(span / WINDOW_SECONDS))) + 1)
 

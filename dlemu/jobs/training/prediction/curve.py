@@ -1,4 +1,4 @@
-"""What a storage gives to so many readers at a time: points that were measured, and what lies between them."""
+"""What a storage gives to so many readers at a time: points that were measured, and what is between them."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ class HostCosts:
     epoch_start_seconds: float = 0.005
     """From the start of an epoch to its first reads."""
     step_seconds: float = 0.0005
-    """From the end of a step on all accelerators to the moment when the trainer asks for the next batch."""
+    """From the end of a step on all accelerators to the moment when the trainer requests the next batch."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -54,7 +54,7 @@ class Scene:
     in_turn: bool
     """Batch k is always made by worker k modulo `workers`; else by whoever is free."""
     synchronous: bool
-    """The host asks for a batch only after the step before it."""
+    """The host needs a batch only after the step before it."""
     cores: float
     """That decoding shares, of all hosts."""
     costs: HostCosts

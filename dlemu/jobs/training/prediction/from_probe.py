@@ -23,7 +23,7 @@ from dlemu.jobs.training.prediction.event_model import HostCosts
 from dlemu.results.levels import Level, ReadRows
 
 BESIDE = 4
-"""Readers at a time that tell how much single reads differ, where one alone gets all that the storage has."""
+"""Readers at a time that show how much single reads differ, where one alone gets all that the storage has."""
 STRAIGHT = 0.9
 """Share of their number times one reader's speed that readers get who do not yet wait for each other."""
 MORE = 1.2

@@ -1,7 +1,7 @@
 """What the times of a run say of its storage where its reads were not kept: DLIO's results, published ones.
 
-Two times of an epoch tell two things. In the first step all readers of all accelerators begin at once: it tells what
-the storage gives to as many. The others tell, where that would have been enough for them, what the host takes of each
+Two times of an epoch show two things. In the first step all readers of all accelerators begin at once: it shows what
+the storage gives to as many. The others show, where that would have been enough for them, what the host takes of each
 step; and where not, what the storage gives all the time.
 """
 
@@ -46,7 +46,7 @@ class ForeignRun:
 def calibrate_from_times(run: ForeignRun) -> Calibration:
     """Return the storage, flat, and the host whose model takes as long as the run; raises UserError where none does.
 
-    DLIO's host asks for a batch only after the step before it; so does the model that is fitted.
+    DLIO's host needs a batch only after the step before it; so does the model that is fitted.
     """
     workload = replace(run.workload, train=replace(run.workload.train, epochs=1, synchronous=True))
     wanted = float(np.mean(run.epoch_seconds))

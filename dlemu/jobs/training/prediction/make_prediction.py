@@ -48,7 +48,7 @@ HELPS_PERCENT = 2.0
 """Points of AU that a change must bring to be named as the limit."""
 MORE_READERS, FASTER = 4, 2.0
 BUSY_SHARE = 0.25
-"""Of a host's cores: from there on who else keeps them busy is told."""
+"""Of a host's cores: from there on who else keeps them busy is named."""
 
 
 def predict(
@@ -214,7 +214,7 @@ class _Question:
     def search(self, most: int) -> tuple[int, tuple[int, int]]:
         """Return the most accelerators whose middle value passes (0: none), the most that are sure to, and that may.
 
-        A slower and a faster storage tell where to look; what each count's own interval says decides.
+        A slower and a faster storage show where to look; each count's own interval decides.
         """
         limit = self.limit(most)
         middle = self._most_passing(limit, 1.0)

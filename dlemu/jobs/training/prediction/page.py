@@ -37,7 +37,7 @@ def print_prediction(answer: Prediction, folder: str, console: Console) -> None:
 
 
 def prediction_page(answer: Prediction, config: str, source: str) -> Page:
-    """Return what stands on the page of a prediction."""
+    """Return what is on the page of a prediction."""
     states: dict[Tone, State] = {"good": "passed", "bad": "failed", "open": "open"}
     sections = [Words("What limits it", answer.limited_by.evidence), Words("The null model", [_null(answer)])]
     if answer.issues:

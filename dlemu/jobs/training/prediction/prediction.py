@@ -97,7 +97,7 @@ class PredictedCount(SimulatedFigures):
 
 @dataclass(frozen=True, kw_only=True)
 class PredictionQuestion:
-    """What was asked."""
+    """The question."""
 
     workload: str
     accelerator: str
@@ -111,7 +111,7 @@ class PredictionQuestion:
 
 @dataclass(frozen=True, kw_only=True)
 class Prediction(PredictedCount):
-    """The answer: the numbers of the count asked for, or else of the most that pass (1 where none does)."""
+    """The answer: the numbers of the count requested, or else of the most that pass (1 where none does)."""
 
     schema_version: int = ANSWER_VERSION
     question: PredictionQuestion
@@ -126,7 +126,7 @@ class Prediction(PredictedCount):
     limited_by: PredictedLimit
     """Of the count, or of the first that does not pass."""
     max_accelerators: int | None = None
-    """The most that pass; None where a count was asked for."""
+    """The most that pass; None where a count was requested."""
     max_accelerators_interval: tuple[int, int] | None = None
     counts: tuple[PredictedCount, ...]
     """Every count that was simulated to its end, smallest first."""

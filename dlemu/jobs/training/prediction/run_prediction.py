@@ -48,7 +48,7 @@ def run_prediction(
     read_foreign: ReadForeign | None = None,
     on_event: OnEvent = ignore,
 ) -> tuple[Prediction, str, Workload]:
-    """Predict what overrides, or a workload, ask for; return the answer, the folder that holds it, and the settings.
+    """Predict what overrides, or a workload, request; return the answer, the folder that holds it, and the settings.
 
     With `ranks` among the overrides (of a workload: more than 1) that count is predicted, else the most that pass.
 

@@ -1,1 +1,1 @@
-"""What the figures of documents are drawn with; the figures themselves stand in their documents."""
+"""What the figures of documents are drawn with; the figures themselves are in their documents."""
