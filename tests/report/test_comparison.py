@@ -81,7 +81,7 @@ def test_it_draws_what_is_known_and_nothing_else(
         figure = find(FOLDER, name, "draw")(comparison, canvas)
         if figure is not None:
             drawn += 1
-            assert figure.says.endswith(".")
+            assert figure.caption.endswith(".")
             svg = picture_file(figure, "svg").decode()
             assert svg.count('class="mark-') > 3
             assert "role-axis-title" in svg

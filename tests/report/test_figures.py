@@ -74,7 +74,7 @@ def column(figure: Any, name: str, **wanted: Any) -> list[Any]:
 def test_it_draws_axes_with_units_and_marks(name: str, canvas: Canvas, run: Run, hosts: Run) -> None:
     figure = draw(name, run, canvas) or draw(name, hosts, canvas)
     assert figure.title
-    assert figure.says.endswith(".")
+    assert figure.caption.endswith(".")
     svg = picture_file(figure, "svg").decode()
     assert svg.count('class="mark-') > 4
     assert "role-axis-title" in svg
@@ -138,8 +138,8 @@ def test_a_change_of_the_storages_speed_is_marked_where_it_came(run: Run) -> Non
     change = SpeedChange(at_seconds=1.25, mb_per_second_before=137, mb_per_second_after=61.6, percent=44.96)
     marked = draw("throughput", with_summary(run, speed_changes=(change,)))
     assert [row["at"] for row in rows_of(marked) if row.get("name") == "45 % of before"] == [1.25]
-    assert "speed changed" in marked.says
-    assert "speed changed" not in draw("throughput", run).says
+    assert "speed changed" in marked.caption
+    assert "speed changed" not in draw("throughput", run).caption
 
 
 def test_device_throughput_is_the_telemetrys(run: Run) -> None:
@@ -166,8 +166,8 @@ def test_percentiles_lie_where_the_weight_says() -> None:
 
 def test_queue_depth_without_a_trace_is_sampled_and_says_so(run: Run) -> None:
     sampled = replace(run, telemetry=tuple(replace(host, trace=()) for host in run.telemetry))
-    assert "telemetry.block_trace=true" in draw("queue_depth_share", sampled).says
-    assert "block trace" in draw("queue_depth", run).says
+    assert "telemetry.block_trace=true" in draw("queue_depth_share", sampled).caption
+    assert "block trace" in draw("queue_depth", run).caption
 
 
 @pytest.mark.parametrize(("deepest", "ticks"), [(0.3, ["0", "1"]), (2.4, ["0", "1", "2", "3"])])

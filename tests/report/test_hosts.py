@@ -51,7 +51,7 @@ def test_each_host_is_a_line_on_one_time_axis(run: Run) -> None:
 
 
 def test_the_detail_is_of_the_busiest_host_and_says_so(run: Run) -> None:
-    assert "This is node1, whose cores were the busiest of 2 hosts" in draw("host_timeline", run).says
+    assert "This is node1, whose cores were the busiest of 2 hosts" in draw("host_timeline", run).caption
 
 
 def test_one_host_has_no_figure_beside_others() -> None:
@@ -74,8 +74,8 @@ def test_without_a_trace_depth_is_littles_law(run: Run) -> None:
 def test_many_hosts_are_drawn_together_or_the_busiest_alone() -> None:
     many = hand_made_run(ranks=12, rank_nodes=tuple(range(12)))
     figure = draw("hosts", many)
-    assert "Only the 8 of 12 hosts with the busiest cores" in figure.says
+    assert "Only the 8 of 12 hosts with the busiest cores" in figure.caption
     assert len({row["what"] for row in rows_of(figure) if "node" in row.get("what", "")}) == 8
     depth = draw("queue_depth", many)
     assert {row["what"] for row in rows_of(depth) if "depth" in row} == {"reads", "writes"}
-    assert "All devices" in depth.says
+    assert "All devices" in depth.caption

@@ -52,7 +52,7 @@ def size(tmp_path_factory: pytest.TempPathFactory) -> RunSeries:
 def test_it_draws_both_and_nothing_from_nothing(name: str, canvas: Canvas, sweep: RunSeries, size: RunSeries) -> None:
     for series in (sweep, size):
         figure = find(FOLDER, name, "draw")(series, canvas)
-        assert figure.says.endswith(".")
+        assert figure.caption.endswith(".")
         svg = picture_file(figure, "svg").decode()
         assert svg.count('class="mark-') > 3
         assert "NaN" not in svg
