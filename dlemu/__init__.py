@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from dlemu.api import checkpoint, compare, datagen, load_result, pack, predict, probe, size, sweep, train
     from dlemu.runner.ranks import RunFailedError
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 __all__ = [
     "DlemuError",
     "RunFailedError",

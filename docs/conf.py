@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
 project = "dlemu"
 author = "the dlemu authors"
+(release,) = re.findall(r'__version__ = "(.+)"', (Path(__file__).parents[1] / "dlemu/__init__.py").read_text())
 extensions = ["myst_parser"]
 html_theme = "furo"
-html_title = "dlemu"
+html_title = f"dlemu {release}"
 source_suffix = {".md": "markdown"}
 myst_heading_anchors = 4
 suppress_warnings = ["misc.highlighting_failure"]  # output and formulas are no language
@@ -18,6 +20,7 @@ suppress_warnings = ["misc.highlighting_failure"]  # output and formulas are no 
 def on_source_read(app: Any, name: str, source: list[str]) -> None:
     """Put files above docs/ that pages link to into the site, and make the tree of pages of the index's own tables."""
     text = re.sub(r"\]\((\.\./(?:CONTRIBUTING|CHANGELOG)\.md)[^)]*\)", r"](path:\1)", source[0])
+    text = re.sub(r"\[([^\]]+)\]\((?:\.\./)+(?:scripts|tests|examples|container)/[^)]*\)", r"`\1`", text)  # no pages
     if name == "index":
         for section in text.split("\n## ")[1:]:
             title, _, tables = section.partition("\n")

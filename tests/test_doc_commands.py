@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
-import subprocess
-import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,15 +15,11 @@ import pytest
 from dlemu.cli import cli, commands
 from dlemu.config import load
 from dlemu.config.points import check_points, points
+from dlemu.dlio.command import load_command, read_command
 from dlemu.jobs.pack.words import read_words
-from dlemu.metrics.verdict import COMPLETED
 from dlemu.studies.reproduce.run import document_names
+from tests.doc_blocks import PAGES, ROOT, WITH_COMMANDS, lines
 
-ROOT = Path(__file__).parent.parent
-DOCS = ROOT / "docs"
-MADE = {"answers.md", "cli.md", "settings.md", "mlperf-rules.md"}
-PAGES = sorted(str(path.relative_to(ROOT)) for path in (*ROOT.glob("*.md"), *DOCS.rglob("*.md")))
-WITH_COMMANDS = [page for page in PAGES if page != "CHANGELOG.md" and Path(page).name not in MADE]
 LAUNCHERS = re.compile(r"^(?:PYTHONPATH=\. |mpirun .*? (?=dlemu )|srun .*? (?=dlemu )|torchrun .*? (?=dlemu ))")
 """What may stand before a command of dlemu's on a page."""
 PLACEHOLDERS = re.compile(r"\.\.\.|\$s3|\$BIN|(?<![\w.])[A-Z][A-Z_-]+(?![\w=])|my\.|mine\.|my_")
@@ -32,14 +28,10 @@ PLACEHOLDERS = re.compile(r"\.\.\.|\$s3|\$BIN|(?<![\w.])[A-Z][A-Z_-]+(?![\w=])|m
 
 def commands_of(page: str) -> Iterator[str]:
     """Yield the commands of dlemu in the code of a page, without prompts, launchers and comments."""
-    text = (ROOT / page).read_text()
-    blocks = re.findall(r"^```(?:bash)?\n(.*?)^```", text, flags=re.DOTALL | re.MULTILINE)
-    blocks += re.findall(r"(?:^    \S.*\n(?:^ {4,}.*\n)*)", text, flags=re.MULTILINE)
-    for block in blocks:
-        for line in block.replace("\\\n", " ").splitlines():
-            command = LAUNCHERS.sub("", line.strip())
-            if command.startswith("dlemu "):
-                yield command
+    for line in lines(page):
+        command = LAUNCHERS.sub("", line)
+        if command.startswith("dlemu "):
+            yield command
 
 
 def options(command: click.Command) -> set[str]:
@@ -101,23 +93,31 @@ def test_most_pages_have_commands() -> None:
     assert sum(count > 0 for count in found.values()) > 15
 
 
-@pytest.mark.slow
-def test_the_commands_of_the_readme_run(tmp_path: Path) -> None:
-    """As typed, at laptop scale, in a folder of their own."""
-    small = ["scale=laptop", "dataset.num_files_train=56", "train.epochs=1", "reader.data_loader=threads"]
-    short = ["ranks=2", "train.total_training_steps=3", "metric.ceiling_seconds=0", "metric.scaling_seconds=0"]
-    ran: list[str] = []
-    for text in commands_of("README.md"):
-        words = shlex.split(text.replace("/mnt/nvme", str(tmp_path)))
-        if words[1] == "train":
-            words = [word for word in words if not word.startswith("ranks=")] + small + short
-        elif words[1] != "predict":
+@pytest.mark.parametrize("page", WITH_COMMANDS)
+def test_other_programs_are_called_as_they_can_be(page: str) -> None:
+    """What is no command of dlemu's: scripts and extras are there, and nothing else passes for a command."""
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    for line in lines(page):
+        command = LAUNCHERS.sub("", line)
+        if re.match(r"(\w+=|export |dlemu |mlpstorage )", command):  # variables; those that others test
             continue
-        where = f"output.folder={tmp_path / f'result-{len(ran)}'}"
-        ended = subprocess.run([sys.executable, "-m", *words, where], capture_output=True, text=True, timeout=250)
-        assert ended.returncode in COMPLETED, f"{words}: {ended.stderr}"
-        ran.append(words[1])
-    assert ran == ["train", "train", "predict"]
+        program, *words = shlex.split(command, comments=True)
+        assert program in (
+            "pip",
+            "docker",
+            "node_exporter",
+            "dlio_benchmark",
+            "mpirun",
+            ".venv/bin/pip",
+            ".venv/bin/pytest",
+        ) or (re.match(r"(\./)?scripts/", program) and os.access(ROOT / program, os.X_OK)), f"{page}: {line}"
+        named = {
+            extra for word in words for part in re.findall(r"^(?:\.|dlemu)\[(.+)\]", word) for extra in part.split(",")
+        }
+        assert named <= extras.keys(), f"{page}: {line}"
+        if "dlio_benchmark" in line:
+            arguments = shlex.split(line, comments=True)
+            load_command(read_command(arguments[arguments.index("dlio_benchmark") + 1 :]), None)
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -19,6 +19,7 @@ from dlemu.config.sections import tree
 from dlemu.jobs.training.result import make_run
 from dlemu.jobs.training.steplog import STEP_COLUMNS
 from dlemu.jobs.training.summary import Metrics
+from dlemu.metrics.verdict import VerdictCode
 from dlemu.results.measured import write_run
 from dlemu.results.parts import SCHEMA_VERSION
 from dlemu.telemetry import Scope, Task, start_recorder
@@ -41,7 +42,9 @@ def documentation(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def test_pages_that_are_made_are_up_to_date(documentation: Any) -> None:
-    for name in (*documentation.PAGES, *documentation.PARTS):
+    """The trademark at the end of each page that names MLPerf is made, too."""
+    assert {*documentation.PAGES, *documentation.PARTS} <= set(documentation.pages())
+    for name in documentation.pages():
         assert (DOCS / name).read_text() == documentation.made(name), f"{name}: scripts/docs makes it anew"
 
 
@@ -94,6 +97,11 @@ def keys_below(where: str, section: Any) -> Iterator[str]:
             yield from keys_below(f"{where}{name}.", hint)
         else:
             yield f"{where}{name}"
+
+
+def test_every_verdict_has_its_way_out() -> None:
+    page = (DOCS / "troubleshooting.md").read_text()
+    assert {str(code) for code in VerdictCode} <= in_code(page)
 
 
 def test_every_column_of_the_step_log_is_documented() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -22,6 +23,7 @@ from pathlib import Path
 import click
 import pytest
 
+from dlemu import __version__
 from dlemu.cli import cli
 from dlemu.metrics.verdict import COMPLETED
 
@@ -113,6 +115,18 @@ def source_files() -> Iterator[tuple[Path, str]]:
 def test_every_file_of_the_checkout_is_in_the_wheel_and_nothing_else(installed: Installed) -> None:
     names = {name for name in zipfile.ZipFile(installed.wheel).namelist() if ".dist-info/" not in name}
     assert names == {name for _, name in source_files()}
+
+
+def test_an_index_page_shows_no_broken_link(installed: Installed) -> None:
+    """README.md's links into the repository lead nowhere there."""
+    with zipfile.ZipFile(installed.wheel) as wheel:
+        (name,) = (name for name in wheel.namelist() if name.endswith(".dist-info/METADATA"))
+        head, _, description = wheel.read(name).decode().partition("\n\n")
+    assert [link for link in re.findall(r"\]\(([^)]*)\)", description) if not link.startswith("http")] == []
+    assert "sizing.md" in description, "the words stay"
+    assert "![" not in description
+    assert f"Version: {__version__}" in head
+    assert "Description-Content-Type: text/markdown" in head
 
 
 def test_every_module_can_be_imported(installed: Installed) -> None:

@@ -32,22 +32,38 @@ PARTS: dict[str, tuple[str, Callable[[], str]]] = {
     "audit.md": (COLUMNS_BEGIN, columns),
 }
 """Pages with a part that is made, behind a marker."""
+TRADEMARK = (
+    "\n*MLPerf is a registered trademark of MLCommons. dlemu is none of its products, and no result of\n"
+    "dlemu is one that MLCommons has verified.*\n"
+)
+"""What ends each page that names MLPerf."""
+
+
+def pages() -> list[str]:
+    """Return the names of all pages, those that are made and are not there yet among them."""
+    return sorted({*PAGES, *(path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md"))})
 
 
 def made(name: str) -> str:
     """Return a page of docs/ as it must be; what is written by hand stays."""
-    if name in PAGES:
-        return PAGES[name]()
+    text = (PAGES[name]() if name in PAGES else _with_part(name)).replace(TRADEMARK, "")
+    return text + TRADEMARK if "MLPerf" in text else text
+
+
+def _with_part(name: str) -> str:
+    text = (DOCS / name).read_text()
+    if name not in PARTS:
+        return text
     begin, part = PARTS[name]
-    before, _, rest = (DOCS / name).read_text().partition(begin)
+    before, _, rest = text.partition(begin)
     return f"{before}{begin}\n\n{part()}\n{END}{rest.partition(END)[2]}"
 
 
 def by_hand(name: str) -> str:
-    """Return what is written by hand on a page: nothing of those made whole, and no fenced code."""
+    """Return what is written by hand on a page: nothing of those made whole, no fenced code, no trademark."""
     if name in PAGES:
         return ""
-    text = (DOCS / name).read_text()
+    text = (DOCS / name).read_text().replace(TRADEMARK, "")
     if name in PARTS:
         before, _, rest = text.partition(PARTS[name][0])
         text = before + rest.partition(END)[2]
@@ -55,5 +71,5 @@ def by_hand(name: str) -> str:
 
 
 if __name__ == "__main__":
-    for name in (*PAGES, *PARTS):
+    for name in pages():
         (DOCS / name).write_text(made(name))

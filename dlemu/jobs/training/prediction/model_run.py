@@ -92,7 +92,7 @@ class Model:
         if plan.steps_per_epoch < self.least_steps:
             steps = f"{self.least_steps} {'step' if self.least_steps == 1 else 'steps'}"
             raise UserError(
-                f"{plan.num_samples} samples do not fill {steps} steps of {ranks} accelerators x batch "
+                f"{plan.num_samples} samples do not fill {steps} of {ranks} accelerators x batch "
                 f"{plan.batch_size}, the fewest that have an AU: predict at most {self.most_ranks()}, or set "
                 "dataset.num_files_train to what the dataset will have"
             )

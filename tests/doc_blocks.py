@@ -1,0 +1,41 @@
+"""The commands that stand in the code of the documents, line by line as a reader would type them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+DOCS = ROOT / "docs"
+MADE = {"answers.md", "cli.md", "settings.md", "mlperf-rules.md"}
+PAGES = sorted(str(path.relative_to(ROOT)) for path in (*ROOT.glob("*.md"), *DOCS.rglob("*.md")))
+WITH_COMMANDS = [page for page in PAGES if page != "CHANGELOG.md" and Path(page).name not in MADE]
+SHELLS = ("", "bash", "console", "sh")
+"""Languages of fences that hold commands; output and other languages name theirs."""
+
+
+def blocks(text: str) -> Iterator[tuple[str, str]]:
+    """Yield the language and the content of each fenced block."""
+    language: str | None = None
+    inside: list[str] = []
+    for line in text.splitlines():
+        fence = re.match(r"^```(\S*)", line)
+        if fence is None:
+            inside.append(line)
+        elif language is None:
+            language, inside = fence[1], []
+        else:
+            yield language, "\n".join(inside)
+            language = None
+    assert language is None, "a fence that is not closed"
+
+
+def lines(page: str) -> Iterator[str]:
+    """Yield each line of a page's shell blocks, continued ones joined, without prompts."""
+    for language, block in blocks((ROOT / page).read_text()):
+        if language in SHELLS:
+            for line in block.replace("\\\n", " ").splitlines():
+                command = line.strip().removeprefix("$ ")
+                if command and not command.startswith("#"):
+                    yield command
