@@ -11,6 +11,7 @@ from typing import Any
 
 import libcst as cst
 import mutmut.__main__ as mutmut_main
+from mutmut.core import MutmutCallStack
 from mutmut.mutation import file_mutation, mutators
 from mutmut.mutation.data import SourceFileMutationData
 from mutmut.mutation.diff_apply import get_diff_for_mutant
@@ -75,7 +76,18 @@ def plant(sample: int | None, seed: int, without: tuple[str, ...], returns: bool
         return run_tests(self, mutant_name=mutant_name, tests=ordered)
 
     PytestRunner.run_tests = fastest_first
+    _keep_no_callers()
     mutmut_main._run((), 1)
+
+
+def _keep_no_callers() -> None:
+    """Let mutmut not note who calls whom, which is of use only to a second run in the same folder.
+
+    It does so by a context variable. A call of `__del__` that the garbage collector makes while that is set changes it
+    meanwhile, and CPython 3.11 then reads memory that is free: LookupError, or a crash.
+    """
+    stack: Any = MutmutCallStack
+    stack.get, stack.set, stack.reset = (lambda: (None, 0)), (lambda value: None), (lambda token: None)
 
 
 def _owner(name: str) -> str:
