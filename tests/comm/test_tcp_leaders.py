@@ -83,8 +83,11 @@ def test_strangers_that_say_nothing_or_garbage_hold_nobody_up() -> None:
         leaders = pool.map(
             lambda node: TcpLeaders(listening[node], places, node, ["a", "b"], b"k" * 32, PATIENCE_SECONDS), (0, 1)
         )
+        nodes = []
         for one in leaders:
+            nodes.append(one.node)
             one.close()
+    assert nodes == [0, 1]
     for stranger in strangers:
         stranger.close()
 
