@@ -12,6 +12,7 @@ from functools import partial
 from rich.console import Console
 
 from datagen.errors import UserError
+from datagen.words import count
 from dlemu.cli import complain, complain_of
 from dlemu.cli.options import report_result, say_what
 from dlemu.config import load
@@ -21,7 +22,7 @@ from dlemu.dlio.export import export_beside
 from dlemu.metrics.verdict import EXIT_STATUSES, Outcome
 from dlemu.report.progress import CheckpointsProgress, DatagenProgress, TrainingProgress
 from dlemu.report.run_log import log_of
-from dlemu.report.units import count, size
+from dlemu.report.units import size
 from dlemu.results.answer_files import to_json
 from dlemu.results.kinds import Kind, kind_named, kind_wanted
 from dlemu.runner.events import (

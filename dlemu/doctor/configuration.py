@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datagen.words import count
 from dlemu.config import check_runnable
 from dlemu.doctor.check_base import Check, Facts
 
@@ -13,4 +14,4 @@ def check(facts: Facts) -> Check:
     check_runnable(workload)
     if workload.notes:
         return Check(name=NAME, level="warn", observed="; ".join(workload.notes))
-    return Check(name=NAME, level="ok", observed=f"workload {workload.model.name}, {workload.ranks} ranks")
+    return Check(name=NAME, level="ok", observed=f"workload {workload.model.name}, {count(workload.ranks, 'rank')}")

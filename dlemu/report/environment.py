@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from datagen.words import count
 from dlemu.comm.environment import HostFacts
 from dlemu.report.table import Table, columns
-from dlemu.report.units import count, flat, number, plain, size
+from dlemu.report.units import flat, number, plain, size
 from dlemu.results.parts import Environment, Requests
 
 Row = tuple[str, str, str]

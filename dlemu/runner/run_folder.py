@@ -11,6 +11,7 @@ from datagen import owned
 from datagen.errors import SpaceError, UserError
 from datagen.owned import OwnFolder, check_usable, missing_folders, take_folder
 from datagen.storage._request_counts import remove_counts
+from datagen.words import count
 from dlemu.config.validate import check_model_name
 from dlemu.results.file_names import FACTS, LIVE
 from dlemu.results.journal import JOURNAL, holds_journal
@@ -152,4 +153,6 @@ class Kept:
     def sentence(self) -> str:
         if self.says:
             return self.says
-        return f"{self.steps} steps were measured before that; they are kept, marked incomplete, in {self.folder}"
+        return (
+            f"what was measured before that ({count(self.steps, 'step')}) is kept, marked incomplete, in {self.folder}"
+        )

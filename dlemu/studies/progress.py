@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from rich.console import Console
 
+from datagen.words import count
 from dlemu.metrics.percent_interval import plus_minus
 from dlemu.report.table import Cell, Line, print_lines
-from dlemu.report.units import count, number, size
+from dlemu.report.units import number, size
 from dlemu.runner.run_list import RunBegan, RunEnded, RunsPlanned
 from dlemu.studies.answers import Trial
 from dlemu.studies.events import SearchBegan, SizingEvent, StorageProbed
@@ -37,7 +38,9 @@ class SizingProgress:
                     f"{number(event.mb_per_accelerator)} MB/s; predicted: {event.predicted_accelerators} pass"
                 )
             case RunsPlanned():
-                of_them = "" if event.runs is None else f"{event.runs} points, {event.finished_runs} of them done"
+                of_them = (
+                    "" if event.runs is None else f"{count(event.runs, 'point')}, {event.finished_runs} of them done"
+                )
                 self._print(f"results: {event.folder}" + (of_them and f"; {of_them}"))
             case RunBegan():
                 self._print(f"{event.label} ...")

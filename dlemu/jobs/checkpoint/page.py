@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 from rich.console import Console
 
+from datagen.words import count
 from dlemu.checkpoints.stored import folder_name
 from dlemu.jobs.checkpoint.folder import read_checkpoint_run
 from dlemu.jobs.checkpoint.result import CheckpointRun
@@ -17,7 +18,7 @@ from dlemu.metrics.checkpoint_rates import OverCheckpoints
 from dlemu.report.environment import environment_of, facts_table, request_rows
 from dlemu.report.page import About, Opened, Page, Text, Words, tiles
 from dlemu.report.table import Cell, Line, Table, columns, print_lines, print_table
-from dlemu.report.units import count, flat, number, size
+from dlemu.report.units import flat, number, size
 from dlemu.results.tables import read_config
 
 Row = tuple[str, str, str]

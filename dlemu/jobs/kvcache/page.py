@@ -6,13 +6,14 @@ from collections.abc import Iterator
 
 from rich.console import Console
 
+from datagen.words import count
 from dlemu.jobs.kvcache.job import read
 from dlemu.jobs.kvcache.summary import KvSummary, Official, Spread
 from dlemu.metrics.verdict import Outcome
 from dlemu.report.environment import environment_of, facts_table
 from dlemu.report.page import STATES, About, Opened, Page, Text, Words, tiles
 from dlemu.report.table import Cell, Line, Table, Tone, columns, print_lines, print_table
-from dlemu.report.units import count, flat, number, size
+from dlemu.report.units import flat, number, size
 from dlemu.results.tables import read_config
 from dlemu.results.trademark import TRADEMARK
 from dlemu.runner.rows_job import RowsRun

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from datagen.packing.image_list import even_share
 from datagen.packing.packed_set import PackedFile, PackedSet, training_spec
+from datagen.words import count
 from dlemu.jobs.pack.limits import judge_packing
 from dlemu.jobs.pack.result import PackDevice, PackFigures, PackShares
 from dlemu.jobs.pack.wording import in_words
@@ -68,10 +69,10 @@ def figures_of(
             "(odirect=true reads past it)"
         )
     if passed_over:
-        warnings.append(f"{passed_over} files of {settings.source} hold no images by their names, and were left out")
+        warnings.append(f"{settings.source}: left out {count(passed_over, 'file')} not named as images are")
     skipped = done.skipped
     if skipped:
-        warnings.append(f"{len(skipped)} images could not be decoded and are not in the packed set")
+        warnings.append(f"{count(len(skipped), 'image')} could not be decoded: left out of the packed set")
     warnings += left_out(done)
     return PackFigures(
         images=images,

@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from datagen.errors import SpaceError, UserError
 from datagen.storage.s3 import SCHEME
 from datagen.storage.storage_base import storage_spec
+from datagen.words import count
 from dlemu.comm.environment import describe_folder, describe_host, existing_folder
 from dlemu.config import load, workload_names
 from dlemu.config.published import without_secrets
@@ -169,7 +170,7 @@ def probe_objects(
             save_answer(folder, PROBE, answer)
             on_event(_measured(cell))
     failed = sum(cell.failed for cell in answer.cells)
-    issues = (f"{failed} requests failed and were made again",) if failed else ()
+    issues = (f"retried {count(failed, 'request')} that had failed",) if failed else ()
     answer = replace(answer, complete=True, feeds=tuple(_fed(answer)), issues=issues)
     save_answer(folder, PROBE, answer)
     return answer, folder
@@ -250,7 +251,8 @@ def probe_workload(
 
     kind_with("pattern").part("pattern")(workload, cached=cached, readers=readers, on_level=keep)
     issues = [
-        f"{level.readers} readers read the whole dataset in {level.seconds:.1f} s: make it larger for a surer figure"
+        f"{count(level.readers, 'reader')} read the whole dataset in {level.seconds:.1f} s: make it larger for a surer "
+        "figure"
         for level in levels
         if level.short
     ]

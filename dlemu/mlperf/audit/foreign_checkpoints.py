@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from datagen.errors import UserError
+from datagen.words import count
 from dlemu.mlperf.audit.audited_run import find_runs
 from dlemu.mlperf.audit.checkpoint_leaf import (
     GIB,
@@ -19,7 +20,6 @@ from dlemu.mlperf.audit.own_result import is_own
 from dlemu.mlperf.audit.run_settings import read_printed
 from dlemu.mlperf.audit.tolerant import number, text
 from dlemu.mlperf.rules.checkpoints import official_model
-from dlemu.report.units import count
 from dlemu.results.compared import Conditions
 from dlemu.results.figures import JobFigures, Value, mean_over
 from dlemu.studies.compare.sides import Side, side_of_runs

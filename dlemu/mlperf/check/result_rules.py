@@ -9,6 +9,7 @@ from itertools import pairwise
 from typing import Any
 
 from datagen.errors import UserError
+from datagen.words import count
 from dlemu.mlperf.audit.contradictions import Rulebook, rule_findings
 from dlemu.mlperf.audit.run_settings import Setup
 from dlemu.mlperf.audit.tolerant import LARGEST_BYTES, mapping, read_json
@@ -16,7 +17,6 @@ from dlemu.mlperf.check.submission_tree import SEPARATION, Leaf, Result, Rule
 from dlemu.mlperf.check.system_description import StatedLimit, stated_limit
 from dlemu.mlperf.rules.core_config import effective
 from dlemu.mlperf.rules.training import unapplied
-from dlemu.report.units import count
 from dlemu.results.finding import Finding, Located, Severity
 from dlemu.results.sent_files import open_sent
 

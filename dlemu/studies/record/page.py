@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from rich.console import Console
 
+from datagen.words import count
 from dlemu.report.page import Opened, Page, Tile, Words
 from dlemu.report.table import Line, Table, columns, print_lines, print_table
 from dlemu.report.units import number, percent, size
@@ -115,7 +116,7 @@ def _facts(answer: RecordAnswer) -> Iterator[tuple[str, str]]:
     if recording.gradient_accumulation_steps > 1:
         yield "gradient accumulation", f"{recording.gradient_accumulation_steps} batches a step"
     kind = "iterable" if loading.iterable else "map"
-    ahead = f"{loading.workers} workers ({loading.start_method}), {loading.prefetch} batches ahead each"
+    ahead = f"{count(loading.workers, 'worker')} ({loading.start_method}), {loading.prefetch} batches ahead each"
     yield "loader", f"{kind} dataset, {ahead if loading.workers else 'read by the trainer itself'}"
     if recording.ranks_that_read == "first":
         yield "who reads", "rank 0 alone, for all"
@@ -129,7 +130,7 @@ def _facts(answer: RecordAnswer) -> Iterator[tuple[str, str]]:
         form = data.format or "of no format of dlemu's"
         yield (
             "dataset",
-            f"{data.files} files ({form}), {size(data.bytes)}, {number(data.samples_per_file)} samples a file",
+            f"{count(data.files, 'file')} ({form}), {size(data.bytes)}, {number(data.samples_per_file)} samples a file",
         )
     if recording.saves is not None:
         saves = recording.saves
@@ -139,7 +140,8 @@ def _facts(answer: RecordAnswer) -> Iterator[tuple[str, str]]:
     yield "seen of what was read", percent(recording.coverage_percent)
     yield (
         "host",
-        f"{recording.cores} cores, {recording.memory_gib:g} GiB, torch {recording.torch}, Python {recording.python}",
+        f"{count(recording.cores, 'core')}, {recording.memory_gib:g} GiB, torch {recording.torch}, "
+        f"Python {recording.python}",
     )
 
 

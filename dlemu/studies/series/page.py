@@ -7,13 +7,14 @@ from collections.abc import Iterator
 
 from rich.console import Console
 
+from datagen.words import count
 from dlemu.metrics.catalogue import RUN, Catalogue
 from dlemu.report.compared import value_with_width, with_width
 from dlemu.report.environment import facts_table
 from dlemu.report.page import About, Page, State, Text, Words, tiles
 from dlemu.report.series import Point, RunSeries
 from dlemu.report.table import Cell, Line, Table, Tone, columns, print_lines, print_table
-from dlemu.report.units import count, duration, flat, interval, number, plain, short_names, verdict_word
+from dlemu.report.units import duration, flat, interval, number, plain, short_names, verdict_word
 from dlemu.results.figures import JobFigures
 from dlemu.results.kinds import catalogue_of, kind_of
 from dlemu.results.measured import MeasuredRun

@@ -14,6 +14,7 @@ from datagen.errors import UserError
 from datagen.inspection import Dataset, inspect
 from datagen.layout import layouts, stored_sample_bytes
 from datagen.regular import MOST_NOTE_BYTES
+from datagen.words import count
 from dlemu.config import check_runnable, datagen_command, load, to_yaml
 from dlemu.config.dump import withheld_words
 from dlemu.config.duration import mean_seconds
@@ -25,7 +26,6 @@ from dlemu.jobs.training.plan import TrainingJob, make_job
 from dlemu.jobs.training.wording import recording_notes
 from dlemu.metrics.demand import demand
 from dlemu.metrics.findings import Finding
-from dlemu.report.units import count
 from dlemu.results.answer_files import save_answer
 from dlemu.results.sent_files import read_sent
 from dlemu.runner.cold import Treatment, treatment_of

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from datagen.errors import DlemuError
+from datagen.words import count
 from dlemu.config import datagen_command
 from dlemu.doctor.check_base import Check, Facts
 from dlemu.jobs.training.enough import can_be_judged, enough, steps_of
@@ -25,7 +26,9 @@ def check(facts: Facts) -> Check:
             files = enough(workload, workload.ranks).files
         wanted = replace(workload, dataset=replace(workload.dataset, num_files_train=files))
         observed, advice = f"{folder} does not exist yet", datagen_command(wanted)
-        return Check(name=NAME, level="warn", observed=observed, wanted=f"a dataset of {files:,} files", advice=advice)
+        return Check(
+            name=NAME, level="warn", observed=observed, wanted=f"a dataset of {count(files, 'file')}", advice=advice
+        )
     if isinstance(dataset, DlemuError):
         raise dataset
     observed = f"{dataset.train.num_files:,} training files, {size(dataset.total_bytes)} in {folder}"

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from datagen.errors import UserError
+from datagen.words import count
 from dlemu.config.duration import mean_seconds
 from dlemu.config.schema import Workload
 from dlemu.jobs.training.prediction.calibration import CONFIDENCE, MOST_HALF_WIDTH, Calibration, given_speed
@@ -82,7 +83,8 @@ def _made(run: ForeignRun, mb_per_second: float, step_seconds: float, *, saturat
     given = given_speed(mb_per_second, cores=np.inf)
     return replace(
         given,
-        source=f"the times of {len(run.epoch_seconds)} epochs of {run.folder} ({run.ranks} accelerators)",
+        source=f"the times of {count(len(run.epoch_seconds), 'epoch')} of {run.folder} "
+        f"({count(run.ranks, 'accelerator')})",
         curve=flat(mb_per_second),
         saturated=saturated,
         half_width_percent=_half_width_percent(run.epoch_seconds),
