@@ -7,11 +7,12 @@ import os
 import time
 from collections import OrderedDict
 from collections.abc import Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from datagen.buffers import AlignedBuffer
 from datagen.errors import DatasetError, DlemuError, SpaceError, UserError
 from datagen.formats.format_base import (
+    MOST_KEPT_FILES,
     CalledFormat,
     Format,
     IndexedStreamFormat,
@@ -22,8 +23,10 @@ from datagen.formats.format_base import (
     WholeFormat,
     damaged,
 )
-from datagen.library_files import MOST_KEPT_FILES, LibraryFiles
 from datagen.storage.storage_base import Reader, StorageBase, read_in_transfers
+
+if TYPE_CHECKING:
+    from datagen.library_files import LibraryFiles
 
 
 class Engine(Protocol):
@@ -300,6 +303,8 @@ class LibraryEngine:
                     f"reader.engine=library opens files of this format by their path, and storage {storage.spec.type} "
                     "has none: set reader.engine=fast"
                 )
+            from datagen.library_files import LibraryFiles
+
             self._files = LibraryFiles(storage, whole=samples == 1 or not in_parts)
 
     def read(self, path: str, index: int, out: memoryview) -> Sample:

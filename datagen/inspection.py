@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +17,6 @@ from datagen.formats.format_base import Format, RecordFormat, sides_of
 from datagen.groups import NO_GROUPS, GroupBytes, GroupFormat, largest_group_bytes
 from datagen.layout import Layout, layouts, record_shapes
 from datagen.manifest import MANIFEST_NAME, Manifest, differing_keys, read
-from datagen.own_folder import OwnFolder, look
 from datagen.records import largest_record_bytes
 from datagen.scan import (
     SHOWN_NAMES,
@@ -32,6 +32,9 @@ from datagen.scan import (
 from datagen.spec import DatasetSpec, ParquetSpec, Split
 from datagen.storage.storage_base import FOLDERS, StorageBase, StorageSpec, open_storage
 from datagen.unread import unread
+
+if TYPE_CHECKING:  # most datasets are dlemu's own
+    from datagen.own_folder import OwnFolder
 
 READ_KEYS = (
     "format",
@@ -108,6 +111,8 @@ def inspect(
     try:
         opened.preflight(spec.data_folder)
         if spec.source == "folder":
+            from datagen.own_folder import look
+
             return _Inspection(spec, None, advice, opened).of_own(look(spec, storage))
         manifest = read(spec.data_folder, opened)
         if manifest is not None:

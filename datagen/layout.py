@@ -57,12 +57,8 @@ class Layout:
         """Return a file's path below `folder`."""
         if self.names is not None:
             return self.names[file]
-        base = f"{self.file_prefix}_{str(file).zfill(self._digits)}{self.ruled_ending}"
+        base = f"{self.file_prefix}_{str(file).zfill(len(str(self.named_files)))}{self.ruled_ending}"
         return f"{self.subfolder(file)}/{base}" if self.num_subfolders > 1 else base
-
-    @functools.cached_property
-    def _digits(self) -> int:
-        return len(str(self.named_files))
 
     @functools.cached_property
     def ruled_ending(self) -> str:
@@ -107,7 +103,7 @@ def layouts(spec: DatasetSpec) -> tuple[Layout, Layout]:
             split=split,
             num_files=files,
             num_samples_per_file=spec.num_samples_per_file,
-            extension=extension_of(spec),
+            extension=_EXTENSIONS.get(spec.format, spec.format.rpartition(".")[2]),
             file_prefix=spec.file_prefix,
             named_files=files,
             num_subfolders=subfolders,
@@ -118,11 +114,6 @@ def layouts(spec: DatasetSpec) -> tuple[Layout, Layout]:
         layout("train", spec.num_files_train, spec.num_subfolders_train, 0),
         layout("valid", spec.num_files_eval, spec.num_subfolders_eval, spec.num_files_train),
     )
-
-
-def extension_of(spec: DatasetSpec) -> str:
-    """Return the file name extension: the format's name, of a dotted one the last part; of some their own."""
-    return _EXTENSIONS.get(spec.format, spec.format.rpartition(".")[2])
 
 
 def subfolder_name(index: int, count: int) -> str:

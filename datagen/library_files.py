@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
+from datagen.formats.format_base import MOST_KEPT_FILES
 from datagen.storage.memory import MemoryReader
 from datagen.storage.storage_base import Brought, LibraryFile, StorageBase, StoredFile
-
-MOST_KEPT_FILES = 16
-"""Files that an engine keeps open, or their indexes; loaders of threads have an engine a thread in one process."""
 
 
 class LibraryFiles:

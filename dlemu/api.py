@@ -14,7 +14,8 @@ from datagen.errors import UserError
 from dlemu import api_process
 from dlemu.comm import detect_launcher
 from dlemu.config import load
-from dlemu.config.overrides import given_keys, override
+from dlemu.config.literal import override
+from dlemu.config.overrides import given_keys
 from dlemu.config.published import check_letters
 from dlemu.config.schema import Workload
 from dlemu.results.kinds import kind_wanted, read_result

@@ -21,7 +21,7 @@ from dlemu.studies.reproduce.run import document_names
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
-MADE = {"cli.md", "settings.md", "mlperf-rules.md"}
+MADE = {"answers.md", "cli.md", "settings.md", "mlperf-rules.md"}
 PAGES = sorted(str(path.relative_to(ROOT)) for path in (*ROOT.glob("*.md"), *DOCS.rglob("*.md")))
 WITH_COMMANDS = [page for page in PAGES if page != "CHANGELOG.md" and Path(page).name not in MADE]
 LAUNCHERS = re.compile(r"^(?:PYTHONPATH=\. |mpirun .*? (?=dlemu )|srun .*? (?=dlemu )|torchrun .*? (?=dlemu ))")

@@ -102,18 +102,6 @@ def test_every_column_of_the_step_log_is_documented() -> None:
     assert rows == list(STEP_COLUMNS)
 
 
-FIGURES = (
-    *("jobs.training", "jobs.training.prediction", "jobs.probe", "jobs.pack", "jobs.checkpoint"),
-    *("studies.series", "studies.compare"),
-)
-
-
-@pytest.mark.parametrize("folder", FIGURES)
-def test_every_figure_of_a_page_is_documented(folder: str) -> None:
-    rows = re.findall(r"^\|.*?\| `(\w+)` \|", (DOCS / "report.md").read_text(), flags=re.MULTILINE)
-    assert set(names(f"dlemu.{folder}.figures")) <= set(rows)
-
-
 def test_every_metric_of_the_probes_is_documented(tmp_path: Path) -> None:
     text = (DOCS / "telemetry.md").read_text()
     recorder = start_recorder(Task(scope=Scope(folders=(str(tmp_path),)), node=0, interval_seconds=0.05), str(tmp_path))

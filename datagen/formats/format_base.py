@@ -112,6 +112,10 @@ class OpenFile(Protocol):
         ...
 
 
+MOST_KEPT_FILES = 16
+"""Files that an engine keeps open, or their indexes; loaders of threads have an engine a thread in one process."""
+
+
 @runtime_checkable
 class KeptFile(OpenFile, Protocol):
     """One that is worth keeping open when batches have more of its samples to come: its structure costs reads."""

@@ -33,6 +33,7 @@ thousands as they are imported and drop few, and looking through them again and 
 
 _ORDER = (
     *(
+        "demo",
         "train",
         "checkpoint",
         "datagen",
@@ -50,6 +51,7 @@ _ORDER = (
 )
 """In which commands are listed; those of other kinds of jobs follow."""
 _OTHERS = {
+    "demo": "Try it: a small dataset, 18 emulated H100s, a verdict.",
     "datagen": "Make a workload's dataset, or verify one.",
     "report": "Make a page with figures from results.",
     "workloads": "List the workloads and what each accelerator asks of the storage.",

@@ -188,7 +188,8 @@ class Supervisor:
         poll.register(self._reports, select.POLLIN)
         poll.register(self._wakeups, select.POLLIN)
         while self._ending.running:
-            poll.poll(_milliseconds_to(min(self._ending.due_ns, look_ns)))
+            due_ns = min(self._ending.due_ns, look_ns)
+            poll.poll(None if due_ns == math.inf else max(math.ceil((due_ns - time.monotonic_ns()) / 1e6), 0))
             self._take_signals()
             self._take_reports()
             self._reap()
@@ -239,10 +240,6 @@ class Supervisor:
             self._take_reports()  # what a rank reported before it ended is in the queue now
         for process, code in ended.items():
             self._ending.ended(process, code, time.monotonic_ns())
-
-
-def _milliseconds_to(due_ns: float) -> int | None:
-    return None if due_ns == math.inf else max(math.ceil((due_ns - time.monotonic_ns()) / 1e6), 0)
 
 
 def _send(process: int, signal_number: int) -> bool:

@@ -1,4 +1,4 @@
-"""The settings of a run, and hydra's only door. Importing this costs nothing: hydra comes with the first call.
+"""The settings of a run, and hydra's only door. Importing this costs nothing; hydra comes where its grammar is needed.
 
 `schema` declares every setting that jobs share, with its range and meaning; a kind's own stand in its `settings`. May
 import datagen alone.

@@ -15,9 +15,9 @@ from omegaconf import OmegaConf
 from datagen.registry import is_built_in
 from dlemu.config.compose import YAML_LOADER
 from dlemu.config.duration import Duration
+from dlemu.config.literal import override
 from dlemu.config.loading import DEFAULT_WORKLOAD, load
-from dlemu.config.meanings import meanings, summary
-from dlemu.config.overrides import override, parse
+from dlemu.config.overrides import parse
 from dlemu.config.published import published, without_secrets
 from dlemu.config.schema import Workload
 from dlemu.config.sections import OWN, plain, tree
@@ -59,6 +59,8 @@ def explained(workload: Workload) -> str:
 
 def _comments(section: Any, kind: Any) -> Iterator[tuple[int, str]]:
     """Yield where the line of each key of a section begins in its YAML, and the comment that goes there."""
+    from dlemu.config.meanings import meanings, summary
+
     hints, texts = get_type_hints(kind), meanings(kind)
     for key, value in section.value:
         name, hint = key.value, hints.get(key.value)

@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import Any
 
 from datagen.errors import UserError
-from datagen.own_folder import FLAT, look
 from datagen.spec import build
 from datagen.storage.storage_base import FOLDER_TYPES
 from datagen.withheld import scrubbed
@@ -89,6 +88,8 @@ def _with_own_data(workload: Workload, asked: Collection[KeyPath]) -> Workload:
     """Return the workload with what its dataset is where that is a folder of the user's own files."""
     if workload.dataset.source != "folder":
         return workload
+    from datagen.own_folder import FLAT, look
+
     given = [key for key in OF_OWN_DATA if ("dataset", key) in asked]
     found = [key for key in given if key != "record_length_bytes" or workload.dataset.format not in FLAT]
     if found:

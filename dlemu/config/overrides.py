@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
-from typing import Any
-
-from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override
-from hydra.errors import HydraException
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from datagen.errors import UserError
 from datagen.spec import together
 from datagen.withheld import scrubbed
+from dlemu.config.literal import is_plain
 from dlemu.config.published import check_letters, given_options
 from dlemu.config.translate import KeyPath
 from dlemu.config.workload_files import workload_names
+
+if TYPE_CHECKING:
+    from hydra.core.override_parser.types import Override
 
 WORKLOAD = ("workload",)
 
@@ -52,12 +52,11 @@ def parse(overrides: Sequence[str]) -> Request:
 
     Raises UserError that lists every override that is no single value for a key.
     """
-    parser = OverridesParser.create()
     parsed, problems = [], []
     for text in overrides:
         try:
             check_letters([text])
-            parsed.append(_parse_one(parser, text))
+            parsed.append(_parse_one(text))
         except UserError as error:
             problems.append(scrubbed(str(error), given_options([text])))
     if problems:
@@ -70,49 +69,42 @@ def given_keys(overrides: Sequence[str]) -> set[str]:
     return {".".join(setting.path) for setting in parse(overrides).all}
 
 
-def parse_word(parser: OverridesParser, text: str) -> Override:
-    """Return what hydra's grammar makes of one `KEY=VALUE`; raises HydraException.
-
-    What it takes keeps its meaning. A text that it has no characters for, such as /mnt/ä or /mnt/a(1), is read as if
-    it were quoted, and so is each of several (`/mnt/ä,/mnt/b`); what may be an unfinished list, dictionary, call,
-    quotation or reference is not.
-    """
-    try:
-        return parser.parse_override(text)
-    except HydraException:
-        key, _, value = text.partition("=")
-        parts = [value] if any(quote in value for quote in _QUOTES) else value.split(",")
-        if "," in parts[0] or not all(map(_may_be_quoted, parts)):
-            raise
-        return parser.parse_override(f"{key}={','.join(_as_taken(parser, part.strip()) for part in parts)}")
-
-
-def _may_be_quoted(part: str) -> bool:
-    return not ("${" in part or "\\" in part or _STRUCTURED.match(part))
-
-
-def _as_taken(parser: OverridesParser, part: str) -> str:
-    try:
-        parser.parse_override(f"key={part}")
-    except HydraException:
-        return _quoted(part)
-    return part
-
-
-def override(path: Iterable[str], value: object) -> str:
-    """Write one override that `parse` reads back as this value; strings are quoted where the grammar needs it."""
-    return f"{'.'.join(path)}={_literal(value)}"
-
-
-def _parse_one(parser: OverridesParser, text: str) -> Setting:
+def _parse_one(text: str) -> Setting:
     if text.startswith("~"):
         raise UserError(f"{text}: nothing can be deleted, every setting has a default; {text[1:]}=null asks for it")
     if "=" not in text:
         hint = f"did you mean workload={text}? " if text in workload_names() else ""
         raise UserError(f"{text!r} is no setting: {hint}wanted KEY=VALUE, as in workload=unet3d or ranks=4")
+    setting = plain_setting(text) or _by_grammar(text)
+    if setting.path == WORKLOAD and not (isinstance(setting.value, str) and setting.value):
+        raise UserError(f"{text}: wanted workload=NAME, or the path of a .yaml file")
+    return setting
+
+
+def plain_setting(text: str) -> Setting | None:
+    """Return what a key with a bare number, word or path means; None leaves the word to hydra's grammar.
+
+    Nearly every word is one of these, and hydra takes a tenth of a CPU second to import.
+    """
+    key, _, value = text.partition("=")
+    if not _PLAIN_KEY.fullmatch(key):
+        return None
+    path = _inner(tuple(key.lstrip("+").split(".")))
+    if value in _CONSTANTS:
+        return Setting(path, _CONSTANTS[value], text)
+    if _PLAIN_NUMBER.fullmatch(value):
+        return Setting(path, float(value) if "." in value else int(value), text)
+    return Setting(path, value, text) if is_plain(value) else None
+
+
+def _by_grammar(text: str) -> Setting:
+    from hydra.errors import HydraException
+
+    from dlemu.config.grammar import parse_word
+
     key, value = text.split("=", 1)
     try:
-        parsed = parse_word(parser, text)
+        parsed = parse_word(text)
     except HydraException as error:
         raise UserError(_grammar_problem(key, value, error)) from None
     if parsed.is_sweep_override():
@@ -120,13 +112,10 @@ def _parse_one(parser: OverridesParser, text: str) -> Setting:
             f"{text} has several values: dlemu takes one value for each key; start it once for each value,"
             f" write a list as {key}=[...], or quote a text: {_quoted_example(key, value)}"
         )
-    setting = Setting(_path(parsed, text), parsed.value(), text)
-    if setting.path == WORKLOAD and not (isinstance(setting.value, str) and setting.value):
-        raise UserError(f"{text}: wanted workload=NAME, or the path of a .yaml file")
-    return setting
+    return Setting(_path(parsed, text), parsed.value(), text)
 
 
-def _grammar_problem(key: str, value: str, error: HydraException) -> str:
+def _grammar_problem(key: str, value: str, error: Exception) -> str:
     reason = str(error).split("\n", 1)[0]
     return (
         f"{key}={value} is not in hydra's grammar ({reason}): wanted KEY=VALUE;"
@@ -147,48 +136,17 @@ def _path(parsed: Override, text: str) -> KeyPath:
     parts = tuple(parsed.key_or_group.replace("/", ".").split("."))
     if not all(parts):
         raise UserError(f"{text}: the key is empty; wanted KEY=VALUE, as in reader.batch_size=4")
+    return _inner(parts)
+
+
+def _inner(parts: KeyPath) -> KeyPath:
+    """Return a key's path without the `workload` that DLIO puts before it."""
     return parts[1:] if parts[0] == "workload" and len(parts) > 1 else parts
 
 
-def _literal(value: object) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, (int, float)):
-        return repr(value)
-    if is_dataclass(value) and not isinstance(value, type):
-        value = {field.name: getattr(value, field.name) for field in fields(value)}
-    if isinstance(value, Mapping):
-        return "{" + ",".join(f"{key}:{_literal(item)}" for key, item in value.items()) + "}"
-    if isinstance(value, (list, tuple)):
-        return "[" + ",".join(_literal(item) for item in value) + "]"
-    text = str(value)
-    return text if _is_plain(text) else _quoted(text)
-
-
-def _is_plain(text: str) -> bool:
-    """Whether the grammar reads the bare text as this string: a letter or a path first, then no special character."""
-    if not text.isascii() or not (text[:1].isalpha() or text[:1] in ("/", ".")) or text.lower() in _WORDS:
-        return False
-    # A leading dot before a digit would be a number.
-    return not text[1:2].isdigit() and all(character.isalnum() or character in "/._-" for character in text)
-
-
-_QUOTES = ("'", '"')
-_STRUCTURED = re.compile(r"""\s*(?:[\[{(\]})'"]|\w+\(|$)""")
-"""The begin of a list, a dictionary, a quotation or a call, as in `range(1,9)`, or nothing at all."""
-_WORDS = ("null", "true", "false", "nan", "inf")
-
-
-def _quoted(text: str) -> str:
-    """Put a text into single quotes as hydra's grammar wants it: backslashes before a quote or the end are doubled."""
-    pieces, backslashes = [], 0
-    for character in text:
-        if character == "\\":
-            backslashes += 1
-            continue
-        pieces.append("\\" * (2 * backslashes + 1 if character == "'" else backslashes) + character)
-        backslashes = 0
-    return "'" + "".join(pieces) + "\\" * (2 * backslashes) + "'"
+_PLAIN_KEY = re.compile(r"\+{0,2}[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*", re.ASCII)
+_PLAIN_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?")
+_CONSTANTS = {"true": True, "false": False, "null": None}
 
 
 def take_word(words: Sequence[str], key: str) -> tuple[str, list[str]]:

@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from itertools import product
 from typing import TypeVar
 
-from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
 
 from datagen.errors import UserError
-from dlemu.config.overrides import parse_word
+from dlemu.config.grammar import parse_word
 from dlemu.config.published import without_secrets
 
 T = TypeVar("T")
@@ -37,10 +36,9 @@ def points(words: Sequence[str]) -> list[Point]:
 
     Values are those of hydra's grammar: `1,2,4`, `choice(1,2)`, `range(1,9)`.
     """
-    parser = OverridesParser.create()
     fixed, axes = [], []
     for word in words:
-        parsed = _parsed(parser, word)
+        parsed = _parsed(word)
         if parsed is None or not parsed.is_sweep_override():
             fixed.append(_renamed(word))
             continue
@@ -51,10 +49,10 @@ def points(words: Sequence[str]) -> list[Point]:
     return [Point(dict(chosen), (*fixed, *(f"{key}={value}" for key, value in chosen))) for chosen in product(*axes)]
 
 
-def _parsed(parser: OverridesParser, word: str) -> Override | None:
+def _parsed(word: str) -> Override | None:
     """Return what the grammar makes of a word; None leaves it to `load`, which explains what is wrong with it."""
     try:
-        return parse_word(parser, word)
+        return parse_word(word)
     except HydraException:
         return None
 

@@ -26,7 +26,8 @@ def sections() -> dict[str, type[Any]]:
     `settings` in it declares its section, a frozen dataclass of that module: `SECTION = ("stat", StatSettings)`.
     """
     found: dict[str, type[Any]] = {}
-    for package in [*(f"{KINDS}.{name}" for name in names(KINDS)), *_installed()]:
+    installed = sorted({entry.module for entry in entry_points(group=KINDS)})
+    for package in [*(f"{KINDS}.{name}" for name in names(KINDS)), *installed]:
         try:
             name, section = companion(KINDS, f"{package}.settings", "SECTION") or ("", None)
         except UserError as error:
@@ -38,11 +39,6 @@ def sections() -> dict[str, type[Any]]:
         if section is not None:
             found[name] = section
     return found
-
-
-def _installed() -> list[str]:
-    """Return the packages that entry points name."""
-    return sorted({entry.module for entry in entry_points(group=KINDS)})
 
 
 @cache

@@ -17,8 +17,8 @@ def workload_names(config_dir: str | None = None) -> list[str]:
     return sorted({name.removesuffix(SUFFIX) for name in [*shipped, *_own(config_dir)] if name.endswith(SUFFIX)})
 
 
-def workload_file(choice: str, config_dir: str | None) -> str | None:
-    """Return the path of the user's own file that `choice` means, or None when it is a shipped workload's name.
+def workload_file(choice: str, config_dir: str | None) -> str:
+    """Return the path of the file that `choice` means: the user's own, or a shipped one.
 
     A choice with a slash or an ending is a path; a name is looked for in CONFIG_DIR/workload first. UserError when
     there is no such file or name.
@@ -30,7 +30,7 @@ def workload_file(choice: str, config_dir: str | None) -> str | None:
     known = workload_names(config_dir)
     if choice not in known:
         raise UserError(f"there is no workload {choice!r}: {_suggestion(choice, known)}known are {', '.join(known)}")
-    return None
+    return str(resources.files("dlemu.configs") / "workload" / f"{choice}{SUFFIX}")
 
 
 def _own(config_dir: str | None) -> list[str]:

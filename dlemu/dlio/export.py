@@ -56,7 +56,6 @@ def export_run(folders: DlioFolders, run: Any) -> str:
     kind = kind_named(run.facts.kind)
     if not kind.exported:
         return ""
-    from dlemu.dlio.checkpoints import DlioCheckpoints
     from dlemu.dlio.files import proc_facts
     from dlemu.dlio.results import write_results
     from dlemu.dlio.training import DlioTraining
@@ -67,5 +66,7 @@ def export_run(folders: DlioFolders, run: Any) -> str:
         case ExportedSteps() as steps:
             return write_results(folders, DlioTraining(run=steps, **host))
         case ExportedCheckpoints() as checkpoints:
+            from dlemu.dlio.checkpoints import DlioCheckpoints
+
             return write_results(folders, DlioCheckpoints(run=checkpoints, **host))
     raise AssertionError(f"{kind.noun} is exported as what DLIO has no files for")

@@ -248,7 +248,8 @@ def _readers_while_waiting(rows: StepTable, preprocesses: bool) -> float:
     if not len(begins):
         return 0.0
     cpu_known = any(cpu_is_known(_fetched(part)) for part in chunks(rows))
-    starts = _clock_starts(rows)
+    # A step is free at the same moment on all ranks: the earliest lays their clocks over each other.
+    starts = {int(part.label("rank")[0]): int(part["free_ns"].min()) for part in rows.by_rank}
     origin = int(begins[0])
     edges = np.maximum.accumulate(np.stack([begins - origin, ends - origin], axis=1).ravel()).astype(float)
     waited = np.cumsum(np.stack([np.zeros(len(begins)), ends - begins], axis=1).ravel())
@@ -262,8 +263,3 @@ def _readers_while_waiting(rows: StepTable, preprocesses: bool) -> float:
         shares = (np.interp(over, edges, waited) - np.interp(began, edges, waited)) / (over - began)
         late += float((shares * worker_time(fetched, preprocesses, cpu_known=cpu_known).storage).sum())
     return late / float((ends - begins).sum())
-
-
-def _clock_starts(rows: StepTable) -> dict[int, int]:
-    """Return by rank the earliest moment of its clock: a step is free at the same moment on all of them."""
-    return {int(part.label("rank")[0]): int(part["free_ns"].min()) for part in rows.by_rank}

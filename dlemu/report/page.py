@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from dlemu import __version__
-from dlemu.report.drawing import Picture
 from dlemu.report.table import Table, Tone, html_table
 from dlemu.report.units import at, with_unit
+
+if TYPE_CHECKING:  # a terminal takes words and tables from here, and nothing is drawn there
+    from dlemu.report.drawing import Picture
 
 State = Literal["passed", "failed", "open", "neutral"]
 STATES: dict[Tone, State] = {"good": "passed", "bad": "failed", "open": "open", "strong": "neutral"}

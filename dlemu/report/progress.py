@@ -5,13 +5,16 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from rich.console import Console, RenderableType
 from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn
 from rich.text import Text
 
-from datagen.thread_pool import Progress as Made
 from datagen.words import count
+
+if TYPE_CHECKING:  # most runs make no dataset
+    from datagen.thread_pool import Progress as Made
 
 REDRAW_SECONDS = 0.25
 """Least time between two redraws on a terminal: drawing costs milliseconds of the CPU that the workers need."""

@@ -7,13 +7,15 @@ DLIO's files of it.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from dlemu.checkpoints.checkpoint_plan import CheckpointPlan
-from dlemu.checkpoints.saved import SavedCheckpoint
 from dlemu.config.schema import Workload
 from dlemu.metrics.rows import StepTable
 from dlemu.results.journal import RunJournal
+
+if TYPE_CHECKING:  # most runs save none
+    from dlemu.checkpoints.checkpoint_plan import CheckpointPlan
+    from dlemu.checkpoints.saved import SavedCheckpoint
 
 Phase = Literal["write", "read"]
 

@@ -103,6 +103,11 @@ class Kind:
         module, _, attribute = reference.rpartition(".")
         return getattr(importlib.import_module(f"{self.package}.{module}"), attribute)
 
+    @property
+    def answer(self) -> str:
+        """The file that its command writes last."""
+        return SUMMARY if self.job else self.marks[0]
+
     def holds(self, folder: str) -> bool:
         """Say whether a folder has one of the files by which this kind is known."""
         return any(os.path.lexists(os.path.join(folder, mark)) for mark in self.marks)

@@ -8,14 +8,16 @@ from pathlib import Path
 
 from documentation import evidence
 from documentation.commands import page as commands_page
+from documentation.figures import FIGURES_BEGIN, figure_tables
 from documentation.metrics import METRICS_BEGIN, metric_tables
 from documentation.mlperf_rules import page as rules_page
-from documentation.result_types import BEGIN, CHECKPOINT_BEGIN, END, checkpoint_tables, tables
+from documentation.result_types import BEGIN, CHECKPOINT_BEGIN, END, answers_page, checkpoint_tables, tables
 from documentation.settings import page as settings_page
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGES: dict[str, Callable[[], str]] = {
     "settings.md": settings_page,
+    "answers.md": answers_page,
     "cli.md": commands_page,
     "mlperf-rules.md": rules_page,
     **{f"evidence/{name}.md": partial(evidence.page, DOCS / "evidence" / name) for name in evidence.HELP},
@@ -25,6 +27,7 @@ PARTS: dict[str, tuple[str, Callable[[], str]]] = {
     "results.md": (BEGIN, tables),
     "checkpoints.md": (CHECKPOINT_BEGIN, checkpoint_tables),
     "metrics.md": (METRICS_BEGIN, metric_tables),
+    "report.md": (FIGURES_BEGIN, figure_tables),
 }
 """Pages with a part that is made, behind a marker."""
 

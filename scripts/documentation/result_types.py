@@ -1,4 +1,4 @@
-"""The schema of summary.json and facts.json as Markdown: a table a type, from the dataclasses and their docstrings."""
+"""The schemas of results as Markdown: a table a type, from the types and their docstrings."""
 
 from __future__ import annotations
 
@@ -9,14 +9,42 @@ import typing
 from collections.abc import Iterator
 from typing import Any, Literal, get_args, get_origin
 
+import msgspec
+
 from dlemu.checkpoints.io_rows import IO_COLUMNS
 from dlemu.config.meanings import meanings
 from dlemu.jobs.checkpoint.summary import CheckpointSummary
+from dlemu.jobs.kvcache.summary import KvSummary
+from dlemu.jobs.pack.result import PackAnswer
+from dlemu.jobs.probe.result import ProbeAnswer
+from dlemu.jobs.training.prediction.prediction import Prediction
 from dlemu.jobs.training.summary import Summary
+from dlemu.studies.answers import Comparison, SizeAnswer, SweepAnswer
+from dlemu.studies.record.answer import RecordAnswer
+from dlemu.studies.together.run import Together
 
 BEGIN, END = "<!-- made by scripts/docs from dlemu/jobs/training/summary.py -->", "<!-- end of what is made -->"
 CHECKPOINT_BEGIN = "<!-- made by scripts/docs from dlemu/jobs/checkpoint/summary.py -->"
-_PLAIN = {int: "whole number", float: "number", str: "text", bool: "true or false", type(None): "null"}
+ANSWERS: dict[str, tuple[type[Any], str]] = {
+    "size.json": (SizeAnswer, "sizing.md"),
+    "sweep.json": (SweepAnswer, "sizing.md"),
+    "compare.json": (Comparison, "sizing.md"),
+    "predict.json": (Prediction, "prediction.md"),
+    "probe.json": (ProbeAnswer, "probe.md"),
+    "pack.json": (PackAnswer, "packing.md"),
+    "together.json": (Together, "together.md"),
+    "record.json": (RecordAnswer, "record.md"),
+    "summary.json of dlemu kvcache": (KvSummary, "kvcache.md"),
+}
+"""File -> its type, and the page that says what it is for."""
+_HEAD = """# Answers: every key of size.json, sweep.json, ...
+
+Made by `scripts/docs` from the types. These are the files that searches, sweeps, comparisons, predictions, probes and
+the like leave in their folders; `--json` prints the same. Results of training are in [results.md](results.md), those of
+checkpoints in [checkpoints.md](checkpoints.md). Keys are added within a `schema_version`, never changed.
+"""
+Titles = dict[type[Any], str]
+_PLAIN = {int: "whole number", float: "number", str: "text", bool: "true or false", type(None): "null", Any: "anything"}
 
 
 def tables() -> str:
@@ -34,6 +62,26 @@ def checkpoint_tables() -> str:
     return f"{types}\n### checkpoints.parquet\n\n| column | meaning |\n|---|---|\n{rows}\n"
 
 
+def answers_page() -> str:
+    """Return a section for each answer; a type is described where it is met first."""
+    known = set(_reachable(Summary))
+    places = {kind: f"results.md#{_anchor(kind.__name__)}" for kind in known}
+    titles, parts = {kind: kind.__name__ for kind in known}, list[str]()
+    for name, (root, _) in ANSWERS.items():
+        kinds = [kind for kind in _reachable(root) if kind not in places]
+        for kind in kinds:
+            twice = kind.__name__ in titles.values()
+            titles[kind] = f"{kind.__name__} of {name.split()[-1]}" if twice else kind.__name__
+            places[kind] = f"#{_anchor(titles[kind])}"
+        parts += [f"## {name}\n", *(_table(kind, titles, places) for kind in kinds)]
+    index = "\n".join(f"- [{name}](#{_anchor(name)}): [{guide}]({guide})" for name, (_, guide) in ANSWERS.items())
+    return "\n".join([_HEAD, f"{index}\n", *parts])
+
+
+def _anchor(heading: str) -> str:
+    return heading.lower().replace(".", "").replace(" ", "-")
+
+
 def _reachable(root: type[Any]) -> Iterator[type[Any]]:
     waiting, known = [root], {root}
     while waiting:
@@ -48,21 +96,33 @@ def _reachable(root: type[Any]) -> Iterator[type[Any]]:
 
 def _dataclasses(hint: Any) -> Iterator[type[Any]]:
     kind = get_origin(hint) or hint
-    if dataclasses.is_dataclass(kind) and isinstance(kind, type):
+    if _is_table(kind):
         yield kind
     for part in get_args(hint):
         yield from _dataclasses(part)
 
 
-def _table(kind: type[Any]) -> str:
+def _is_table(kind: Any) -> bool:
+    return isinstance(kind, type) and (dataclasses.is_dataclass(kind) or issubclass(kind, msgspec.Struct))
+
+
+def _keys(kind: type[Any]) -> dict[str, str]:
+    """Return the names of a type's fields, and the keys that they have in the file."""
+    if issubclass(kind, msgspec.Struct):
+        return {field.name: field.encode_name for field in msgspec.structs.fields(kind)}
+    return {field.name: field.name for field in dataclasses.fields(kind)}
+
+
+def _table(kind: type[Any], titles: Titles | None = None, places: Titles | None = None) -> str:
     hints, texts, given = typing.get_type_hints(kind), meanings(kind), _arguments(kind)
     title = inspect.getdoc(kind) or ""
     title = title.split("\n\n")[0].replace("\n", " ").replace("None", "null")
-    lines = [f"### {kind.__name__}", "", title, "", "| key | type | meaning |"]
+    lines = [f"### {(titles or {}).get(kind, kind.__name__)}", "", title, "", "| key | type | meaning |"]
     lines.append("|---|---|---|")
-    for field in dataclasses.fields(kind):
-        meaning = " ".join(texts.get(field.name, "").split()).replace("None", "null").replace("|", "\\|")
-        lines.append(f"| `{field.name}` | {type_words(given.get(hints[field.name], hints[field.name]))} | {meaning} |")
+    for name, key in _keys(kind).items():
+        meaning = " ".join(texts.get(name, "").split()).replace("None", "null").replace("|", "\\|")
+        words = type_words(given.get(hints[name], hints[name]), places or {})
+        lines.append(f"| `{key}` | {words} | {meaning} |")
     return "\n".join(lines) + "\n"
 
 
@@ -76,23 +136,23 @@ def _arguments(kind: type[Any]) -> dict[Any, Any]:
     }
 
 
-def type_words(hint: Any) -> str:
+def type_words(hint: Any, places: Titles) -> str:
     """Say in words what a type holds."""
     if hint in _PLAIN:
         return _PLAIN[hint]
-    if dataclasses.is_dataclass(hint) and isinstance(hint, type):
-        return f"[{hint.__name__}](#{hint.__name__.lower()})"
+    if _is_table(hint):
+        return f"[{hint.__name__}]({places.get(hint, f'#{_anchor(hint.__name__)}')})"
     if isinstance(hint, typing.TypeVar):
         return "text"
     origin, inner = get_origin(hint), get_args(hint)
     if dataclasses.is_dataclass(origin):
-        return f"{type_words(origin)} by {type_words(inner[0])}"
+        return f"{type_words(origin, places)} by {type_words(inner[0], places)}"
     if origin is Literal:
         return ", ".join(f"`{value}`" for value in inner)
     if origin in (typing.Union, types.UnionType):
-        return " or ".join(type_words(part) for part in inner)
+        return " or ".join(type_words(part, places) for part in inner)
     if origin is tuple:
-        return f"list of {type_words(inner[0])}"
+        return f"list of {type_words(inner[0], places)}"
     if origin is dict:
-        return f"mapping of {type_words(inner[0])} to {type_words(inner[1])}"
+        return f"mapping of {type_words(inner[0], places)} to {type_words(inner[1], places)}"
     return str(hint)

@@ -56,7 +56,7 @@ def _row(where: str, field: Field[Any], section: Any, hints: dict[str, Any], tex
 def _type(hint: Any) -> str:
     if any(is_dataclass(part) or typing.get_origin(part) is dict for part in get_args(hint)):
         return "mapping by name" if typing.get_origin(hint) is dict else "list of mappings"
-    return type_words(hint)
+    return type_words(hint, {})
 
 
 def _default(field: Field[Any]) -> str:

@@ -18,9 +18,12 @@ from hypothesis import strategies as st
 
 from datagen.errors import UserError
 from dlemu.config import datagen_command, load, to_yaml, workload_names
-from dlemu.config.overrides import parse_word
+from dlemu.config.compose import composed
+from dlemu.config.grammar import parse_word
+from dlemu.config.overrides import parse, plain_setting
 from dlemu.config.points import points
 from dlemu.config.schema import Duration, Workload
+from dlemu.config.workload_files import workload_file
 
 
 def write(folder: Path, name: str, text: str) -> str:
@@ -337,6 +340,31 @@ def test_endings_of_pictures_are_names_of_their_formats(word: str, format_name: 
 TEXTS = st.text("aZ09/._- =()[]{}#&!~^;:<>|`'\"@%+*?\u00e4\u65e5", max_size=12)
 
 
+NUMBERS = st.integers().map(str) | st.from_regex(r"[-+]?[0-9_]{1,4}(\.[0-9]{1,3})?(e[0-9])?", fullmatch=True)
+WORDS = st.text("aeEnNuUtTrR/._-09", max_size=6)
+WORDS |= st.sampled_from(["true", "False", "null", "NaN", "inf", "-inf", "1e3"])
+
+
+@given(st.sampled_from(["ranks", "workload.train.epochs", "++reader.batch_size", "a.b"]), TEXTS | NUMBERS | WORDS)
+def test_a_plain_word_means_what_hydras_grammar_makes_of_it(key: str, value: str) -> None:
+    word = f"{key}={value}"
+    taken = plain_setting(word)
+    if taken is not None:
+        meant = OverridesParser.create().parse_override(word)
+        assert repr(taken.value) == repr(meant.value())
+        assert not meant.is_sweep_override()
+        (taken_again,) = parse([word]).all
+        assert taken_again == taken
+
+
+def test_numbers_words_and_paths_are_plain() -> None:
+    values = {"4": 4, "-1": -1, "0.25": 0.25, "true": True, "null": None, "npz": "npz", "/mnt/a-b_1.2": "/mnt/a-b_1.2"}
+    for text, value in values.items():
+        setting = plain_setting(f"a.b={text}")
+        assert setting is not None
+        assert (setting.path, setting.value, type(setting.value)) == (("a", "b"), value, type(value))
+
+
 @given(TEXTS | st.lists(TEXTS, min_size=2, max_size=3).map(",".join))
 def test_what_hydra_takes_keeps_its_meaning_and_what_it_has_no_characters_for_is_a_text(value: str) -> None:
     word, parser = f"dataset.data_folder={value}", OverridesParser.create()
@@ -345,7 +373,7 @@ def test_what_hydra_takes_keeps_its_meaning_and_what_it_has_no_characters_for_is
     except HydraException:
         meant = None
     try:
-        taken = parse_word(parser, word)
+        taken = parse_word(word)
     except HydraException:
         taken = None
     if meant is not None:
@@ -383,3 +411,10 @@ def test_what_may_be_unfinished_is_not_taken_for_a_text(value: str) -> None:
 def test_several_texts_are_several_runs() -> None:
     runs = points(["drives=/mnt/\u00e4 1,/mnt/b", "ranks=1"])
     assert [load(run.words).dataset.data_folder for run in runs] == ["/mnt/\u00e4 1", "/mnt/b"]
+
+
+@pytest.mark.parametrize("name", workload_names())
+def test_a_file_that_draws_in_no_other_is_read_as_hydra_composes_it(name: str, tmp_path: Path) -> None:
+    text = Path(workload_file(name, None)).read_text()
+    hydras = write(tmp_path, f"{name}.yaml", f"# @package _global_\n{text}")  # a header is hydra's to understand
+    assert composed(hydras, None) == composed(name, None)

@@ -9,8 +9,8 @@ import pytest
 
 from datagen.buffers import AlignedBuffer
 from datagen.fetch import Fetcher, FetchSpec
+from datagen.formats.format_base import MOST_KEPT_FILES
 from datagen.inspection import inspect
-from datagen.library_files import MOST_KEPT_FILES
 from datagen.spec import Hdf5
 from datagen.storage import posix
 from tests.datagen.conftest import MakeSpec, make

@@ -15,12 +15,13 @@ ROOT = Path(__file__).parents[2]
 GOLDENS = ROOT / "tests" / "goldens" / "results"
 SPEAK_OF_IT = {
     "training": (
-        *("dlemu.mlperf.audit.foreign_", "dlemu.mlperf.rehearsal", "dlemu.cli.mlperf_rehearsal"),
-        *("dlemu.studies.record", "dlemu.studies.reproduce", "dlemu.studies.size"),
+        *("dlemu.mlperf.audit.foreign_side", "dlemu.mlperf.audit.foreign_times"),
+        *("dlemu.studies.size.find_size", "dlemu.studies.size.predictor", "dlemu.studies.size.trials"),
+        "dlemu.studies.reproduce.figures._device_rate",
     ),
     "checkpoint": (),
-    "probe": ("dlemu.studies.reproduce",),
-    "pack": ("dlemu.studies.reproduce",),
+    "probe": (),
+    "pack": (),
     "kvcache": ("dlemu.mlperf.rehearsal.rehearse_kv", "dlemu.cli.mlperf_rehearsal"),
 }
 """Kind -> modules, or packages, that can't be imported without it: what is asked of that kind alone."""

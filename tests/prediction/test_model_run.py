@@ -14,8 +14,7 @@ from dlemu.jobs.training.prediction.calibration import Calibration, given_speed
 from dlemu.jobs.training.prediction.curve import CurvePoint
 from dlemu.jobs.training.prediction.event_model import EpochTimes, HostCosts, Scene
 from dlemu.jobs.training.prediction.model_run import LEAST_STEPS, Model, _draws
-from dlemu.jobs.training.prediction.outcome import BETWEEN_EPOCHS_SECONDS, outcome_of, step_rows
-from dlemu.jobs.training.prediction.prediction import SimulatedFigures
+from dlemu.jobs.training.prediction.outcome import BETWEEN_EPOCHS_SECONDS, SimulatedFigures, outcome_of, step_rows
 from tests.prediction.test_calibration import workload
 from tests.prediction.test_make_prediction import DEMAND
 from tests.runs import SAMPLE_BYTES

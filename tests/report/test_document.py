@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from dlemu.jobs.pack.limits import PackLimit
-from dlemu.jobs.pack.page import OpenedPack
 from dlemu.jobs.pack.result import PackAnswer, PackFigures, PackPoint, PackQuestion, PackShares
 from dlemu.jobs.probe.result import Latency, ProbeAnswer, ProbeCell, ProbeQuestion
 from dlemu.report.drawing import figures
@@ -80,7 +79,7 @@ def probed(**cells: Any) -> ProbeAnswer:
     return ProbeAnswer(complete=True, question=question, engine="fio", host=host, cells=made)  # type: ignore[arg-type]
 
 
-def packing(axis: str) -> OpenedPack:
+def packing(axis: str) -> PackAnswer:
     figures_of = PackFigures(
         images=8,
         processes=4,
@@ -109,7 +108,7 @@ def packing(axis: str) -> OpenedPack:
         for value in ("4", "8")
         for drive in DRIVES
     )
-    return OpenedPack("f", PackAnswer(complete=True, question=PackQuestion(overrides=()), points=points))
+    return PackAnswer(complete=True, question=PackQuestion(overrides=()), points=points)
 
 
 def documents() -> dict[str, OpenedDocument]:

@@ -211,7 +211,7 @@ def write_answers(folder: Path) -> dict[str, Path]:
     probe = replace(probed(), host=HOST)
     document = DocumentQuestion(document="amax", drives=("/mnt/a",))
     save_answer(str(folder / "probe"), PROBE, probe)
-    save_answer(str(folder / "pack"), PACK, packing("images").answer)
+    save_answer(str(folder / "pack"), PACK, packing("images"))
     save_answer(
         str(folder / "document"),
         REPRODUCED,

@@ -88,7 +88,7 @@ def sweep(folder: Path, children: Children, word: str, patch: pytest.MonkeyPatch
 
 
 def pack(folder: Path, children: Children, word: str, patch: pytest.MonkeyPatch) -> object:
-    figures = packing("images").answer.points[0].figures
+    figures = packing("images").points[0].figures
 
     def run_here(command: Sequence[str], folder: str, *_: object, **__: object) -> None:
         children()

@@ -16,7 +16,7 @@ from dlemu.checkpoints.io_rows import PARTS, WHOLE, WRITE, rows_path
 from dlemu.checkpoints.stored import files_in, folder_of, read_note, remove_checkpoint, stored_checkpoints
 from dlemu.comm import Comm
 from dlemu.config import check_checkpoints
-from dlemu.config.overrides import override
+from dlemu.config.literal import override
 from dlemu.config.schema import Workload
 from dlemu.jobs.checkpoint.journal import CheckpointJournal
 from dlemu.jobs.checkpoint.loop import CheckpointLog, Watcher, run_checkpoints, salvage_checkpoints

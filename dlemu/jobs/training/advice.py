@@ -11,7 +11,8 @@ from datagen.storage.storage_base import open_storage
 from datagen.words import count
 from dlemu.comm.environment import existing_folder
 from dlemu.config import load
-from dlemu.config.overrides import given_keys, override
+from dlemu.config.literal import override
+from dlemu.config.overrides import given_keys
 from dlemu.config.schema import Workload
 from dlemu.jobs.training.enough import ENOUGH_STEPS, Need, can_be_judged, enough, steps_of
 from dlemu.metrics.cache import WANTED_RATIO

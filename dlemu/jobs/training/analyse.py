@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from datagen.formats.format_base import LibraryReads, built_in_reads
 from datagen.layout import subfolder_name
@@ -243,7 +242,11 @@ def _metrics(run: MeasuredTraining, kept: StepTable) -> Metrics:
         ),
         read_ms=percentiles_ms(rows["read_ns"]),
         handover_share_of_wait=late_handover_share(kept),
-        host_oversleep_ms=percentiles_ms(np.concatenate([_woke_late_ns(part) for part in chunks(rows)])),
+        host_oversleep_ms=percentiles_ms(
+            np.concatenate(
+                [part.since_free("slept_ns") - part["wait_ns"] - part["compute_ns"] for part in chunks(rows)]
+            )
+        ),
         device_mb_per_second=device_rate,
         device_bytes_percent_of_app=device_share,
     )
@@ -269,10 +272,6 @@ def _read_cpu_seconds_per_gb(run: MeasuredTraining) -> float | None:
         return None
     others = apart.checkpoints + apart.preprocessing + apart.steps
     return max(0.0, sum(journal.cpu_seconds) - others) / (read_bytes / 1e9)
-
-
-def _woke_late_ns(rows: StepTable) -> NDArray[np.int64]:
-    return rows.since_free("slept_ns") - rows["wait_ns"] - rows["compute_ns"]
 
 
 def _asked_request_bytes(rows: StepTable) -> Mean:

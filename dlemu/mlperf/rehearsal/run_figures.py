@@ -12,10 +12,9 @@ from dlemu.config.duration import mean_seconds
 from dlemu.config.schema import Workload
 from dlemu.dlio.files import GIB
 from dlemu.dlio.training import MIB, DlioTraining
-from dlemu.jobs.training.folder import read_run
-from dlemu.jobs.training.measured import exported
 from dlemu.mlperf.rules.editions import Edition
 from dlemu.mlperf.rules.training import Division
+from dlemu.results.kinds import kind_named, read_result
 
 WARM_UP = "warm-up"
 
@@ -158,8 +157,9 @@ class Outcome:
 
 def read_figures(folder: str) -> Figures:
     """Return the figures of a finished run, made from its steps; raises UserError for a damaged folder."""
-    run = read_run(folder)
-    summary, facts, dlio = run.summary, run.facts, DlioTraining(run=exported(run))
+    run = read_result(folder)
+    summary, facts = run.summary, run.facts
+    dlio = DlioTraining(run=kind_named(facts.kind).part("exported")(run))
     epochs, journal = dlio.rated_epochs(), facts.journal
     rate = float(np.mean([epoch.samples_per_second for epoch in epochs]))
     return Figures(

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from datagen.atomic import write_text
 from datagen.owned import fresh_folder
-from dlemu.jobs.training.folder import read_run
+from dlemu.results.kinds import read_result
 from dlemu.runner.child_run import run_train
 from dlemu.studies.record.answer import Data, Recording, Replay
 from dlemu.studies.record.hook import ROWS, with_hook
@@ -160,7 +160,7 @@ def _words(recording: Recording, data: Data, skip: int) -> list[str]:
 
 def replay_of(name: str, results: str, rows: str, engine: str, lead: int) -> Replay:
     """Return what a replay's results and rows say, its first `lead` steps left out as in the recording."""
-    steps = read_run(results).training
+    steps = read_result(results).training
     columns = {name: np.asarray(steps[name]) for name in _COLUMNS}
     order = np.lexsort((columns["step"], columns["epoch"], columns["rank"]))
     _, first, taken = np.unique(columns["rank"][order], return_index=True, return_counts=True)

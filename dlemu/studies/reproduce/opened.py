@@ -5,16 +5,18 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from dlemu.jobs.pack.page import OpenedPack
-from dlemu.jobs.probe.result import ProbeAnswer
-from dlemu.jobs.training.result import Run
 from dlemu.report.table import Table, columns
 from dlemu.report.units import short_names
 from dlemu.results.figures import JobFigures
 from dlemu.studies.answers import SweepAnswer
 from dlemu.studies.reproduce.run import Reproduced
+
+if TYPE_CHECKING:  # a document is read without the kinds of job that it has no step of
+    from dlemu.jobs.pack.result import PackAnswer
+    from dlemu.jobs.probe.result import ProbeAnswer
+    from dlemu.jobs.training.result import Run
 
 
 @dataclass(frozen=True)
@@ -59,9 +61,9 @@ class OpenedDocument:
             if probed is not None:
                 yield drive, probed
 
-    def packing(self, name: str) -> OpenedPack | None:
+    def packing(self, name: str) -> PackAnswer | None:
         """Return a packing."""
-        packed: OpenedPack | None = self.results.get(name)
+        packed: PackAnswer | None = self.results.get(name)
         return packed
 
     def run(self, name: str) -> Run | None:

@@ -3,29 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from typing import Any
 
 from rich.console import Console
 
 from datagen.errors import UserError
 from datagen.registry import find
-from dlemu.jobs.pack.page import open_pack
-from dlemu.jobs.probe.run import read_probe
-from dlemu.jobs.training.folder import read_run
 from dlemu.report.page import Opened, Page, Words
 from dlemu.report.table import Cell, Table, print_lines, print_table
 from dlemu.results.answer_files import read_answer
-from dlemu.studies.answers import read_sweep
+from dlemu.results.kinds import kind_of_command
 from dlemu.studies.reproduce.opened import OpenedDocument
 from dlemu.studies.reproduce.run import DOCUMENTS, REPRODUCED, Reproduced, module_of
 
-_READERS: dict[str, Callable[[str], Any]] = {
-    "train": read_run,
-    "sweep": read_sweep,
-    "pack": open_pack,
-    "probe": read_probe,
-}
 _CUT = (
     "scale=laptop: datasets and times are cut so that this takes minutes. The figures show the document's shape on "
     "this storage, not its numbers; scale=full has its sizes."
@@ -37,10 +26,12 @@ def open_document(folder: str) -> OpenedDocument:
     answer = read_answer(folder, REPRODUCED, Reproduced)
     if answer is None:
         raise UserError(f"{folder} has no {REPRODUCED}")
-    steps = [step for step in answer.steps if step.command in _READERS]
-    return OpenedDocument(
-        folder, answer, {step.name: _READERS[step.command](os.path.join(folder, step.place)) for step in steps}
-    )
+    results = {
+        step.name: kind_of_command(step.command).part("read")(os.path.join(folder, step.place))
+        for step in answer.steps
+        if step.command != "datagen"
+    }
+    return OpenedDocument(folder, answer, results)
 
 
 def print_document(answer: Reproduced, folder: str, console: Console) -> None:

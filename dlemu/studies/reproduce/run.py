@@ -13,19 +13,16 @@ from datagen.owned import take_folder
 from datagen.registry import find, names, nearest
 from dlemu.comm import detect_launcher
 from dlemu.config.published import without_secrets
-from dlemu.jobs.pack.result import PACK
-from dlemu.jobs.probe.result import PROBE
 from dlemu.metrics.verdict import COMPLETED
 from dlemu.results.answer_files import ANSWER_VERSION, read_answer
+from dlemu.results.kinds import kind_of_command
 from dlemu.runner.child_run import run_command
 from dlemu.runner.run_folder import new_folder
 from dlemu.runner.run_list import Planned, RunBegan, RunEnded, RunList, RunsPlanned
-from dlemu.studies.answers import SWEEP
 from dlemu.studies.reproduce.steps import Command, DocumentQuestion, Step
 
 REPRODUCED = "reproduce.json"
 DOCUMENTS = "dlemu.studies.reproduce.documents"
-_RESULTS: dict[Command, str] = {"datagen": "", "train": "summary.json", "sweep": SWEEP, "pack": PACK, "probe": PROBE}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,8 +144,9 @@ class Document(RunList[Step, StepDone, Reproduced]):
             case "train" | "sweep":
                 command += [f"output.folder={folder}", "output.report=false"]
         began = time.monotonic()
-        done = COMPLETED if step.command == "train" else (0,)
-        run_command(command, folder, lambda: None, _RESULTS[step.command], done=done)
+        kind = None if step.command == "datagen" else kind_of_command(step.command)
+        done = COMPLETED if kind is not None and kind.job else (0,)
+        run_command(command, folder, lambda: None, "" if kind is None else kind.answer, done=done)
         return StepDone(
             name=step.name,
             command=step.command,

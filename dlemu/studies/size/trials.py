@@ -6,21 +6,23 @@ import glob
 import os
 import shlex
 import time
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from datagen.errors import DlemuError
-from dlemu.jobs.training.folder import read_run
-from dlemu.jobs.training.result import Run
 from dlemu.jobs.training.steplog import STEP_DTYPE, TRAINING, StepRows, read_log
-from dlemu.jobs.training.summary import Mean
 from dlemu.metrics.t_interval import SequentialTest, estimate
+from dlemu.results.figures import JobFigures
+from dlemu.results.kinds import kind_named, read_result
 from dlemu.runner.child_run import run_train
 from dlemu.runner.stopping import ask_to_stop
 from dlemu.studies.answers import Trial
 from dlemu.studies.size.steady import steady_series
+
+if TYPE_CHECKING:
+    from dlemu.jobs.training.result import Run
 
 _WATCHED_RANKS = 64
 """Step logs that a look reads at most: ranks are alike, and a look must cost nothing."""
@@ -76,7 +78,7 @@ class TrainRunner:
         launcher = shlex.split(plan.launcher.format(ranks=accelerators))
         run_train([*plan.options, *words], folder, watch, launcher)
         seconds = time.monotonic() - started
-        return make_trial(read_run(folder), plan, accelerators, decided=watch.decided, seconds=seconds)
+        return make_trial(read_result(folder), plan, accelerators, decided=watch.decided, seconds=seconds)
 
 
 class _Watch:
@@ -115,7 +117,7 @@ def make_trial(run: Run, plan: TrialPlan, accelerators: int, *, decided: bool, s
 
     `decided`: it was ended because its verdict was; `seconds` it took from the start of its processes on.
     """
-    summary, metrics, rows = run.summary, run.summary.metrics, run.training
+    summary, rows = run.summary, run.training
     values = steady_series(rows, ahead=plan.batches_ahead, window_seconds=plan.window_seconds).sustained
     if len(values) < 2:
         raise DlemuError(
@@ -124,7 +126,12 @@ def make_trial(run: Run, plan: TrialPlan, accelerators: int, *, decided: bool, s
             "--trial-seconds"
         )
     sustained = estimate(values, plan.confidence)
-    cache = summary.page_cache
+    cache, share = summary.page_cache, summary.metrics.device_bytes_percent_of_app
+    figures: JobFigures = kind_named(summary.kind).part("figures")(run)
+    known = {name: value.mean for name, value in figures.metrics.items()}
+    headline = known.pop("au_percent", None)  # a trial's own is the sustained one
+    columns = {field.name for field in fields(Trial)}
+    metrics: dict[str, Any] = {name: value for name, value in known.items() if name in columns}
     return Trial(
         accelerators=accelerators,
         folder=os.path.basename(run.folder),
@@ -133,20 +140,10 @@ def make_trial(run: Run, plan: TrialPlan, accelerators: int, *, decided: bool, s
         settled=decided or sustained.decides(plan.threshold_percent),
         stretch_au_percent=tuple(round(float(value), 3) for value in values),
         seconds=seconds,
-        au_headline_percent=_mean(metrics.au_percent),
-        au_rules_percent=_mean(metrics.au_rules_percent),
-        prefetch_credit_percent=metrics.prefetch_credit_percent,
-        ceiling_au_percent=metrics.ceiling_au_percent,
-        samples_per_second=_mean(metrics.samples_per_second) or 0.0,
-        app_mb_per_second=_mean(metrics.app_mb_per_second) or 0.0,
-        device_mb_per_second=_mean(metrics.device_mb_per_second),
-        device_bytes_percent_of_app=_mean(metrics.device_bytes_percent_of_app),
-        mb_per_accelerator=(metrics.app_bytes or 0) / 1e6 / (float(rows["compute_ns"].sum()) / 1e9),
-        training_seconds=metrics.training_seconds,
+        au_headline_percent=headline,
+        device_bytes_percent_of_app=share.mean if share else None,
+        mb_per_accelerator=(summary.metrics.app_bytes or 0) / 1e6 / (float(rows["compute_ns"].sum()) / 1e9),
         limited_by=summary.limited_by,
         page_cache_warning=None if plan.cached or cache is None else cache.warning,
+        **{"samples_per_second": 0.0, "app_mb_per_second": 0.0, **metrics},
     )
-
-
-def _mean(figure: Mean | None) -> float | None:
-    return None if figure is None else figure.mean

@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from datagen.errors import UserError
 from dlemu.jobs.training.measured import MeasuredTraining
-from dlemu.jobs.training.prediction.batches import law_bytes
 from dlemu.jobs.training.prediction.curve import Curve, CurvePoint, flat, rates
 from dlemu.jobs.training.prediction.event_model import HostCosts
 from dlemu.metrics.au import kept_rows
@@ -91,6 +90,8 @@ def given_speed(mb_per_second: float, *, cores: float) -> Calibration:
 
 def calibrate_from_run(run: MeasuredTraining) -> Calibration:
     """Return what the steps of a run say; raises UserError where they say nothing of the storage."""
+    from dlemu.jobs.training.prediction.batches import law_bytes
+
     rows, facts = run.training, run.facts
     rows = rows[(rows["app_bytes"] > 0) & (rows["finished_ns"] > rows["started_ns"])]
     if len(rows) < 2 * FEWEST:

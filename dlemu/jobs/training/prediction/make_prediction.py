@@ -14,8 +14,8 @@ from dlemu.config.duration import mean_seconds
 from dlemu.config.schema import Workload
 from dlemu.jobs.training.prediction.calibration import Calibration
 from dlemu.jobs.training.prediction.model_run import MOST_ROWS, Model, ModelRun
+from dlemu.jobs.training.prediction.outcome import VERDICT_AUS, SimulatedFigures
 from dlemu.jobs.training.prediction.prediction import (
-    VERDICT_AUS,
     Interval,
     Issue,
     Limit,
@@ -26,7 +26,6 @@ from dlemu.jobs.training.prediction.prediction import (
     Prediction,
     PredictionQuestion,
     Seen,
-    SimulatedFigures,
 )
 from dlemu.jobs.training.prediction.wording import in_words
 from dlemu.jobs.training.wording import recording_notes

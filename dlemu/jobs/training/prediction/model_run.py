@@ -21,8 +21,7 @@ from dlemu.jobs.training.prediction.batches import (
 from dlemu.jobs.training.prediction.calibration import Calibration
 from dlemu.jobs.training.prediction.curve import CurvePoint, most_mb_per_second, rates
 from dlemu.jobs.training.prediction.event_model import Scene, simulate
-from dlemu.jobs.training.prediction.outcome import BETWEEN_EPOCHS_SECONDS, outcome_of, step_rows
-from dlemu.jobs.training.prediction.prediction import SimulatedFigures
+from dlemu.jobs.training.prediction.outcome import BETWEEN_EPOCHS_SECONDS, SimulatedFigures, outcome_of, step_rows
 from dlemu.jobs.training.schedule import Block, Epoch
 from dlemu.jobs.training.steplog import StepRows
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass, replace
+from typing import Self
 
 import numpy as np
 
 from dlemu.config.schema import Workload
 from dlemu.jobs.training.prediction.event_model import EpochTimes, Scene
-from dlemu.jobs.training.prediction.prediction import SimulatedFigures
 from dlemu.jobs.training.schedule import Epoch
 from dlemu.jobs.training.steplog import STEP_DTYPE, TRAINING, StepRows
 from dlemu.metrics.au import au_dlio_percent, au_dlio_v1_percent, au_percent, kept_rows
@@ -16,8 +17,36 @@ from dlemu.metrics.rates import first_batch_seconds, per_second
 from dlemu.metrics.spread import averaged
 from dlemu.metrics.sustained import sustained_au
 
+VERDICT_AUS = {"sustained": "au_sustained_percent", "au": "au_percent", "rules": "au_whole_percent"}
+"""`metric.verdict` -> the AU that is held against the threshold."""
+
 BETWEEN_EPOCHS_SECONDS = 1.0
 """Only for the stamps: time between epochs is in no number."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SimulatedFigures:
+    """The numbers of a simulated run, each by the definition of docs/metrics.md; percent, /s, s."""
+
+    au_percent: float
+    """The headline: kept steps."""
+    au_sustained_percent: float
+    au_whole_percent: float
+    au_dlio_percent: float
+    au_dlio_v1_percent: float
+    samples_per_second: float
+    app_mb_per_second: float
+    time_to_first_batch_seconds: float
+    training_seconds: float
+
+    def verdict_au(self, by: str) -> float:
+        """Return the AU that `metric.verdict` holds against the threshold."""
+        au: float = getattr(self, VERDICT_AUS[by])
+        return au
+
+    def sustaining(self, percent: float) -> Self:
+        """Return the same with another sustained AU."""
+        return replace(self, au_sustained_percent=percent)
 
 
 def step_rows(epoch: Epoch, scene: Scene, times: EpochTimes, *, start_seconds: float, batch_size: int) -> StepRows:

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from rich.console import Console
 
 from dlemu.jobs.training.prediction.ask import read_prediction
-from dlemu.jobs.training.prediction.prediction import PREDICTED, VERDICT_AUS, PredictedCount, Prediction
+from dlemu.jobs.training.prediction.outcome import VERDICT_AUS
+from dlemu.jobs.training.prediction.prediction import PREDICTED, PredictedCount, Prediction
 from dlemu.report.page import Opened, Page, State, Text, Words, tiles
 from dlemu.report.table import Cell, Line, Table, Tone, columns, print_lines, print_table
 from dlemu.report.units import number

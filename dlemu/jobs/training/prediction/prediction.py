@@ -5,11 +5,12 @@ docs/prediction.md describes it. Fields may be added within a schema version; no
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Literal, Self
+from typing import Literal
 
 from dlemu.jobs.training.prediction.calibration import Calibration
+from dlemu.jobs.training.prediction.outcome import SimulatedFigures
 from dlemu.metrics.findings import Finding, Number
 from dlemu.metrics.verdict import Outcome
 from dlemu.results.answer_files import ANSWER_VERSION
@@ -17,9 +18,6 @@ from dlemu.results.answer_files import ANSWER_VERSION
 PREDICT = "predict.json"
 PREDICTED = "predicted"
 """What the line of an answer begins with."""
-
-VERDICT_AUS = {"sustained": "au_sustained_percent", "au": "au_percent", "rules": "au_whole_percent"}
-"""`metric.verdict` -> the AU that is held against the threshold."""
 
 
 class PredictedVerdict(StrEnum):
@@ -80,31 +78,6 @@ class PredictedLimit:
     """`seen` as sentences."""
     seen: tuple[Finding, ...] = ()
     """Empty in older files."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class SimulatedFigures:
-    """The numbers of a simulated run, each by the definition of docs/metrics.md; percent, /s, s."""
-
-    au_percent: float
-    """The headline: kept steps."""
-    au_sustained_percent: float
-    au_whole_percent: float
-    au_dlio_percent: float
-    au_dlio_v1_percent: float
-    samples_per_second: float
-    app_mb_per_second: float
-    time_to_first_batch_seconds: float
-    training_seconds: float
-
-    def verdict_au(self, by: str) -> float:
-        """Return the AU that `metric.verdict` holds against the threshold."""
-        au: float = getattr(self, VERDICT_AUS[by])
-        return au
-
-    def sustaining(self, percent: float) -> Self:
-        """Return the same with another sustained AU."""
-        return replace(self, au_sustained_percent=percent)
 
 
 @dataclass(frozen=True, kw_only=True)

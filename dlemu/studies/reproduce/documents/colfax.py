@@ -60,8 +60,9 @@ def tables(opened: OpenedDocument) -> Iterator[Table]:
             continue
         axis = "images" if name == "table-4" else "processes"
         known = {
-            (opened.drive_of(point.settings.get("dataset.data_folder")), int(point.settings[axis])): figures
-            for point, figures in packed.known
+            (opened.drive_of(point.settings.get("dataset.data_folder")), int(point.settings[axis])): point.figures
+            for point in packed.points
+            if point.figures is not None
         }
         places = sorted({place for _, place in known})
         names = [axis]
@@ -81,9 +82,10 @@ def tables(opened: OpenedDocument) -> Iterator[Table]:
 def figures(opened: OpenedDocument, canvas: Canvas) -> Iterator[tuple[str, Figure]]:
     """Yield each table as a figure: MB/s and seconds by what it varies."""
     from dlemu.jobs.pack.figures import pack_rates
+    from dlemu.jobs.pack.page import OpenedPack
 
     for name, title in _TITLES.items():
         packed = opened.packing(name)
-        figure = pack_rates.draw(packed, canvas) if packed is not None else None
+        figure = pack_rates.draw(OpenedPack(opened.folder, packed), canvas) if packed is not None else None
         if figure is not None:
             yield f"colfax_{name.replace('-', '_')}", replace(figure, title=title)

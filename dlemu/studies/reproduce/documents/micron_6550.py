@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from dlemu.jobs.probe.result import ProbeCell
 from dlemu.report.table import Table
 from dlemu.studies.reproduce.opened import OpenedDocument, digits, table
 from dlemu.studies.reproduce.steps import DocumentQuestion, Step
 
 if TYPE_CHECKING:  # drawing needs packages that the rest does not
+    from dlemu.jobs.probe.result import ProbeCell
     from dlemu.report.figure_base import Canvas, Figure
 
 TITLE = "Micron 6550: transfer sizes by workers"

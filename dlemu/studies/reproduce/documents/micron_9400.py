@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from dlemu.jobs.training.result import Run
 from dlemu.report.table import Table
 from dlemu.studies.reproduce.opened import OpenedDocument, digits, table
 from dlemu.studies.reproduce.steps import LAPTOP_FILES, LAPTOP_SECONDS, DocumentQuestion, Step, datagen, scaled
 
 if TYPE_CHECKING:  # drawing needs packages that the rest does not
+    from dlemu.jobs.training.result import Run
     from dlemu.report.figure_base import Canvas, Figure
 
 TITLE = "Micron 9400: unet3d on 1 and on 15 accelerators"
@@ -69,7 +69,8 @@ def figures(opened: OpenedDocument, canvas: Canvas) -> Iterator[tuple[str, Figur
     """Yield their figures 1 and 2, what the device gave over time in MiB/s, and 3 to 6, the queue's depth."""
     from dlemu.jobs.training.figures import queue_depth, queue_depth_share
     from dlemu.report.figure_base import Figure
-    from dlemu.studies.reproduce.figures._panels import device_rate, stacked, titled
+    from dlemu.studies.reproduce.figures._device_rate import device_rate
+    from dlemu.studies.reproduce.figures._panels import stacked, titled
 
     counts = [name.removeprefix("ranks-") for name in opened.results]
     runs = [(f"{count} accelerator{'s' * (count != '1')}", opened.run(f"ranks-{count}")) for count in counts]

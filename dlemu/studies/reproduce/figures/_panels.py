@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import altair as alt
 
-from dlemu.jobs.training.figures._timeline import binned, epoch_marks, x_axis
-from dlemu.jobs.training.result import Run
-from dlemu.report.figure_base import BLUE, Canvas, Figure, Row, colours, data, legend
+from dlemu.report.figure_base import Canvas, Figure, Row, colours, data, legend
 
 _ROOM = 70
 """Pixels between two panels, for the axis of the second."""
@@ -55,17 +53,6 @@ def titled(figure: Figure, title: str) -> alt.LayerChart:
     """Return the chart of a figure as a low panel with a title of its own."""
     chart: alt.LayerChart = figure.chart.properties(title=alt.Title(title, fontSize=12), height=110)
     return chart
-
-
-def device_rate(run: Run, title: str, per_mb: float, canvas: Canvas) -> alt.LayerChart | None:
-    """Draw what the devices behind the dataset read over time, in a unit of which a MB has so many."""
-    devices = run.device_series("block", "read_mb_per_second")
-    if not devices:
-        return None
-    rows = [{"at": at, "rate": rate * per_mb} for at, rate in binned(devices, run, canvas)]
-    line = alt.Chart(data(rows)).mark_line(color=BLUE, interpolate="step-before", strokeWidth=1.3)
-    encoded = line.encode(x=x_axis(run), y=alt.Y("rate:Q", title=title, scale=alt.Scale(domainMin=0)))
-    return alt.layer(epoch_marks(run), encoded).properties(width=canvas.width, height=130)
 
 
 def width(canvas: Canvas) -> int:

@@ -1,0 +1,81 @@
+"""`dlemu demo`: the first run, without anything prepared."""
+
+from __future__ import annotations
+
+import click
+
+
+@click.command(name="demo", short_help="Try it: a small dataset, 18 emulated H100s, a verdict.")
+@click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
+def command(overrides: tuple[str, ...]) -> None:
+    """Make a small dataset (1.4 GB), train 18 emulated H100s on it, and say whether this host keeps them busy.
+
+    \b
+    dlemu demo
+    dlemu demo accelerator=v100
+    dlemu demo dataset.data_folder=/mnt/nvme/demo
+
+    The dataset and the result lie in a new folder below $TMPDIR, which is named at the end and stays. With
+    dataset.data_folder the dataset is made there, or used where it is there already, and the result is in results/.
+    The dataset fits in memory, which is allowed here (metric.cached=true): what is measured is this host.
+
+    Exit status: that of `dlemu train`.
+    """
+    from datagen.errors import UserError
+    from dlemu.comm import detect_launcher
+    from dlemu.config.overrides import given_keys
+
+    if detect_launcher() != "none":
+        raise UserError("the demo starts its ranks by itself: run `dlemu demo` without a launcher such as mpirun")
+    given = given_keys(overrides)
+    settings: dict[str, object] = {
+        "workload": "unet3d",
+        "scale": "laptop",
+        "ranks": 18,
+        "accelerator": "h100",
+        "metric.cached": True,
+    }
+    settings |= _loader()
+    if "dataset.data_folder" in given:
+        raise SystemExit(_run(settings, given, overrides))
+    raise SystemExit(_run_apart(settings, given, overrides))
+
+
+def _loader() -> dict[str, object]:
+    """Return the loader that needs nothing installed, where PyTorch is not."""
+    import importlib.util
+
+    return {} if importlib.util.find_spec("torch") else {"reader.data_loader": "threads"}
+
+
+def _run_apart(settings: dict[str, object], given: set[str], overrides: tuple[str, ...]) -> int:
+    """Run it in a new folder, and name that at the end, however it ends; without anything in it, it goes."""
+    import contextlib
+    import os
+    import shlex
+    import tempfile
+
+    folder = tempfile.mkdtemp(prefix="dlemu-demo-")
+    data, result = os.path.join(folder, "data"), os.path.join(folder, "result")
+    try:
+        return _run(settings | {"dataset.data_folder": data, "output.folder": result}, given, overrides)
+    finally:
+        with contextlib.suppress(OSError):
+            os.rmdir(folder)
+        if os.path.isdir(folder):
+            click.echo(f"demo: everything is in {folder}; to remove it: rm -r {shlex.quote(folder)}")
+
+
+def _run(settings: dict[str, object], given: set[str], overrides: tuple[str, ...]) -> int:
+    """Make what is missing, train, show the result and return the exit status; what the user gave goes before.
+
+    A dataset too small for a verdict is run as well: the advice against it is for `dlemu train`.
+    """
+    from dataclasses import replace
+
+    from dlemu.cli.frontends import Terminal, job_request, show_job
+    from dlemu.config.literal import override
+
+    words = [*(override((*key.split("."),), value) for key, value in settings.items() if key not in given), *overrides]
+    request = replace(job_request(words, None, make=True), wants_verdict=False)
+    return show_job(request, Terminal(words))

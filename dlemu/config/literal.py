@@ -1,0 +1,48 @@
+"""One override written as text that reads back as the same value."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import fields, is_dataclass
+
+_WORDS = ("null", "true", "false", "nan", "inf")
+
+
+def override(path: Iterable[str], value: object) -> str:
+    """Write one override that `parse` reads back as this value; strings are quoted where the grammar needs it."""
+    return f"{'.'.join(path)}={_literal(value)}"
+
+
+def _literal(value: object) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, (int, float)):
+        return repr(value)
+    if is_dataclass(value) and not isinstance(value, type):
+        value = {field.name: getattr(value, field.name) for field in fields(value)}
+    if isinstance(value, Mapping):
+        return "{" + ",".join(f"{key}:{_literal(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, (list, tuple)):
+        return "[" + ",".join(_literal(item) for item in value) + "]"
+    text = str(value)
+    return text if is_plain(text) else quoted(text)
+
+
+def is_plain(text: str) -> bool:
+    """Whether the grammar reads the bare text as this string: a letter or a path first, then no special character."""
+    if not text.isascii() or not (text[:1].isalpha() or text[:1] in ("/", ".")) or text.lower() in _WORDS:
+        return False
+    # A leading dot before a digit would be a number.
+    return not text[1:2].isdigit() and all(character.isalnum() or character in "/._-" for character in text)
+
+
+def quoted(text: str) -> str:
+    """Put a text into single quotes as hydra's grammar wants it: backslashes before a quote or the end are doubled."""
+    pieces, backslashes = [], 0
+    for character in text:
+        if character == "\\":
+            backslashes += 1
+            continue
+        pieces.append("\\" * (2 * backslashes + 1 if character == "'" else backslashes) + character)
+        backslashes = 0
+    return "'" + "".join(pieces) + "\\" * (2 * backslashes) + "'"

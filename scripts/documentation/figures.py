@@ -1,0 +1,43 @@
+"""The figures of pages, from the folders in which they are files: a table a folder, each figure in its own words."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+from dlemu.config.meanings import summary
+
+FIGURES_BEGIN = "<!-- made by scripts/docs from the folders of figures -->"
+PAGES = {
+    "jobs/training/figures": "a training run",
+    "studies/series/figures": "a search, a sweep, or several folders with `--output`",
+    "studies/compare/figures": "a comparison",
+    "jobs/checkpoint/figures": "a run of checkpoints",
+    "jobs/kvcache/figures": "KV-cache offload",
+    "jobs/pack/figures": "a packing",
+    "jobs/probe/figures": "a probe",
+    "jobs/training/prediction/figures": "a prediction",
+    "studies/record/figures": "a recorded job",
+    "mlperf/audit/figures": "an audit",
+}
+"""Folder below dlemu/ -> whose page it is."""
+
+
+def figure_tables() -> str:
+    """Return a table for each folder; one that no page is known of is an error."""
+    package = Path(__file__).parents[2] / "dlemu"
+    folders = {path.relative_to(package).as_posix(): path for path in package.rglob("figures") if _files(path)}
+    assert folders.keys() == PAGES.keys(), folders.keys() ^ PAGES.keys()
+    return "\n".join(_table(page, folders[folder]) for folder, page in PAGES.items())
+
+
+def _files(folder: Path) -> list[Path]:
+    return sorted(folder.glob("[a-z]*.py"))
+
+
+def _table(page: str, folder: Path) -> str:
+    lines = [f"On the page of {page}:", "", "| file | shows |", "|---|---|"]
+    for path in _files(folder):
+        text = ast.get_docstring(ast.parse(path.read_text())) or ""
+        lines.append(f"| `{path.stem}` | {summary(text)} |")
+    return "\n".join(lines) + "\n"
