@@ -27,7 +27,6 @@ from datagen.scan import FORMAT_OF_ENDING, SHOWN_NAMES, has_ending, sizes_on_dis
 from datagen.spec import DatasetSpec
 from datagen.storage.storage_base import StorageBase, StorageSpec, open_storage
 from datagen.unread import unread
-from datagen.words import count
 
 RAW = "raw"
 DEEPEST = 16
@@ -103,8 +102,8 @@ def _look(spec: DatasetSpec, storage: StorageBase) -> OwnFolder:
             raise DatasetError(f"{folder} holds only empty files: set dataset.data_folder to the folder of your files")
     name, layout, sizes, more = _with_samples(name, layout, sizes, spec, storage)
     seen = (
-        f"the dataset is your own: {count(layout.num_files, f'{name} file')}, {int(sizes.sum()) / 1e9:,.3g} GB, in "
-        f"{folder}, which is only read"
+        f"the dataset is your own: {layout.num_files:,} {name} file{'s' * (layout.num_files != 1)}, "
+        f"{int(sizes.sum()) / 1e9:,.3g} GB, in {folder}, which is only read"
     )
     samples = layout.num_samples_per_file
     per_sample = sizes / samples

@@ -12,7 +12,6 @@ from functools import partial
 from rich.console import Console
 
 from datagen.errors import UserError
-from datagen.words import count
 from dlemu.cli import complain, complain_of
 from dlemu.cli.options import report_result, say_what
 from dlemu.config import load
@@ -25,6 +24,7 @@ from dlemu.report.run_log import log_of
 from dlemu.report.units import size
 from dlemu.results.answer_files import to_json
 from dlemu.results.kinds import Kind, kind_named, kind_wanted
+from dlemu.results.wording import count
 from dlemu.runner.events import (
     CheckpointProgress,
     DatasetMade,

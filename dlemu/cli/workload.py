@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from datagen.words import count
+from dlemu.results.wording import count
 
 if TYPE_CHECKING:
     from dlemu.config.schema import Workload

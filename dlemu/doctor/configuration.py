@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from datagen.words import count
 from dlemu.config import check_runnable
 from dlemu.doctor.check_base import Check, Facts
+from dlemu.results.wording import count
 
 NAME, ORDER = "configuration", 30
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 
-from datagen.words import count
 from dlemu.config.schema import Workload
 from dlemu.doctor.check_base import Check, Cores, Facts
+from dlemu.results.wording import count
 
 NAME, ORDER = "cores", 110
 _RANKS_PER_CORE = 12

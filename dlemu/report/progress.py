@@ -11,7 +11,7 @@ from rich.console import Console, RenderableType
 from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn
 from rich.text import Text
 
-from datagen.words import count
+from dlemu.results.wording import count
 
 if TYPE_CHECKING:  # most runs make no dataset
     from datagen.thread_pool import Progress as Made

@@ -6,7 +6,6 @@ from collections.abc import Callable, Container, Iterable, Mapping
 from string import Formatter
 from typing import Any
 
-from datagen.words import count
 from dlemu.metrics.findings import Finding
 
 Wording = Mapping[str, str | Callable[..., str]]
@@ -14,6 +13,11 @@ Wording = Mapping[str, str | Callable[..., str]]
 
 `{readers:count reader}` is "1 reader", "2 readers".
 """
+
+
+def count(number_of: int, name: str) -> str:
+    """Return a count with its noun: 1 accelerator, 2 accelerators, 2 processes."""
+    return f"{number_of:,} {name}{('es' if name.endswith('s') else 's') * (number_of != 1)}"
 
 
 class _Counting(Formatter):

@@ -11,12 +11,12 @@ from datagen import owned
 from datagen.errors import SpaceError, UserError
 from datagen.owned import OwnFolder, check_usable, missing_folders, take_folder
 from datagen.storage._request_counts import remove_counts
-from datagen.words import count
 from dlemu.config.validate import check_model_name
 from dlemu.results.file_names import FACTS, LIVE
 from dlemu.results.journal import JOURNAL, holds_journal
 from dlemu.results.kinds import kind_of
 from dlemu.results.live import LOCK, goes_on
+from dlemu.results.wording import count
 from dlemu.runner.request_account import request_folder
 from dlemu.runner.stopping import STOP
 from dlemu.telemetry._log import log_path

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 
 from rich.console import Console
 
-from datagen.words import count
 from dlemu.checkpoints.stored import folder_name
 from dlemu.jobs.checkpoint.folder import read_checkpoint_run
 from dlemu.jobs.checkpoint.result import CheckpointRun
@@ -20,6 +19,7 @@ from dlemu.report.page import About, Opened, Page, Text, Words, tiles
 from dlemu.report.table import Cell, Line, Table, columns, print_lines, print_table
 from dlemu.report.units import flat, number, size
 from dlemu.results.tables import read_config
+from dlemu.results.wording import count
 
 Row = tuple[str, str, str]
 

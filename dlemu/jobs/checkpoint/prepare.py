@@ -12,12 +12,12 @@ from datagen.errors import SpaceError, UserError
 from datagen.registry import is_built_in
 from datagen.spec import together
 from datagen.storage.storage_base import StorageBase, open_storage
-from datagen.words import count
 from dlemu.checkpoints.checkpoint_plan import FORMATS, CheckpointPlan, plan_checkpoint
 from dlemu.checkpoints.stored import StoredNote, files_in, folder_of, is_link, read_note, stored_checkpoints
 from dlemu.comm.cgroup_limits import host_memory
 from dlemu.config.schema import Workload
 from dlemu.jobs.checkpoint.plan import CheckpointJob, ReadSource
+from dlemu.results.wording import count
 from dlemu.runner.events import Making
 
 _RANK_BYTES = 300 << 20

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 from rich.console import Console
 
-from datagen.words import count
 from dlemu.jobs.kvcache.job import read
 from dlemu.jobs.kvcache.summary import KvSummary, Official, Spread
 from dlemu.metrics.verdict import Outcome
@@ -16,6 +15,7 @@ from dlemu.report.table import Cell, Line, Table, Tone, columns, print_lines, pr
 from dlemu.report.units import flat, number, size
 from dlemu.results.tables import read_config
 from dlemu.results.trademark import TRADEMARK
+from dlemu.results.wording import count
 from dlemu.runner.rows_job import RowsRun
 
 Row = tuple[str, str, str]

@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 
 from datagen.packing.image_list import even_share
 from datagen.packing.packed_set import PackedFile, PackedSet, training_spec
-from datagen.words import count
 from dlemu.jobs.pack.limits import judge_packing
 from dlemu.jobs.pack.result import PackDevice, PackFigures, PackShares
 from dlemu.jobs.pack.wording import in_words
 from dlemu.jobs.pack.words import PackSettings
 from dlemu.jobs.pack.worker import FIELDS
+from dlemu.results.wording import count
 from dlemu.telemetry import HostTelemetry
 
 _SHOWN_SKIPPED = 20

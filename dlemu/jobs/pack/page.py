@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from rich.console import Console
 
 from datagen.errors import UserError
-from datagen.words import count
 from dlemu.jobs.pack.result import PACK, PackAnswer, PackFigures, PackPoint
 from dlemu.jobs.pack.run import PackEvent, PackProgress
 from dlemu.report.page import Opened, Page, Text, Words, tiles
 from dlemu.report.table import Cell, Line, Table, columns, print_lines, print_table
 from dlemu.report.units import short_names, size
 from dlemu.results.answer_files import read_answer
+from dlemu.results.wording import count
 from dlemu.runner.run_list import RunBegan, RunEnded, RunsPlanned
 
 _COLUMNS = (

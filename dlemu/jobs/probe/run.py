@@ -13,7 +13,6 @@ from datetime import UTC, datetime
 from datagen.errors import SpaceError, UserError
 from datagen.storage.s3 import SCHEME
 from datagen.storage.storage_base import storage_spec
-from datagen.words import count
 from dlemu.comm.environment import describe_folder, describe_host, existing_folder
 from dlemu.config import load, workload_names
 from dlemu.config.published import without_secrets
@@ -34,6 +33,7 @@ from dlemu.report.units import size
 from dlemu.results.answer_files import read_answer, save_answer
 from dlemu.results.kinds import kind_with
 from dlemu.results.levels import Level
+from dlemu.results.wording import count
 from dlemu.runner.events import OnEvent, PartMeasured, ignore
 from dlemu.runner.run_folder import check_new, new_folder
 

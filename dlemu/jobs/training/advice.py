@@ -8,7 +8,6 @@ from collections.abc import Sequence
 import psutil
 
 from datagen.storage.storage_base import open_storage
-from datagen.words import count
 from dlemu.comm.environment import existing_folder
 from dlemu.config import load
 from dlemu.config.literal import override
@@ -17,6 +16,7 @@ from dlemu.config.schema import Workload
 from dlemu.jobs.training.enough import ENOUGH_STEPS, Need, can_be_judged, enough, steps_of
 from dlemu.metrics.cache import WANTED_RATIO
 from dlemu.report.units import duration, size
+from dlemu.results.wording import count
 from dlemu.runner.datasets import free_bytes
 from dlemu.runner.job import ASK_BYTES, TRIAL_SCALE, NoVerdictError
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from datagen.words import count
 from dlemu.jobs.training.folder import read_run
 from dlemu.jobs.training.metrics import CATALOGUE
 from dlemu.jobs.training.result import Run
@@ -18,6 +17,7 @@ from dlemu.report.series import RunSeries, point_of
 from dlemu.report.units import size
 from dlemu.results.compared import Conditions
 from dlemu.results.figures import JobFigures, Value, value_of
+from dlemu.results.wording import count
 
 
 def figures(run: Run) -> JobFigures:

@@ -9,7 +9,6 @@ from itertools import zip_longest
 from rich.console import Console
 
 from datagen.formats.format_base import built_in_reads
-from datagen.words import count
 from dlemu.jobs.training.metrics import AU_SUSTAINED, CATALOGUE
 from dlemu.jobs.training.result import Run
 from dlemu.jobs.training.summary import Loss, Mean, Metrics, PageCache, Summary
@@ -22,6 +21,7 @@ from dlemu.report.page import STATES, About, Opened, Page, Text, TileRow, Words,
 from dlemu.report.table import Cell, Line, Table, Tone, columns, print_lines, print_table
 from dlemu.report.units import flat, multiple_of, number, percent, plain, size, unit_of
 from dlemu.results.tables import read_config
+from dlemu.results.wording import count
 
 _SHOWN_EPOCHS, _SHOWN_NAMES, _SHOWN_STRAGGLERS, _SHOWN_CHANGES, _LONG_TABLE = 6, 4, 4, 4, 24
 _LEAST_SHOWN_PERCENT = 0.005

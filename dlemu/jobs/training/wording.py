@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from datagen.words import count
 from dlemu.config.schema import Recorded
 from dlemu.jobs.training.issues import Issue
 from dlemu.metrics.cache import Cached, CacheProof
@@ -16,7 +15,7 @@ from dlemu.metrics.limit import Advice, Limit, Seen
 from dlemu.metrics.percent_interval import plus_minus
 from dlemu.metrics.verdict import Verdict, VerdictCode
 from dlemu.report.units import multiple_of
-from dlemu.results.wording import Wording, sentence, sentences
+from dlemu.results.wording import Wording, count, sentence, sentences
 
 _AU_NAMES: dict[Number, str] = {"sustained": "sustained AU", "au": "AU", "rules": "AU of whole epochs"}
 _HOST: dict[Number, str] = {"host CPU": "host's CPU", "memory": "host's memory", "emulator": "emulator on this host"}

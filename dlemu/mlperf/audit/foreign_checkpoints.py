@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from datagen.errors import UserError
-from datagen.words import count
 from dlemu.mlperf.audit.audited_run import find_runs
 from dlemu.mlperf.audit.checkpoint_leaf import (
     GIB,
@@ -22,6 +21,7 @@ from dlemu.mlperf.audit.tolerant import number, text
 from dlemu.mlperf.rules.checkpoints import official_model
 from dlemu.results.compared import Conditions
 from dlemu.results.figures import JobFigures, Value, mean_over
+from dlemu.results.wording import count
 from dlemu.studies.compare.sides import Side, side_of_runs
 
 

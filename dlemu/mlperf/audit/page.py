@@ -10,13 +10,13 @@ from functools import cached_property
 from itertools import groupby
 
 from datagen.errors import UserError
-from datagen.words import count
 from dlemu.mlperf.audit.audit_answer import AUDIT, PlacedRun, SavedAudit
 from dlemu.report.page import Opened, Page, Words, tiles
 from dlemu.report.table import Table, columns
 from dlemu.report.units import number
 from dlemu.results.answer_files import read_answer
 from dlemu.results.finding import SEVERITIES, Finding
+from dlemu.results.wording import count
 
 _MOST_ROWS = 1000
 

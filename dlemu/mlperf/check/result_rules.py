@@ -9,7 +9,6 @@ from itertools import pairwise
 from typing import Any
 
 from datagen.errors import UserError
-from datagen.words import count
 from dlemu.mlperf.audit.contradictions import Rulebook, rule_findings
 from dlemu.mlperf.audit.run_settings import Setup
 from dlemu.mlperf.audit.tolerant import LARGEST_BYTES, mapping, read_json
@@ -19,6 +18,7 @@ from dlemu.mlperf.rules.core_config import effective
 from dlemu.mlperf.rules.training import unapplied
 from dlemu.results.finding import Finding, Located, Severity
 from dlemu.results.sent_files import open_sent
+from dlemu.results.wording import count
 
 _ALSO_RULES_ON_FILES = ("summary.missing",)
 """Findings of the audit that the rules on required files give too."""

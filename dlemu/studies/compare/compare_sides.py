@@ -6,11 +6,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from datagen.errors import UserError
-from datagen.words import count
 from dlemu.metrics.catalogue import RUN, Catalogue
 from dlemu.results.compared import difference, difference_in_time, differing_work, in_words
 from dlemu.results.figures import JobFigures
 from dlemu.results.kinds import catalogue_of, kind_named
+from dlemu.results.wording import count
 from dlemu.studies.answers import ComparedSide, Comparison, Economy, RunPair, YearPlan
 from dlemu.studies.compare.sides import Settings, Side, issues_between
 

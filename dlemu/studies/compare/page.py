@@ -9,7 +9,6 @@ from functools import cached_property
 
 from rich.console import Console
 
-from datagen.words import count
 from dlemu.metrics.catalogue import RUN, Catalogue
 from dlemu.report.compared import full_rows, host_facts, short_rows, value_with_width
 from dlemu.report.page import Opened, Page, TileRow, Words, tiles
@@ -18,6 +17,7 @@ from dlemu.report.table import Line, Table, columns, print_lines, print_table
 from dlemu.report.units import at, number, plain, side_names, size, verdict_word, with_unit
 from dlemu.results.compared import Conditions
 from dlemu.results.kinds import catalogue_of
+from dlemu.results.wording import count
 from dlemu.studies.answers import ComparedSide, Comparison, Economy, RunPair, read_comparison
 from dlemu.studies.compare.compare_sides import PLANNED_EPOCHS, pair_settings
 

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 from rich.console import Console
 
-from datagen.words import count
 from dlemu.report.page import Opened, Page, Tile, Words
 from dlemu.report.table import Line, Table, columns, print_lines, print_table
 from dlemu.report.units import number, percent, size
+from dlemu.results.wording import count
 from dlemu.studies.record.answer import Parts, RecordAnswer, Recording, Replay, read_record
 from dlemu.studies.record.run import Recorded
 

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 
 from rich.console import Console
 
-from datagen.words import count
 from dlemu.metrics.catalogue import RUN, Catalogue
 from dlemu.report.compared import value_with_width, with_width
 from dlemu.report.environment import facts_table
@@ -19,6 +18,7 @@ from dlemu.results.figures import JobFigures
 from dlemu.results.kinds import catalogue_of, kind_of
 from dlemu.results.measured import MeasuredRun
 from dlemu.results.tables import read_config
+from dlemu.results.wording import count
 from dlemu.studies.answers import CountResult, SizeAnswer, SweepAnswer
 
 FIGURES = "dlemu.studies.series.figures"

@@ -14,7 +14,6 @@ from datagen.errors import UserError
 from datagen.inspection import Dataset, inspect
 from datagen.layout import layouts, stored_sample_bytes
 from datagen.regular import MOST_NOTE_BYTES
-from datagen.words import count
 from dlemu.config import check_runnable, datagen_command, load, to_yaml
 from dlemu.config.dump import withheld_words
 from dlemu.config.duration import mean_seconds
@@ -28,6 +27,7 @@ from dlemu.metrics.demand import demand
 from dlemu.metrics.findings import Finding
 from dlemu.results.answer_files import save_answer
 from dlemu.results.sent_files import read_sent
+from dlemu.results.wording import count
 from dlemu.runner.cold import Treatment, treatment_of
 from dlemu.runner.events import ignore
 from dlemu.runner.run_folder import check_place, new_folder

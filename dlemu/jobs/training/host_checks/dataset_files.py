@@ -8,11 +8,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from datagen.errors import DlemuError
-from datagen.words import count
 from dlemu.config import datagen_command
 from dlemu.doctor.check_base import Check, Facts
 from dlemu.jobs.training.enough import can_be_judged, enough, steps_of
 from dlemu.report.units import size
+from dlemu.results.wording import count
 
 NAME, ORDER = "dataset", 260
 

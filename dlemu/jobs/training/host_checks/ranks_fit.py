@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from datagen.words import count
 from dlemu.doctor.check_base import Check, Facts
 from dlemu.jobs.training.plan import make_job
 from dlemu.jobs.training.preflight import check_host, memory_wanted
+from dlemu.results.wording import count
 
 NAME, ORDER = "ranks fit", 280
 

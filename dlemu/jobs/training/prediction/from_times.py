@@ -13,13 +13,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from datagen.errors import UserError
-from datagen.words import count
 from dlemu.config.duration import mean_seconds
 from dlemu.config.schema import Workload
 from dlemu.jobs.training.prediction.calibration import CONFIDENCE, MOST_HALF_WIDTH, Calibration, given_speed
 from dlemu.jobs.training.prediction.curve import flat
 from dlemu.jobs.training.prediction.model_run import Model
 from dlemu.metrics.t_interval import estimate
+from dlemu.results.wording import count
 
 ROWS = 20_000
 """Rank-steps of each simulation: epochs of published runs are alike."""
