@@ -43,7 +43,8 @@ def datasize_lines(workload: Workload, datagen: str, size: Datasize, measured: s
     extra = "   1 % more, in case a run measures slightly more memory" if size.files > bound.files else ""
     yield f"  advised         {size.files:>12,} files{extra}"
     if size.subfolders:
-        own = "; the official datasize prints 0 and leaves them to you" if size.edition != "1.0" else ""
+        fewer = f"; the official datasize prints 0 and suggests {size.tool_subfolders}, rounded down"
+        own = fewer if size.edition != "1.0" else ""
         yield f"  sub-folders     {size.subfolders:>12,}         at most 10,000 files in each{own}"
     yield f"  steps an epoch  {size.steps_per_epoch:>12,}"
     yield f"  size            {size.nominal_bytes / 1e9:>12,.1f} GB      {size.nominal_bytes / 2**40:,.2f} TiB"

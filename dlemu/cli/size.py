@@ -60,7 +60,7 @@ def command(
     `dlemu train` that ends as soon as its verdict is decided. When interrupted, the same command with
     output.folder=FOLDER goes on with the trials that are finished.
 
-    Of a workload of another kind it finds the most that the job may ask of the storage (kv.speed of `dlemu kvcache`).
+    Of a KV cache it finds the most prompts a second that pass: kv.speed, by whole runs of `dlemu kvcache`.
 
     Exit status: 0 found (--at-least: so many pass), 1 none passes (--at-least: fewer), 2 a usage error, 3 a trial
     failed, 4 no verdict (too close to tell, the host gave out first, too few samples for so many), 128 + signal.

@@ -19,11 +19,12 @@ def command(overrides: tuple[str, ...], config_dir: str | None, as_json: bool) -
     dlemu sweep workload=unet3d ranks=8 reader.read_threads=1,2,4,8 dataset.data_folder=/mnt/nvme/unet3d
     dlemu sweep workload=unet3d ranks=1,8,16 drives=/mnt/a/unet3d,/mnt/b/unet3d
     dlemu sweep workload=llama3_8b ranks=1,2,4,8 checkpoint.writers=1,2 checkpoint.checkpoint_folder=/mnt/nvme/ckpt
+    dlemu sweep workload=llama3_1_8b kv.speed=1,2,4 kv.threads=8,32 kv.folder=/mnt/nvme/kv
 
-    Each combination is one `dlemu train` at full length, of a workload of checkpoints alone one `dlemu checkpoint`; the
-    last key changes fastest. reader.evict_page_cache=epochs keeps a dataset that fits into memory from being served by
-    it. A point's checkpoints have a folder of their own, and go again. When interrupted, the same command with
-    output.folder=FOLDER goes on.
+    Each combination is one run at full length of the command that the workload is for (`dlemu train`, `checkpoint`,
+    `kvcache`); the last key changes fastest. reader.evict_page_cache=epochs keeps a dataset that fits into memory from
+    being served by it. A point's checkpoints have a folder of their own, and go again. When interrupted, the same
+    command with output.folder=FOLDER goes on.
 
     Exit status: 0 every point completed, 2 a usage error, be it a point's, 3 a point failed, 128 + signal.
     """

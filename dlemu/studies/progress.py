@@ -9,7 +9,7 @@ from dlemu.report.table import Cell, Line, print_lines
 from dlemu.report.units import number, size
 from dlemu.results.wording import count
 from dlemu.runner.run_list import RunBegan, RunEnded, RunsPlanned
-from dlemu.studies.answers import Trial
+from dlemu.studies.answers import SweepPoint, Trial
 from dlemu.studies.events import SearchBegan, SizingEvent, StorageProbed
 
 _PAGE_CACHE = {
@@ -46,8 +46,8 @@ class SizingProgress:
                 self._print(f"{event.label} ...")
             case RunEnded(run=Trial() as trial):
                 self._show_trial(trial)
-            case RunEnded():
-                pass  # the table at the end has them all
+            case RunEnded(run=SweepPoint() as point):
+                self._print(f"  {point.figures.verdict if point.figures else f'failed: {point.failure}'}")
 
     def _show_search(self, began: SearchBegan) -> None:
         self._print(f"results: {began.folder}")

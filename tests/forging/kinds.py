@@ -220,10 +220,10 @@ def _au(percent: float, called: str) -> Callable[[Any], None]:
 
 
 def _short_blocks(content: Any) -> None:
-    """Let each block have taken a second."""
+    """Let each block have taken a tenth of its time."""
     for epoch in content.values():
-        start = datetime.fromisoformat(epoch["block1"]["start"])
-        epoch["block1"]["end"] = (start + timedelta(seconds=1)).isoformat()
+        start, end = (datetime.fromisoformat(epoch["block1"][key]) for key in ("start", "end"))
+        epoch["block1"]["end"] = (start + (end - start) / 10).isoformat()
 
 
 def _slow_first_steps(root: Path) -> None:
@@ -358,6 +358,15 @@ def _described(change: Callable[[Any], object]) -> Change:
             path.write_text(yaml.safe_dump(content))
             return
         raise Inapplicable
+
+    return apply
+
+
+def _on_premises(change: Callable[[Any], object]) -> Callable[[Any], object]:
+    def apply(system: Any) -> None:
+        if system["deployment"] != "onprem":  # a template says nothing yet
+            raise Inapplicable
+        change(system)
 
     return apply
 
@@ -550,6 +559,11 @@ KINDS: tuple[Forgery, ...] = (
     _forgery("text for a number", "systems.schema", _described(lambda told: told["clients"][0].update(quantity="one"))),
     _forgery("text for a mapping", "systems.schema", _described(_put("solution", "architecture", value="remote"))),
     _forgery("a field is missing", "systems.schema", _described(lambda told: told.pop("deployment"))),
+    _forgery("a host on premises without power", "systems.schema",
+             _described(_on_premises(lambda told: told["clients"][0]["chassis"].pop("power")))),
+    _forgery("racks in the cloud", "systems.schema", _described(_put("deployment", value="cloud"))),
+    _forgery("rack units that nothing fills", "systems.schema",
+             _described(_on_premises(_put("total_rack_units", value=42)))),
     # key-value caches
     _forgery("kv: a rank's results are gone", "kv.missing", lambda root: kv(root, "option_2/trial_1").unlink()),
     _forgery("kv: the summary is gone", "kv.missing", lambda root: _kv_summary(root).unlink()),

@@ -258,7 +258,9 @@ def _phases(workload: Path, edition: str, ranks: int) -> None:
 
 def client(memory: int = int(MEMORY_GIB), quantity: int = 1) -> dict[str, Any]:
     """A host as the description of v3.0 has it."""
+    supply = {"unit_count": 2, "inlet_voltage": 230, "nameplate_power_watts": 800, "efficiency": "Platinum"}
     chassis = {"model_name": "R1", "cpu_model": "C1", "cpu_qty": 1, "cpu_cores": 8, "memory_capacity": memory}
+    chassis |= {"rack_units": 1, "power": {"min_psus_active": 1, "psus_configured": [supply]}}
     system = {"name": "Linux", "version": "6.8"}
     return {"friendly_description": "a host", "quantity": quantity, "chassis": chassis, "operating_system": system}
 
@@ -281,7 +283,8 @@ def describe(folder: Path, edition: str, **capabilities: Any) -> Path:
         "architecture": architecture,
         "capabilities": {name: value for name, value in (able | capabilities).items() if value is not None},
     }
-    told = {"system_under_test": {"solution": solution, "deployment": "onprem", "clients": [client()]}}
+    system = {"solution": solution, "deployment": "onprem", "clients": [client()]}
+    told = {"system_under_test": {**system, "total_rack_units": 0}}  # of nodes and switches; clients don't count
     path = folder / f"box.{'json' if edition == '1.0' else 'yaml'}"
     path.write_text(json.dumps(told) if edition == "1.0" else yaml.safe_dump(told))
     return path

@@ -63,7 +63,6 @@ def _described(told: Any) -> None:
     system["solution"] |= {"submission_name": SYSTEM, "usable_capacity_tib": 55.9, "availability": "available"}
     able = ("multi_host", "simultaneous_write", "simultaneous_read")
     system["solution"]["capabilities"] = {**dict.fromkeys(able, False), "remap_time_in_seconds": 22}
-    system["total_rack_units"] = 2
 
 
 def _training(workload: Path) -> None:

@@ -81,8 +81,10 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> Runs:
     return made
 
 
-def rehearsal(folder: Path, division: Division = "closed", sleep: Callable[[float], object] = id) -> KvRehearsal:
-    words = ("workload=mlperf_kv", "ranks=2", "kv.folder=/mnt/kv")
+def rehearsal(
+    folder: Path, division: Division = "closed", sleep: Callable[[float], object] = id, more: Sequence[str] = ()
+) -> KvRehearsal:
+    words = ("workload=mlperf_kv", "ranks=2", "kv.folder=/mnt/kv", *more)
     return KvRehearsal(
         workload=load(list(words)),
         division=division,
@@ -155,3 +157,12 @@ def test_open_has_no_pause_and_its_tree_says_so(runs: Runs, tmp_path: Path) -> N
     done = rehearsal(tmp_path, "open", pauses.append).run()
     assert pauses == [0, 0]
     assert broken(done.checked) == set()
+
+
+def test_no_file_of_a_rehearsal_holds_a_secret_and_the_runs_get_it(runs: Runs, tmp_path: Path) -> None:
+    keys = ("storage.storage_type=s3", "storage.storage_root=b", "+storage.storage_options.secret_access_key=hush4711")
+    rehearsal(tmp_path, more=keys).run()
+    assert all(keys[-1] in asked for asked in runs.asked)
+    told = [path for path in tmp_path.rglob("*") if path.is_file() and "hush4711" in path.read_text()]
+    assert told == []
+    assert "secret_access_key=withheld" in (tmp_path / "rehearsal.json").read_text()

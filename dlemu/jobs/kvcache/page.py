@@ -195,6 +195,8 @@ def _storage_rows(summary: KvSummary) -> Iterator[Row]:
     if summary.official is not None:
         return
     won = f"accelerator seconds against computing all anew; computed {number(summary.gpu_seconds_computed)}"
+    if summary.what.shrink > 1:
+        won += f"; blocks of full size would be waited for longer than those of 1/{summary.what.shrink}"
     yield "time won", f"{number(summary.gpu_seconds_won)} s", won
 
 

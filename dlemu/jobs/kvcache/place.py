@@ -119,6 +119,7 @@ def rank_place(job: Job, rank: int, objects: int) -> Iterator[str]:
             yield folder
         finally:
             remove_objects(storage, folder)
+            _remove_empty(storage, run_folder(job))  # the last rank to leave does
         return
     run = run_folder(job)
     os.makedirs(run, exist_ok=True)  # another host's, where the folder is not shared
@@ -145,6 +146,7 @@ def remove_run(job: Job) -> None:
         storage = open_storage(spec_of(job))
         for rank in range(job.ranks):
             remove_objects(storage, rank_folder(job, rank))
+        _remove_empty(storage, run_folder(job))
 
 
 def _remove(folder: str) -> None:
@@ -154,6 +156,12 @@ def _remove(folder: str) -> None:
         for path in (folder, *ranks):
             owned.remove_parts(path)
     owned.remove_claimed(folder)
+
+
+def _remove_empty(storage: StorageBase, folder: str) -> None:
+    """Remove a folder, which a storage of the user's own may have, once nothing is in it."""
+    with contextlib.suppress(OSError):
+        storage.remove_folder(folder)
 
 
 def remove_objects(storage: StorageBase, folder: str) -> None:

@@ -125,7 +125,9 @@ def plan_rank(settings: KvSettings, load: Load, numbers: Sequence[int]) -> RankP
             f"{longest * model.block_bytes / 1e9:.3g} GB: wanted more, or 0 for no limit"
         )
     storage = Lru(capacity)
-    gpu, dram = (Lru(int(size * 1e9) // model.block_bytes) for size in (settings.gpu_gb, settings.dram_gb))
+    # As many tokens as of the model at full size: shrunken blocks are found where its own would be.
+    kept_bytes = (int(size * 1e9 / settings.shrink) for size in (settings.gpu_gb, settings.dram_gb))
+    gpu, dram = (Lru(size // model.block_bytes) for size in kept_bytes)
     planned, objects, evicted, most = [], 0, 0, 0
     for number in numbers:
         prompt = load[number]

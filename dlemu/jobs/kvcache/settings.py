@@ -86,9 +86,9 @@ class KvSettings:
     verify: bool = False
     """Compare every byte that is read (costs CPU); without it the stamp of every 4096 bytes is compared."""
     gpu_gb: Annotated[float, at_least(0, 10**9), GB] = 0.0
-    """Memory of each rank's accelerators that keeps blocks; counted, not stored."""
+    """Memory of each rank's accelerators that keeps blocks, as of the full-size model; counted, not stored."""
     dram_gb: Annotated[float, at_least(0, 10**9), GB] = 0.0
-    """Memory of each rank's host that keeps blocks; counted, not stored."""
+    """Memory of each rank's host that keeps blocks, as of the full-size model; counted, not stored."""
     capacity_gb: Annotated[float, at_least(0, 10**9), GB] = 0.0
     """What each rank may fill on the storage: the blocks used least recently go first; 0: no limit."""
 

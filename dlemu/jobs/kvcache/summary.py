@@ -189,7 +189,7 @@ class KvSummary(RowsSummary):
     gpu_seconds_computed: float
     """Accelerators times seconds."""
     gpu_seconds_won: float
-    """What computing everything that came from storage would have taken more, less the waiting."""
+    """What computing all that came from storage would have taken more, less the waiting (for blocks as stored)."""
     break_even_gb_per_second: float | None
     """An accelerator must get more than this of the model at full size, or computing anew is faster."""
     window_seconds: float

@@ -103,6 +103,9 @@ SCHEMA: Mapping[str, Any] = {
 def breaches(content: object) -> Iterator[str]:
     """Yield every field that is missing, or not what the schema allows; fields still blank are not judged."""
     yield from _breaches(content, SCHEMA, "")
+    system = content.get("system_under_test") if isinstance(content, Mapping) else None
+    if isinstance(system, Mapping) and system.get("deployment") in ("onprem", "cloud"):
+        yield from _of_deployment(system, on_premises=system["deployment"] == "onprem")
 
 
 def is_blank(value: object) -> bool:
@@ -136,6 +139,38 @@ def _breaches(value: object, wanted: Any, where: str) -> Iterator[str]:
             yield f"{where} is {_shown(value)}, wanted {' or '.join(wanted)}"
     elif not _is(value, wanted):
         yield f"{where} is {_shown(value)}, wanted {wanted}"
+
+
+def _of_deployment(system: Mapping[str, Any], *, on_premises: bool) -> Iterator[str]:
+    """Yield what hangs on where the system stands: rules 1 to 11 of the tool's `schema_validator.py`."""
+    why = f"and deployment is {system['deployment']}"
+    units = 0
+    for name in ("product_nodes", "product_switches", "clients"):
+        for index, node in enumerate(_mappings(system.get(name))):
+            where = f"system_under_test.{name}[{index}]"
+            holder: object = node
+            if name != "product_switches":
+                where, holder = f"{where}.chassis", node.get("chassis")
+            elif not on_premises:
+                yield f"{where} is there, {why}"
+                continue
+            if not isinstance(holder, Mapping):
+                continue  # told already
+            for field in ("rack_units", "power"):
+                if (holder.get(field) is None) == on_premises:
+                    yield f"{where}.{field} is {'missing' if on_premises else 'there'}, {why}"
+            height, count = holder.get("rack_units"), node.get("quantity", node.get("unit_count"))
+            if name != "clients" and isinstance(height, int) and isinstance(count, int):
+                units += height * count
+    total = system.get("total_rack_units")
+    if total is None and on_premises:
+        yield f"system_under_test.total_rack_units is missing, {why}"
+    elif isinstance(total, int) and total != units:
+        yield f"system_under_test.total_rack_units is {total}, wanted the {units} of nodes and switches"
+
+
+def _mappings(value: object) -> list[Mapping[str, Any]]:
+    return [item for item in value if isinstance(item, Mapping)] if isinstance(value, list) else []
 
 
 def _is(value: object, wanted: str) -> bool:

@@ -73,6 +73,11 @@ class Datasize:
         )
 
     @property
+    def tool_subfolders(self) -> int:
+        """What the tools of v2.0 and v3.0 suggest beside the 0 that they print: they round down."""
+        return self.files // FILES_A_FOLDER
+
+    @property
     def overrides(self) -> tuple[str, ...]:
         """Return the settings of the dataset, in the words of dlemu and DLIO."""
         words = [f"dataset.num_files_train={self.files}"]

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from rich.console import Console
 
-from dlemu.metrics.catalogue import RUN, Catalogue
+from dlemu.metrics.catalogue import RUN, Catalogue, Metric
 from dlemu.report.compared import value_with_width, with_width
 from dlemu.report.environment import facts_table
 from dlemu.report.page import About, Page, State, Text, Words, tiles
@@ -87,7 +87,7 @@ def _predicted(answer: SizeAnswer, accelerators: int) -> str:
 
 
 def print_sweep(swept: SweepAnswer, folder: str, console: Console) -> None:
-    """Print a sweep, a line a point. `-` stands for what the run's telemetry does not know."""
+    """Print a sweep, a line a point. `-` stands for what a run does not have; a column of nothing else is left out."""
     print_table(_sweep_table(swept), console)
     failed = [point for point in swept.points if point.failure]
     print_lines([Line(f"{point.folder} failed: {point.failure}", "bad") for point in failed], console)
@@ -100,18 +100,20 @@ def _sweep_table(swept: SweepAnswer) -> Table:
     kinds = [point.figures.kind for point in swept.points if point.figures]
     catalogue = catalogue_of(kinds[0]) if kinds else Catalogue(metrics=())
     words = ["verdict"] if catalogue.phases == (RUN,) else [catalogue.limited_by(phase) for phase in catalogue.phases]
-    numbers = [metric.head for metric in catalogue.in_sweeps]
+    known = {name for point in swept.points if point.figures for name in point.figures.metrics}
+    shown = [metric for metric in catalogue.in_sweeps if metric.name in known]
+    numbers = [metric.head for metric in shown]
     names = [*(axis.split(".")[-1].replace("_", "\n", 1) for axis in axes), *numbers, *words]
     rows: list[tuple[Cell, ...]] = [
-        (*(short[axis][point.settings[axis]] for axis in axes), *_sweep_cells(point.figures, catalogue))
+        (*(short[axis][point.settings[axis]] for axis in axes), *_sweep_cells(point.figures, catalogue, shown))
         for point in swept.points
     ]
     head = columns(*names, right=range(len(names) - len(words)), whole=range(len(names)))
     return Table(columns=head, rows=rows, dense=True)
 
 
-def _sweep_cells(figures: JobFigures | None, catalogue: Catalogue) -> Iterator[Cell]:
-    for metric in catalogue.in_sweeps:
+def _sweep_cells(figures: JobFigures | None, catalogue: Catalogue, shown: Sequence[Metric]) -> Iterator[Cell]:
+    for metric in shown:
         value = figures.metrics.get(metric.name) if figures else None
         if value is None:
             yield "-"

@@ -78,6 +78,13 @@ def test_memory_is_asked_first_and_knows_its_size() -> None:
     assert [tier for tier, _ in second.found] == [Tier.STORAGE, Tier.DRAM, Tier.GPU]
 
 
+def test_memory_holds_as_many_tokens_of_shrunken_blocks() -> None:
+    whole = replace(SMALL, head_dim=4096, dram_gb=4 * 1.5 * BLOCK_GB)
+    chains = prompts([1, 2, 3], [1, 2, 3])
+    tiers = [[tier for tier, _ in plan(each, chains).prompts[1].found] for each in (whole, replace(whole, shrink=4))]
+    assert tiers[0] == tiers[1] == [Tier.STORAGE, Tier.STORAGE, Tier.DRAM]
+
+
 def test_what_a_prompt_can_never_fit_into_is_refused() -> None:
     with pytest.raises(UserError, match=r"kv.capacity_gb is .* and the longest prompt alone has 1.23e-05 GB"):
         plan(replace(SMALL, capacity_gb=2.5 * BLOCK_GB), prompts([1, 2, 3]))
