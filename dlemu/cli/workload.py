@@ -118,11 +118,8 @@ def _recording(workload: Workload) -> Iterator[Row]:
     recorded = workload.recorded
     if recorded.version:
         rate = recorded.samples_per_second
-        yield (
-            "recorded",
-            count(recorded.steps, "step"),
-            f"{count(recorded.ranks, 'rank')} with {count(recorded.workers, 'worker')} each",
-        )
+        who = f"{count(recorded.ranks, 'rank')} with {count(recorded.workers, 'worker')} each"
+        yield "recorded", count(recorded.steps, "step"), who
         yield "  explained", f"{recorded.coverage_percent:.1f} %", "of the bytes that it read"
         yield "  samples/s", f"{rate.recorded:,.4g}", f"{rate.replayed:,.4g} replayed"
         yield "  replayable", "yes" if recorded.replayable else "no", recorded.reason

@@ -22,8 +22,8 @@ def count(number_of: int, name: str) -> str:
 
 class _Counting(Formatter):
     def format_field(self, value: Any, format_spec: str) -> str:
-        counted, _, name = format_spec.partition(" ")
-        return count(value, name) if counted == "count" else super().format_field(value, format_spec)
+        name = format_spec.removeprefix("count ")
+        return count(value, name) if name != format_spec else super().format_field(value, format_spec)
 
 
 def sentence(finding: Finding, words: Wording) -> str:

@@ -153,6 +153,4 @@ class Kept:
     def sentence(self) -> str:
         if self.says:
             return self.says
-        return (
-            f"what was measured before that ({count(self.steps, 'step')}) is kept, marked incomplete, in {self.folder}"
-        )
+        return f"kept, marked incomplete, in {self.folder}: {count(self.steps, 'step')} measured before that"

@@ -38,9 +38,7 @@ class SizingProgress:
                     f"{number(event.mb_per_accelerator)} MB/s; predicted: {event.predicted_accelerators} pass"
                 )
             case RunsPlanned():
-                of_them = (
-                    "" if event.runs is None else f"{count(event.runs, 'point')}, {event.finished_runs} of them done"
-                )
+                of_them = "" if event.runs is None else f"{event.runs} points, {event.finished_runs} of them done"
                 self._print(f"results: {event.folder}" + (of_them and f"; {of_them}"))
             case RunBegan():
                 self._print(f"{event.label} ...")

@@ -84,8 +84,6 @@ def _short_table(answer: Comparison, pair: RunPair, catalogue: Catalogue) -> Tab
     """Return the differences of one pair with its year below."""
     title = " ".join(f"{key}={value}" for key, value in pair.settings.items()) or _title_of_both(answer)
     title = title or pair_settings(pair, catalogue)
-    if pair.not_comparable:
-        title = f"{title}: not comparable".removeprefix(": ")
     rows = [*short_rows(pair.metrics, catalogue), *_ends(pair, catalogue)]
     head = columns("metric", "A", "B", "A to B", "+-", right=range(1, 5), whole=range(5))
     return Table(title=title, columns=head, rows=rows, notes=list(_year_lines(pair)))

@@ -140,8 +140,7 @@ def _facts(answer: RecordAnswer) -> Iterator[tuple[str, str]]:
     yield "seen of what was read", percent(recording.coverage_percent)
     yield (
         "host",
-        f"{count(recording.cores, 'core')}, {recording.memory_gib:g} GiB, torch {recording.torch}, "
-        f"Python {recording.python}",
+        f"{recording.cores} cores, {recording.memory_gib:g} GiB, torch {recording.torch}, Python {recording.python}",
     )
 
 

@@ -12,7 +12,6 @@ from dlemu.config import datagen_command
 from dlemu.doctor.check_base import Check, Facts
 from dlemu.jobs.training.enough import can_be_judged, enough, steps_of
 from dlemu.report.units import size
-from dlemu.results.wording import count
 
 NAME, ORDER = "dataset", 260
 
@@ -26,9 +25,7 @@ def check(facts: Facts) -> Check:
             files = enough(workload, workload.ranks).files
         wanted = replace(workload, dataset=replace(workload.dataset, num_files_train=files))
         observed, advice = f"{folder} does not exist yet", datagen_command(wanted)
-        return Check(
-            name=NAME, level="warn", observed=observed, wanted=f"a dataset of {count(files, 'file')}", advice=advice
-        )
+        return Check(name=NAME, level="warn", observed=observed, wanted=f"a dataset of {files:,} files", advice=advice)
     if isinstance(dataset, DlemuError):
         raise dataset
     observed = f"{dataset.train.num_files:,} training files, {size(dataset.total_bytes)} in {folder}"
