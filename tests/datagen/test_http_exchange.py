@@ -15,8 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from datagen.storage._http_exchange import (
+    CHUNK_LINE_BYTES,
     ERROR_BYTES,
     HEAD_BYTES,
+    INTERIM_ANSWERS,
     Address,
     BrokenAnswerError,
     Connection,
@@ -166,6 +168,41 @@ def test_of_a_long_error_only_the_beginning_is_read() -> None:
         server.sendall(b"HTTP/1.1 500 X\r\nContent-Length: 99999999\r\n\r\n" + b"e" * ERROR_BYTES + b"rest")
         until_whole(exchange, wait=False)
     assert (exchange.status, exchange.body, exchange.reusable) == (500, b"e" * ERROR_BYTES, False)
+
+
+def as_long_as_may_be(kind: str, more: int) -> bytes:
+    """Return an answer of `ok` of which one part is as long as it may be, or so much longer."""
+    if kind == "head":
+        begin, end = b"HTTP/1.1 200 OK\r\nX: ", b"\r\nContent-Length: 2\r\n\r\n"
+        return begin + b"x" * (HEAD_BYTES + more - len(begin + end)) + end + b"ok"
+    if kind == "interim answers":
+        return b"HTTP/1.1 102 Processing\r\n\r\n" * (INTERIM_ANSWERS + more) + b"HTTP/1.0 200 OK\r\n\r\nok"
+    name = b"x" * (CHUNK_LINE_BYTES - 5 + more) if kind == "line" else b""
+    lines = (HEAD_BYTES + more - 4000 * i for i in range(5)) if kind == "trailer" else ()
+    trailer = b"".join(b"x" * min(4000, size) + b"\r\n" for size in lines if size > 0)
+    return IN_CHUNKS + b"2;" + name + b"\r\nok\r\n0\r\n" + trailer + b"\r\n"
+
+
+@pytest.mark.parametrize("kind", ["head", "interim answers", "line", "trailer"])
+def test_each_part_of_an_answer_may_be_as_long_as_its_limit_and_no_byte_longer(kind: str) -> None:
+    for more in (0, 1):
+        with connected() as (connection, server):
+            server.sendall(as_long_as_may_be(kind, more))
+            server.shutdown(socket.SHUT_WR)
+            exchange = asked(connection)
+            with pytest.raises(BrokenAnswerError) if more else contextlib.nullcontext():
+                until_whole(exchange, wait=False)
+        assert exchange.body == (b"" if more else b"ok")
+
+
+@pytest.mark.parametrize("more", [0, 1])
+def test_what_is_collected_may_be_as_long_as_was_said(more: int) -> None:
+    with connected() as (connection, server):
+        exchange = Exchange(connection, b"GET", (), None, most_bytes=9)
+        server.sendall(IN_CHUNKS + b"%x\r\n" % (9 + more) + b"y" * (9 + more) + b"\r\n0\r\n\r\n")
+        with pytest.raises(BrokenAnswerError, match="longer than 0 KiB") if more else contextlib.nullcontext():
+            until_whole(exchange, wait=False)
+    assert exchange.body == (b"" if more else b"y" * 9)
 
 
 @pytest.mark.parametrize("wait", [False, True])

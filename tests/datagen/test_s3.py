@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import given
@@ -24,7 +25,7 @@ from datagen.fetch import Fetcher, FetchSpec
 from datagen.generate import finish, generate, prepare
 from datagen.inspection import inspect
 from datagen.spec import DatasetSpec
-from datagen.storage import _http_exchange, _request_counts, _s3_client, _s3_upload
+from datagen.storage import _http_exchange, _request_counts, _s3_client, _s3_signing, _s3_upload
 from datagen.storage._client_files import S3_LIBRARIES
 from datagen.storage._s3_signing import EMPTY_SHA256, Credentials, Keys, Signer, query_text, quoted_path
 from datagen.storage.storage_base import StorageBase, StorageSpec, open_storage, read_whole
@@ -754,6 +755,20 @@ def test_the_signature_is_botocores(monkeypatch: pytest.MonkeyPatch) -> None:
             text = theirs.string_to_sign(request, theirs.canonical_request(request))
             assert ours["authorization"].rpartition("Signature=")[2] == theirs.signature(text, request)
             assert f"{ours['x-amz-date'][:8]}/eu-west-1/s3/aws4_request" in ours["authorization"]
+
+
+def test_what_requests_of_one_second_have_in_common_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [1_800_000_000.1]
+    monkeypatch.setattr("datagen.storage._s3_signing.time.time", lambda: now[0])
+    credentials = Credentials(environment=KEYS)
+    keys, stem = Mock(wraps=credentials.keys), Mock(wraps=_s3_signing._stem)
+    monkeypatch.setattr(credentials, "keys", keys)
+    monkeypatch.setattr(_s3_signing, "_stem", stem)
+    signer = Signer(credentials, "eu-west-1")
+    for seconds, host, lookups, stems in ((0, "a", 1, 1), (0.5, "a", 1, 1), (0, "b", 1, 2), (1, "a", 2, 3)):
+        now[0] += seconds
+        signer.lines("GET", host, "/bucket/a", "", EMPTY_SHA256)
+        assert (keys.call_count, stem.call_count) == (lookups, stems)
 
 
 def test_all_but_unreserved_characters_are_quoted() -> None:

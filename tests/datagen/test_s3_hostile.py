@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from datagen import manifest
 from datagen.errors import ServerError, UserError
 from datagen.packing.packed_set import read_set
-from datagen.storage import _s3_client, _s3_upload, s3
+from datagen.storage import _s3_client, _s3_upload, _s3_xml, s3
 from datagen.storage._s3_signing import Credentials
 from datagen.storage._s3_xml import LIST_BYTES, WrongXmlError, check_completed, error_in, page_in, upload_id_in
 from datagen.storage.storage_base import StorageBase, read_whole
@@ -192,6 +192,26 @@ def test_the_largest_page_there_may_be_is_read() -> None:
     body = page(*(key.replace("'", "&#39;") for key in keys))
     assert len(body) < LIST_BYTES
     assert page_in(body).keys == keys
+
+
+@pytest.mark.parametrize("more", [0, 1])
+def test_each_part_of_a_page_may_be_as_large_as_its_limit_and_no_larger(
+    more: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = ["a"] * (_s3_xml.DEEPEST - 1 + more)
+    deep = "".join(f"<{name}>" for name in names) + "".join(f"</{name}>" for name in names)
+    token = "x" * (_s3_xml.MOST_CHARACTERS + more)
+    parts: list[tuple[Callable[[bytes], object], bytes]] = [
+        (page_in, page(more=deep)),
+        (page_in, page(more=f"<NextContinuationToken>{token}</NextContinuationToken>")),
+        (upload_id_in, f"<R><UploadId>{token}</UploadId></R>".encode()),
+    ]
+    for reading, body in parts:
+        with pytest.raises(WrongXmlError) if more else contextlib.nullcontext():
+            reading(body)
+    monkeypatch.setattr(_s3_xml, "MOST_ELEMENTS", 7)  # three keys, each with its element around it, and the page
+    with pytest.raises(WrongXmlError) if more else contextlib.nullcontext():
+        assert page_in(page("a", "b", "c", more="<a/>" * more)).keys == ["a", "b", "c"]
 
 
 @given(st.binary(max_size=300) | st.text("<>/&;!-[]'\"ErorCdeKyUplaIx=?# ", max_size=80).map(str.encode))
