@@ -6,12 +6,12 @@ import os
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 
-from dlemu.mlperf import TRADEMARK
 from dlemu.mlperf.check.judge import CheckReport, FindingRow
 from dlemu.report.drawing import check_packages
 from dlemu.report.page import Page, Words, render
 from dlemu.report.table import Cell, Column, Line, Table, Tone
 from dlemu.results.finding import SEVERITIES
+from dlemu.results.trademark import TRADEMARK
 
 _TONES: dict[str, Tone] = {"error": "bad", "warning": "caution", "info": "plain"}
 _MOST_PLACES = 200

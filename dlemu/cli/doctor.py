@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from dlemu.cli.options import config_dir_option
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -16,7 +18,7 @@ _COLOURS = {"ok": "green", "warn": "yellow", "fail": "bold red"}
 
 @click.command(name="doctor", short_help="Check this host before a run.")
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
-@click.option("--config-dir", "-cd", help="A folder with workload/NAME.yaml of your own, or DLIO's.")
+@config_dir_option
 def command(overrides: tuple[str, ...], config_dir: str | None) -> None:
     """Check this host before a run: what was observed, what is wanted, what to do.
 

@@ -21,11 +21,14 @@ PAGE_SECONDS = 60.0
 """How long a page may take: it needs 2 to 3."""
 
 
+config_dir_option = click.option("--config-dir", "-cd", help="A folder with workload/NAME.yaml of your own, or DLIO's.")
+
+
 def configured(command: _Command) -> _Command:
     """Add the overrides, `--config-dir` and `--cfg`."""
     for decorate in (
         click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]..."),
-        click.option("--config-dir", "-cd", help="A folder with workload/NAME.yaml of your own, or DLIO's."),
+        config_dir_option,
         click.option("--cfg", is_flag=True, help="Print the composed configuration and stop."),
     ):
         command = decorate(command)

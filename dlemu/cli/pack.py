@@ -6,12 +6,12 @@ from functools import partial
 
 import click
 
-from dlemu.cli.options import json_option
+from dlemu.cli.options import config_dir_option, json_option
 
 
 @click.command(name="pack", short_help="Pack images into few large files, and say what limits that.")
 @click.argument("overrides", nargs=-1, metavar="[verify] [KEY=VALUE[,VALUE]...]...")
-@click.option("--config-dir", "-cd", help="A folder with workload/NAME.yaml of your own, or DLIO's.")
+@config_dir_option
 @click.option("--make", is_flag=True, help="Make the workload's images first, or what is missing of them.")
 @click.option("--report/--no-report", default=True, show_default=True, help="Make report.html too.")
 @json_option("pack.json, or what `verify` found")

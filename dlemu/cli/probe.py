@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from dlemu.cli.options import json_option
+from dlemu.cli.options import config_dir_option, json_option
 
 if TYPE_CHECKING:
     from dlemu.jobs.probe.result import Access
@@ -66,7 +66,7 @@ def _accesses(context: click.Context, option: click.Parameter, text: str | None)
 @click.option(
     "--output", type=click.Path(file_okay=False), help="The results' folder [default: results/probe/TIME-PROCESS]."
 )
-@click.option("--config-dir", "-cd", help="A folder with workload/NAME.yaml of your own, or DLIO's.")
+@config_dir_option
 @json_option("probe.json")
 def command(
     target: tuple[str, ...],

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import click
 
-from dlemu.cli.options import json_option
+from dlemu.cli.options import config_dir_option, json_option
 
 
 @click.command(name="sweep", short_help="Run over several values: ranks, drives, readers, workloads.")
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE[,VALUE]...]...")
-@click.option("--config-dir", "-cd", help="A folder with workload/NAME.yaml of your own, or DLIO's.")
+@config_dir_option
 @json_option("sweep.json")
 def command(overrides: tuple[str, ...], config_dir: str | None, as_json: bool) -> None:
     """Run over several values and put the results beside each other.

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from dlemu.cli.options import json_option
+from dlemu.cli.options import config_dir_option, json_option
 
 if TYPE_CHECKING:
     from dlemu.runner.run_list import RunEnded
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @click.command(name="together", short_help="Run several jobs beside each other: what each costs the others.")
 @click.argument("jobs", nargs=-1, required=True, metavar="JOB JOB [JOB]...")
-@click.option("--config-dir", "-cd", help="A folder with workload/NAME.yaml of your own, or DLIO's.")
+@config_dir_option
 @click.option("--alone/--no-alone", default=True, show_default=True, help="Run each alone first.")
 @click.option("--output", metavar="FOLDER", default="", help="Where the results go; an interrupted one goes on there.")
 @json_option("together.json")

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from dlemu.cli.options import config_dir_option
+
 if TYPE_CHECKING:
     from dlemu.checkpoints.checkpoint_size import CheckpointSize
     from dlemu.config.schema import Workload
@@ -15,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @click.command(name="workloads", short_help="List the workloads and what each accelerator asks of the storage.")
-@click.option("--config-dir", "-cd", help="A folder with workload/NAME.yaml of your own, or DLIO's.")
+@config_dir_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON list, for programs.")
 def command(config_dir: str | None, as_json: bool) -> None:
     """List the workloads and what each accelerator asks of the storage.

@@ -28,7 +28,7 @@ class Preprocessing:
     def __init__(self, duration: Duration, how: str, random: np.random.Generator, threads: int = 1) -> None:
         """`threads`: of a loader whose threads share the samples of one batch."""
         self._duration, self._random, self._threads = duration, random, threads
-        self._burners = BurnerThreads(threads) if how == "burn" else None
+        self._burners = BurnerThreads(threads) if how == "burn" and not is_zero(duration) else None
         self._drawn: NDArray[np.float64] = np.empty(0)
 
     def spend(self, samples: int) -> Spent:

@@ -64,8 +64,6 @@ class Work:
     """How the workers of all ranks spent the time of some steps."""
 
     elapsed_seconds: float
-    busy_share: float
-    """Share of the workers' time in which they were making batches."""
     starved_share: float
     """Share of the time of making batches in which they wanted a core and had none."""
     cpu_known: bool
@@ -178,7 +176,7 @@ def _fetched(rows: StepTable) -> StepTable:
     return rows[took_ns(rows) > 0]
 
 
-def work_of(rows: Rows, *, preprocesses: bool, workers: int) -> Work:
+def work_of(rows: Rows, *, preprocesses: bool) -> Work:
     """Return how the workers spent the time of some steps."""
     rows = in_order(rows)
     ranks = max(1, len(rows.by_rank))
@@ -191,7 +189,6 @@ def work_of(rows: Rows, *, preprocesses: bool, workers: int) -> Work:
     calls, app_bytes = sum_of(rows, "read_calls"), sum_of(rows, "app_bytes")
     return Work(
         elapsed_seconds=elapsed_ns / 1e9,
-        busy_share=float(spent.sum()) / (max(1, workers) * elapsed_ns),
         starved_share=float(spent[3] / max(spent.sum(), 1.0)),
         cpu_known=cpu_known,
         readers=_readers_while_waiting(rows, preprocesses),

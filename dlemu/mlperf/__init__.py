@@ -2,5 +2,3 @@
 
 Each imports only those before it, and `dlemu.dlio` for DLIO's dialect; nothing below `dlemu.mlperf` knows of it.
 """
-
-from dlemu.results.trademark import TRADEMARK as TRADEMARK

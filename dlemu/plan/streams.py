@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from datagen.errors import DatasetError
 from datagen.runs import Runs
 from dlemu.plan.permutation import permute
-from dlemu.plan.samples import BatchPlan, Plan
+from dlemu.plan.samples import BatchPlan, Plan, RankPlan
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,23 +125,10 @@ class StreamPlan(Plan):
 
 
 @dataclass(frozen=True)
-class RankStreamPlan:
-    """One rank's part of a plan of streams, as its loader sees it."""
+class RankStreamPlan(RankPlan):
+    """One rank's part of a plan of streams: its batches are those before the window shuffles their samples."""
 
     plan: StreamPlan
-    rank: int
-
-    def sample_ids(self, epoch: int, step: int) -> NDArray[np.int64]:
-        """Return the samples of a batch before the window shuffles them, shape (batch_size,)."""
-        return self.plan.sample_ids(self.rank, epoch, step)
-
-    def batches(self, epoch: int, steps: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the samples of some batches, shape (steps, batch_size); steps beyond the last repeat it."""
-        return self.plan.batches(self.rank, epoch, np.minimum(steps, self.plan.steps_per_epoch))
-
-    def runs(self, epoch: int, steps: NDArray[np.int64]) -> list[Runs] | None:
-        """Return None: files take turns."""
-        return None
 
     def streams(self, epoch: int, steps: int) -> Streams:
         """Return what to read for the first `steps` steps of an epoch."""

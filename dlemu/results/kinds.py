@@ -22,6 +22,7 @@ from dlemu.results.file_names import FACTS, LIVE, SUMMARY
 if TYPE_CHECKING:  # every command imports this module
     from dlemu.config.schema import Workload
     from dlemu.metrics.catalogue import Catalogue
+    from dlemu.results.figures import JobFigures
 
 PACKAGES = ("dlemu.jobs", "dlemu.studies", "dlemu.mlperf")
 ENTRY_POINTS = "dlemu.jobs"
@@ -199,6 +200,13 @@ def read_result(folder: str) -> Any:
     """Return what a folder holds, typed; raises UserError for a folder without a result, or a damaged one."""
     kind = kind_of(folder) or _unnamed()  # whose reader says what is missing
     return kind.part("read")(folder)
+
+
+def read_figures(folder: str) -> tuple[Any, JobFigures]:
+    """Return the run that a folder holds, and what sweeps, comparisons and pages of several keep of it."""
+    kind = kind_of(folder) or _unnamed()
+    run = kind.part("read")(folder)
+    return run, kind.part("figures")(run)
 
 
 def kind_with(part: str) -> Kind:

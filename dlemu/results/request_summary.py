@@ -11,10 +11,8 @@ from dlemu.config.schema import Metric
 from dlemu.results.parts import Requests
 
 
-def requests_of(values: Sequence[int], metric: Metric) -> Requests | None:
-    """Return what a journal counted (`RequestCounts.values`), with the price of it; None where it counted nothing."""
-    if not values:
-        return None
+def requests_of(values: Sequence[int], metric: Metric) -> Requests:
+    """Return what a journal counted (`RequestCounts.values`), with the price of it."""
     counts = RequestCounts(np.array(values, np.int64))
     reads, writes = counts["get"] + counts["head"], counts["put"] + counts["list"]
     priced = metric.get_price or metric.put_price

@@ -19,7 +19,10 @@ def counted(workload: Workload, live_folder: str) -> StorageSpec:
 
 def requests_so_far(live_folder: str) -> tuple[int, ...]:
     """Return what a run's requests to an object store came to so far; nothing where there are none."""
-    counts = read_counts(request_folder(live_folder))
+    folder = request_folder(live_folder)
+    if not os.path.isdir(folder):  # storage of files
+        return ()
+    counts = read_counts(folder)
     return tuple(counts.values.tolist()) if counts.requests else ()
 
 

@@ -130,8 +130,9 @@ def failure_name(rank: int) -> str:
 def drop_live(folder: str) -> None:
     """Remove the live part once its content stands in steps.parquet and summary.json."""
     live = os.path.join(folder, LIVE)
-    if LIVE + "/" in owned.claimed(folder):
-        remove_counts(request_folder(live))
+    requests = request_folder(live)
+    if os.path.isdir(requests) and LIVE + "/" in owned.claimed(folder):
+        remove_counts(requests)
     owned.remove_claimed(live)
 
 

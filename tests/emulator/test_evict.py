@@ -15,7 +15,7 @@ from dlemu.comm.environment import describe_folder
 from dlemu.comm.thread_accounting import ThreadAccounting
 from dlemu.config import check_runnable
 from dlemu.config.schema import Reader
-from dlemu.jobs.training.evict import check_evictable, evict, evicts_before
+from dlemu.jobs.training.evict import check_evictable, evict
 from dlemu.jobs.training.plan import TrainingJob
 from tests.datasets import make_dataset
 from tests.runs import make_job
@@ -29,7 +29,7 @@ def job_on(folder: Path, when: Literal["never", "start", "epochs"] = "epochs") -
 
 def test_when_pages_are_dropped() -> None:
     told = {
-        when: [evicts_before(make_job(reader=Reader(evict_page_cache=when)), epoch) for epoch in (1, 2, 3)]
+        when: [make_job(reader=Reader(evict_page_cache=when)).evicts_before(epoch) for epoch in (1, 2, 3)]
         for when in ("never", "start", "epochs")
     }
     assert told == {"never": [False] * 3, "start": [True, False, False], "epochs": [True] * 3}

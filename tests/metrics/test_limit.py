@@ -55,7 +55,7 @@ def late_steps(*, cpu_ms: float = 1, cpu_wait_ms: float = 0, burned_ms: float = 
 
 def limit_of(rows: StepRows, *, preprocesses: bool = False, workers: int = 8, **around: Any) -> Limit:
     causes = find_causes(rows, preprocesses=preprocesses, workers=workers)
-    work = work_of(rows, preprocesses=preprocesses, workers=workers)
+    work = work_of(rows, preprocesses=preprocesses)
     return judge_limit(au_percent(rows), causes, work, Context(**around))
 
 
@@ -151,7 +151,6 @@ def test_workers_that_had_time_before_do_not_hide_a_drive_that_became_slow() -> 
     behind["wait_ns"] = behind["sync_ns"] = behind["compute_ns"] = 0
     rows = np.concatenate([rows, behind])
     rows["cpu_ns"], rows["app_bytes"], rows["read_calls"] = MS // 10, 8 << 20, 1
-    assert work_of(rows, preprocesses=False, workers=2).busy_share < 0.8
     causes = find_causes(rows, preprocesses=False, workers=2)
     assert causes.queueing == pytest.approx(0)
     assert limit_of(rows, workers=2).what == "storage"
@@ -167,7 +166,7 @@ def test_readers_count_while_accelerators_wait() -> None:
     rows["rank"][rows["rank"] == 1] = 3
     for name in ("free_ns", "started_ns", "finished_ns"):
         rows[name][rows["rank"] == 3] += 7_000 * MS  # another host's clock
-    assert work_of(rows, preprocesses=False, workers=2).readers == pytest.approx(2, rel=0.05)
+    assert work_of(rows, preprocesses=False).readers == pytest.approx(2, rel=0.05)
 
 
 WAITING = Causes(storage=70.0)
@@ -176,7 +175,6 @@ WAITING = Causes(storage=70.0)
 def reading(*, readers: float, call_bytes: float) -> Work:
     return Work(
         elapsed_seconds=10,
-        busy_share=1,
         starved_share=0,
         cpu_known=True,
         readers=readers,
@@ -388,7 +386,6 @@ def test_few_requests_at_a_long_latency_want_more_in_flight() -> None:
 
 ENOUGH = Work(
     elapsed_seconds=10,
-    busy_share=0.9,
     starved_share=0.0,
     cpu_known=True,
     readers=16.0,

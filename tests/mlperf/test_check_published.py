@@ -10,10 +10,10 @@ from click.testing import CliRunner
 
 from dlemu.cli.check_page import check_html
 from dlemu.cli.mlperf import command
-from dlemu.mlperf import TRADEMARK
 from dlemu.mlperf.audit.audited_run import audit_trees
 from dlemu.mlperf.audit.kv_leaf import read_kv_leaf
 from dlemu.mlperf.check.judge import Checked, check_folder, check_report
+from dlemu.results.trademark import TRADEMARK
 from tests.mlperf.golden import edit
 from tests.mlperf.published_tree import make_kv, make_published, make_vectors
 

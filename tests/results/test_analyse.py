@@ -378,7 +378,7 @@ def test_all_that_is_known_of_a_run_is_weighed(biased: bool, monkeypatch: pytest
     summary, activity = run.summary, activity_during(run, rows)
     assert au == au_percent(rows)
     assert causes == find_causes(rows, preprocesses=False, workers=12)
-    assert work == work_of(rows, preprocesses=False, workers=12)
+    assert work == work_of(rows, preprocesses=False)
     assert summary.requests is not None
     assert summary.requests.first_byte_ms is not None
     assert summary.requests.last_byte_ms is not None
@@ -436,7 +436,7 @@ def test_a_wait_that_was_to_be_is_known_as_one(monkeypatch: pytest.MonkeyPatch) 
     rows = kept_rows(run.training, 1, 0)
     assert causes == find_causes(rows, preprocesses=True, workers=2)
     assert causes != find_causes(rows, preprocesses=False, workers=2)
-    assert work == work_of(rows, preprocesses=True, workers=2)
+    assert work == work_of(rows, preprocesses=True)
     assert context.host_busy_percent == pytest.approx(100 * 0.75 / (1 + HOST.cpu_usable))
     assert context.own_busy_percent is None
     assert (context.cpu_limit_cores, context.cpu_limit_used_percent) == pytest.approx((10, 7.5))

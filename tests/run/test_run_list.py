@@ -82,7 +82,7 @@ def sweep(folder: Path, children: Children, word: str, patch: pytest.MonkeyPatch
     figures = JobFigures(
         kind="training", workload="unet3d", ranks=1, epochs=1, passed=True, metrics={"total_seconds": Value(1.0)}
     )
-    patch.setattr(run_sweep, "_figures", lambda kind, folder: figures)
+    patch.setattr(run_sweep, "read_figures", lambda folder: (None, figures))
     words = ["workload=unet3d", "accelerator=h100", f"model.name={word}", "ranks=1,2,3", f"output.folder={folder}"]
     return dlemu.sweep(words, on_progress=children.watch)
 

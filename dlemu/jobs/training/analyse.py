@@ -95,7 +95,7 @@ def analyse(run: MeasuredTraining) -> Summary:
         ranks_per_host=tuple(journal.rank_nodes.count(node) for node in range(len(journal.hosts))),
         seed=facts.seed,
         metrics=metrics,
-        requests=requests_of(facts.journal.requests, facts.workload.metric),
+        requests=requests_of(journal.requests, workload.metric) if journal.requests else None,
         evaluation=_evaluation(run.ordered.of("phase", (EVALUATION,))),
         checkpoints=tuple(_checkpoints(facts)),
         asynchronous_checkpoints=_asynchronous(run),
@@ -575,7 +575,7 @@ def _limit(
         causes=mended.causes if mended else (),
         deeper=mended.deeper if mended else None,
     )
-    work = work_of(judged, preprocesses=preprocesses, workers=workers)
+    work = work_of(judged, preprocesses=preprocesses)
     limit = judge_limit(au_percent(judged), causes, work, context)
     if not biased:
         return limit

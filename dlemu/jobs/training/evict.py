@@ -24,12 +24,6 @@ def check_evictable(job: TrainingJob) -> None:
         )
 
 
-def evicts_before(job: TrainingJob, epoch: int) -> bool:
-    """Say whether pages are dropped before an epoch, counted from 1."""
-    when = job.workload.reader.evict_page_cache
-    return when == "epochs" or (when == "start" and epoch == 1)
-
-
 def evict(job: TrainingJob, part: int, parts: int, *, write_first: bool) -> None:
     """Drop the pages of every `parts`-th file, beginning with number `part`; raises DatasetError for one that is gone.
 

@@ -18,7 +18,7 @@ from dlemu.accelerators.accelerator_base import Accelerator, AcceleratorSpec
 from dlemu.config.duration import mean_seconds
 from dlemu.config.schema import Train, Workload
 from dlemu.jobs.training.schedule import Epoch, make_schedule
-from dlemu.loaders.loader_base import LoaderSpec, Phase
+from dlemu.loaders.loader_base import Loader, LoaderSpec, Phase
 from dlemu.loaders.traits_base import LoaderTraits, traits_of
 from dlemu.plan.samples import BatchPlan, EndlessPlan, Plan, RankPlan
 from dlemu.plan.streams import RankStreamPlan, StreamPlan
@@ -64,6 +64,11 @@ class TrainingJob(Job):
         evaluations = sum(epoch.evaluation for epoch in self.schedule)
         valid_steps = self.valid_plan.steps_per_epoch if self.valid_plan else 0
         return sum(epoch.steps for epoch in self.schedule) + evaluations * valid_steps
+
+    def evicts_before(self, epoch: int) -> bool:
+        """Say whether the dataset's pages are dropped from memory before an epoch, counted from 1."""
+        when = self.workload.reader.evict_page_cache
+        return when == "epochs" or (when == "start" and epoch == 1)
 
     @property
     def ceiling_steps(self) -> int:
@@ -201,6 +206,12 @@ def accelerator_class(workload: Workload) -> type[Accelerator]:
     """Return what computes; UserError when there is nothing of that name."""
     accelerator: type[Accelerator] = registry.find("dlemu.accelerators", workload.train.compute, "Accelerator")
     return accelerator
+
+
+def loader_class(workload: Workload) -> type[Loader]:
+    """Return the loader; imports its framework."""
+    loader: type[Loader] = registry.find("dlemu.loaders", workload.reader.data_loader, "Loader")
+    return loader
 
 
 def make_job(workload: Workload, ranks: int, found: Dataset, *, folder: str, started_at: str) -> TrainingJob:

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from datagen.inspection import Dataset
 from datagen.layout import layouts, nominal_sample_bytes
-from datagen.registry import find
 from dlemu.config.schema import Workload
 from dlemu.jobs.training.enough import refuse_unjudged
-from dlemu.jobs.training.plan import make_job
-from dlemu.loaders.loader_base import Loader
+from dlemu.jobs.training.plan import loader_class, make_job
 
 
 def only_makes_data(workload: Workload) -> bool:
@@ -36,9 +34,3 @@ def check_before_making(workload: Workload, ranks: int, *, wants_verdict: bool =
     )
     make_job(workload, ranks, to_be, folder=workload.output.folder, started_at="")
     loader_class(workload)
-
-
-def loader_class(workload: Workload) -> type[Loader]:
-    """Return the loader; imports its framework."""
-    loader: type[Loader] = find("dlemu.loaders", workload.reader.data_loader, "Loader")
-    return loader

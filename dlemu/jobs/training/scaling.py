@@ -90,7 +90,7 @@ def worth_trying(job: TrainingJob, rows: StepRows) -> tuple[Try, ...]:
     preprocesses = slept(workload.reader.preprocess_time, rows)
     workers = max(1, workload.reader.read_threads)
     causes = find_causes(rows, preprocesses=preprocesses, workers=workers)
-    work = work_of(rows, preprocesses=preprocesses, workers=workers)
+    work = work_of(rows, preprocesses=preprocesses)
     io_depth = workload.reader.io_depth if open_storage(workload.storage_spec.buffered).is_remote else None
     if not lost_to_reads(causes):
         return ()

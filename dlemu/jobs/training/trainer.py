@@ -8,6 +8,7 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -22,7 +23,7 @@ from dlemu.comm.burn import BurnerThreads
 from dlemu.comm.clock import Clock, MonotonicClock
 from dlemu.comm.environment import describe_hosts, describe_storage
 from dlemu.config.duration import is_zero
-from dlemu.jobs.training.evict import evict, evicts_before
+from dlemu.jobs.training.evict import evict
 from dlemu.jobs.training.journal import CpuApart, Journal, StoppedEarly
 from dlemu.jobs.training.loop import StepLoop, StepRange, Watcher
 from dlemu.jobs.training.plan import TrainingJob, accelerator_class, step_threads
@@ -196,7 +197,6 @@ class _Trainer:
         )
         self._saver = _saver(job, comm, self._clock) if job.saves else None
         self._start_cpu_seconds = self._cpu_seconds_before = 0.0
-        self._burners = BurnerThreads(step_threads(job.workload.train))
         self._step_cpu_ns = 0
 
     def run(self) -> Journal:
@@ -208,7 +208,7 @@ class _Trainer:
         self._note(ceiling_au_percent=ceiling, started_ns=self._comm.all_reduce_max(self._clock.now_ns()))
         self._cpu_seconds_before = _cpu_seconds()
         for epoch in self._job.schedule:
-            if evicts_before(self._job, epoch.number):
+            if self._job.evicts_before(epoch.number):
                 self._evict(write_first=epoch.number == 1)
             self._synchronise_clocks()
             self._mark(training=True)
@@ -258,6 +258,10 @@ class _Trainer:
             preprocessing=float(self.log.rows["preprocess_cpu_ns"].sum()) / 1e9,
             steps=self._step_cpu_ns / 1e9,
         )
+
+    @cached_property
+    def _burners(self) -> BurnerThreads:
+        return BurnerThreads(step_threads(self._job.workload.train))
 
     def _burn_step(self, seconds: float) -> None:
         self._step_cpu_ns += self._burners.burn(seconds)

@@ -25,7 +25,6 @@ from datagen.owned import scratch_folder
 from dlemu import __version__
 from dlemu.comm.environment import describe_host
 from dlemu.dlio.config import dlio_hydra, dlio_workload
-from dlemu.mlperf import TRADEMARK
 from dlemu.mlperf.check.submission_tree import METADATA, SEPARATION, STAMP_FORMAT
 from dlemu.mlperf.check.system_schema import PLACEHOLDER, blank
 from dlemu.mlperf.check.tree_rules import CONFIG_FOLDER, V1_REPORT
@@ -34,6 +33,7 @@ from dlemu.mlperf.rehearsal.attempts import Attempt
 from dlemu.mlperf.rehearsal.datasize import Datasize
 from dlemu.mlperf.rehearsal.run_figures import WARM_UP, Figures, RehearsalPlan, sum_up
 from dlemu.mlperf.rules.training import Division
+from dlemu.results.trademark import TRADEMARK
 from dlemu.runner.child_run import LOG
 
 README = "README.txt"

@@ -16,7 +16,6 @@ from datagen.atomic import write_text
 from datagen.errors import UserError
 from datagen.owned import fresh_folder
 from dlemu import __version__
-from dlemu.mlperf import TRADEMARK
 from dlemu.mlperf.check.checkpoint_rules import FILES, RESULTS, figures_of
 from dlemu.mlperf.check.judge import REHEARSAL, TREE, Checked, check_folder
 from dlemu.mlperf.check.submission_tree import METADATA, SEPARATION
@@ -34,6 +33,7 @@ from dlemu.mlperf.rehearsal.edition_tree import (
 )
 from dlemu.mlperf.rules.checkpoints import MEMORY_FACTOR
 from dlemu.mlperf.rules.training import Division
+from dlemu.results.trademark import TRADEMARK
 from dlemu.runner.child_run import LOG, run_train
 
 

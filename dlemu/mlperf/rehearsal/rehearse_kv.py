@@ -33,7 +33,6 @@ from dlemu.jobs.kvcache.official import CLASSES, OPTIONS, completed
 from dlemu.jobs.kvcache.published import RankNumbers, rank_numbers
 from dlemu.jobs.kvcache.settings import KvSettings
 from dlemu.jobs.kvcache.summary import Official
-from dlemu.mlperf import TRADEMARK
 from dlemu.mlperf.audit.kv_leaf import OPTIONS as NUMBERS
 from dlemu.mlperf.audit.kv_leaf import SECTOR_BYTES
 from dlemu.mlperf.check.judge import REHEARSAL, TREE, Checked, check_folder
@@ -42,6 +41,7 @@ from dlemu.mlperf.rehearsal import NOTE
 from dlemu.mlperf.rehearsal.edition_tree import README, write_json, write_system
 from dlemu.mlperf.rehearsal.rehearse import check_names
 from dlemu.mlperf.rules.training import Division
+from dlemu.results.trademark import TRADEMARK
 from dlemu.runner.child_run import LOG, run_train
 from dlemu.runner.run_list import Planned, RunBegan, RunEnded, RunList, RunsPlanned
 

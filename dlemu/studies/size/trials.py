@@ -15,7 +15,7 @@ from datagen.errors import DlemuError
 from dlemu.jobs.training.steplog import STEP_DTYPE, TRAINING, StepRows, read_log
 from dlemu.metrics.t_interval import SequentialTest, estimate
 from dlemu.results.figures import JobFigures
-from dlemu.results.kinds import kind_named, read_result
+from dlemu.results.kinds import read_figures
 from dlemu.runner.child_run import run_train
 from dlemu.runner.stopping import ask_to_stop
 from dlemu.studies.answers import Trial
@@ -78,7 +78,8 @@ class TrainRunner:
         launcher = shlex.split(plan.launcher.format(ranks=accelerators))
         run_train([*plan.options, *words], folder, watch, launcher)
         seconds = time.monotonic() - started
-        return make_trial(read_result(folder), plan, accelerators, decided=watch.decided, seconds=seconds)
+        run, figures = read_figures(folder)
+        return make_trial(run, figures, plan, accelerators, decided=watch.decided, seconds=seconds)
 
 
 class _Watch:
@@ -112,7 +113,9 @@ def _live_rows(live_folder: str) -> StepRows:
     return training
 
 
-def make_trial(run: Run, plan: TrialPlan, accelerators: int, *, decided: bool, seconds: float) -> Trial:
+def make_trial(
+    run: Run, figures: JobFigures, plan: TrialPlan, accelerators: int, *, decided: bool, seconds: float
+) -> Trial:
     """Return what a run showed; raises DlemuError when it was too short to say anything.
 
     `decided`: it was ended because its verdict was; `seconds` it took from the start of its processes on.
@@ -127,7 +130,6 @@ def make_trial(run: Run, plan: TrialPlan, accelerators: int, *, decided: bool, s
         )
     sustained = estimate(values, plan.confidence)
     cache, share = summary.page_cache, summary.metrics.device_bytes_percent_of_app
-    figures: JobFigures = kind_named(summary.kind).part("figures")(run)
     known = {name: value.mean for name, value in figures.metrics.items()}
     headline = known.pop("au_percent", None)  # a trial's own is the sustained one
     columns = {field.name for field in fields(Trial)}

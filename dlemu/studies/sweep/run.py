@@ -13,8 +13,7 @@ from dlemu.config.overrides import take_word
 from dlemu.config.points import Point, check_each, check_points, named, points
 from dlemu.config.published import without_secrets
 from dlemu.config.schema import Workload
-from dlemu.results.figures import JobFigures
-from dlemu.results.kinds import Kind, kind_asked
+from dlemu.results.kinds import kind_asked, read_figures
 from dlemu.runner.child_run import run_train
 from dlemu.runner.events import ignore
 from dlemu.runner.job import AnyKind, Look, checked
@@ -118,13 +117,8 @@ class Sweep(RunList[Runnable, SweepPoint, SweepAnswer]):
         with kind.part("job").own_place(what.workload, folder) as own:
             # a point runs to its end, whatever it shows on the way
             run_train([*what.words, *own], folder, lambda: None, what.launcher, kind.command)
-        return replace(_point(planned, folder), figures=_figures(kind, folder))
+        return replace(_point(planned, folder), figures=read_figures(folder)[1])
 
 
 def _point(planned: Planned[Runnable], folder: str) -> SweepPoint:
     return SweepPoint(settings=dict(planned.settings), folder=os.path.basename(folder))
-
-
-def _figures(kind: Kind, folder: str) -> JobFigures:
-    figures: JobFigures = kind.part("figures")(kind.part("read")(folder))
-    return figures

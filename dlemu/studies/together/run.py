@@ -16,7 +16,7 @@ from dlemu.config.schema import Workload
 from dlemu.results.answer_files import ANSWER_VERSION, read_answer
 from dlemu.results.compared import Difference, difference
 from dlemu.results.figures import JobFigures
-from dlemu.results.kinds import Kind, kind_of_command, kind_wanted
+from dlemu.results.kinds import Kind, kind_of_command, kind_wanted, read_figures
 from dlemu.runner.child_run import job, run_commands
 from dlemu.runner.job import check_ahead, checked
 from dlemu.runner.run_folder import new_folder
@@ -215,7 +215,7 @@ class Study(RunList[Jobs, Turn, Together]):
             for one, own in zip(jobs, folders, strict=True)
         ]
         run_commands(commands, lambda: None)
-        told = tuple(_told(one, own) for one, own in zip(jobs, folders, strict=True))
+        told = tuple(map(_told, folders))
         return Turn(tuple(one.number for one in jobs), told, is_alone)
 
 
@@ -237,11 +237,11 @@ def _plan(number: int, words: Sequence[str], command: str, config_dir: str | Non
     return Runnable(number, tuple(words), whole, kind)
 
 
-def _told(one: Runnable, folder: str) -> Told:
-    run = one.kind.part("read")(folder)
+def _told(folder: str) -> Told:
+    run, figures = read_figures(folder)
     return Told(
         folder=os.path.basename(folder),
-        figures=one.kind.part("figures")(run),
+        figures=figures,
         began_at=run.summary.started_at,
         ended_at=run.summary.ended_at,
     )
