@@ -102,8 +102,8 @@ def _look(spec: DatasetSpec, storage: StorageBase) -> OwnFolder:
             raise DatasetError(f"{folder} holds only empty files: set dataset.data_folder to the folder of your files")
     name, layout, sizes, more = _with_samples(name, layout, sizes, spec, storage)
     seen = (
-        f"the dataset is your own: {layout.num_files:,} {name} files, {int(sizes.sum()) / 1e9:,.3g} GB, in {folder}; "
-        "they are only read"
+        f"the dataset is your own: {layout.num_files:,} {name} file{'s' * (layout.num_files != 1)}, "
+        f"{int(sizes.sum()) / 1e9:,.3g} GB, in {folder}, which is only read"
     )
     samples = layout.num_samples_per_file
     per_sample = sizes / samples

@@ -161,6 +161,13 @@ def test_each_fault_names_a_test_that_there_is() -> None:
         assert all((DOCS.parent / test).is_file() for test in tests), last
 
 
+def test_what_a_user_may_fear_has_a_proof() -> None:
+    table = (DOCS / "reliability.md").read_text().partition("| you fear |")[2].partition("\n\n")[0]
+    rows = table.splitlines()[2:]
+    assert len(rows) > 5
+    assert [row for row in rows if not re.search(r"\| `tests/[\w/]+\.py` \|$", row)] == []
+
+
 def test_tests_that_documents_name_are_there() -> None:
     pages = [*DOCS.rglob("*.md"), *(DOCS.parent / name for name in ("README.md", "CONTRIBUTING.md"))]
     named = {test for page in pages for test in re.findall(r"`(tests/[\w/.]+)`", page.read_text())}

@@ -11,7 +11,8 @@ import psutil
 from datagen.errors import UserError
 from dlemu.config.published import without_secrets
 from dlemu.config.schema import Workload
-from dlemu.report.units import count, size
+from dlemu.report.units import size
+from dlemu.results.wording import count
 from dlemu.runner.datasets import free_bytes
 from dlemu.runner.job import ASK_BYTES, TRIAL_SCALE
 

@@ -21,9 +21,10 @@ from dlemu.dlio.export import export_beside
 from dlemu.metrics.verdict import EXIT_STATUSES, Outcome
 from dlemu.report.progress import CheckpointsProgress, DatagenProgress, TrainingProgress
 from dlemu.report.run_log import log_of
-from dlemu.report.units import count, size
+from dlemu.report.units import size
 from dlemu.results.answer_files import to_json
 from dlemu.results.kinds import Kind, kind_named, kind_wanted
+from dlemu.results.wording import count
 from dlemu.runner.events import (
     CheckpointProgress,
     DatasetMade,

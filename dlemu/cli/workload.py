@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from dlemu.results.wording import count
+
 if TYPE_CHECKING:
     from dlemu.config.schema import Workload
 
@@ -97,7 +99,7 @@ def _rows(workload: Workload) -> Iterator[Row]:
         shown = ", ".join(_bytes(value) for value in sizes)
         yield "", "", f"{', '.join(f'p{share}' for share in SHOWN_SHARES)}: {shown}"
     yield from _recording(workload)
-    yield "batch", str(reader.batch_size), f"{reader.read_threads} workers a rank"
+    yield "batch", str(reader.batch_size), f"{count(reader.read_threads, 'worker')} a rank"
     seconds = asked.computation_seconds
     yield "step", f"{1e3 * seconds:,.4g} ms", f"mean, {train.computation_time.type}"
     if asked.samples_per_second is None or asked.mb_per_second is None:
@@ -116,7 +118,8 @@ def _recording(workload: Workload) -> Iterator[Row]:
     recorded = workload.recorded
     if recorded.version:
         rate = recorded.samples_per_second
-        yield "recorded", f"{recorded.steps:,} steps", f"{recorded.ranks} ranks with {recorded.workers} workers each"
+        who = f"{count(recorded.ranks, 'rank')} with {count(recorded.workers, 'worker')} each"
+        yield "recorded", count(recorded.steps, "step"), who
         yield "  explained", f"{recorded.coverage_percent:.1f} %", "of the bytes that it read"
         yield "  samples/s", f"{rate.recorded:,.4g}", f"{rate.replayed:,.4g} replayed"
         yield "  replayable", "yes" if recorded.replayable else "no", recorded.reason

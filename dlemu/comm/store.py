@@ -32,7 +32,6 @@ from dlemu.comm.tcp_leaders import TcpLeaders, listen
 
 _SECRET_BYTES = 32
 _LOOK_SECONDS = 0.02
-_MOST_KEY_BYTES = 64  # the longest key that BLAKE2b takes (RFC 7693)
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ import math
 
 from dlemu.config.schema import Workload
 from dlemu.doctor.check_base import Check, Cores, Facts
+from dlemu.results.wording import count
 
 NAME, ORDER = "cores", 110
 _RANKS_PER_CORE = 12
@@ -22,9 +23,10 @@ def judge(cores: Cores, workload: Workload) -> Check:
     time = min(float(cores.usable), cores.limit or math.inf)
     if time < cores.usable:
         bound += f", but no more than the time of {time:.1f} (the CPU limit of this container or job: cgroup)"
-    observed = f"{cores.usable} usable{bound} for {workload.ranks} ranks x {workload.reader.read_threads} workers"
+    readers = f"{count(workload.ranks, 'rank')} x {count(workload.reader.read_threads, 'worker')}"
+    observed = f"{cores.usable} usable{bound} for {readers}"
     if workload.ranks > time * _RANKS_PER_CORE:
         advice = "watch the emulator's ceiling in the result, or use fewer ranks on this host"
-        wanted = f"{-(-workload.ranks // _RANKS_PER_CORE)} cores or more"
+        wanted = f"{count(-(-workload.ranks // _RANKS_PER_CORE), 'core')} or more"
         return Check(name=NAME, level="warn", observed=observed, wanted=wanted, advice=advice)
     return Check(name=NAME, level="ok", observed=observed)

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 from dlemu.comm.environment import HostFacts
 from dlemu.report.table import Table, columns
-from dlemu.report.units import count, flat, number, plain, size
+from dlemu.report.units import flat, number, plain, size
 from dlemu.results.parts import Environment, Requests
+from dlemu.results.wording import count
 
 Row = tuple[str, str, str]
 """Metric, value with its unit, what it means."""

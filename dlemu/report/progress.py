@@ -11,6 +11,8 @@ from rich.console import Console, RenderableType
 from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn
 from rich.text import Text
 
+from dlemu.results.wording import count
+
 if TYPE_CHECKING:  # most runs make no dataset
     from datagen.thread_pool import Progress as Made
 
@@ -74,7 +76,7 @@ class DatagenProgress:
             rate = self._ranks * fresh / 1e6 / seconds if seconds > 0 else math.nan
             share = min(1.0, made.bytes / made.total_bytes) if made.total_bytes else 1.0
             of_all = _of(self._ranks * made.bytes, self._ranks * made.total_bytes)
-            head = f"{self._ranks * made.files:,} files {self._verb}"
+            head = f"{count(self._ranks * made.files, 'file')} {self._verb}"
             self._line.show(share, head, of_all, _mb(rate), _time_left(seconds, fresh, made.total_bytes - made.bytes))
         if done:
             self.close()

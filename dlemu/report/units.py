@@ -64,11 +64,6 @@ def multiple_of(ratio: float) -> str:
     return f"{100 * ratio:.{0 if ratio >= 0.01 else 2}f} % of"
 
 
-def count(number_of: int, name: str) -> str:
-    """Return a count with its noun: 1 accelerator, 2 accelerators."""
-    return f"{number_of:,} {name}{'s' * (number_of != 1)}"
-
-
 def size(size_bytes: int) -> str:
     """Bytes, MB or GB (powers of ten)."""
     if size_bytes < 1e6:

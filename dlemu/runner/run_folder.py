@@ -16,6 +16,7 @@ from dlemu.results.file_names import FACTS, LIVE
 from dlemu.results.journal import JOURNAL, holds_journal
 from dlemu.results.kinds import kind_of
 from dlemu.results.live import LOCK, goes_on
+from dlemu.results.wording import count
 from dlemu.runner.request_account import request_folder
 from dlemu.runner.stopping import STOP
 from dlemu.telemetry._log import log_path
@@ -153,4 +154,4 @@ class Kept:
     def sentence(self) -> str:
         if self.says:
             return self.says
-        return f"{self.steps} steps were measured before that; they are kept, marked incomplete, in {self.folder}"
+        return f"kept, marked incomplete, in {self.folder}: {count(self.steps, 'step')} measured before that"

@@ -6,7 +6,8 @@ from rich.console import Console
 
 from dlemu.metrics.percent_interval import plus_minus
 from dlemu.report.table import Cell, Line, print_lines
-from dlemu.report.units import count, number, size
+from dlemu.report.units import number, size
+from dlemu.results.wording import count
 from dlemu.runner.run_list import RunBegan, RunEnded, RunsPlanned
 from dlemu.studies.answers import SweepPoint, Trial
 from dlemu.studies.events import SearchBegan, SizingEvent, StorageProbed

@@ -69,6 +69,7 @@ def test_every_call_over_every_placement(ranks: int, split: str, nodes: list[int
         assert row[3] == nodes.count(nodes[rank])
         # In meeting k rank k's stamp is ahead by a second. The ranks' own stamps lie close together, each by the clock
         # of its pretended host, and so do the answers: the estimate of the clocks' offset is off by microseconds.
+        assert row[4]
         assert all(abs(value - 10**9) < 5 * 10**8 for value in row[4])
     right, hosts, offsets = result["agreed"][0]
     assert result["agreed"] == [[True, hosts, offsets]] * ranks
@@ -82,7 +83,7 @@ def test_every_call_over_every_placement(ranks: int, split: str, nodes: list[int
 @pytest.mark.mpi
 def test_ranks_of_one_host_listen_to_no_other() -> None:
     addresses = found(2, "listen", "one", "-")["addresses"]
-    assert all(each.startswith("127.0.0.1:") for of_rank in addresses for each in of_rank), addresses
+    assert {each.partition(":")[0] for of_rank in addresses for each in of_rank} == {"127.0.0.1"}, addresses
 
 
 @needs_mpirun
@@ -90,7 +91,7 @@ def test_ranks_of_one_host_listen_to_no_other() -> None:
 @pytest.mark.slow
 def test_large_values_cross_nodes() -> None:
     result = found(4, "work", "cycle-2", "100")
-    assert all(row[0] for row in result["agreed"])
+    assert [row[0] for row in result["agreed"]] == [True] * 4
 
 
 @needs_mpirun

@@ -159,7 +159,7 @@ def test_accelerators_on_two_hosts_keep_one_timeline(hosts: Hosts, dataset: Path
     told = summary(folder)
     assert told["hosts"] == [hosts.first, hosts.second]
     assert told["ranks_per_host"] == [2, 2]
-    assert all(epoch["each_sample_once"] for epoch in told["audit"])
+    assert {epoch["each_sample_once"] for epoch in told["audit"]} == {True}
     recorded = told["telemetry"]
     assert [one["host"] for one in recorded["recorders"]] == [hosts.first, hosts.second]
     counted = [one["name"] for one in recorded["devices"] if one["counted"]]

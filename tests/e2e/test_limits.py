@@ -7,10 +7,12 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import psutil
 import pytest
+from PIL import Image
 
 from tests.e2e.harness import (
     DEADLINE_SECONDS,
@@ -62,6 +64,20 @@ def inside(folder: Path) -> list[str]:
     return ["sh", "-c", f'echo $$ > {folder}/cgroup.procs; exec "$0" "$@"']
 
 
+def starve(folder: Path, victim: psutil.Process) -> str:
+    """Let the kernel kill a process because the memory of its group is used up; return how that is told."""
+    Path(f"/proc/{victim.pid}/oom_score_adj").write_text("1000")
+    limit = int((folder / "memory.usage_in_bytes").read_text()) + (64 << 20)
+    (folder / "memory.limit_in_bytes").write_text(str(limit))
+    subprocess.run([sys.executable, "-c", HOG, str(folder)], check=True, timeout=120)
+    at = f"at its limit of {limit / 2**20:,.0f} MiB"
+    return f"the kernel has killed 1 process of this container or job (control group) {at}"
+
+
+def named(parent: int, name: str) -> list[psutil.Process]:
+    return [one for one in psutil.Process(parent).children(recursive=True) if one.name() == name]
+
+
 @pytest.mark.parametrize("victim", ["worker", "rank"])
 def test_whom_the_out_of_memory_killer_takes_is_named_with_the_limit(
     victim: str, dataset: Path, tmp_path: Path
@@ -71,20 +87,47 @@ def test_whom_the_out_of_memory_killer_takes_is_named_with_the_limit(
         process = start("train", *settings, launcher=inside(folder))
         until(lambda: training(tmp_path / "run"), "the first steps")
         rank = rank_of(process.pid, 1)
-        chosen = rank if victim == "rank" else rank.children()[-1]
-        Path(f"/proc/{chosen.pid}/oom_score_adj").write_text("1000")
-        limit = int((folder / "memory.usage_in_bytes").read_text()) + (64 << 20)
-        (folder / "memory.limit_in_bytes").write_text(str(limit))
-        subprocess.run([sys.executable, "-c", HOG, str(folder)], check=True, timeout=120)
+        told = starve(folder, rank if victim == "rank" else rank.children()[-1])
         ended = wait(process)
     who = {"worker": " of rank 1 (process", "rank": "rank 1 (process"}[victim]
-    limit_mib = f"{limit / 2**20:,.0f} MiB"
-    told = f"the kernel has killed 1 process of this container or job (control group) at its limit of {limit_mib}"
     last = " ".join(ended.err.splitlines()[-2:])
     assert who in last
     assert told in last
     assert ended.status in (3, 137)
     assert summary(tmp_path / "run")["complete"] is False
+
+
+def test_the_same_of_a_rank_that_writes_checkpoints(tmp_path: Path) -> None:
+    words = (
+        *("workload=llama3_8b", "scale=laptop", "ranks=2", "output.report=false", "metric.ceiling_seconds=0"),
+        *("checkpoint.num_checkpoints_write=100000", "checkpoint.num_checkpoints_read=0", "checkpoint.keep_last=1"),
+        f"checkpoint.checkpoint_folder={tmp_path / 'saved'}",
+        f"output.folder={tmp_path / 'run'}",
+    )
+    with group("memory") as folder:
+        process = start("checkpoint", *words, launcher=inside(folder))
+        until(lambda: list((tmp_path / "saved").glob("*/*")), "the first files")
+        told = starve(folder, psutil.Process(process.pid).children()[-1])
+        ended = wait(process)
+    assert " ".join(ended.err.splitlines()[-2:]).count(told) == 1
+    assert ended.status in (3, 137)
+    assert summary(tmp_path / "run")["complete"] is False
+
+
+def test_the_same_of_a_process_that_packs(tmp_path: Path) -> None:
+    large, source = tmp_path / "large.png", tmp_path / "images"
+    source.mkdir()
+    Image.new("RGB", (9000, 9000)).save(large)  # it takes seconds to unpack, longer than the kernel takes
+    for number in range(6):
+        os.link(large, source / f"{number}.png")
+    words = (f"source={source}", f"target={tmp_path / 'packed'}", "resize=16x16", "images_per_file=3", "processes=2")
+    with group("memory") as folder:
+        process = start("pack", *words, "evict=false", "--no-report", launcher=inside(folder), cwd=tmp_path)
+        packers = partial(named, process.pid, "dlemu-packer")
+        told = starve(folder, until(packers, "who packs")[-1])
+        ended = wait(process)
+    assert told in " ".join(ended.err.splitlines()[-3:])
+    assert ended.status == 3
 
 
 def test_memory_that_a_control_group_does_not_have_is_refused_before_the_ranks_start(

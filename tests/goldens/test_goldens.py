@@ -6,6 +6,7 @@ After a change that is meant: `python -m tests.goldens.write`, and the diff belo
 from __future__ import annotations
 
 import difflib
+import re
 import shutil
 from pathlib import Path
 
@@ -31,6 +32,15 @@ def test_nothing_changed(name: str, results: Path) -> None:
         diff = list(difflib.unified_diff(expected.splitlines(), made.splitlines(), "expected", "made now", lineterm=""))
         more = f"\n... {len(diff) - _MOST_LINES} more lines" if len(diff) > _MOST_LINES else ""
         pytest.fail("\n".join(diff[:_MOST_LINES]) + more, pytrace=False)
+
+
+def test_one_of_a_kind_has_its_noun_in_the_singular() -> None:
+    """`1 ranks`: a number that is always in front of a plural. What follows a 1 here is no noun, or an abbreviation."""
+    others = {"1 ms", "1 s", "1 passes", "1 us"}
+    texts = {path.name: path.read_text() for path in EXPECTED.iterdir()}
+    found = {(name, words) for name, text in texts.items() for words in re.findall(r"(?<![\w.,=-])1 [a-z]+s\b", text)}
+    assert {(name, words) for name, words in found if words not in others} == set()
+    assert found, "nothing was searched"
 
 
 def test_every_golden_is_made() -> None:

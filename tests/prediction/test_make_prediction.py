@@ -119,7 +119,9 @@ def test_the_answer_for_a_count_is_one_sentence(share: float, word: str) -> None
     answer = predict(workload(steps=60), given_speed(2 * share * DEMAND, cores=4), ranks=2)
     limit = "" if share > 1 else "; limited by storage"
     assert answer.verdict == f"predicted: 2 {word} (AU {answer.au_sustained_percent:.1f} %){limit}"
-    assert answer.limited_by.evidence[0] == f"2 accelerators sustain an AU of {answer.au_sustained_percent:.1f} %"
+    assert answer.limited_by.evidence[0] == (
+        f"the storage sustains an AU of {answer.au_sustained_percent:.1f} % with 2 accelerators"
+    )
     assert (answer.max_accelerators, answer.max_accelerators_interval) == (None, None)
     assert answer.question.hosts == 1
 

@@ -290,7 +290,7 @@ def test_cells_of_a_bucket_are_kept_at_once_with_what_failed(monkeypatch: pytest
     assert (question.target, question.preset, question.seconds) == (f"s3://{BUCKET}", "mine", 0.7)
     assert question.overrides == (word,)
     assert (answer.complete, answer.engine, answer.storage) == (True, "s3", None)
-    assert answer.issues == ("5 requests failed and were made again",)
+    assert answer.issues == ("retried 5 requests that had failed",)
     assert answer.feeds
     monkeypatch.setattr(run_probe, "measure_gets", lambda wanted, *_: cell(wanted))
     with own_server() as server:

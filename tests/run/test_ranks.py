@@ -101,7 +101,8 @@ def test_a_rank_that_fails_says_so_and_ends_all(
 def test_a_failure_of_forked_ranks_says_what_was_kept() -> None:
     with (
         pytest.raises(
-            RunFailedError, match=r"killed by SIGKILL(?s:.*)\n24 steps were measured before .* in folder"
+            RunFailedError,
+            match=r"killed by SIGKILL(?s:.*)\nkept, marked incomplete, in folder: 24 steps measured before that",
         ) as failed,
         ForkedRanks().guard(make_job(), lambda message: Kept("folder", 24)),
     ):

@@ -17,8 +17,9 @@ from dlemu.metrics.checkpoint_rates import OverCheckpoints
 from dlemu.report.environment import environment_of, facts_table, request_rows
 from dlemu.report.page import About, Opened, Page, Text, Words, tiles
 from dlemu.report.table import Cell, Line, Table, columns, print_lines, print_table
-from dlemu.report.units import count, flat, number, size
+from dlemu.report.units import flat, number, size
 from dlemu.results.tables import read_config
+from dlemu.results.wording import count
 
 Row = tuple[str, str, str]
 

@@ -17,6 +17,7 @@ from dlemu.checkpoints.stored import StoredNote, files_in, folder_of, is_link, r
 from dlemu.comm.cgroup_limits import host_memory
 from dlemu.config.schema import Workload
 from dlemu.jobs.checkpoint.plan import CheckpointJob, ReadSource
+from dlemu.results.wording import count
 from dlemu.runner.events import Making
 
 _RANK_BYTES = 300 << 20
@@ -74,9 +75,8 @@ def plan_checkpoints(workload: Workload, ranks: int, folder: str, started_at: st
     for number in replaced:
         _check_same_kind(job, storage, number)
     if replaced:
-        note = (
-            f"{len(replaced)} checkpoints of an earlier run of the same kind made room in {settings.checkpoint_folder}"
-        )
+        gone = count(len(replaced), "checkpoint")
+        note = f"{gone} of an earlier run of the same kind made room in {settings.checkpoint_folder}"
         job = replace(job, replaced=replaced, notes=(*job.notes, note))
     return replace(job, sources=tuple(_sources(job, storage, there)))
 
@@ -119,7 +119,7 @@ def _check_room(job: CheckpointJob, storage: StorageBase, local_ranks: int) -> N
     given_back = sum(_stored_bytes(storage, job.folder_of(number)) for number in job.replaced)
     if each * at_most > free + given_back:
         raise SpaceError(
-            f"{at_most} checkpoints of {each / 2**30:,.2f} GiB want {each * at_most / 2**30:,.2f} GiB in "
+            f"{count(at_most, 'checkpoint')} of {each / 2**30:,.2f} GiB want {each * at_most / 2**30:,.2f} GiB in "
             f"{job.settings.checkpoint_folder}, and {(free + given_back) / 2**30:,.2f} GiB are free there: set "
             f"checkpoint.keep_last (each new one wants room beside those kept), write fewer "
             "(checkpoint.num_checkpoints_write), or use a larger drive"

@@ -12,9 +12,10 @@ from dlemu.metrics.verdict import Outcome
 from dlemu.report.environment import environment_of, facts_table
 from dlemu.report.page import STATES, About, Opened, Page, Text, Words, tiles
 from dlemu.report.table import Cell, Line, Table, Tone, columns, print_lines, print_table
-from dlemu.report.units import count, flat, number, size
+from dlemu.report.units import flat, number, size
 from dlemu.results.tables import read_config
 from dlemu.results.trademark import TRADEMARK
+from dlemu.results.wording import count
 from dlemu.runner.rows_job import RowsRun
 
 Row = tuple[str, str, str]

@@ -18,6 +18,7 @@ from dlemu.jobs.pack.result import PackDevice, PackFigures, PackShares
 from dlemu.jobs.pack.wording import in_words
 from dlemu.jobs.pack.words import PackSettings
 from dlemu.jobs.pack.worker import FIELDS
+from dlemu.results.wording import count
 from dlemu.telemetry import HostTelemetry
 
 _SHOWN_SKIPPED = 20
@@ -68,10 +69,10 @@ def figures_of(
             "(odirect=true reads past it)"
         )
     if passed_over:
-        warnings.append(f"{passed_over} files of {settings.source} hold no images by their names, and were left out")
+        warnings.append(f"{settings.source}: left out {count(passed_over, 'file')} not named as images are")
     skipped = done.skipped
     if skipped:
-        warnings.append(f"{len(skipped)} images could not be decoded and are not in the packed set")
+        warnings.append(f"{count(len(skipped), 'image')} could not be decoded: left out of the packed set")
     warnings += left_out(done)
     return PackFigures(
         images=images,

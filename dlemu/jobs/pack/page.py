@@ -15,6 +15,7 @@ from dlemu.report.page import Opened, Page, Text, Words, tiles
 from dlemu.report.table import Cell, Line, Table, columns, print_lines, print_table
 from dlemu.report.units import short_names, size
 from dlemu.results.answer_files import read_answer
+from dlemu.results.wording import count
 from dlemu.runner.run_list import RunBegan, RunEnded, RunsPlanned
 
 _COLUMNS = (
@@ -83,7 +84,7 @@ def _lines(answer: PackAnswer) -> Iterator[Cell]:
         return
     for figures in known:
         yield from _figure_cells(figures)
-        yield f"packed: {answer.target}, {figures.files} files"
+        yield f"packed: {answer.target}, {count(figures.files, 'file')}"
         if figures.train:
             yield f"train on it: {figures.train}"
 
@@ -94,7 +95,7 @@ def _figure_cells(figures: PackFigures) -> Iterator[Cell]:
     yield from (f"- {sentence}" for sentence in limit.evidence)
     yield from (f"- advice: {sentence}" for sentence in limit.advice)
     if figures.kept_images:
-        yield f"- {figures.kept_images} images were packed before, by the packing that this one went on with"
+        yield f"- {count(figures.kept_images, 'image')} packed before, by the packing that this one went on with"
     yield from (Line(f"- {warning}", "caution") for warning in figures.warnings)
     yield from (f"  {path}" for path in figures.skipped_paths)
 
@@ -190,7 +191,7 @@ def pack_page(opened: OpenedPack) -> Page:
     if best is None:
         verdict = ("FAILED", f": {failed[0].failure if failed else 'nothing was packed'}")
     else:
-        rest = f": {best.read_mb_per_second:,.1f} MB/s read by {best.processes} processes"
+        rest = f": {best.read_mb_per_second:,.1f} MB/s read by {count(best.processes, 'process')}"
         verdict = (f"LIMITED BY {best.limited_by.what.upper()}", rest)
     measured_storage = best is not None and best.limited_by.what == "storage"
     alone = [point for point, _ in opened.known] if len(answer.points) == 1 else []

@@ -11,7 +11,8 @@ from dlemu.jobs.probe.result import Fed, ProbeAnswer, ProbeCell
 from dlemu.jobs.probe.run import read_probe
 from dlemu.report.page import Opened, Page, Words, tiles
 from dlemu.report.table import Cell, Line, Table, columns, print_lines, print_table
-from dlemu.report.units import count, number
+from dlemu.report.units import number
+from dlemu.results.wording import count
 
 _TILES = (
     ("most", "best.mb_per_second", "MB/s", "of all cells"),

@@ -33,6 +33,7 @@ from dlemu.report.units import size
 from dlemu.results.answer_files import read_answer, save_answer
 from dlemu.results.kinds import kind_with
 from dlemu.results.levels import Level
+from dlemu.results.wording import count
 from dlemu.runner.events import OnEvent, PartMeasured, ignore
 from dlemu.runner.run_folder import check_new, new_folder
 
@@ -169,7 +170,7 @@ def probe_objects(
             save_answer(folder, PROBE, answer)
             on_event(_measured(cell))
     failed = sum(cell.failed for cell in answer.cells)
-    issues = (f"{failed} requests failed and were made again",) if failed else ()
+    issues = (f"retried {count(failed, 'request')} that had failed",) if failed else ()
     answer = replace(answer, complete=True, feeds=tuple(_fed(answer)), issues=issues)
     save_answer(folder, PROBE, answer)
     return answer, folder
@@ -250,7 +251,8 @@ def probe_workload(
 
     kind_with("pattern").part("pattern")(workload, cached=cached, readers=readers, on_level=keep)
     issues = [
-        f"{level.readers} readers read the whole dataset in {level.seconds:.1f} s: make it larger for a surer figure"
+        f"{count(level.readers, 'reader')} read the whole dataset in {level.seconds:.1f} s: make it larger for a surer "
+        "figure"
         for level in levels
         if level.short
     ]

@@ -15,7 +15,8 @@ from dlemu.config.overrides import given_keys
 from dlemu.config.schema import Workload
 from dlemu.jobs.training.enough import ENOUGH_STEPS, Need, can_be_judged, enough, steps_of
 from dlemu.metrics.cache import WANTED_RATIO
-from dlemu.report.units import count, duration, size
+from dlemu.report.units import duration, size
+from dlemu.results.wording import count
 from dlemu.runner.datasets import free_bytes
 from dlemu.runner.job import ASK_BYTES, TRIAL_SCALE, NoVerdictError
 

@@ -17,6 +17,7 @@ from dlemu.report.series import RunSeries, point_of
 from dlemu.report.units import size
 from dlemu.results.compared import Conditions
 from dlemu.results.figures import JobFigures, Value, value_of
+from dlemu.results.wording import count
 
 
 def figures(run: Run) -> JobFigures:
@@ -62,7 +63,7 @@ def training_metrics(figures: dict[str, Any]) -> dict[str, Value]:
 def conditions(summary: Summary) -> Conditions:
     """Return what a run was measured under, and what it warns of concerning the page cache."""
     data, cache, telemetry = summary.dataset, summary.page_cache, summary.telemetry
-    count = f"{summary.ranks} accelerator{'s' * (summary.ranks != 1)}"
+    accelerators = count(summary.ranks, "accelerator")
     return Conditions(
         title=summary.workload,
         started_at=summary.started_at,
@@ -70,12 +71,12 @@ def conditions(summary: Summary) -> Conditions:
         storage=summary.environment.storage,
         devices=tuple(device for device in telemetry.devices if device.counted) if telemetry else (),
         facts={
-            "dataset": f"{data.num_files_train:,} {data.format} files, {size(data.total_bytes)}",
+            "dataset": f"{count(data.num_files_train, f'{data.format} file')}, {size(data.total_bytes)}",
             "folder": data.data_folder,
         },
         work={key: getattr(data, key) for key in ("format", "num_files_train", "num_samples_per_file")},
         how=dict(sorted(asdict(summary.how).items())),
-        warnings=(f"with {count} {cache.warning}",) if cache and cache.warning else (),
+        warnings=(f"with {accelerators} {cache.warning}",) if cache and cache.warning else (),
     )
 
 

@@ -19,8 +19,9 @@ from dlemu.metrics.stragglers import Straggler
 from dlemu.report.environment import Row, environment_of, facts_table, request_rows
 from dlemu.report.page import STATES, About, Opened, Page, Text, TileRow, Words, tiles
 from dlemu.report.table import Cell, Line, Table, Tone, columns, print_lines, print_table
-from dlemu.report.units import count, flat, multiple_of, number, percent, plain, size, unit_of
+from dlemu.report.units import flat, multiple_of, number, percent, plain, size, unit_of
 from dlemu.results.tables import read_config
+from dlemu.results.wording import count
 
 _SHOWN_EPOCHS, _SHOWN_NAMES, _SHOWN_STRAGGLERS, _SHOWN_CHANGES, _LONG_TABLE = 6, 4, 4, 4, 24
 _LEAST_SHOWN_PERCENT = 0.005
@@ -75,7 +76,7 @@ def run_page(run: Run, config: str) -> Page:
     """Return what is on the page of a run; `config` is its configuration as YAML."""
     summary, data, shown_verdict = run.summary, run.summary.dataset, verdict(run.summary)
     word = verdict_word(summary.verdict_code) if summary.complete else INCOMPLETE
-    read = f"{data.num_files_train:,} {data.format} files, {size(data.total_bytes)}, in {data.data_folder}"
+    read = f"{count(data.num_files_train, f'{data.format} file')}, {size(data.total_bytes)}, in {data.data_folder}"
     return Page(
         title=run_title(summary),
         lead=f"{summary.started_at}. {read}.",

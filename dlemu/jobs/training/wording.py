@@ -15,7 +15,7 @@ from dlemu.metrics.limit import Advice, Limit, Seen
 from dlemu.metrics.percent_interval import plus_minus
 from dlemu.metrics.verdict import Verdict, VerdictCode
 from dlemu.report.units import multiple_of
-from dlemu.results.wording import Wording, sentence, sentences
+from dlemu.results.wording import Wording, count, sentence, sentences
 
 _AU_NAMES: dict[Number, str] = {"sustained": "sustained AU", "au": "AU", "rules": "AU of whole epochs"}
 _HOST: dict[Number, str] = {"host CPU": "host's CPU", "memory": "host's memory", "emulator": "emulator on this host"}
@@ -126,17 +126,17 @@ _SEEN: Wording = {
     Seen.DEVICE: _device,
     Seen.ANSWERS: "the server's first byte came after {first_byte_ms:.3g} ms, the last after {last_byte_ms:.3g} ms "
     "(medians)",
-    Seen.SLOW_DOWN: "the server throttled {answers:,} requests (503 Slow Down), {percent:.2g} %",
+    Seen.SLOW_DOWN: "the server throttled {answers:count request} (503 Slow Down), {percent:.2g} %",
     Seen.RETRIED: "{retried:,} of {requests:,} requests were retried",
     Seen.NETWORK: "the network interface received {percent:.0f} % of its capacity",
     Seen.OTHER_READERS: "the storage is shared: others read {mb_per_second:,.1f} MB/s from the same device "
     "({percent:.0f} % of what it delivered)",
-    Seen.SCALING: "right after the run {readers} readers got {mb_per_second:,.1f} MB/s and {more_readers} got "
+    Seen.SCALING: "right after the run {readers:count reader} got {mb_per_second:,.1f} MB/s and {more_readers} got "
     "{more_mb_per_second:,.1f} MB/s, {factor:.2f} times as much",
-    Seen.FEWER_READERS: "right after the run {readers} readers got {mb_per_second:,.1f} MB/s and {fewer_readers} got "
-    "{fewer_mb_per_second:,.1f} MB/s, {factor:.2f} times as much",
-    Seen.LARGER_REQUESTS: "right after the run {readers} readers got {mb_per_second:,.1f} MB/s, and with requests of "
-    "{request_bytes:,} bytes {larger_mb_per_second:,.1f} MB/s, {factor:.2f} times as much",
+    Seen.FEWER_READERS: "right after the run {readers:count reader} got {mb_per_second:,.1f} MB/s and {fewer_readers} "
+    "got {fewer_mb_per_second:,.1f} MB/s, {factor:.2f} times as much",
+    Seen.LARGER_REQUESTS: "right after the run {readers:count reader} got {mb_per_second:,.1f} MB/s, and with requests "
+    "of {request_bytes:,} bytes {larger_mb_per_second:,.1f} MB/s, {factor:.2f} times as much",
     Seen.OUT_OF_ORDER: "batches are delivered in order: when a wait ended, {batches:.1f} later ones were ready behind "
     "the slow one",
     Seen.DEEPER_QUEUE: "the same reads with {prefetch_size} batches ahead instead of {now} give {au_percent:.1f} % "
@@ -270,8 +270,8 @@ def recording_notes(recorded: Recorded, ranks: int) -> Iterator[str]:
         yield f"the recording of this workload is not replayable: {recorded.reason or 'no replay matched it'}"
     if recorded.ranks and ranks != recorded.ranks:
         yield (
-            f"the job was recorded with {recorded.ranks} ranks: with {ranks}, its collectives, which are part of "
-            "train.computation_time, would take a different time; they are not scaled"
+            f"the job was recorded with {count(recorded.ranks, 'rank')}: with {ranks}, its collectives, which are "
+            "part of train.computation_time, would take a different time; they are not scaled"
         )
 
 

@@ -19,9 +19,9 @@ from dlemu.mlperf.audit.own_result import is_own
 from dlemu.mlperf.audit.run_settings import read_printed
 from dlemu.mlperf.audit.tolerant import number, text
 from dlemu.mlperf.rules.checkpoints import official_model
-from dlemu.report.units import count
 from dlemu.results.compared import Conditions
 from dlemu.results.figures import JobFigures, Value, mean_over
+from dlemu.results.wording import count
 from dlemu.studies.compare.sides import Side, side_of_runs
 
 

@@ -13,9 +13,10 @@ from datagen.errors import UserError
 from dlemu.mlperf.audit.audit_answer import AUDIT, PlacedRun, SavedAudit
 from dlemu.report.page import Opened, Page, Words, tiles
 from dlemu.report.table import Table, columns
-from dlemu.report.units import count, number
+from dlemu.report.units import number
 from dlemu.results.answer_files import read_answer
 from dlemu.results.finding import SEVERITIES, Finding
+from dlemu.results.wording import count
 
 _MOST_ROWS = 1000
 

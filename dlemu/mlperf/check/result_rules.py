@@ -16,9 +16,9 @@ from dlemu.mlperf.check.submission_tree import SEPARATION, Leaf, Result, Rule
 from dlemu.mlperf.check.system_description import StatedLimit, stated_limit
 from dlemu.mlperf.rules.core_config import effective
 from dlemu.mlperf.rules.training import unapplied
-from dlemu.report.units import count
 from dlemu.results.finding import Finding, Located, Severity
 from dlemu.results.untrusted_files import open_untrusted
+from dlemu.results.wording import count
 
 _ALSO_RULES_ON_FILES = ("summary.missing",)
 """Findings of the audit that the rules on required files give too."""

@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 
 from datagen.errors import UserError
 from dlemu.metrics.catalogue import RUN, Catalogue
-from dlemu.report.units import count
 from dlemu.results.compared import difference, difference_in_time, differing_work, in_words
 from dlemu.results.figures import JobFigures
 from dlemu.results.kinds import catalogue_of, kind_named
+from dlemu.results.wording import count
 from dlemu.studies.answers import ComparedSide, Comparison, Economy, RunPair, YearPlan
 from dlemu.studies.compare.sides import Settings, Side, issues_between
 
@@ -114,7 +114,7 @@ def _other_work(a: JobFigures, b: JobFigures, work: Sequence[str]) -> list[str]:
     if a.accelerator and b.accelerator and a.accelerator != b.accelerator:
         differ.insert(0, f"A's accelerators were {a.accelerator}, B's {b.accelerator}")
     if a.ranks != b.ranks:
-        differ.insert(0, f"A had {a.ranks} accelerators, B {b.ranks}")
+        differ.insert(0, f"A had {count(a.ranks, 'accelerator')}, B {b.ranks}")
     if a.workload != b.workload:
         differ.insert(0, f"A ran {a.workload}, B {b.workload}")
     return differ

@@ -14,9 +14,10 @@ from dlemu.report.compared import full_rows, host_facts, short_rows, value_with_
 from dlemu.report.page import Opened, Page, TileRow, Words, tiles
 from dlemu.report.series import Point, RunSeries
 from dlemu.report.table import Line, Table, columns, print_lines, print_table
-from dlemu.report.units import at, count, number, plain, side_names, size, verdict_word, with_unit
+from dlemu.report.units import at, number, plain, side_names, size, verdict_word, with_unit
 from dlemu.results.compared import Conditions
 from dlemu.results.kinds import catalogue_of
+from dlemu.results.wording import count
 from dlemu.studies.answers import ComparedSide, Comparison, Economy, RunPair, read_comparison
 from dlemu.studies.compare.compare_sides import PLANNED_EPOCHS, pair_settings
 
@@ -67,8 +68,11 @@ class OpenedComparison:
 
 
 def print_comparison(answer: Comparison, console: Console) -> None:
-    """Print a table for each pair of runs, the year, and what the money buys."""
+    """Print what keeps the sides from being compared, a table for each pair, the year, and what the money buys."""
     print_lines([f"A: {answer.a}", f"B: {answer.b}"], console)
+    main = answer.main_pair
+    if main is not None and main.not_comparable:
+        print_lines([Line(f"not comparable: {', '.join(main.not_comparable)}", "caution")], console, wrap=True)
     for pair in answer.runs:
         print_table(_short_table(answer, pair, catalogue_of(answer.kind)), console)
     print_lines([*map(_economy_line, "AB", answer.economy or ())], console)
@@ -80,8 +84,6 @@ def _short_table(answer: Comparison, pair: RunPair, catalogue: Catalogue) -> Tab
     """Return the differences of one pair with its year below."""
     title = " ".join(f"{key}={value}" for key, value in pair.settings.items()) or _title_of_both(answer)
     title = title or pair_settings(pair, catalogue)
-    if pair.not_comparable:
-        title = f"{title}: not comparable".removeprefix(": ")
     rows = [*short_rows(pair.metrics, catalogue), *_ends(pair, catalogue)]
     head = columns("metric", "A", "B", "A to B", "+-", right=range(1, 5), whole=range(5))
     return Table(title=title, columns=head, rows=rows, notes=list(_year_lines(pair)))

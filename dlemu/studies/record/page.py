@@ -11,6 +11,7 @@ from rich.console import Console
 from dlemu.report.page import Opened, Page, Tile, Words
 from dlemu.report.table import Line, Table, columns, print_lines, print_table
 from dlemu.report.units import number, percent, size
+from dlemu.results.wording import count
 from dlemu.studies.record.answer import Parts, RecordAnswer, Recording, Replay, read_record
 from dlemu.studies.record.run import Recorded
 
@@ -115,7 +116,7 @@ def _facts(answer: RecordAnswer) -> Iterator[tuple[str, str]]:
     if recording.gradient_accumulation_steps > 1:
         yield "gradient accumulation", f"{recording.gradient_accumulation_steps} batches a step"
     kind = "iterable" if loading.iterable else "map"
-    ahead = f"{loading.workers} workers ({loading.start_method}), {loading.prefetch} batches ahead each"
+    ahead = f"{count(loading.workers, 'worker')} ({loading.start_method}), {loading.prefetch} batches ahead each"
     yield "loader", f"{kind} dataset, {ahead if loading.workers else 'read by the trainer itself'}"
     if recording.ranks_that_read == "first":
         yield "who reads", "rank 0 alone, for all"
@@ -129,7 +130,7 @@ def _facts(answer: RecordAnswer) -> Iterator[tuple[str, str]]:
         form = data.format or "of no format of dlemu's"
         yield (
             "dataset",
-            f"{data.files} files ({form}), {size(data.bytes)}, {number(data.samples_per_file)} samples a file",
+            f"{count(data.files, 'file')} ({form}), {size(data.bytes)}, {number(data.samples_per_file)} samples a file",
         )
     if recording.saves is not None:
         saves = recording.saves

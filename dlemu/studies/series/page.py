@@ -13,11 +13,12 @@ from dlemu.report.environment import facts_table
 from dlemu.report.page import About, Page, State, Text, Words, tiles
 from dlemu.report.series import Point, RunSeries
 from dlemu.report.table import Cell, Line, Table, Tone, columns, print_lines, print_table
-from dlemu.report.units import count, duration, flat, interval, number, plain, short_names, verdict_word
+from dlemu.report.units import duration, flat, interval, number, plain, short_names, verdict_word
 from dlemu.results.figures import JobFigures
 from dlemu.results.kinds import catalogue_of, kind_of
 from dlemu.results.measured import MeasuredRun
 from dlemu.results.tables import read_config
+from dlemu.results.wording import count
 from dlemu.studies.answers import CountResult, SizeAnswer, SweepAnswer
 
 FIGURES = "dlemu.studies.series.figures"

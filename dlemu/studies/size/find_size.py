@@ -25,9 +25,9 @@ from dlemu.jobs.training.plan import TrainingJob, make_job
 from dlemu.jobs.training.wording import recording_notes
 from dlemu.metrics.demand import demand
 from dlemu.metrics.findings import Finding
-from dlemu.report.units import count
 from dlemu.results.answer_files import save_answer
 from dlemu.results.untrusted_files import read_untrusted
+from dlemu.results.wording import count
 from dlemu.runner.cold import Treatment, treatment_of
 from dlemu.runner.events import ignore
 from dlemu.runner.run_folder import check_place, new_folder

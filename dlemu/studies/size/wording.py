@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from dlemu.metrics.percent_interval import plus_minus
-from dlemu.report.units import count, number
-from dlemu.results.wording import Wording, sentences
+from dlemu.report.units import number
+from dlemu.results.wording import Wording, count, sentences
 from dlemu.studies.answers import CountResult, SizeAnswer
 from dlemu.studies.size.size_verdict import Seen
 

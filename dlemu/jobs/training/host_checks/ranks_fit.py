@@ -5,6 +5,7 @@ from __future__ import annotations
 from dlemu.doctor.check_base import Check, Facts
 from dlemu.jobs.training.plan import make_job
 from dlemu.jobs.training.preflight import check_host, memory_wanted
+from dlemu.results.wording import count
 
 NAME, ORDER = "ranks fit", 280
 
@@ -15,4 +16,5 @@ def check(facts: Facts) -> Check | None:
     job = make_job(facts.workload, facts.workload.ranks, facts.usable_dataset, folder="", started_at="")
     check_host(job, job.ranks)
     steps, wanted = job.train_plan.steps_per_epoch, memory_wanted(job, job.ranks) / 2**30
-    return Check(name=NAME, level="ok", observed=f"{job.ranks} ranks, {steps:,} steps per epoch, {wanted:.1f} GiB")
+    fit = f"{count(job.ranks, 'rank')}, {count(steps, 'step')} per epoch, {wanted:.1f} GiB"
+    return Check(name=NAME, level="ok", observed=fit)

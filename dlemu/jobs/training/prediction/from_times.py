@@ -19,6 +19,7 @@ from dlemu.jobs.training.prediction.calibration import CONFIDENCE, MOST_HALF_WID
 from dlemu.jobs.training.prediction.curve import flat
 from dlemu.jobs.training.prediction.model_run import Model
 from dlemu.metrics.t_interval import estimate
+from dlemu.results.wording import count
 
 ROWS = 20_000
 """Rank-steps of each simulation: epochs of published runs are alike."""
@@ -82,7 +83,8 @@ def _made(run: ForeignRun, mb_per_second: float, step_seconds: float, *, saturat
     given = given_speed(mb_per_second, cores=np.inf)
     return replace(
         given,
-        source=f"the times of {len(run.epoch_seconds)} epochs of {run.folder} ({run.ranks} accelerators)",
+        source=f"the times of {count(len(run.epoch_seconds), 'epoch')} of {run.folder} "
+        f"({count(run.ranks, 'accelerator')})",
         curve=flat(mb_per_second),
         saturated=saturated,
         half_width_percent=_half_width_percent(run.epoch_seconds),

@@ -65,12 +65,12 @@ _VERDICTS: Wording = {
     PredictedVerdict.MOST_OR_FEW_MORE: _most_or_few_more,
 }
 _SEEN: Wording = {
-    Seen.SUSTAINED: "{accelerators} accelerators sustain an AU of {au_percent:.1f} %",
+    Seen.SUSTAINED: "the storage sustains an AU of {au_percent:.1f} % with {accelerators:count accelerator}",
     Seen.GAINS: _gains,
 }
 _ISSUES: Wording = {
-    Issue.READERS_NEVER_TRIED: "{readers} readers were never measured: the storage is assumed to deliver what it did "
-    "with {tried}",
+    Issue.READERS_NEVER_TRIED: "no measurement had {readers:count reader}: the storage is assumed to deliver what it "
+    "did with {tried}",
     Issue.NOT_SATURATED: "the storage never reached its limit, so it may feed more than predicted: calibrate with a "
     "run that waits for data, or leave out --from to probe the storage",
     Issue.OTHER_SAMPLES: "calibrated with samples of {calibrated_bytes:,.0f} bytes, predicted for samples of "

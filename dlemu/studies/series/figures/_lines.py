@@ -8,8 +8,9 @@ import altair as alt
 
 from dlemu.report.figure_base import GRID, HOVER, Canvas, Row, colours, data, legend
 from dlemu.report.series import Point, RunSeries
-from dlemu.report.units import count, verdict_word
+from dlemu.report.units import verdict_word
 from dlemu.results.figures import Value
+from dlemu.results.wording import count
 
 
 def metric_rows(series: RunSeries, metric: str) -> list[Row]:
