@@ -198,7 +198,7 @@ def test_an_interrupted_script_leaves_no_process_behind(number: int, dataset: Pa
     assert alive == []
     if number == signal.SIGINT:
         assert "KeyboardInterrupt" in err
-        assert f"they are kept, marked incomplete, in {tmp_path / 'run'}" in err
+        assert f"kept, marked incomplete, in {tmp_path / 'run'}" in err
         run = dlemu.load_result(tmp_path / "run")
         assert isinstance(run, Run)
         assert run.summary.complete is False

@@ -32,6 +32,7 @@ OTHERS_THAT_REMOVE = {
     "dlemu/checkpoints/stored.py": "names of the plan, in a folder with our note",
     "dlemu/checkpoints/write_files.py": "files that this writer has just named",
     "dlemu/comm/guardian.py": "memory of MPI's that this process has mapped",
+    "dlemu/cli/demo.py": "its own temporary folder, where nothing came into it",
     "dlemu/cli/workload.py": "the workload file that this command has just made and that does not load",
     "dlemu/jobs/checkpoint/loop.py": "the token that this run left",
     "dlemu/jobs/kvcache/blocks.py": "blocks of the plan, in the folder or below the prefix that this run made",

@@ -17,7 +17,6 @@ from datagen.manifest import Manifest
 from dlemu.config import datagen_command
 from dlemu.config.published import without_secrets
 from dlemu.config.schema import Workload
-from dlemu.jobs.training.enough import too_small
 from dlemu.metrics.verdict import Outcome as Judged
 from dlemu.mlperf.check.judge import Checked, check_folder
 from dlemu.mlperf.rehearsal import NOTE
@@ -191,6 +190,8 @@ def check_names(organisation: str, system: str) -> None:
 
 def _refuse_unjudged(workload: Workload) -> None:
     """Raise UserError where so few files leave no step to judge: the first run would, with advice for itself alone."""
+    from dlemu.jobs.training.enough import too_small
+
     verdict = "au" if workload.metric.verdict == "sustained" else workload.metric.verdict  # as the sequence runs it
     by_dlio = replace(workload, metric=replace(workload.metric, verdict=verdict))
     if problem := too_small(by_dlio, workload.ranks):
