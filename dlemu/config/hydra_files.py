@@ -28,11 +28,7 @@ def composed_by_hydra(path: str) -> DictConfig:
     parent, group = os.path.split(folder)
     if group == "workload":
         folder, name = parent, f"{group}/{name}"
-    with (
-        _own_hydra(),
-        initialize_config_dir(folder, version_base=_VERSION_BASE),
-        warnings.catch_warnings(),
-    ):
+    with _own_hydra(), initialize_config_dir(folder, version_base=_VERSION_BASE), warnings.catch_warnings():
         # Hydra warns of a defaults list without `_self_`; the file then comes last, as its writer means it.
         warnings.simplefilter("ignore", UserWarning)
         try:
