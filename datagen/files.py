@@ -51,7 +51,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Files:
-    """All files that a spec requests. Arrays hold one number a file; nothing else grows."""
+    """All files of a spec. Arrays hold one number a file; nothing else grows."""
 
     spec: DatasetSpec
     format: Format

@@ -370,7 +370,7 @@ class Calls(Window):
         return [self._source.read(offset, size) for offset, size in gaps]
 
     def sieve(self, offset: int, size_bytes: int, end: int) -> None:
-        """Read a record of a dataset that ends there: of small ones HDF5 reads more than it was requested."""
+        """Read a record of a dataset that ends there: of small ones HDF5 reads more than was requested."""
         if size_bytes > SIEVE_BYTES or offset in self._extents:
             return
         start, held = self._sieves.get(end, (0, memoryview(b"")))

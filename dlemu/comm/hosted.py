@@ -153,7 +153,7 @@ class Host:
         gc.freeze()  # else the collector's marks would copy every page in every member
         leader, members = os.getpid(), []
         try:
-            for local_rank, serve_placeholder in self._stand_ins.items():
+            for local_rank, placeholder in self._stand_ins.items():
                 theirs, ours = socket.socketpair()
                 process = os.fork()
                 if process == 0:
@@ -162,7 +162,7 @@ class Host:
                     self._places[local_rank].take()
                     _be_member(self.comm, local_rank, token, ours, main, on_failure)
                 ours.close()
-                socket.send_fds(serve_placeholder, [_RUN], [theirs.fileno()])
+                socket.send_fds(placeholder, [_RUN], [theirs.fileno()])
                 theirs.close()
                 members.append(process)
         except BlockingIOError as error:

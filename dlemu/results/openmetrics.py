@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 
 from datagen.atomic import write_text
 from datagen.errors import UserError
+from datagen.regular import open_regular
 from dlemu.results.progress import Figure, Progress
 
 PREFIX = "dlemu_"
@@ -25,7 +26,7 @@ def check_replaceable(path: str) -> None:
     if not os.path.isdir(folder):
         raise UserError(f"output.openmetrics is {path}, but there is no folder {folder}: make it, or name another")
     try:
-        with open(path, encoding="utf-8", errors="replace") as file:
+        with open(open_regular(path), encoding="utf-8", errors="replace") as file:
             ours = file.readline() == FIRST
     except FileNotFoundError:
         return

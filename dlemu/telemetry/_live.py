@@ -6,6 +6,7 @@ import os
 
 import msgspec
 
+from datagen.regular import open_regular
 from dlemu.telemetry._log import LogHead, LogLine, is_log
 from dlemu.telemetry._readings import Series
 
@@ -42,7 +43,13 @@ class _Log:
         self.last: dict[Series, float] = {}
 
     def look(self) -> None:
-        with open(self._path, "rb") as log:
+        try:
+            descriptor = open_regular(self._path)
+        except FileNotFoundError:
+            raise
+        except OSError:  # a pipe, say, in a folder that was received: whoever reads the result says so
+            return
+        with open(descriptor, "rb") as log:
             log.seek(self._offset)
             whole, _, _ = log.read().rpartition(b"\n")  # the last line may be half written
         self._offset += len(whole) + bool(whole)

@@ -12,7 +12,8 @@ import numpy as np
 import psutil
 import pytest
 
-from dlemu.jobs.training.steplog import STEP_COLUMNS, TRACE_COLUMNS, StepLog, StepRecord, read_log
+from dlemu.jobs.training.steplog import STEP_COLUMNS, StepLog, StepRecord, read_log
+from dlemu.loaders.loader_base import BatchTrace
 from tests.emulator.fakes import numbered
 
 
@@ -28,7 +29,7 @@ def test_rows_outlive_a_killed_rank(tmp_path: Path) -> None:
 
 
 def test_a_record_and_a_trace_make_a_row() -> None:
-    assert (*StepRecord._fields, *TRACE_COLUMNS) == tuple(STEP_COLUMNS)
+    assert (*StepRecord._fields, *BatchTrace._fields[2:]) == tuple(STEP_COLUMNS)
 
 
 @pytest.mark.parametrize("kill", range(10))

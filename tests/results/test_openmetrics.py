@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
@@ -10,6 +11,8 @@ import pytest
 from datagen.errors import UserError
 from dlemu.results.openmetrics import check_replaceable, metrics_text, write_metrics
 from dlemu.results.progress import Figure, Progress
+from dlemu.telemetry._live import LiveReadings
+from dlemu.telemetry._log import log_path
 
 LABELS = {"workload": "unet3d", "run": 'results/a "quoted" \\ folder'}
 SAMPLE = re.compile(r'dlemu_([a-z_]+)\{((?:[a-z]+="(?:[^"\\\n]|\\["\\n])*",?)+)\} (-?[0-9.e+-]+)')
@@ -76,3 +79,16 @@ def test_only_files_of_dlemu_are_replaced(tmp_path: Path) -> None:
         check_replaceable(str(tmp_path / "missing" / "dlemu.prom"))
     with pytest.raises(UserError, match="can't be read"):
         check_replaceable(str(tmp_path))
+
+
+def test_a_pipe_is_refused_and_never_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "dlemu.prom")
+    with pytest.raises(UserError, match="a pipe"):
+        check_replaceable(str(tmp_path / "dlemu.prom"))
+
+
+def test_a_pipe_among_the_logs_of_a_run_is_passed_over(tmp_path: Path) -> None:
+    os.mkfifo(log_path(str(tmp_path), 0))
+    readings = LiveReadings(str(tmp_path))
+    readings.look()
+    assert readings.of_devices("read_mb_per_second") == {}

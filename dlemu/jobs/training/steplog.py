@@ -75,9 +75,6 @@ class StepRecord(NamedTuple):
     ready_ns: int
 
 
-TRACE_COLUMNS = BatchTrace._fields[2:]
-"""What of a batch's trace is logged: all but where its samples lie."""
-
 STEP_DTYPE = np.dtype([(name, np.int64) for name in STEP_COLUMNS])
 _ROW, _STEP = struct.Struct(f"={len(STEP_COLUMNS)}q"), struct.Struct("=q")
 _STEP_OFFSET = _STEP.size * list(STEP_COLUMNS).index("step")
