@@ -117,8 +117,8 @@ def test_the_same_of_a_rank_that_writes_checkpoints(tmp_path: Path) -> None:
 def test_the_same_of_a_process_that_packs(tmp_path: Path) -> None:
     large, source = tmp_path / "large.png", tmp_path / "images"
     source.mkdir()
-    Image.new("RGB", (9000, 9000)).save(large)  # it takes seconds to unpack, longer than the kernel takes
-    for number in range(6):
+    Image.new("RGB", (9000, 9000)).save(large)
+    for number in range(400):  # minutes of packing, so that however long the kernel takes somebody still packs
         os.link(large, source / f"{number}.png")
     words = (f"source={source}", f"target={tmp_path / 'packed'}", "resize=16x16", "images_per_file=3", "processes=2")
     with group("memory") as folder:
