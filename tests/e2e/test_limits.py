@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,6 +16,7 @@ import psutil
 import pytest
 from PIL import Image
 
+from dlemu.checkpoints.io_rows import read_logs
 from tests.e2e.harness import (
     DEADLINE_SECONDS,
     PYTORCH,
@@ -34,7 +37,7 @@ GROUPS = Path("/sys/fs/cgroup")
 HOG = """
 import sys
 open(sys.argv[1] + "/cgroup.procs", "w").write("0")
-open("/proc/self/oom_score_adj", "w").write("-1000")
+open("/proc/self/oom_score_adj", "w").write("500")
 held = []
 while " 0" in open(sys.argv[1] + "/memory.oom_control").read().splitlines()[-1]:
     held.append(bytearray(b"x") * (1 << 20))
@@ -64,14 +67,20 @@ def inside(folder: Path) -> list[str]:
     return ["sh", "-c", f'echo $$ > {folder}/cgroup.procs; exec "$0" "$@"']
 
 
-def starve(folder: Path, victim: psutil.Process) -> str:
-    """Let the kernel kill a process because the memory of its group is used up; return how that is told."""
+def starve(folder: Path, victim: psutil.Process, *, spare_mib: int = 64) -> re.Pattern[str]:
+    """Let the kernel kill a process because the memory of its group is used up; return how that is told.
+
+    In the moment until what it had is free the kernel may want another: who takes the memory is the next.
+    """
     Path(f"/proc/{victim.pid}/oom_score_adj").write_text("1000")
-    limit = int((folder / "memory.usage_in_bytes").read_text()) + (64 << 20)
+    limit = int((folder / "memory.usage_in_bytes").read_text()) + (spare_mib << 20)
     (folder / "memory.limit_in_bytes").write_text(str(limit))
-    subprocess.run([sys.executable, "-c", HOG, str(folder)], check=True, timeout=120)
-    at = f"at its limit of {limit / 2**20:,.0f} MiB"
-    return f"the kernel has killed 1 process of this container or job (control group) {at}"
+    hog = subprocess.run([sys.executable, "-c", HOG, str(folder)], check=False, timeout=120)
+    assert hog.returncode in (0, -signal.SIGKILL)
+    return re.compile(
+        r"the kernel has killed [12] process(es)? of this container or job \(control group\) at its limit of "
+        f"{limit / 2**20:,.0f} MiB"
+    )
 
 
 def named(parent: int, name: str) -> list[psutil.Process]:
@@ -92,24 +101,26 @@ def test_whom_the_out_of_memory_killer_takes_is_named_with_the_limit(
     who = {"worker": " of rank 1 (process", "rank": "rank 1 (process"}[victim]
     last = " ".join(ended.err.splitlines()[-2:])
     assert who in last
-    assert told in last
+    assert told.search(last), ended
     assert ended.status in (3, 137)
     assert summary(tmp_path / "run")["complete"] is False
 
 
 def test_the_same_of_a_rank_that_writes_checkpoints(tmp_path: Path) -> None:
+    saved = tmp_path / "saved"
     words = (
         *("workload=llama3_8b", "scale=laptop", "ranks=2", "output.report=false", "metric.ceiling_seconds=0"),
         *("checkpoint.num_checkpoints_write=100000", "checkpoint.num_checkpoints_read=0", "checkpoint.keep_last=1"),
-        f"checkpoint.checkpoint_folder={tmp_path / 'saved'}",
+        "checkpoint.time_between_checkpoints=5",  # or the page cache fills the group, and who takes memory waits
+        f"checkpoint.checkpoint_folder={saved}",
         f"output.folder={tmp_path / 'run'}",
     )
     with group("memory") as folder:
         process = start("checkpoint", *words, launcher=inside(folder))
-        until(lambda: list((tmp_path / "saved").glob("*/*")), "the first files")
+        until(lambda: list(saved.glob("*/*")) and len(read_logs(str(tmp_path / "run" / "live"))[0]), "the first row")
         told = starve(folder, psutil.Process(process.pid).children()[-1])
         ended = wait(process)
-    assert " ".join(ended.err.splitlines()[-2:]).count(told) == 1
+    assert len(list(told.finditer(" ".join(ended.err.splitlines()[-2:])))) == 1, ended
     assert ended.status in (3, 137)
     assert summary(tmp_path / "run")["complete"] is False
 
@@ -124,9 +135,9 @@ def test_the_same_of_a_process_that_packs(tmp_path: Path) -> None:
     with group("memory") as folder:
         process = start("pack", *words, "evict=false", "--no-report", launcher=inside(folder), cwd=tmp_path)
         packers = partial(named, process.pid, "dlemu-packer")
-        told = starve(folder, until(packers, "who packs")[-1])
+        told = starve(folder, until(packers, "who packs")[-1], spare_mib=512)  # the other wants a quarter of it
         ended = wait(process)
-    assert told in " ".join(ended.err.splitlines()[-3:])
+    assert told.search(" ".join(ended.err.splitlines()[-3:])), ended
     assert ended.status == 3
 
 
