@@ -51,7 +51,7 @@ def test_what_a_killed_probe_left_is_removed_and_named(tmp_path: Path) -> None:
         probe.send_signal(signal.SIGKILL)
     (said,) = remove_left(str(tmp_path))
     assert str(path) in said
-    assert "was left by a probe that was killed: it is removed" in said
+    assert "was left by a probe that was killed: removed it" in said
     assert not path.exists()
 
 

@@ -142,7 +142,7 @@ def test_a_read_beyond_the_end_is_an_error(run: Any, file: Path) -> None:
 
 def test_why_the_kernels_aio_cannot_be_used_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(platform, "machine", lambda: "of-tests")
-    assert why_no_aio() == "no numbers of its calls are known for of-tests"
+    assert why_no_aio() == "the numbers of its system calls are not known for of-tests"
     monkeypatch.setitem(kernel_aio._NUMBERS, "of-tests", (9999, 9999, 9999, 9999))
     assert why_no_aio() == "the kernel refuses io_setup: Function not implemented"
 
