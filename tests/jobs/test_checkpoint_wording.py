@@ -67,7 +67,7 @@ ADVICE: list[tuple[Advice, dict[str, Any], str]] = [
     (
         Advice.MORE_CORES_A_RANK,
         {},
-        "this says nothing about the storage: use more cores per rank, fewer ranks, or more hosts",
+        "this says nothing about the storage: use more cores per rank, fewer ranks or more hosts",
     ),
     (
         Advice.RAISE_CPU_LIMIT,
@@ -123,7 +123,8 @@ ISSUES: list[tuple[Issue, dict[str, Any], str]] = [
     (
         Issue.NOT_READ,
         {"cache_percent": 75.2, "would_help": "checkpoint.odirect"},
-        "MEASURED MEMORY, NOT STORAGE: the page cache served 75 % of the bytes; checkpoint.odirect=true reads from storage",
+        "MEASURED MEMORY, NOT STORAGE: the page cache served 75 % of the bytes; checkpoint.odirect=true reads from "
+        "storage",
     ),
     (
         Issue.CONTENT_CEILING,

@@ -167,7 +167,7 @@ class CheckpointSummary(JobSummary):
     training: TrainingCost | None = None
     asynchronous: Asynchronous | None = None
     ceiling_gb_per_second: float | None = None
-    """Rate at which all ranks made content without writing it to storage, 1e9 bytes/s: no storage can show more here."""
+    """Rate at which all ranks made content without storage, 1e9 bytes/s: no storage can show more here."""
     peak_memory_mb: float | None = None
     """Most private memory of a rank after a checkpoint, 1e6 bytes."""
     cpu_seconds: float | None = None

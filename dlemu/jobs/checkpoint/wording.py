@@ -78,8 +78,8 @@ def _threads(
 ) -> str:
     sync = f", {fsync_percent:.0f} % in fsync" if phase == "write" else ""
     return (
-        f"{gb_per_second:,.2f} GB/s by all ranks; their threads spent {call_percent:.0f} % of the time in "
-        f"{phase} calls{sync}, ran on a core for {cpu_percent:.0f} % of it and waited for one for {cpu_wait_percent:.0f} %"
+        f"{gb_per_second:,.2f} GB/s by all ranks; their threads spent {call_percent:.0f} % of the time in {phase} "
+        f"calls{sync}, ran on a core for {cpu_percent:.0f} % of it and waited for one for {cpu_wait_percent:.0f} %"
     )
 
 
@@ -119,7 +119,7 @@ def _try_more_threads(*, phase: str, threads: int) -> str:
 _ADVICE: Wording = {
     Advice.EVICT: "checkpoint.evict_page_cache=true empties it before reading, checkpoint.odirect=true bypasses it",
     Advice.GO_PAST_CACHE: "checkpoint.odirect=true bypasses it",
-    Advice.MORE_CORES_A_RANK: "this says nothing about the storage: use more cores per rank, fewer ranks, or more hosts",
+    Advice.MORE_CORES_A_RANK: "this says nothing about the storage: use more cores per rank, fewer ranks or more hosts",
     Advice.RAISE_CPU_LIMIT: "raise the CPU limit of this container or job (cgroup); else more cores, or fewer ranks",
     Advice.SPARE_CACHE_COPY: "checkpoint.odirect=true avoids the copy into the page cache; else more cores, or fewer "
     "ranks",
@@ -147,8 +147,8 @@ _ISSUES: Wording = {
     Issue.IN_MEMORY: "MEASURED MEMORY, NOT STORAGE: the checkpoints are on {file_system}",
     Issue.NO_FSYNC: "checkpoint.fsync is false: writing ended when the page cache had the bytes, not the storage; as "
     "in MLPerf Storage v2.0, whose code never calls fsync",
-    Issue.NOT_READ: "MEASURED MEMORY, NOT STORAGE: the page cache served {cache_percent:.0f} % of the bytes; {would_help}=true "
-    "reads from storage",
+    Issue.NOT_READ: "MEASURED MEMORY, NOT STORAGE: the page cache served {cache_percent:.0f} % of the bytes; "
+    "{would_help}=true reads from storage",
     Issue.CONTENT_CEILING: "content is made at {ceiling_gb_per_second:.1f} GB/s on these hosts and was written at "
     "{gb_per_second:.1f}: whether the storage can take more is unknown",
 }

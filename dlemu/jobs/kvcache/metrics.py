@@ -16,7 +16,7 @@ CATALOGUE = Catalogue(
             title="prompts",
             unit="/s",
             better="neither",
-            meaning="that came, by the load's own clock, to all ranks together",
+            meaning="that arrived, by the load's own clock, at all ranks together",
             head="prompts\n/s",
         ),
         Metric(
@@ -24,7 +24,7 @@ CATALOGUE = Catalogue(
             title="load p95",
             unit="s",
             better="lower",
-            meaning="from a prompt's arrival until its last block came from storage; 95 % of the loads took no longer",
+            meaning="from a prompt's arrival until its last block was read; 95 % of the loads took no longer",
             head="load\np95 s",
             is_drawn=True,
             is_tile=True,
@@ -99,7 +99,7 @@ CATALOGUE = Catalogue(
             title="overstated",
             unit="%",
             better="neither",
-            meaning="published rates of MLPerf Storage's load beside the true ones, reads and writes together",
+            meaning="published rates of MLPerf Storage's load relative to the true ones, reads and writes together",
         ),
         Metric(
             name="storage_percent",
@@ -113,14 +113,14 @@ CATALOGUE = Catalogue(
             title="accelerator time won",
             unit="s",
             better="higher",
-            meaning="that computing all anew would have taken more, less the waiting for blocks",
+            meaning="that computing everything again would have taken more, less the waiting for blocks",
         ),
         Metric(
             name="backlog_seconds",
             title="waiting at the end",
             unit="s",
             better="lower",
-            meaning="reads and writes that waited when the last prompt had come, at the run's mean rate",
+            meaning="reads and writes still queued when the last prompt arrived, at the run's mean rate",
             head="backlog\ns",
         ),
         Metric(

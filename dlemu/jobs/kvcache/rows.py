@@ -22,7 +22,7 @@ COLUMNS = {
     "read_bytes": "bytes read from storage",
     "written_blocks": "blocks to be written to storage",
     "written_bytes": "bytes to be written to storage",
-    "start_ns": "a copy of the model took it; 0: none did before the run ended",
+    "start_ns": "when a copy of the model took it; 0: none did before the run ended",
     "loaded_ns": "its last block had come from storage; its arrival where it read none; 0: not before the run ended",
     "compute_ns": "how long it computed",
     "without_ns": "how long it would have computed without storage",

@@ -1,4 +1,4 @@
-"""A vendor's document made again: its tables, for the terminal and for its page."""
+"""A vendor's document reproduced: its tables, for the terminal and for its page."""
 
 from __future__ import annotations
 

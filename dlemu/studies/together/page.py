@@ -57,16 +57,16 @@ def _table(one: JobTogether, number: int) -> Table:
     if told is None:
         return Table(title=title, columns=columns("metric"), rows=[])
     catalogue = catalogue_of(told.figures.kind)
-    notes = [] if one.overlap_percent is None else [f"others went on in {one.overlap_percent:.0f} % of its time"]
+    notes = [] if one.overlap_percent is None else [f"others ran during {one.overlap_percent:.0f} % of its time"]
     if one.cost:
-        head = columns("metric", "beside", "alone", "beside to alone", "+-", right=range(1, 5), whole=range(5))
+        head = columns("metric", "together", "alone", "change", "+-", right=range(1, 5), whole=range(5))
         return Table(title=title, columns=head, rows=short_rows(one.cost, catalogue), notes=notes)
     rows = [
         (metric.label, value_with_width(told.figures.metrics[metric.name], metric.unit))
         for metric in catalogue.compared
         if metric.name in told.figures.metrics
     ]
-    return Table(title=title, columns=columns("metric", "beside", right=(1,)), rows=rows, notes=notes)
+    return Table(title=title, columns=columns("metric", "together", right=(1,)), rows=rows, notes=notes)
 
 
 def _verdicts(answer: Together) -> Iterator[str]:
@@ -78,7 +78,7 @@ def _verdicts(answer: Together) -> Iterator[str]:
         if shown is not None:
             cost = one.cost[shown.name]
             percent = "" if cost.difference_percent is None else f" ({cost.difference_percent:+.1f} %)"
-            yield f"{_title(one)}: {shown.title} {cost.b:,.3g} {shown.unit} alone, {cost.a:,.3g} beside{percent}"
+            yield f"{_title(one)}: {shown.title} {cost.b:,.3g} {shown.unit} alone, {cost.a:,.3g} together{percent}"
 
 
 def _headlines(told: Told) -> list[Metric]:

@@ -45,8 +45,8 @@ def test_a_load_runs_faster_and_is_cut(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("{", "is no JSON"),
-        ("[" * 100_000, "is no JSON"),
+        ("{", "is not JSON"),
+        ("[" * 100_000, "is not JSON"),
         ([1], "wanted an object with timestamp"),
         ({"timestamp": 1}, "wanted an object with timestamp"),
         (LINE | {"timestamp": -1}, "timestamp is -1"),

@@ -35,5 +35,5 @@ def draw(run: RowsRun, canvas: Canvas) -> Figure | None:
         )
         .properties(width=canvas.width, height=180)
     )
-    caption = "Blocks of prompts that had come and were not loaded yet, and of those computed and not written yet."
+    caption = "Blocks of prompts that had arrived but were not loaded yet, and of those computed but not written yet."
     return Figure("What waited", caption, chart)
