@@ -46,7 +46,7 @@ class Capacity:
 def measure_capacity(
     *, samples: int, samples_per_file: int, batch_size: int, epochs: int, ahead: int, window_steps: int
 ) -> Capacity:
-    """Return how many accelerators get enough steps an epoch; raises UserError when not even one does.
+    """Return how many accelerators get enough steps per epoch; raises UserError when not even one does.
 
     An epoch loses its first step and as many at its end as are read ahead; what is left, over all epochs of a trial,
     must hold the windows of a first look.

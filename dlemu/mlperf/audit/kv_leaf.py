@@ -193,7 +193,7 @@ def kv_numbers(leaf: KvLeaf) -> Iterator[Finding]:
 
 def _missing(leaf: KvLeaf) -> Iterator[Finding]:
     seen = [] if leaf.summary else [_no_summary(leaf)]
-    seen += [] if leaf.metadata else ["no *_metadata.json: the tool passes the run over"]
+    seen += [] if leaf.metadata else ["no *_metadata.json: the tool skips the run"]
     ranks, trials = leaf.rank_count or 1, leaf.trial_count or 1
     there = {(rank.option, rank.trial, rank.rank) for rank in leaf.ranks if rank.summary}
     every = [(option, trial, rank) for option in OPTIONS for trial in range(trials) for rank in range(ranks)]
@@ -215,7 +215,7 @@ def _missing(leaf: KvLeaf) -> Iterator[Finding]:
 
 def _no_summary(leaf: KvLeaf) -> str:
     old = next((name for name in leaf.files if _OLD_SUMMARY.match(name)), None)
-    return f"no summary.json{f', but {old}: the name of an older tool' if old else ''}"
+    return f"no summary.json{f', but {old}: as an older tool names it' if old else ''}"
 
 
 def _own_numbers(leaf: KvLeaf) -> Iterator[Finding]:
@@ -267,7 +267,7 @@ def _sums(leaf: KvLeaf) -> Iterator[Finding]:
             )
             wanted, fix = "ranks summed, trials averaged", "copy the files from the run again"
             if how:
-                yield Finding("warning", "kv.aggregate", f"{seen}: it is {how}", wanted, "let today's tool sum it up")
+                yield Finding("warning", "kv.aggregate", f"{seen}: it is {how}", wanted, "sum it up with today's tool")
             else:
                 yield Finding("error", "kv.differs", seen, wanted, fix)
         slowest = [mapping(rank.summary.get("storage_io_latency_ms")).get("p95") for trial in trials for rank in trial]
@@ -303,7 +303,7 @@ def _windows(leaf: KvLeaf) -> Iterator[Finding]:
             yield Finding("warning", "kv.window", seen, wanted, fix)
         elif ranks:
             fix = "nothing: no request outlasted the clock, so the published rates stand as far as the files tell"
-            yield Finding("info", "kv.listed", what, "published and recomputed beside each other", fix)
+            yield Finding("info", "kv.listed", what, "published and recomputed side by side", fix)
 
 
 def _rate(value: float | None) -> str:
@@ -329,7 +329,7 @@ def _devices(leaf: KvLeaf) -> Iterator[Finding]:
     )
     wanted = "the ranks' bytes, and no more work than the clock has seconds"
     if busy > clock * _LONGER:
-        fix = f"read the published rates as {100 * (busy / clock - 1):.0f} % too high on average: so long it worked"
+        fix = f"read the published rates as {100 * (busy / clock - 1):.0f} % too high on average: it was busy that long"
         yield Finding("warning", "kv.device", seen, wanted, fix)
     elif moved["read"] and read < _UNREAD * moved["read"]:
         fix = "ask what served the rest: the page cache, or devices of other hosts"
@@ -380,7 +380,7 @@ def _tiers(leaf: KvLeaf) -> Iterator[Finding]:
             yield Finding("error", "kv.tiers", seen, wanted, "repeat it with the option's own settings")
         elif not storage:
             yield Finding(
-                "error", "kv.tiers", seen, "some read from the storage (6.3.4.4)", "count the option for OPEN"
+                "error", "kv.tiers", seen, "some read from the storage (6.3.4.4)", "submit the option as OPEN"
             )
         else:
             fix = "read the option as one of memory, the more so the faster the storage is"
@@ -405,7 +405,7 @@ def _starved(leaf: KvLeaf) -> Iterator[Finding]:
                 p95 = max(number(mapping(each.get("latency_ms")).get("p95")) or 0 for each in told) / 1e3
                 shown.append(f"{name} {total} requests, {100 * within:.1f} % in time, p95 {p95:,.1f} s")
         if shown:
-            seen, wanted = f"option {option}: {'; '.join(shown)}", "each class served within the time it asks for"
+            seen, wanted = f"option {option}: {'; '.join(shown)}", "each class served within its time limit"
             fix = "read latencies as lengths of a queue that is never emptied: arrivals do not wait for the storage"
             yield Finding("info", "kv.starved", seen, wanted, fix)
 
@@ -421,9 +421,9 @@ def _tokens(leaf: KvLeaf) -> Iterator[Finding]:
         if not tokens or not wanted:
             yield from unapplied("kv.tokens", **{f"tokens_or_model_of_option_{option}": None}) if ranks else ()
         elif abs(moved / tokens / wanted - 1) > _TOKEN_SLACK:
-            seen = f"option {option}: {moved / tokens:,.0f} bytes a token, {models[option]} has {wanted:,}"
+            seen = f"option {option}: {moved / tokens:,.0f} bytes per token, {models[option]} has {wanted:,}"
             fix = "don't compare tokens/s with other runs: builds before 3.0.13 count them too low"
-            yield Finding("warning", "kv.tokens", seen, "the model's bytes a token", fix)
+            yield Finding("warning", "kv.tokens", seen, "the model's bytes per token", fix)
 
 
 def kv_commands(leaf: KvLeaf) -> dict[int, dict[str, str]]:
@@ -448,5 +448,5 @@ def _copies(leaf: KvLeaf) -> Iterator[Finding]:
         first = known.setdefault(key, rank)
         if first is not rank:
             seen = f"{rank.where} has the latencies of {first.where}"
-            wanted = "requests of its own for each rank and trial"
+            wanted = "different requests for each rank and trial"
             yield Finding("error", "kv.copied", seen, wanted, "copy the files from the run again")

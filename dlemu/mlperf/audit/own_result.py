@@ -163,7 +163,7 @@ def _audit_checkpoints(folder: str) -> OwnResult:
         return OwnResult(setup=Setup(), printed=Printed(), recomputed=NOTHING, findings=(_broken(error),))
     summary, failure, journal = run.summary, run.facts.failure, run.facts.journal
     findings = [
-        Finding("info", "no.training", "a run of checkpoints alone", "a training run", "nothing: it is recomputed")
+        Finding("info", "no.training", "a run of checkpoints only", "a training run", "nothing: it is recomputed")
         if failure is None
         else _incomplete(why_incomplete(failure, sorted(set(journal.complete) - set(journal.removed)), summary.partial))
     ]

@@ -81,7 +81,7 @@ def audit_page(audit: Audit) -> Page:
     answer, summary = audit.answer, audit.answer.summary
     wrong, runs = summary.runs_with_errors, count(summary.runs, "run")
     rest = f" {'run' if wrong == 1 else 'runs'} with errors, of {summary.runs:,}" if wrong else "no run has an error"
-    rules = f", held against the rules of MLPerf Storage v{answer.edition}, {answer.division}" if answer.edition else ""
+    rules = f", checked by the rules of MLPerf Storage v{answer.edition}, {answer.division}" if answer.edition else ""
     return Page(
         title=f"Audit of {runs}",
         lead=f"AU and samples/s recomputed from what the runs kept, and compared with what they printed{rules}.",

@@ -85,7 +85,7 @@ def vector_numbers(leaf: VectorLeaf) -> Iterator[Finding]:
 def _metrics(leaf: VectorLeaf) -> Iterator[Finding]:
     lacking = [name for name in ("throughput_qps", *LATENCIES) if number(leaf.summary.get(name)) is None]
     if lacking:
-        seen, wanted = f"no {', '.join(lacking)}", "queries a second and their latencies"
+        seen, wanted = f"no {', '.join(lacking)}", "queries per second and their latencies"
         yield Finding("error", "vdb.metrics", seen, wanted, "repeat the run with the tool's own client")
 
 
@@ -129,11 +129,11 @@ def _differing(leaf: VectorLeaf) -> Iterator[Finding]:
 def _recall(leaf: VectorLeaf) -> Iterator[Finding]:
     called = text(leaf.verdict.get("result"))
     if leaf.recall is None:
-        seen, wanted = "no recall", "a recall beside the queries a second"
+        seen, wanted = "no recall", "a recall with the queries per second"
         yield Finding("error", "vdb.recall", seen, wanted, "repeat the run with recall")
     elif leaf.recall <= 0:
         seen = f"recall {leaf.recall:.2f}{f', called {called!r}' if called else ''}: no query found a true neighbour"
-        wanted, fix = "neighbours that are found", "mend index or ground truth: such queries a second measure nothing"
+        wanted, fix = "neighbours that are found", "fix index or ground truth: such queries per second measure nothing"
         yield Finding("error", "vdb.recall", seen, wanted, fix)
     told, config = leaf.summary, leaf.config
     vectors = count(mapping(leaf.verdict.get("flat_setup")).get("total_vectors"))
@@ -144,8 +144,8 @@ def _recall(leaf: VectorLeaf) -> Iterator[Finding]:
         f"p95 {_shown(number(told.get('p95_latency_ms')))} ms",
         f"called {called!r}" if called else "no verdict",
     )
-    fix = "compare queries a second at one recall only: no rule sets a least one"
-    yield Finding("info", "vdb.listed", ", ".join(words), "recall beside queries a second", fix)
+    fix = "compare queries per second at equal recall only: no rule sets a minimum"
+    yield Finding("info", "vdb.listed", ", ".join(words), "recall with queries per second", fix)
 
 
 def _shown(value: float | None) -> str:
@@ -167,4 +167,4 @@ def _truth(leaf: VectorLeaf) -> Iterator[Finding]:
     short = copied is not None and total is not None and copied < total
     if setup.get("ok") is False or leaf.verdict.get("valid") is False or short or (share is not None and share < 1):
         seen = f"{VERDICT}: {leaf.verdict.get('result')}, {copied} of {total} vectors in the ground truth"
-        yield Finding("error", "vdb.truth", seen, wanted, "build the ground truth anew, and repeat the run")
+        yield Finding("error", "vdb.truth", seen, wanted, "rebuild the ground truth, and repeat the run")

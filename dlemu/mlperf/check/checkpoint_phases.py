@@ -105,7 +105,7 @@ def duration(result: CheckpointResult) -> Found:
     if _is_seconds(remap) and remap and loads:
         seen += f"; a load by rank 0 takes {fmean(loads):.2f} s, with {remap} s of remapping {fmean(loads) + remap:.2f}"
     wanted = "first write to last read, with the time of remapping"
-    yield result.path, Finding("info", "checkpoint.duration", seen, wanted, "nothing: readers ask for it")
+    yield result.path, Finding("info", "checkpoint.duration", seen, wanted, "nothing: for readers who want it")
 
 
 def capabilities(result: CheckpointResult) -> Found:

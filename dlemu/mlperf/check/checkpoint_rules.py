@@ -97,7 +97,7 @@ def _settings(result: CheckpointResult) -> Found:
             and (canonical(told.get(key)) or False) != (canonical(official.get(key)) or False)
         ]
         if changed:
-            fix = "leave the edition's workload file as it comes"
+            fix = "leave the edition's workload file unchanged"
             yield leaf.path, Finding("error", "checkpoint.settings", "; ".join(changed[:4]), result.model.name, fix)
         elif result.closed:
             yield from _hash(leaf, result.model)
@@ -125,7 +125,7 @@ def _overrides(result: CheckpointResult) -> Found:
         other = sorted({*told, *override_keys(words or ())} - _BY_THE_TOOL)
         if other:
             fix = f"leave {', '.join(other)} out"
-            wanted = "checkpoint.checkpoint_folder alone, beside what mlpstorage sets"
+            wanted = "checkpoint.checkpoint_folder alone, besides what mlpstorage sets"
             yield leaf.path, Finding("error", "checkpoint.overrides", ", ".join(other), wanted, fix)
 
 
@@ -245,7 +245,7 @@ def _accelerators(result: CheckpointResult) -> Found:
         if not table and isinstance(size, int | float) and leaf.ranks and leaf.ranks * ACCELERATOR_GIB < size:
             seen = f"{size:,.0f} GiB of checkpoint, {leaf.ranks} accelerators"
             wanted = f"at least {size / leaf.ranks:,.0f} GiB of memory in each; the checker takes {ACCELERATOR_GIB}"
-            fix = "more processes, or say which accelerator has so much"
+            fix = "more processes, or name an accelerator that has so much"
             yield leaf.path, Finding("warning", "checkpoint.accelerator", seen, wanted, fix)
 
 
@@ -258,7 +258,7 @@ def _folders(result: CheckpointResult) -> Found:
         folders = {os.path.normpath(known) for known in (data, text(leaf.settings("checkpoint").get(_FOLDER))) if known}
         if not data or not results or os.path.normpath(results) in folders:
             seen = f"checkpoints in {data or 'an unnamed folder'}, results in {results or 'an unnamed folder'}"
-            fix = "--checkpoint-folder and --results-dir of their own"
+            fix = "separate --checkpoint-folder and --results-dir"
             yield leaf.path, Finding("error", "checkpoint.folder", seen, "two folders, both named", fix)
         path = os.path.join(leaf.path, SEPARATION)
         same = mapping(read_json(path, [])).get("same_filesystem") if os.path.isfile(path) else None
@@ -275,7 +275,7 @@ def _files(result: CheckpointResult) -> Found:
     if not result.strict:
         return
     if not os.path.isfile(os.path.join(result.path, RESULTS)):
-        fix = "let the tool sum the calls up"
+        fix = "aggregate the calls with the tool"
         yield result.path, Finding("error", "files.checkpoint_results", f"no {RESULTS}", RESULTS, fix)
     for leaf in result.leaves:
         lacking = [kind.pattern for kind in (RANK_FILE, RANK_STATS) if not any(map(kind.match, leaf.files))]

@@ -58,7 +58,7 @@ def _kv_settings(leaf: KvLeaf) -> Iterator[Finding]:
                 apart.append(f"{rank.where}: seed {seed}")
     args = mapping(leaf.metadata.get("args"))
     apart += [f"{key} {args[key]}" for key, value in _SEQUENCE.items() if key in args and number(args[key]) != value]
-    apart += ["a --config of its own"] if text(args.get("config_file")) else []
+    apart += ["a different --config"] if text(args.get("config_file")) else []
     if apart:
         more = f"; and {len(apart) - 4} more" if len(apart) > 4 else ""
         wanted = "the options of Table KVCache-1, seed 42 + rank, 3 trials, 90 s between options"
@@ -119,7 +119,7 @@ def copied_others(results: Sequence[OtherResult]) -> Iterator[Located]:
             if first != leaf.path:
                 seen, wanted = (
                     f"{rank.where} has the latencies of a rank of {first}",
-                    "requests of its own for each run",
+                    "different requests for each run",
                 )
                 yield Located(leaf.path, Finding("error", "kv.copied", seen, wanted, "submit each run once"))
                 break

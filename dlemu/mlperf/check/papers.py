@@ -378,7 +378,7 @@ def division_told(papers: RunPapers) -> Iterator[Finding]:
     """mlpstorage's metadata name the division that the tree has the run in."""
     for who, told in _division(papers):
         if told not in (None, papers.division, "whatif") and not (told == "closed" and who == "args.mode"):
-            seen = f"in {papers.division}, {who} says {told}"
+            seen = f"in {papers.division}, {who} has {told}"
             fix = "move the result to the division that it was run for, or run it for this one"
             severity: Literal["error", "warning"] = "warning" if told == "closed" else "error"
             yield Finding(severity, "division.differs", seen, "one division", fix)

@@ -170,7 +170,7 @@ def run_stamps(result: Result) -> Iterator[Located]:
     for leaf in result.runs if result.phased else ():
         if leaf.stamp is None:
             fix = "leave the folder's name as the tool made it"
-            seen = f"a run's folder is called {leaf.name!r}"
+            seen = f"a run's folder is named {leaf.name!r}"
             yield Located(leaf.path, Finding("error", "runs.stamp", seen, "YYYYMMDD_HHMMSS", fix))
 
 
@@ -236,7 +236,7 @@ def shuffled_anew(result: Result) -> Iterator[Located]:
     if len(known) > 1 and len(set(known)) < len(known):
         seen = f"train.seed: {', '.join(map(str, known))}"
         fix = "nothing, if mlpstorage ran it: DLIO's seed stays; dlemu mlperf run changes it"
-        yield _located(result.path, "info", "runs.seed", seen, "another seed for each run, says the rules' text", fix)
+        yield _located(result.path, "info", "runs.seed", seen, "another seed for each run, by the rules' text", fix)
 
 
 def replicable(result: Result) -> Iterator[Located]:
@@ -275,17 +275,17 @@ def dataset_phases(result: Result) -> Iterator[Located]:
     severity: Severity = "error"
     for leaf, files in read:
         if made and files > max(made):
-            fix = "make the dataset that the runs read, or run on the one that was made"
+            fix = "generate the dataset that the runs read, or run on the one that was generated"
             seen = f"the run read {files:,} files, datagen made {max(made):,}"
             yield _located(leaf.path, severity, "dataset.phases", seen, "no more than datagen made", fix)
         if asked and files < min(asked):
-            seen = f"the run read {files:,} files, datasize asked for {min(asked):,}"
+            seen = f"the run read {files:,} files, datasize required {min(asked):,}"
             fix = f"run with dataset.num_files_train={min(asked)} or more"
-            yield _located(leaf.path, severity, "dataset.phases", seen, "no fewer than datasize asks for", fix)
+            yield _located(leaf.path, severity, "dataset.phases", seen, "no fewer than datasize requires", fix)
     if asked and made and max(made) < min(asked):
-        seen = f"datagen made {max(made):,} files, datasize asked for {min(asked):,}"
-        fix = f"make it again with dataset.num_files_train={min(asked)}"
-        wanted = "at least what datasize asks for"
+        seen = f"datagen made {max(made):,} files, datasize required {min(asked):,}"
+        fix = f"generate it again with dataset.num_files_train={min(asked)}"
+        wanted = "at least what datasize requires"
         yield _located(result.datagen[0].path, "error", "dataset.made", seen, wanted, fix)
 
 

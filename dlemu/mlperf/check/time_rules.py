@@ -68,11 +68,11 @@ def _stamps(group: Sequence[RunPapers]) -> Iterator[Located]:
         zone = _zone([offset for _, offset in apart], late, early)
         for papers, offset in apart:
             if not -early <= offset - zone <= late:
-                yield _misdated(papers, f"the folder is called {papers.name}, the call began at {began(papers)}")
+                yield _misdated(papers, f"the folder is named {papers.name}, the call began at {began(papers)}")
     for papers in group:
         told = text(mapping(papers.metadata).get("run_datetime"))
         if papers.stamp is not None and told is not None and told != papers.name:
-            yield _misdated(papers, f"the folder is called {papers.name}, its metadata say {told}")
+            yield _misdated(papers, f"the folder is named {papers.name}, its metadata has {told}")
 
 
 def _zone(offsets: Sequence[timedelta], late: timedelta, early: timedelta) -> timedelta:
@@ -112,6 +112,6 @@ def _lengths(group: Iterable[RunPapers]) -> Iterator[Located]:
         if runtime is not None and began is not None and ended is not None:
             took = (ended - began).total_seconds()
             if took > runtime + _SECONDS:
-                seen = f"summary.json tells {took:.1f} s, the metadata's runtime is {runtime:.1f} s"
+                seen = f"summary.json reports {took:.1f} s, the metadata's runtime is {runtime:.1f} s"
                 wanted = "a run no longer than the call that started it"
                 yield Located(papers.path, Finding("error", "time.length", seen, wanted, _KEEP))

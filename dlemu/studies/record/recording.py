@@ -393,6 +393,6 @@ def _notes(
         yield f"the trainer uses {cpu / body:.1f} cores; a replay uses one at most"
     if len(loops) == 1 and loops[0].rows.process.ranks > 1:
         ranks = loops[0].rows.process.ranks
-        yield f"one rank reads for {ranks}: the recipe has that one alone, with all that it reads and the same step time"
+        yield f"one rank reads for {ranks}: the recipe has only that one, with all its reads and the same step time"
     if len(loops) > 1 or loops[0].rows.process.ranks > 1:
         yield "what ranks exchange is part of the step: it was recorded with this number of ranks, and does not scale"
