@@ -260,7 +260,7 @@ def test_the_limit_is_what_most_of_the_failing_trials_name() -> None:
     assert unknown.limited_by.what == "not known"
     assert said(unknown) == [(Seen.NOT_KNOWN, "the trials' summaries do not record it")]
     rates = "396.0 MB/s of the 1.00 GB/s that the storage delivers"
-    assert unknown.verdict.endswith(f": what limits it is not known; {rates}")
+    assert unknown.verdict.endswith(f": what limits it is unknown; {rates}")
 
 
 def test_a_host_that_gives_out_first_is_told_with_what_it_reaches() -> None:

@@ -31,9 +31,9 @@ _TILES = (
     ("read", "read.slowest_gib_per_second.mean", "GiB/s", "by the slowest rank, mean"),
     ("read", "read.slowest_seconds.mean", "s", "one checkpoint, slowest rank"),
     ("from storage", "read.from_storage_percent", "%", "of the bytes read; the rest came from memory"),
-    ("training stands still", "training.percent", "%", "at the requested interval"),
+    ("training is stalled", "training.percent", "%", "at the requested interval"),
     ("content is made at", "ceiling_gb_per_second", "GB/s", "without writing it to storage"),
-    ("memory of a rank", "peak_memory_mb", "MB", "at most, its own"),
+    ("memory per rank", "peak_memory_mb", "MB", "peak, private"),
 )
 
 
@@ -181,7 +181,7 @@ def _behind(summary: CheckpointSummary) -> Iterator[Row]:
     if behind is None or behind.safe_seconds is None:
         return
     yield "asynchronous", f"AU {behind.au_percent:.2f} %", f"{number(behind.compute_seconds)} s of computing between"
-    yield "  snapshot", f"{number(behind.snapshot_seconds)} s", "training stands still"
+    yield "  snapshot", f"{number(behind.snapshot_seconds)} s", "training is stalled"
     yield (
         "  safe after",
         f"{number(behind.safe_seconds.mean)} s",
@@ -202,7 +202,7 @@ def _cost(summary: CheckpointSummary) -> Iterator[Row]:
             "without writing it to storage",
         )
     if summary.peak_memory_mb is not None:
-        yield "memory of a rank", f"{number(summary.peak_memory_mb)} MB", "at most, its own"
+        yield "memory per rank", f"{number(summary.peak_memory_mb)} MB", "peak, private"
     what, object_requests = summary.what, summary.requests
     through = ["O_DIRECT" if what.odirect else "page cache", "fsync" if what.fsync else "no fsync"]
     ways = [*(["uploads in parts"] if object_requests is not None else through), f"content {what.content}"]

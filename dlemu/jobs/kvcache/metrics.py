@@ -110,7 +110,7 @@ CATALOGUE = Catalogue(
         ),
         Metric(
             name="gpu_seconds_won",
-            title="accelerator time won",
+            title="accelerator time saved",
             unit="s",
             better="higher",
             meaning="that computing everything again would have taken more, less the waiting for blocks",

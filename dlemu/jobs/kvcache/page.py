@@ -197,7 +197,7 @@ def _storage_rows(summary: KvSummary) -> Iterator[Row]:
     won = f"accelerator seconds compared with recomputing everything; computed {number(summary.gpu_seconds_computed)}"
     if summary.what.shrink > 1:
         won += f"; waiting for full-size blocks would take longer than for those of 1/{summary.what.shrink}"
-    yield "time won", f"{number(summary.gpu_seconds_won)} s", won
+    yield "time saved", f"{number(summary.gpu_seconds_won)} s", won
 
 
 def _own_rows(summary: KvSummary) -> Iterator[Row]:

@@ -88,7 +88,7 @@ def _verdict(answer: ProbeAnswer) -> str:
         if answer.question.workload
         else (f"{best.access} of {size_name(best.size_bytes)}, {best.in_flight} in flight")
     )
-    return f"{best.mb_per_second / 1e3:.3f} GB/s ({what})"
+    return f"up to {best.mb_per_second / 1e3:.3f} GB/s ({what})"
 
 
 def _notes(answer: ProbeAnswer) -> Iterator[Cell]:

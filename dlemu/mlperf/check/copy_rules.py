@@ -45,7 +45,7 @@ def copied_runs(results: Sequence[Result], checkpoints: Sequence[CheckpointResul
     for copy, original in found.items():
         seen = f"numbers are those of {os.path.relpath(original, copy)}, to the last digits"
         fix = "submit what was measured; repeat the run"
-        yield Located(copy, Finding("error", "runs.copied", seen, "a run of its own", fix))
+        yield Located(copy, Finding("error", "runs.copied", seen, "a separate run", fix))
 
 
 def copied_ranks(result: CheckpointResult) -> Iterator[tuple[str, Finding]]:

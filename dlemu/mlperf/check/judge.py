@@ -96,7 +96,7 @@ def check_folder(
     findings += _of_results(results, checkpoints, others)
     findings += _of_submissions(trees, organisations, results, checkpoints)
     if not results and not leaves:
-        fix = "give the folder above the runs, or `dlemu audit` for other results"
+        fix = "name the folder above the runs, or use `dlemu audit` for other results"
         seen = "no run of any benchmark below"
         findings.append(
             Located(root, Finding("error", "tree.empty", seen, "runs as mlpstorage or DLIO leave them", fix))

@@ -152,7 +152,7 @@ def run_count(result: Result) -> Iterator[Located]:
         text = "a single run: the number of runs and the time between them are not judged"
         yield Located(result.path, Finding("info", "runs.single", text, wanted, fix))
     elif seen < edition.measured_runs or (edition.counts_runs and seen != edition.run_folders):
-        fix = "dlemu mlperf run goes on where it ended" if seen < edition.run_folders else "keep one sequence of runs"
+        fix = "dlemu mlperf run continues where it ended" if seen < edition.run_folders else "keep one sequence of runs"
         names = ", ".join(leaf.name for leaf in result.runs) or "none"
         yield _located(result.path, "error", "runs.count", f"{seen} runs: {names}", _wanted(result), fix)
     elif seen != edition.run_folders:

@@ -73,7 +73,7 @@ def _limit(answer: SizeAnswer) -> str:
     if what == "host":
         limit = f"this host can't hold more: {answer.limited_by.evidence[0]}"
     else:
-        limit = "what limits it is not known" if what == "not known" else f"limited by {what}"
+        limit = "what limits it is unknown" if what == "not known" else f"limited by {what}"
     if answer.host_only:
         could = answer.host_only.storage_could_feed
         return f"{limit}; at the rate it delivered, the storage could have fed about {could}"

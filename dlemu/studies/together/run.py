@@ -230,7 +230,7 @@ def _plan(number: int, words: Sequence[str], command: str, config_dir: str | Non
     workload = load(words, config_dir=config_dir)
     kind = kind_of_command(command) if command else kind_wanted(workload)
     if not kind.job:
-        raise UserError(f"`dlemu {kind.command}` is no job of ranks: wanted train, checkpoint, or another such job")
+        raise UserError(f"`dlemu {kind.command}` is no job with ranks: wanted train, checkpoint, or another such job")
     job = kind.part("job")
     whole = checked(workload, job)
     check_ahead(job, whole)
