@@ -46,7 +46,7 @@ SEEN: list[tuple[Seen, dict[str, Any], str]] = [
         "the devices: 5,432 MB/s, busy 77 % of the time, mean queue depth 3.2",
     ),
     (Seen.CORES, {"percent": 66.4}, "the cores of the busiest host were in use 66 % of the time"),
-    (Seen.LINK, {"percent": 55.4}, "the busiest network link was used to 55 %"),
+    (Seen.LINK, {"percent": 55.4}, "the busiest network link was 55 % utilised"),
 ]
 
 

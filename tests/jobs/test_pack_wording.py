@@ -31,11 +31,11 @@ SEEN: list[tuple[Seen, dict[str, Any], str]] = [
     ),
     (Seen.THROTTLED, {"percent": 12.0}, "the CPU limit throttled them in 12 % of its periods"),
     (Seen.PROCESSES, {"processes": 4, "cores": 8}, "4 of 8 cores had a process"),
-    (Seen.MOSTLY, {"of": "reads"}, "most of the storage's part were reads"),
+    (Seen.MOSTLY, {"of": "reads"}, "most of the time in the storage was spent in reads"),
     (
         Seen.DEVICE,
         {"busy_percent": 99.0, "depth": 7.96},
-        "the device was busy 99 % of the time with 8.0 requests at once",
+        "the device was busy 99 % of the time, with 8.0 requests at a time",
     ),
 ]
 ADVICE: list[tuple[Advice, str]] = [

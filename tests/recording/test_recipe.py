@@ -108,7 +108,7 @@ def test_the_share_that_memory_served_is_recorded(read: float, device: float, ma
     [
         ({"batch_sizes": Spread.of([3.0, 8.0])}, "differ in size"),
         ({"ranks": 2, "ranks_that_read": "first", "gradient_accumulation_steps": 4}, None),
-        ({"ranks": 2, "gradient_accumulation_steps": 4}, "once in 4 batches"),
+        ({"ranks": 2, "gradient_accumulation_steps": 4}, "every 4 batches"),
         ({"gradient_accumulation_steps": 4, "device_bytes_per_sample": 0.0}, None),
     ],
 )

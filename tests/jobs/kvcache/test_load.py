@@ -71,7 +71,7 @@ def test_a_line_that_is_none_is_named(tmp_path: Path, line: object, said: str) -
 
 
 def test_what_is_no_trace_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(UserError, match="has no line"):
+    with pytest.raises(UserError, match="is empty: wanted a line"):
         read_trace(trace(tmp_path))
     os.mkfifo(tmp_path / "pipe")
     for path, why in (("pipe", "it is a pipe"), ("missing", "No such file"), (".", "it is a folder")):
