@@ -268,7 +268,7 @@ class YearPlan:
     hours_per_model: tuple[float, float]
     models_per_year: tuple[float, float]
     days_saved_per_year: float
-    """What B trains in a year, A trains in so many days less."""
+    """What B trains in a year takes A so many days less."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -32,7 +32,7 @@ _TILES = (
     ("prompts", "prompts_per_second", "/s", "as the load defines"),
     ("first token", "ttft_seconds.p95", "s", "95 % of the prompts had it within this time"),
     ("load", "load_times.p95", "s", "95 % of those that read from storage"),
-    ("utilisation", "utilisation_percent", "%", "computing, of that and waiting for blocks"),
+    ("utilisation", "utilisation_percent", "%", "computing / (computing + waiting for blocks)"),
     ("read", "read_gb_per_second", "GB/s", "from the first prompt to the last byte"),
     ("accelerators", "accelerators", "", "emulated"),
 )

@@ -50,7 +50,7 @@ def by_the_rules(result: Result) -> Iterator[Located]:
                 name, gib = os.path.basename(limit.path), limit.memory_gib
                 seen = f"{name} says that a control group limits each host to {gib:g} GiB"
                 wanted = f"the {leaf.printed.memory_gib or 0:,.1f} GiB that the hosts measured, but for the limit"
-                yield _located(leaf.path, "info", "dataset.limited", seen, wanted, "nothing: the limit is taken")
+                yield _located(leaf.path, "info", "dataset.limited", seen, wanted, "nothing: the limit is used")
             for finding in rule_findings(_with_metadata(leaf), printed, book, by_dlemu=leaf.run.by_dlemu):
                 yield Located(leaf.path, _in_result(finding, leaf, result))
 

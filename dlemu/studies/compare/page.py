@@ -113,8 +113,8 @@ def _year_lines(pair: RunPair) -> Iterator[str]:
     yield f"{plan.epochs} epochs take A {a:.3g} h and B {b:.3g} h: {models_a:.0f} and {models_b:.0f} models per year"
     if _is_shown(pair):
         days = plan.days_saved_per_year
-        saved = f"saves {days:.1f} days of it" if days >= 0 else f"takes {-days:.1f} days more"
-        yield f"what B trains in a year, A {saved}"
+        saved = f"{abs(days):.1f} days {'less' if days >= 0 else 'more'}"
+        yield f"what B trains in a year takes A {saved}"
 
 
 def _is_shown(pair: RunPair) -> bool:
@@ -176,7 +176,7 @@ def _tiles(answer: Comparison, catalogue: Catalogue) -> Iterator[TileRow]:
     if pair.plan is None:
         return
     if _is_shown(pair):
-        less = "what B trains in a year, A trains in less"
+        less = "fewer for A to train what B trains in a year"
         yield "saved in a year", f"{key}.plan.days_saved_per_year", "days", less
     for side, name in enumerate("AB"):
         yield f"{PLANNED_EPOCHS} epochs, {name}", f"{key}.plan.hours_per_model.{side}", "h", "at the measured pace"

@@ -26,7 +26,7 @@ def draw(comparison: OpenedComparison, canvas: Canvas) -> Figure | None:
         return None
     caption = f"{PLANNED_EPOCHS} epochs at the measured pace, and what that leaves in a year of 8760 hours."
     if not single:
-        caption += " Days saved: what B trains in a year, A trains in so many days less (below 0: more)."
+        caption += " Days saved: what B trains in a year takes A so many days less (below 0: more)."
     return Figure(f"The time of {PLANNED_EPOCHS} epochs, and a year", caption, chart)
 
 
