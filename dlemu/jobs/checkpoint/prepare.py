@@ -76,7 +76,7 @@ def plan_checkpoints(workload: Workload, ranks: int, folder: str, started_at: st
         _check_same_kind(job, storage, number)
     if replaced:
         gone = count(len(replaced), "checkpoint")
-        note = f"{gone} of an earlier run of the same kind deleted to make room in {settings.checkpoint_folder}"
+        note = f"deleted {gone} of an earlier run of the same kind to make room in {settings.checkpoint_folder}"
         job = replace(job, replaced=replaced, notes=(*job.notes, note))
     return replace(job, sources=tuple(_sources(job, storage, there)))
 

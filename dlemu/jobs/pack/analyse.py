@@ -122,7 +122,7 @@ def left_out(packed: PackedSet) -> Iterator[str]:
     left = packed.samples - files * samples
     if not left:
         return
-    read = f"training reads {files * samples} of the {packed.samples} images: it takes files of equal length"
+    read = f"training reads {files * samples} of the {packed.samples} images: it needs files of equal length"
     if packed.skipped:
         yield f"{read}, but images were left out of some; remove the damaged images and pack again"
         return

@@ -133,7 +133,7 @@ def _recall(leaf: VectorLeaf) -> Iterator[Finding]:
         yield Finding("error", "vdb.recall", seen, wanted, "repeat the run with recall")
     elif leaf.recall <= 0:
         seen = f"recall {leaf.recall:.2f}{f', called {called!r}' if called else ''}: no query found a true neighbour"
-        wanted, fix = "neighbours that are found", "fix index or ground truth: such queries per second measure nothing"
+        wanted, fix = "neighbours that are found", "fix index or ground truth: these queries per second mean nothing"
         yield Finding("error", "vdb.recall", seen, wanted, fix)
     told, config = leaf.summary, leaf.config
     vectors = count(mapping(leaf.verdict.get("flat_setup")).get("total_vectors"))

@@ -6,7 +6,7 @@ from dlemu.results.kinds import Kind
 
 KIND = Kind(
     name="reproduction",
-    noun="a vendor's document reproduced",
+    noun="a reproduced vendor document",
     marks=("reproduce.json",),
     command="reproduce",
     help="Reproduce the figures of a vendor's document on your storage.",
