@@ -31,7 +31,7 @@ _TILES = (
     ("read", "read.slowest_gib_per_second.mean", "GiB/s", "by the slowest rank, mean"),
     ("read", "read.slowest_seconds.mean", "s", "one checkpoint, slowest rank"),
     ("from storage", "read.from_storage_percent", "%", "of the bytes read; the rest came from memory"),
-    ("training is stalled", "training.percent", "%", "at the requested interval"),
+    ("training paused", "training.percent", "%", "at the requested interval"),
     ("content is made at", "ceiling_gb_per_second", "GB/s", "without writing it to storage"),
     ("memory per rank", "peak_memory_mb", "MB", "peak, private"),
 )
@@ -181,7 +181,7 @@ def _behind(summary: CheckpointSummary) -> Iterator[Row]:
     if behind is None or behind.safe_seconds is None:
         return
     yield "asynchronous", f"AU {behind.au_percent:.2f} %", f"{number(behind.compute_seconds)} s of computing between"
-    yield "  snapshot", f"{number(behind.snapshot_seconds)} s", "training is stalled"
+    yield "  snapshot", f"{number(behind.snapshot_seconds)} s", "training paused"
     yield (
         "  safe after",
         f"{number(behind.safe_seconds.mean)} s",
@@ -236,7 +236,7 @@ def _sections(summary: CheckpointSummary) -> Iterator[Words]:
             title = f"{name} was limited by: {limit.what} (confidence: {limit.confidence})"
             yield Words(title, [*limit.evidence, *limit.advice])
     if summary.issues:
-        yield Words("What to know about these numbers", summary.issues)
+        yield Words("Notes on these numbers", summary.issues)
 
 
 def _single_tables(summary: CheckpointSummary) -> Iterator[Table]:

@@ -118,7 +118,7 @@ def spread(seconds: Floats) -> Spread | None:
 
 
 class Seen:
-    """The rows, with times in seconds from the beginning of each rank's load."""
+    """The rows, with times in seconds from the start of each rank's load."""
 
     def __init__(self, run: RowsRun) -> None:
         self.run = run

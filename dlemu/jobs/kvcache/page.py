@@ -51,7 +51,7 @@ def open_page(folder: str) -> Opened:
     summary: KvSummary = run.summary
     words = [Words(f"Limited by: {summary.limited_by.what}", summary.limited_by.evidence)] if summary.limited_by else []
     if summary.issues:
-        words.append(Words("What to know about these numbers", summary.issues))
+        words.append(Words("Notes on these numbers", summary.issues))
     if summary.official is not None:
         words.append(Words("MLPerf Storage", (_OFFICIAL_NOTE, TRADEMARK)))
     page = Page(

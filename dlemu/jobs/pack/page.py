@@ -198,7 +198,7 @@ def pack_page(opened: OpenedPack) -> Page:
     sections = [] if best is None else [Words("What limited it", [*best.limited_by.evidence, *best.limited_by.advice])]
     warnings = list(dict.fromkeys(warning for figures in known for warning in figures.warnings))
     if warnings:
-        sections.append(Words("What to know about the numbers", warnings))
+        sections.append(Words("Notes on these numbers", warnings))
     if best is not None and len(answer.points) == 1 and best.train:
         sections.append(Words("Train on it", [best.train]))
     return Page(

@@ -275,7 +275,7 @@ def _sums(leaf: KvLeaf) -> Iterator[Finding]:
         printed = leaf.published(option, "p95_latency_ms")
         if printed is not None and known and not math.isclose(printed, max(known), rel_tol=_SAME):
             seen = f"option {option}: aggregated_p95_latency_ms is {printed:.6g}, the ranks' largest {max(known):.6g}"
-            yield Finding("error", "kv.differs", seen, "the largest of all ranks and trials", "take the files again")
+            yield Finding("error", "kv.differs", seen, "the largest of all ranks and trials", "copy the files again")
 
 
 def _windows(leaf: KvLeaf) -> Iterator[Finding]:

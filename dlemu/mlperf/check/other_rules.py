@@ -98,7 +98,7 @@ def _separate(leaf: VectorLeaf) -> Iterator[Finding]:
     vectors, results = text(args.get("storage_root")), text(args.get("results_dir"))
     if leaf.metadata and (vectors is None or results is None):
         seen = f"storage_root {vectors or 'not set'}, results_dir {results or 'not set'}"
-        yield Finding("warning", "vdb.folder", seen, "both, and different", "say --storage-root")
+        yield Finding("warning", "vdb.folder", seen, "both, and different", "set --storage-root")
     elif vectors is not None and results is not None and os.path.normpath(vectors) == os.path.normpath(results):
         yield Finding("error", "vdb.folder", f"both are {vectors}", "different folders", "keep results elsewhere")
     path = os.path.join(leaf.path, SEPARATION)

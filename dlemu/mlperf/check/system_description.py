@@ -202,7 +202,7 @@ def _described(
     solution = mapping(under_test.get("solution"))
     if solution.get("submission_name") != system:
         seen = f"submission_name is {solution.get('submission_name')!r}"
-        finding = Finding("error", "systems.name", seen, f"{system!r}, as its folder", "call both the same")
+        finding = Finding("error", "systems.name", seen, f"{system!r}, as its folder", "name both the same")
         yield Located(path, finding)
     for call in calls:
         yield from _as_it_ran(call, under_test)

@@ -193,7 +193,7 @@ def _words(answer: Comparison, catalogue: Catalogue) -> Iterator[Words]:
     if limits:
         yield Words("What limited them", limits)
     if answer.issues:
-        yield Words("What to know about these numbers", answer.issues)
+        yield Words("Notes on these numbers", answer.issues)
 
 
 def _limits(pair: RunPair, catalogue: Catalogue) -> Iterator[str]:

@@ -60,7 +60,7 @@ def open_page(folder: str) -> Opened:
         state="passed" if answer.replayable else "open",
         verdict=_verdict(answer),
         tiles=list(_tiles(recording)),
-        words=[Words("What to know about these numbers", recording.notes)] if recording.notes else [],
+        words=[Words("Notes on these numbers", recording.notes)] if recording.notes else [],
         tables=list(_tables(answer)),
         source=os.path.basename(os.path.abspath(folder)),
     )

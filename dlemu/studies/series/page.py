@@ -224,7 +224,7 @@ def _size_words(answer: SizeAnswer) -> Iterator[Words]:
         sentence = f"{given}: use a host with more cores, or several."
         yield Words("The host reached its limit first, not the storage", [sentence])
     if answer.issues:
-        yield Words("What to know about these numbers", answer.issues)
+        yield Words("Notes on these numbers", answer.issues)
 
 
 def _tables(series: RunSeries) -> Iterator[Table]:

@@ -6,7 +6,7 @@ from dlemu.results.kinds import Kind
 
 KIND = Kind(
     name="together",
-    noun="jobs beside each other",
+    noun="concurrent jobs",
     marks=("together.json",),
     precedence=2,
     command="together",

@@ -29,7 +29,7 @@ def open_page(folder: str) -> Opened:
     assert answer is not None  # the folder is known by its file
     verdicts = list(_verdicts(answer))
     page = Page(
-        title=" beside ".join(_title(one) for one in answer.jobs),
+        title=" and ".join(_title(one) for one in answer.jobs),
         lead="Each job ran alone, then all at once." if all(one.alone for one in answer.jobs) else "All ran at once.",
         state="neutral" if answer.complete else "open",
         verdict=(verdicts[0] if verdicts else "INCOMPLETE", ""),
@@ -42,7 +42,7 @@ def open_page(folder: str) -> Opened:
 
 def _issues(answer: Together) -> Iterator[Words]:
     if answer.issues:
-        yield Words("What to know about these numbers", answer.issues)
+        yield Words("Notes on these numbers", answer.issues)
 
 
 def _title(one: JobTogether) -> str:

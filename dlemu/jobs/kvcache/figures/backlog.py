@@ -27,7 +27,7 @@ def draw(run: RowsRun, canvas: Canvas) -> Figure | None:
         alt.Chart(data(rows))
         .mark_line(interpolate="step-after", strokeWidth=1.4)
         .encode(
-            x=alt.X("at:Q", title="seconds from the beginning"),
+            x=alt.X("at:Q", title="seconds from the start"),
             y=alt.Y("mb:Q", title="MB waiting"),
             color=alt.Color(
                 "line:N", scale=colours(["to be read", "to be written"], (BLUE, AMBER)), legend=legend(canvas)

@@ -14,7 +14,7 @@ from dlemu.studies.compare.page import OpenedComparison
 ORDER = 50
 _SHOWN = {
     "accelerators_fed": "accelerators fed",
-    "gb_per_second": "GB/s to them",
+    "gb_per_second": "GB/s read by them",
     "cost_per_accelerator": "price per accelerator fed",
     "gb_per_second_per_watt": "GB/s per watt",
     "watts_per_accelerator": "watts per accelerator fed",

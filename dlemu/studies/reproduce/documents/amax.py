@@ -58,7 +58,7 @@ def tables(opened: OpenedDocument) -> Iterator[Table]:
             ]
         )
     first = [f"first epoch, s ({count} accelerator{'s' * (count != 1)})" for count in counts]
-    names = ["storage", *first, "random reads 128 KiB, MB/s", "IOPS", "mean latency, ms", "price of a TB"]
+    names = ["storage", *first, "random reads 128 KiB, MB/s", "IOPS", "mean latency, ms", "price per TB"]
     engines = {probed.engine for _, probed in opened.probes()}
     notes = [f"Random reads: {', '.join(sorted(engines))}, depth 32, O_DIRECT."] if engines else []
     if question.price:
