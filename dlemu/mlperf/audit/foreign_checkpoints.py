@@ -65,9 +65,9 @@ def _only_saves(run: str) -> bool:
 
 
 def _workload(leaf: CheckpointLeaf) -> str:
-    told = text(leaf.metadata.get("model")) or text(leaf.settings("model").get("name"))
-    model = official_model(told)
-    return model.workload if model else told or "a model without a name"
+    stated = text(leaf.metadata.get("model")) or text(leaf.settings("model").get("name"))
+    model = official_model(stated)
+    return model.workload if model else stated or "a model without a name"
 
 
 def _size_gib(leaves: Sequence[CheckpointLeaf]) -> float | None:

@@ -97,8 +97,8 @@ class KvRank:
     def window_seconds(self) -> float | None:
         """The least time in which all its bytes can have moved: the clock's, or its slowest request's if longer."""
         classes = map(mapping, mapping(self.summary.get("qos_metrics")).values())
-        told = [number(mapping(each.get("latency_ms")).get("max")) for each in classes]
-        known = [*self.latencies_seconds, *(value / 1e3 for value in told if value is not None)]
+        stated = [number(mapping(each.get("latency_ms")).get("max")) for each in classes]
+        known = [*self.latencies_seconds, *(value / 1e3 for value in stated if value is not None)]
         return None if self.elapsed_seconds is None else max([self.elapsed_seconds, *known])
 
     def most_gib_per_second(self, way: str) -> float | None:
@@ -136,8 +136,8 @@ class KvLeaf:
 
     def published(self, option: int, name: str) -> float | None:
         """Return one of the summary's numbers of an option."""
-        told = mapping(mapping(self.summary.get("options")).get(str(option)))
-        return number(told.get(f"aggregated_{name}"))
+        stated = mapping(mapping(self.summary.get("options")).get(str(option)))
+        return number(stated.get(f"aggregated_{name}"))
 
     def most_gib_per_second(self, option: int, way: str) -> float | None:
         """Return the most that an option can have done: ranks summed, trials averaged, as the text has it (6.3.4.1)."""
@@ -201,12 +201,12 @@ def _missing(leaf: KvLeaf) -> Iterator[Finding]:
     if gone:
         first = "option_{}/trial_{}/rank_{}".format(*gone[0])
         seen.append(f"results of {len(gone)} of {len(every)} ranks missing, the first {first}")
-    told = [name for name, value in leaf.summary.items() if name in ("partial_failure", "trial_failures") and value]
+    stated = [name for name, value in leaf.summary.items() if name in ("partial_failure", "trial_failures") and value]
     options = mapping(leaf.summary.get("options")).values()
     lost = sum(len(files) for each in options if isinstance(files := mapping(each).get("missing_files"), list))
-    if told or lost:
+    if stated or lost:
         seen.append(
-            f"the tool itself reports {', '.join(told) or 'nothing'}, {lost} missing files: means of what is left"
+            f"the tool itself reports {', '.join(stated) or 'nothing'}, {lost} missing files: means of what is left"
         )
     if seen:
         wanted = f"3 options x {trials} trials x {ranks} ranks, with summary and metadata"
@@ -224,9 +224,9 @@ def _own_numbers(leaf: KvLeaf) -> Iterator[Finding]:
     for rank in leaf.ranks:
         took, asked = rank.elapsed_seconds, count(rank.summary.get("total_requests"), 0)
         for way, word in (("read", "read"), ("written", "write")):
-            told, moved = rank.stat(f"tier_storage_{word}_bandwidth_gbps"), rank.gib("storage", way)
-            if took and told is not None and not math.isclose(told, moved / took, rel_tol=_SAME, abs_tol=1e-9):
-                apart.append(f"{rank.where}: {told:.4g} GiB/s {way}, its bytes over its time give {moved / took:.4g}")
+            stated, moved = rank.stat(f"tier_storage_{word}_bandwidth_gbps"), rank.gib("storage", way)
+            if took and stated is not None and not math.isclose(stated, moved / took, rel_tol=_SAME, abs_tol=1e-9):
+                apart.append(f"{rank.where}: {stated:.4g} GiB/s {way}, its bytes over its time give {moved / took:.4g}")
         kept = len(rank.latencies_seconds)
         if asked is not None and kept and asked != kept:
             apart.append(f"{rank.where}: {asked} requests, latencies of {kept}")
@@ -251,9 +251,9 @@ def _sums(leaf: KvLeaf) -> Iterator[Finding]:
         trials = leaf.of(option)
         for name, part in SUMS if trials else ():
             printed = leaf.published(option, name)
-            told = [[part(rank) for rank in trial] for trial in trials]
-            parts = [[value for value in trial if value is not None] for trial in told]
-            if printed is None or parts != told:
+            stated = [[part(rank) for rank in trial] for trial in trials]
+            parts = [[value for value in trial if value is not None] for trial in stated]
+            if printed is None or parts != stated:
                 if leaf.summary:
                     lacking = printed if printed is None else None
                     yield from unapplied("kv.differs", **{f"{name}_of_option_{option}": lacking})
@@ -358,9 +358,9 @@ def _counters(snapshot: Mapping[str, Any]) -> dict[str, list[float]]:
         disks = host.get("disks")
         for disk in map(mapping, disks if isinstance(disks, list) else ()):
             name = text(disk.get("device_name"))
-            told = [number(disk.get(key)) for key in ("sectors_read", "sectors_written", "time_doing_ios_ms")]
-            known = [value for value in told if value is not None]
-            if name and len(known) == len(told) and not (_PARTITION.match(name) or _STACKED.match(name)):
+            stated = [number(disk.get(key)) for key in ("sectors_read", "sectors_written", "time_doing_ios_ms")]
+            known = [value for value in stated if value is not None]
+            if name and len(known) == len(stated) and not (_PARTITION.match(name) or _STACKED.match(name)):
                 found[f"{host.get('hostname')}:{name}"] = known
     return found
 
@@ -393,16 +393,16 @@ def _starved(leaf: KvLeaf) -> Iterator[Finding]:
         shown = []
         ranks = [rank for trial in leaf.of(option) for rank in trial]
         for name in ("interactive", "responsive", "batch"):
-            told = [mapping(mapping(rank.summary.get("qos_metrics")).get(name)) for rank in ranks]
+            stated = [mapping(mapping(rank.summary.get("qos_metrics")).get(name)) for rank in ranks]
             asked = [
                 (count(each.get("total_requests")), number(mapping(each.get("sla")).get("compliance")), each)
-                for each in told
+                for each in stated
             ]
             served = [(many, share) for many, share, _ in asked if many is not None and share is not None]
             if served:
                 total = sum(many for many, _ in served)
                 within = sum(many * share for many, share in served) / total
-                p95 = max(number(mapping(each.get("latency_ms")).get("p95")) or 0 for each in told) / 1e3
+                p95 = max(number(mapping(each.get("latency_ms")).get("p95")) or 0 for each in stated) / 1e3
                 shown.append(f"{name} {total} requests, {100 * within:.1f} % in time, p95 {p95:,.1f} s")
         if shown:
             seen, wanted = f"option {option}: {'; '.join(shown)}", "each class served within its time limit"
@@ -412,7 +412,7 @@ def _starved(leaf: KvLeaf) -> Iterator[Finding]:
 
 def _tokens(leaf: KvLeaf) -> Iterator[Finding]:
     """A token's bytes follow from the model: another number means that tokens/s are not what they seem."""
-    models = {option: told.get("model") for option, told in kv_commands(leaf).items()}
+    models = {option: stated.get("model") for option, stated in kv_commands(leaf).items()}
     for option in OPTIONS:
         ranks = [rank for trial in leaf.of(option) for rank in trial]
         tokens = sum(rank.stat("storage_tokens_processed") or 0 for rank in ranks)
@@ -431,10 +431,10 @@ def kv_commands(leaf: KvLeaf) -> dict[int, dict[str, str]]:
     kept, found = leaf.metadata.get("command_output_files"), {}
     for each in map(mapping, kept if isinstance(kept, list) else ()):
         words = (text(each.get("command")) or "").split()
-        told = {word[2:]: value for word, value in pairwise(words) if word.startswith("--")}
-        option = re.search(r"option_(\d+)", told.get("rank-output-base", ""))
+        stated = {word[2:]: value for word, value in pairwise(words) if word.startswith("--")}
+        option = re.search(r"option_(\d+)", stated.get("rank-output-base", ""))
         if option:
-            found[int(option[1])] = told
+            found[int(option[1])] = stated
     return found
 
 

@@ -38,8 +38,8 @@ class VectorLeaf:
     @property
     def recall(self) -> float | None:
         """Share of the true neighbours that were found."""
-        told = self.recall_stats.get("recall_at_k", self.summary.get("recall"))
-        return number(told)
+        stated = self.recall_stats.get("recall_at_k", self.summary.get("recall"))
+        return number(stated)
 
     @property
     def queries_per_second(self) -> float | None:
@@ -90,10 +90,10 @@ def _metrics(leaf: VectorLeaf) -> Iterator[Finding]:
 
 
 def _differing(leaf: VectorLeaf) -> Iterator[Finding]:
-    told, apart = leaf.summary, []
+    stated, apart = leaf.summary, []
     queries, seconds, rate = (
-        count(told.get("total_queries"), 0),
-        number(told.get("total_time_seconds")),
+        count(stated.get("total_queries"), 0),
+        number(stated.get("total_time_seconds")),
         leaf.queries_per_second,
     )
     if (
@@ -114,12 +114,12 @@ def _differing(leaf: VectorLeaf) -> Iterator[Finding]:
     ):
         apart.append(f"{VERDICT} has recall {judged:.6g}, {STATISTICS} {leaf.recall:.6g}")
     order = [
-        number(told.get(name)) for name in ("p95_latency_ms", "p99_latency_ms", "p999_latency_ms", "max_latency_ms")
+        number(stated.get(name)) for name in ("p95_latency_ms", "p99_latency_ms", "p999_latency_ms", "max_latency_ms")
     ]
     known = [value for value in order if value is not None]
     if known != sorted(known):
         apart.append(f"percentiles of latency fall: {', '.join(f'{value:.6g}' for value in known)} ms")
-    failed = count(told.get("failed_batches"))
+    failed = count(stated.get("failed_batches"))
     if failed:
         apart.append(f"{failed} batches failed")
     if apart:
@@ -135,13 +135,13 @@ def _recall(leaf: VectorLeaf) -> Iterator[Finding]:
         seen = f"recall {leaf.recall:.2f}{f', called {called!r}' if called else ''}: no query found a true neighbour"
         wanted, fix = "neighbours that are found", "fix index or ground truth: these queries per second mean nothing"
         yield Finding("error", "vdb.recall", seen, wanted, fix)
-    told, config = leaf.summary, leaf.config
+    stated, config = leaf.summary, leaf.config
     vectors = count(mapping(leaf.verdict.get("flat_setup")).get("total_vectors"))
     words = (
         f"{config.get('index_type') or 'index not named'}",
         f"{vectors or '?'} vectors of {config.get('vector_dim') or '?'}",
         f"recall@{leaf.recall_stats.get('k', '?')} {_shown(leaf.recall)}, {_shown(leaf.queries_per_second)} queries/s",
-        f"p95 {_shown(number(told.get('p95_latency_ms')))} ms",
+        f"p95 {_shown(number(stated.get('p95_latency_ms')))} ms",
         f"called {called!r}" if called else "no verdict",
     )
     fix = "compare queries per second at equal recall only: no rule sets a minimum"

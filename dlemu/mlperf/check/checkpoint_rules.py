@@ -86,15 +86,15 @@ def _settings(result: CheckpointResult) -> Found:
         if leaf.workload is None:
             yield from ((leaf.path, finding) for finding in unapplied("checkpoint.settings", configuration=None))
             continue
-        told = dict(settings_of(leaf.workload))
-        keys = [key for key in {*official, *told} if is_checkpoint_core(key) and key not in _BY_THE_TOOL]
+        stated = dict(settings_of(leaf.workload))
+        keys = [key for key in {*official, *stated} if is_checkpoint_core(key) and key not in _BY_THE_TOOL]
         ours = ("model.name", "checkpoint.fsync")  # its name is another here; fsync has a rule of its own
         changed = [
-            f"{key}={told.get(key)}, official {official.get(key)}"
+            f"{key}={stated.get(key)}, official {official.get(key)}"
             for key in sorted(keys)
             if key not in ours
             and (result.closed or key.startswith("model."))
-            and (canonical(told.get(key)) or False) != (canonical(official.get(key)) or False)
+            and (canonical(stated.get(key)) or False) != (canonical(official.get(key)) or False)
         ]
         if changed:
             fix = "leave the edition's workload file unchanged"
@@ -117,12 +117,12 @@ def _overrides(result: CheckpointResult) -> Found:
     for leaf in result.leaves:
         if not result.closed:
             continue
-        told = mapping(leaf.metadata.get("override_parameters"))
+        stated = mapping(leaf.metadata.get("override_parameters"))
         words = leaf.setup.overrides
-        if words is None and not told:
+        if words is None and not stated:
             yield from ((leaf.path, finding) for finding in unapplied("checkpoint.overrides", overrides=None))
             continue
-        other = sorted({*told, *override_keys(words or ())} - _BY_THE_TOOL)
+        other = sorted({*stated, *override_keys(words or ())} - _BY_THE_TOOL)
         if other:
             fix = f"leave {', '.join(other)} out"
             wanted = "checkpoint.checkpoint_folder alone, besides what mlpstorage sets"
@@ -253,8 +253,8 @@ def _folders(result: CheckpointResult) -> Found:
     for leaf in result.leaves:
         if not result.strict or not leaf.metadata:
             continue
-        told = mapping(leaf.metadata.get("args"))
-        data, results = text(told.get("checkpoint_folder")), text(told.get("results_dir"))
+        stated = mapping(leaf.metadata.get("args"))
+        data, results = text(stated.get("checkpoint_folder")), text(stated.get("results_dir"))
         folders = {os.path.normpath(known) for known in (data, text(leaf.settings("checkpoint").get(_FOLDER))) if known}
         if not data or not results or os.path.normpath(results) in folders:
             seen = f"checkpoints in {data or 'an unnamed folder'}, results in {results or 'an unnamed folder'}"
@@ -295,7 +295,7 @@ def _alike(result: CheckpointResult) -> Found:
         ("rank 0's host", [text(leaf.summary.get("hostname")) for leaf in result.leaves if leaf.hosts == 1]),
     ):
         seen = sorted({str(value) for value in values if value is not None})
-        if len(seen) > 1 and not (what == "rank 0's host" and _told_multi(result)):
+        if len(seen) > 1 and not (what == "rank 0's host" and _stated_multi(result)):
             fix = "repeat the calls with the same processes on the same hosts"
             yield (
                 result.path,
@@ -303,7 +303,7 @@ def _alike(result: CheckpointResult) -> Found:
             )
 
 
-def _told_multi(result: CheckpointResult) -> bool:
+def _stated_multi(result: CheckpointResult) -> bool:
     """Whether another host may read what one wrote: a call on another host is the failover that 4.7.1 is about."""
     described = described_system(result.path)
     solution = mapping(described[1].get("solution")) if described else {}

@@ -118,8 +118,8 @@ def checkpoint_sums_agree(result: CheckpointResult) -> Iterator[tuple[str, Findi
         return
     known: dict[str, tuple[float, ...]] = {}
     for leaf in result.leaves:
-        told = {**leaf.metric, "num_processes": leaf.ranks, "num_accelerators": leaf.ranks, "num_hosts": leaf.hosts}
-        for key, value in told.items():
+        stated = {**leaf.metric, "num_processes": leaf.ranks, "num_accelerators": leaf.ranks, "num_hosts": leaf.hosts}
+        for key, value in stated.items():
             printed = number(value)
             if printed is not None:
                 known[key] = (*known.get(key, ()), printed)
@@ -136,8 +136,8 @@ def _compared(path: str, allowed: Callable[[str, bool, str], tuple[float, ...]])
     if broken:
         return
     compared, apart = 0, []
-    for where, row, told in _mappings(content, ""):
-        for key, seen in told.items():
+    for where, row, stated in _mappings(content, ""):
+        for key, seen in stated.items():
             printed = number(seen) if isinstance(seen, int | float) else _number_in(seen)
             choices = allowed(where, row, key)
             if printed is None or not choices:

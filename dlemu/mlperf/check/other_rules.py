@@ -46,10 +46,10 @@ def _kv_settings(leaf: KvLeaf) -> Iterator[Finding]:
     """CLOSED runs each option as Table KVCache-1 has it, and the three of them in the locked sequence."""
     started, apart = kv_commands(leaf), []
     for option in OPTIONS:
-        told = started.get(option, {})
+        stated = started.get(option, {})
         fixed = {**KV_OPTIONS[option], **_EVERY_OPTION}
-        apart += [f"option {option}: {key} {told[key]}" for key in fixed if key in told and told[key] != fixed[key]]
-        apart += [f"option {option}: no {key}" for key in fixed if told and key not in told]
+        apart += [f"option {option}: {key} {stated[key]}" for key in fixed if stated.get(key, fixed[key]) != fixed[key]]
+        apart += [f"option {option}: no {key}" for key in fixed if stated and key not in stated]
         for rank in (rank for trial in leaf.of(option) for rank in trial):
             took, seed = rank.elapsed_seconds, count(rank.content.get("seed"), 0)
             if took is not None and abs(took - 300) > _DURATION_SLACK_SECONDS:
@@ -71,12 +71,12 @@ def _kv_settings(leaf: KvLeaf) -> Iterator[Finding]:
 def _vector_settings(leaf: VectorLeaf, result: OtherResult) -> Iterator[Finding]:
     """CLOSED: Milvus with one of three indexes, the one that the folder names (5.6.2, 5.6.3)."""
     args, apart = mapping(leaf.metadata.get("args")), []
-    told = {
+    stated = {
         "the folder": result.model,
         "config.json": text(leaf.config.get("index_type")),
         "the metadata": text(leaf.metadata.get("vdb_index")) or text(args.get("vdb_index")),
     }
-    kinds = {who: value.upper() for who, value in told.items() if value}
+    kinds = {who: value.upper() for who, value in stated.items() if value}
     if len(set(kinds.values())) > 1:
         apart.append(", ".join(f"{value} ({who})" for who, value in kinds.items()))
     if result.closed:

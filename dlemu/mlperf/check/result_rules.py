@@ -65,8 +65,8 @@ def _limited(leaf: Leaf, limit: StatedLimit | None) -> float | None:
 
 def _with_metadata(leaf: Leaf) -> Setup:
     """Return the run's settings with the overrides that only mlpstorage's metadata show."""
-    told = mapping(mapping(leaf.metadata).get("override_parameters"))
-    words = [f"++workload.{key}={value}" for key, value in told.items()]
+    stated = mapping(mapping(leaf.metadata).get("override_parameters"))
+    words = [f"++workload.{key}={value}" for key, value in stated.items()]
     if not words:
         return leaf.setup
     return replace(leaf.setup, overrides=tuple(dict.fromkeys([*(leaf.setup.overrides or ()), *words])))

@@ -160,7 +160,7 @@ def run_together(
         Planned(
             what=turn,
             name="",  # each job has a folder of its own
-            label=" beside ".join(one.label for one in turn) + " alone" * (len(turn) == 1),
+            label=" and ".join(one.label for one in turn) + " alone" * (len(turn) == 1),
             settings={},
         )
         for turn in turns
