@@ -227,7 +227,7 @@ def test_nothing_of_the_users_is_written(tmp_path: Path, file: Path, monkeypatch
     assert file.read_bytes() == before
     with pytest.raises(UserError, match="multiple of 512"):
         probe_requests(str(tmp_path), grid=Grid(sizes=(1000,)), folder=str(tmp_path / "r3"))
-    with pytest.raises(UserError, match="is not there"):
+    with pytest.raises(UserError, match="does not exist"):
         probe_requests(str(tmp_path / "nowhere"), folder=str(tmp_path / "r4"))
     with pytest.raises(SpaceError, match="GB free"):
         probe_requests(str(tmp_path), file_bytes=1 << 60, folder=str(tmp_path / "r5"))

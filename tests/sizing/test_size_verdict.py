@@ -272,7 +272,7 @@ def test_a_host_that_gives_out_first_is_told_with_what_it_reaches() -> None:
     assert limited(1).limited_by.evidence[0].startswith("with 1 accelerator this host")
     refused = answer_of(trial(4, 99), refusal="5 ranks want more memory")
     assert (refused.limited_by.what, said(refused)) == ("host", [(Seen.REFUSED, "5 ranks want more memory")])
-    assert "this host can't hold more: 5 ranks want more memory; by what it was seen" in refused.verdict
+    assert "this host can't hold more: 5 ranks want more memory; at the rate it delivered" in refused.verdict
 
 
 @pytest.mark.parametrize("what", HOST)
