@@ -31,7 +31,7 @@ MAGIC = 0x4D454C44
 STAMP_BYTES = 32
 BLOCK_WORDS = BLOCK_BYTES // 8
 STAMP_WORDS = STAMP_BYTES // 8
-POOL_ROWS = 64
+POOL_ROWS = 64  # 256 KiB: stays in a core's cache
 BATCH_BLOCKS = 1024
 """Blocks whose keys are computed at a time: enough to spread numpy's cost for each call."""
 
