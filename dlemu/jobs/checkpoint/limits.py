@@ -99,7 +99,7 @@ def _judged(activity: PhaseActivity) -> tuple[What, Confidence, tuple[Finding, .
         past = Finding(Advice.GO_PAST_CACHE if activity.evicted else Advice.EVICT)
         return "page cache", "high", () if activity.past_page_cache else (past,)
     if activity.starved_percent >= STARVED_PERCENT:
-        confidence: Confidence = "high" if activity.starved_percent > 30 else "medium"
+        confidence: Confidence = "high" if activity.starved_percent > 30 else "medium"  # three times the limit
         return "generation", confidence, (Finding(Advice.MORE_CORES_A_RANK),)
     device_full = (activity.device_busy_percent or 0.0) >= BUSY_PERCENT
     if activity.cpu_wait_percent >= WAIT_PERCENT and not device_full:
