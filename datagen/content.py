@@ -36,7 +36,7 @@ BATCH_BLOCKS = 1024
 """Blocks whose keys are computed at a time: enough to spread numpy's cost for each call."""
 
 Words = NDArray[np.uint64]
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # splitmix64's increment: 2^64 / the golden ratio
 _MASK = (1 << 64) - 1
 _STAMP = struct.Struct("<4Q")
 

@@ -29,7 +29,7 @@ from datagen.storage._request_counts import TLS_CPU_US, RequestCounts
 from datagen.storage._s3_signing import EMPTY_SHA256, WAYS, Signer, query_text, quoted_path
 from datagen.storage._s3_xml import LIST_BYTES, WrongXmlError, error_in
 
-CONNECT_SECONDS = 10.0  # Linux repeats a lost SYN after 1, 3 and 7 s: three chances
+CONNECT_SECONDS = 10.0  # Linux repeats a lost SYN after 1, 3 and 7 s
 LEAST_BYTES = 64 << 10
 """A connection that moves fewer bytes in the time-out is given up: it hangs, or is held up on purpose."""
 FIRST_BACKOFF_SECONDS, LONGEST_BACKOFF_SECONDS = 0.1, 20.0  # 20 s: as the AWS SDKs' standard mode

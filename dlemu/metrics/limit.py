@@ -19,7 +19,7 @@ from dlemu.metrics.slow_folders import SlowFolder
 What = Literal["storage", "host CPU", "loader", "memory", "emulator", "nothing"]
 Where = Literal["server", "network", "TLS", "prefetch", "readers", "requests"]
 
-NOTHING_PERCENT = 2.0
+NOTHING_PERCENT = 2.0  # as in predictions (98 % AU); less is within the uncertainty of short runs
 """Loss to waiting for data below which nothing limits."""
 EMULATOR_SHARE = 0.5
 """Share of the loss that the ceiling explains from which on it is the emulator's."""
@@ -355,7 +355,7 @@ def _reads(
     if not work.cpu_known and _no_core_free(work, context) and not _is_saturated(context.device):
         return _host_cpu("low", (*waited, *_cores(work, context)), context)
     if not work.cpu_known and context.from_storage_percent is not None and context.from_storage_percent < 5:
-        return _few_workers("low", (*waited, Finding(Seen.CACHE_SERVED)), context)  # 5 %: memory read the rest
+        return _few_workers("low", (*waited, Finding(Seen.CACHE_SERVED)), context)  # 5 %: memory served the rest
     rates: dict[str, Number] = {
         "given_mb_per_second": work.app_mb_per_second,
         "wanted_mb_per_second": work.wanted_mb_per_second,

@@ -17,7 +17,7 @@ from dlemu.plan.samples import Plan, hash_samples
 
 TIMES_THE_OTHERS = 2.0
 """How many times the median of the folders a sample must take,"""
-ERRORS = 5.0  # chance passes 5 for 3 of 10 million folders
+ERRORS = 5.0  # by chance 3 of 10 million folders exceed 5
 """and how many standard errors it must lie above that,"""
 MOST_SHARE = 1 / 3
 """and the share of the folders that can be slow: more are no exception."""

@@ -14,13 +14,13 @@ What = Literal["storage write", "storage read", "host CPU", "network", "generati
 
 STARVED_PERCENT = 10.0
 """Share of the threads' time without bytes to write from which on making them is the limit."""
-BUSY_PERCENT = 90.0
+BUSY_PERCENT = 90.0  # as of training: dlemu.metrics.limit.BUSY_PERCENT
 """Cores, or a link, are full from this share on."""
-WAIT_PERCENT = 15.0
+WAIT_PERCENT = 15.0  # as of training: dlemu.metrics.limit.STARVED_SHARE
 """Share of the threads' time without a core that they want from which on the host is the limit."""
 THREAD_PERCENT = 85.0
 """Share of its threads' time in which a rank had a core from which on the copying of bytes is the limit."""
-FROM_MEMORY_PERCENT = 50.0
+FROM_MEMORY_PERCENT = 50.0  # as of training: dlemu.metrics.cache.NOT_READ_PERCENT
 """Below this share of the bytes the storage was not read."""
 
 

@@ -36,7 +36,7 @@ from dlemu.runner.rows_job import RowsRun
 
 GROWS_SHARE = 0.05
 """Of the load's time: what is waiting at its end takes longer than that where the load is not sustained."""
-LEAST_LOADS = 20
+LEAST_LOADS = 20  # of fewer, a p95 hardly differs from the largest
 """For a p95 that something is judged by."""
 LEAST_CEILING = 2.0
 """Times the load below which the emulator was measured."""

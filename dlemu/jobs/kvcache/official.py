@@ -29,7 +29,7 @@ GIB = 2**30
 _CLASS_SHARES = (0.15, 0.35, 0.5)  # config.yaml, qos_distribution: interactive below 0.15, responsive below 0.5
 _PREFIX_SHARE, _PREFIX_TOKENS = 0.2, (5, 9, 6)
 """How often a prompt begins with one of three known sentences, and their words, which are taken off its tokens."""
-_SLACK = (0.8, 1.2)  # benchmark.py: each think time is drawn so, lest all users act at the same moments
+_SLACK = (0.8, 1.2)  # benchmark.py draws each think time so, to keep users out of step
 
 
 @dataclass(frozen=True)

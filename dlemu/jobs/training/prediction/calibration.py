@@ -20,7 +20,7 @@ from dlemu.metrics.t_interval import FEWEST, estimate
 
 Floats = NDArray[np.float64]
 
-DRAWS = 256
+DRAWS = 256  # keeps tails of 1 read in 256; each is a number in predict.json
 """Quantiles that a distribution of work is kept as."""
 WINDOW_SECONDS, MOST_WINDOWS = 0.5, 240  # 240 of half a second: the two minutes of a probe
 MOST_KNEES = 24  # to 256 readers each is 1.27 times the one before

@@ -57,7 +57,7 @@ def predict(
     *,
     ranks: int | None = None,
     hosts: int = 1,
-    most: int = 10_000,
+    most: int = 10_000,  # ends the search on a storage that no count fills
     overrides: Sequence[str] = (),
 ) -> Prediction:
     """Predict so many accelerators; with `ranks` None find the most that pass, `most` at most.
