@@ -296,6 +296,12 @@ def test_no_plan_without_the_time_of_both() -> None:
     assert plan.days_saved_per_year == 182.5
 
 
+@pytest.mark.parametrize("outcome, planned", [("no verdict", False), ("undecided", True), ("fail", True)])
+def test_no_year_follows_from_a_run_that_says_nothing_of_the_storage(outcome: str, planned: bool) -> None:
+    for pair in (figures(), figures(outcome=outcome)), (figures(outcome=outcome), figures()):
+        assert (compare_runs(*pair).plan is not None) is planned
+
+
 def test_prices_of_nothing_and_of_what_is_not_known() -> None:
     side = Side(name="a", accelerators=4, gb_per_second=8.0)
     free = economy(side, Extras(price=0.0, watts=2.0, years=1, energy_price=0.5))
