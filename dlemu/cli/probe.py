@@ -7,21 +7,12 @@ from typing import TYPE_CHECKING
 import click
 
 from dlemu.cli.options import config_dir_option, json_option
+from dlemu.report.units import bytes_of
 
 if TYPE_CHECKING:
     from dlemu.jobs.probe.result import Access
 
-_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 _ACCESSES = ("randread", "read", "randwrite", "write")
-
-
-def _size(text: str) -> int:
-    """Return the bytes of a size as fio takes it: 4k and 1m are binary."""
-    unit = text[-1:].lower() if text[-1:].lower() in _UNITS else ""
-    number = text.lower().removesuffix(unit)
-    if not number.isdecimal() or int(number) < 1:
-        raise click.BadParameter(f"{text!r} is no size: wanted a number with k, m or g behind it, such as 128k")
-    return int(number) * _UNITS[unit]
 
 
 def _count(text: str) -> int:
@@ -37,7 +28,7 @@ def _access(text: str) -> str:
 
 
 def _sizes(context: click.Context, option: click.Parameter, text: str | None) -> tuple[int, ...] | None:
-    return None if text is None else tuple(_size(part.strip()) for part in text.split(","))
+    return None if text is None else tuple(bytes_of(part.strip()) for part in text.split(","))
 
 
 def _counts(context: click.Context, option: click.Parameter, text: str | None) -> tuple[int, ...] | None:
@@ -131,7 +122,7 @@ def command(
             jobs=jobs or (),
             seconds=seconds,
             engine=engine,
-            file_bytes=_size(file_size) if file_size else None,
+            file_bytes=bytes_of(file_size) if file_size else None,
             overwrite_device=overwrite_device,
             options=overrides,
             folder=output or "",
