@@ -74,7 +74,7 @@ def test_without_a_latency_any_number_of_readers_gets_all() -> None:
 def test_no_drive_gives_nothing_or_more_than_its_best(known: list[Rate], size_bytes: int, in_flight: int) -> None:
     best = max(one.per_second * max(one.size_bytes, size_bytes) for one in known) / 1e6
     found = curve_of(known, size_bytes, in_flight)
-    assert 0 < min(point.mb_per_second for point in found)
+    assert min(point.mb_per_second for point in found) > 0
     assert most_mb_per_second(found) <= best * (1 + 1e-9)
 
 
