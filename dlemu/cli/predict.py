@@ -45,9 +45,9 @@ def command(
     dlemu predict workload=unet3d accelerator=h100 --mb-per-second 7000                            # a storage of 7 GB/s
     dlemu predict workload=resnet50 accelerator=h100 --drive sheet.yaml                            # by size and depth
 
-    Without --from, --mb-per-second and --drive the storage is probed first: the workload's own reads by 1, 2, 4, ... readers,
-    two minutes at most. Then a model of loaders, accelerators and storage says what a run would. What it can't know
-    is in docs/prediction.md; the line of arithmetic that everybody can do is beside its answer.
+    Without --from, --mb-per-second and --drive the storage is probed first: the workload's own reads by 1, 2, 4, ...
+    readers, two minutes at most. Then a model of loaders, accelerators and storage says what a run would. What it can't
+    know is in docs/prediction.md; the line of arithmetic that everybody can do is beside its answer.
 
     Exit status: 0 the count passes or one at least does, 1 it does not, 2 a usage error, 3 a reader failed, 4 too close
     to tell, 128 + signal.

@@ -106,7 +106,7 @@ def test_a_sheet_is_a_storage(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "text, words",
+    ("text", "words"),
     [
         ("reads: []", "reads is empty: wanted a line such as"),
         ("name: x", "reads is missing"),

@@ -296,7 +296,7 @@ def test_no_plan_without_the_time_of_both() -> None:
     assert plan.days_saved_per_year == 182.5
 
 
-@pytest.mark.parametrize("outcome, planned", [("no verdict", False), ("undecided", True), ("fail", True)])
+@pytest.mark.parametrize(("outcome", "planned"), [("no verdict", False), ("undecided", True), ("fail", True)])
 def test_no_year_follows_from_a_run_that_says_nothing_of_the_storage(outcome: str, planned: bool) -> None:
     for pair in (figures(), figures(outcome=outcome)), (figures(outcome=outcome), figures()):
         assert (compare_runs(*pair).plan is not None) is planned

@@ -63,7 +63,7 @@ def test_what_was_predicted_is_saved_and_read_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "feeds, measured, words",
+    ("feeds", "measured", "words"),
     [
         (3.5, 3, None),
         (3.5, 9, "3 pass, but 4 pass (au "),  # the first count that contradicts
