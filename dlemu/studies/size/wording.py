@@ -59,7 +59,7 @@ def contradictions(answer: SizeAnswer) -> Iterator[str]:
     """Yield a sentence where a count was measured to pass that was predicted to fail, or the other way round."""
     predicted, threshold = answer.predicted, answer.threshold_percent
     for tried in answer.counts:
-        expected = predicted and predicted.au(tried.accelerators)
+        expected = predicted.au(tried.accelerators) if predicted is not None else None
         if predicted is None or expected is None or tried.passed is None:
             continue
         low, high = expected.au_interval_percent

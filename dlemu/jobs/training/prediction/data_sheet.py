@@ -127,8 +127,8 @@ def _per_second(rates: Sequence[Rate], request_bytes: int, depth: int) -> float:
     seconds = []
     for size_bytes in sizes:
         known = sorted((rate.depth, rate.per_second) for rate in rates if rate.size_bytes == size_bytes)
-        depths, given = zip(*known, strict=True)
-        seconds.append(1 / float(np.interp(depth, depths, given)))
+        given = float(np.interp(depth, [one for one, _ in known], [one for _, one in known]))
+        seconds.append(1 / given)
     took = float(np.interp(request_bytes, sizes, seconds)) * max(1.0, request_bytes / sizes[-1])
     # Depth over latency, and what the drive gives at most: the asymptotic bounds of Denning and Buzen, The Operational
     # Analysis of Queueing Network Models (1978).
@@ -143,7 +143,7 @@ def _alone_seconds(rates: Sequence[Rate], request_bytes: int) -> float:
     known = sorted((rate.size_bytes, 1 / rate.per_second) for rate in rates if rate.depth == 1)
     if not known:
         return 0.0
-    sizes, seconds = zip(*known, strict=True)
+    sizes, seconds = [size_bytes for size_bytes, _ in known], [each for _, each in known]
     best = max(rate.size_bytes * rate.per_second for rate in rates)
     return float(np.interp(request_bytes, sizes, seconds)) + max(0, request_bytes - sizes[-1]) / best
 
