@@ -50,6 +50,10 @@ class Zygote:
             )
         atexit.register(self.close)
 
+    @property
+    def process(self) -> int:
+        return self._process.pid
+
     def close(self) -> None:
         """End it; commands that run go on."""
         self._socket.close()
@@ -94,6 +98,7 @@ class _Forked(subprocess.Popen[str]):
             if line is None:
                 raise subprocess.TimeoutExpired(self.args, timeout or 0.0)
             self.returncode = int(line)
+            self._answers.close()
         return self.returncode
 
     def communicate(self, input: str | None = None, timeout: float | None = None) -> tuple[str, str]:
@@ -143,6 +148,11 @@ def _collect(chunks: dict[int, list[bytes]], words: object, timeout: float | Non
 def zygote() -> Zygote:
     """Return this process's zygote, which starts when it is first wanted."""
     return Zygote()
+
+
+def zygote_process() -> int | None:
+    """Return the process id of this process's zygote; None where it has none."""
+    return zygote().process if zygote.cache_info().currsize else None
 
 
 # the zygote itself
