@@ -12,14 +12,13 @@ from datagen.errors import UserError
 from datagen.strict import build
 from dlemu.config.compose import read_plain
 from dlemu.config.schema import Workload
+from dlemu.jobs.training.pattern import READ_AHEAD_BYTES
 from dlemu.jobs.training.prediction.batches import bytes_by_file
 from dlemu.jobs.training.prediction.calibration import Calibration
 from dlemu.jobs.training.prediction.curve import Curve, CurvePoint, flat
 from dlemu.report.units import bytes_of
 from dlemu.results.answer_files import ANSWER_VERSION, read_answer
 
-READ_AHEAD_BYTES = 128 << 10
-"""Of a device on Linux, unless it was set: /sys/block/NAME/queue/read_ahead_kb."""
 READ_AHEAD_REQUESTS = 2
 """The kernel requests the next window while the one before is read (page_cache_async_ra in Linux, mm/readahead.c)."""
 _PROBE = "probe.json"
