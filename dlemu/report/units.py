@@ -28,7 +28,7 @@ _UNITS = {
     "_share_of_wait": "share, 0 to 1",
 }
 _BINARY = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
-_LONG_LIST = 24
+_LONG_LIST = 24  # longer ones show ten at each end
 
 
 def number(value: float | None) -> str:
