@@ -267,7 +267,12 @@ def test_files_that_a_loader_reads_itself_are_read_by_dlemus_own_engine() -> Non
 )
 def test_a_level_reads_no_more_than_leaves_the_page_cache_cold(changes: dict[str, Any], most: int) -> None:
     """What the kernel reads around a sample of 4 kB serves others later: a level of all would measure memory."""
-    given = {"sample_shuffle": "seed", "odirect": False, "num_samples_per_file": 100, "record_length_bytes": 4000}
+    given: dict[str, Any] = {
+        "sample_shuffle": "seed",
+        "odirect": False,
+        "num_samples_per_file": 100,
+        "record_length_bytes": 4000,
+    }
     given |= {"evicts": True} | changes
     per_file, size_bytes = given["num_samples_per_file"], given["record_length_bytes"]
     reader = Reader(batch_size=1, sample_shuffle=given["sample_shuffle"], odirect=given["odirect"])

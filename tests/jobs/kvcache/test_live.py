@@ -41,7 +41,7 @@ def serve(log: RowLog, number: int, at: float, *, first_token: float = 0.5) -> N
 
 def test_the_figures_are_those_of_the_last_seconds(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now = 0.0
-    monkeypatch.setattr(live.time, "monotonic", lambda: now)
+    monkeypatch.setattr("dlemu.jobs.kvcache.live.time.monotonic", lambda: now)
     follower = LiveKvCache(str(folder / FACTS), str(folder))
     assert follower.look() is None, "no prompt yet"
     logs = [RowLog(KVCACHE.dtype, rank, str(folder)) for rank in range(2)]
@@ -60,7 +60,8 @@ def test_the_figures_are_those_of_the_last_seconds(folder: Path, monkeypatch: py
         "first_token_seconds": pytest.approx(1.0),
     }
     one = {figure.name: figure.value for figure in seen.ranks[1]}
-    assert (one["read_bytes_per_second"], one["first_token_seconds"]) == (pytest.approx(10e6), pytest.approx(1.5))
+    assert one["read_bytes_per_second"] == pytest.approx(10e6)
+    assert one["first_token_seconds"] == pytest.approx(1.5)
     now += 2 * RECENT_SECONDS
     still = follower.look()
     assert still is not None
