@@ -9,7 +9,7 @@ import click
 from dlemu.cli.options import propose_folder
 
 
-@click.command(name="compare", short_help="Put two runs, sweeps or searches beside each other.")
+@click.command(name="compare", short_help="Compare two runs, sweeps or searches.")
 @click.argument("folders", nargs=-1, required=True, metavar="A [B]", shell_complete=propose_folder)
 @click.option("--price", metavar="A,B", help="Of each storage, in one currency: cost per fed accelerator.")
 @click.option("--watts", metavar="A,B", help="Mean power of each storage: GB/s per watt.")

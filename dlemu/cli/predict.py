@@ -50,7 +50,7 @@ def command(
     know is in docs/prediction.md; the line of arithmetic that everybody can do is beside its answer.
 
     Exit status: 0 the count passes or one at least does, 1 it does not, 2 a usage error, 3 a reader failed, 4 too close
-    to tell, 128 + signal.
+    to call, 128 + signal.
     """
     from dlemu.cli.frontends import make_here
     from dlemu.cli.options import say_part, show_answer

@@ -63,7 +63,7 @@ def command(
     Of a KV cache it finds the most prompts a second that pass: kv.speed, by whole runs of `dlemu kvcache`.
 
     Exit status: 0 found (--at-least: so many pass), 1 none passes (--at-least: fewer), 2 a usage error, 3 a trial
-    failed, 4 no verdict (too close to tell, the host gave out first, too few samples for so many), 128 + signal.
+    failed, 4 no verdict (too close to call, the host gave out first, too few samples for so many), 128 + signal.
     """
     from dlemu.cli.frontends import make_here
     from dlemu.cli.interruption import Watched, interrupted

@@ -122,7 +122,7 @@ def differing_hosts(a: Sequence[HostFacts], b: Sequence[HostFacts]) -> Iterator[
     names = [sorted(host.host for host in hosts) for hosts in (a, b)]
     if names[0] != names[1]:
         hosts = f"A was measured on {_listed(names[0])} and B on {_listed(names[1])}"
-        yield f"{hosts}: the difference is not the storage's alone"
+        yield f"{hosts}: the difference is not due to the storage alone"
     for key in _HOST_FACTS:
         facts = [sorted({_plain(getattr(host, key)) for host in hosts}) for hosts in (a, b)]
         if facts[0] != facts[1]:

@@ -148,11 +148,11 @@ def test_rehearsals_are_merged_into_one_tree_that_is_checked_whole(calls: Words,
     assert len(checked.submissions) == 1
     assert errors(checked) == {"runs.copied"}, "both tell the times of the one published run"
     assert {path.name for path in (tmp_path / "all/tree/closed/acme/systems").iterdir()} == {"box.yaml", "shelf.yaml"}
-    with pytest.raises(UserError, match="holds something already"):
+    with pytest.raises(UserError, match="is not empty: wanted a new folder"):
         merge(str(tmp_path / "all"), [str(one)])
     with pytest.raises(UserError, match="a tree has one result of a workload"):
         merge(str(tmp_path / "again"), [str(one), str(shutil.copytree(one, tmp_path / "copy"))])
-    with pytest.raises(UserError, match="is no folder of"):
+    with pytest.raises(UserError, match="is not a folder of"):
         merge(str(tmp_path / "again"), [str(tmp_path)])
     (other / "rehearsal.json").write_text("{")
     with pytest.raises(UserError, match="other is damaged: rehearsal"):

@@ -91,11 +91,11 @@ def read_side(folder: str, foreign: Foreign | None = None) -> list[Side]:
     if kind is not None:
         raise UserError(f"{folder} holds {kind.noun}: wanted the folder of a run, sweep or size")
     if not os.path.isdir(folder):
-        raise UserError(f"{folder} is no folder: wanted that of a run, sweep or size")
+        raise UserError(f"{folder} is not a folder: wanted that of a run, sweep or size")
     if foreign is not None:
         return [foreign(folder)]
     raise UserError(
-        f"{folder} holds no summary.json of dlemu's, {SWEEP} or {SIZE}: wanted the folder of a run, sweep or size"
+        f"{folder} holds no summary.json written by dlemu, {SWEEP} or {SIZE}: wanted the folder of a run, sweep or size"
     )
 
 
@@ -174,7 +174,7 @@ def _warnings(conditions: Iterable[Conditions]) -> tuple[str, ...]:
 def issues_between(a: Side, b: Side) -> Iterator[str]:
     """Yield a sentence for whatever makes the difference more than the storage's, and what each side warns of."""
     if a.title != b.title:
-        yield f"A ran {a.title} and B {b.title}: the difference is not the storage's alone"
+        yield f"A ran {a.title} and B {b.title}: the difference is not due to the storage alone"
     if a.about is not None and b.about is not None:
         yield from differing(a.about, b.about)
     for name, side in (("A", a), ("B", b)):
