@@ -15,6 +15,7 @@ from dlemu.cli.options import configured, json_option
     "--from", "from_folder", metavar="DIR", help="Take the storage of a run (DLIO's too), or of a prediction."
 )
 @click.option("--mb-per-second", type=click.FloatRange(min=0, min_open=True), help="Take a storage of this speed.")
+@click.option("--drive", metavar="SHEET", help="Take a drive by its data sheet (a YAML file), or a probe's folder.")
 @click.option("--hosts", type=click.IntRange(min=1), default=1, show_default=True, help="They share the storage.")
 @click.option(
     "--most", type=click.IntRange(min=1), default=10_000, show_default=True, help="Predict no more than so many."
@@ -28,6 +29,7 @@ def command(
     cfg: bool,
     from_folder: str | None,
     mb_per_second: float | None,
+    drive: str | None,
     hosts: int,
     most: int,
     make: bool,
@@ -40,11 +42,12 @@ def command(
     dlemu predict workload=unet3d accelerator=h100 dataset.data_folder=/mnt/nvme/unet3d            # the most that pass
     dlemu predict workload=unet3d accelerator=h100 dataset.data_folder=/mnt/nvme/unet3d ranks=8 --json
     dlemu predict workload=unet3d accelerator=b200 ranks=16 --from results/unet3d/20260102-030405-4711 # a run's storage
-    dlemu predict workload=unet3d accelerator=h100 --mb-per-second 7000                            # a data sheet's
+    dlemu predict workload=unet3d accelerator=h100 --mb-per-second 7000                            # a storage of 7 GB/s
+    dlemu predict workload=resnet50 accelerator=h100 --drive sheet.yaml                            # by size and depth
 
-    Without --from and --mb-per-second the storage is probed first: the workload's own reads by 1, 2, 4, ... readers,
-    two minutes at most. Then a model of loaders, accelerators and storage says what a run would. What it can't know
-    is in docs/prediction.md; the line of arithmetic that everybody can do is beside its answer.
+    Without --from, --mb-per-second and --drive the storage is probed first: the workload's own reads by 1, 2, 4, ...
+    readers, two minutes at most. Then a model of loaders, accelerators and storage says what a run would. What it can't
+    know is in docs/prediction.md; the line of arithmetic that everybody can do is beside its answer.
 
     Exit status: 0 the count passes or one at least does, 1 it does not, 2 a usage error, 3 a reader failed, 4 too close
     to call, 128 + signal.
@@ -66,6 +69,7 @@ def command(
         overrides,
         from_folder=from_folder,
         mb_per_second=mb_per_second,
+        drive=drive,
         hosts=hosts,
         most=most,
         cached=cached,
