@@ -18,7 +18,8 @@ from dlemu.config import load
 from dlemu.config.schema import Workload
 from dlemu.jobs.training.prediction.curve import flat, most_mb_per_second, rates
 from dlemu.jobs.training.prediction.data_sheet import Rate, calibrate_from_drive, curve_of, requests_of
-from tests.e2e.harness import dlemu
+from dlemu.jobs.training.prediction.run_prediction import run_prediction
+from tests.prediction.test_run_prediction import WORDS, run
 
 KIB = 1 << 10
 SHEET = """
@@ -164,11 +165,9 @@ def test_a_folder_without_what_is_needed_says_so(tmp_path: Path) -> None:
 def test_the_command_answers_from_a_sheet(tmp_path: Path) -> None:
     sheet = tmp_path / "sheet.yaml"
     sheet.write_text(SHEET)
-    words = "workload=unet3d", "accelerator=h100", "output.report=false", f"output.folder={tmp_path / 'out'}"
-    ended = dlemu("predict", *words, "--drive", str(sheet), "--json", cwd=tmp_path)
-    answer = json.loads(ended.out)
-    assert ended.status == 0
+    words = *WORDS, "output.report=false", f"output.folder={tmp_path / 'out'}", "--drive", str(sheet)
+    answer = json.loads(run(*words, "--json", status=0))
     assert answer["calibration"]["source"].startswith("the data sheet of EXAMPLE 7450")
-    both = dlemu("predict", *words, "--drive", str(sheet), "--mb-per-second", "7000", cwd=tmp_path)
-    assert (both.status, both.out) == (2, "")
-    assert "--mb-per-second and --drive both describe the storage: give only one of them" in both.err
+    assert answer["max_accelerators"] == 2, "as 6.8 GB/s feed"
+    with pytest.raises(UserError, match="--mb-per-second and --drive both describe the storage: give only one"):
+        run_prediction([*WORDS], mb_per_second=7000, drive=str(sheet))
