@@ -370,8 +370,9 @@ def test_writes_are_repeated_until_they_are_steady(monkeypatch: pytest.MonkeyPat
     assert 8 < len(written.rounds) < 14
     assert (written.steady, read.steady, read.rounds, answer.issues) == (True, None, (), ())
     assert answer.question.precondition == 3
-    (said,) = doing
-    assert said.what.startswith("writing 6.3 MB to precondition ")
+    assert doing[0].what.startswith("writing 6.3 MB to precondition ")
+    assert doing[1].what == "round 1 of at most 25: 1,000.0 MB/s"
+    assert len(doing) == 1 + len(written.rounds)
 
 
 @pytest.mark.parametrize(

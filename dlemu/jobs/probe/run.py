@@ -224,7 +224,7 @@ def probe_requests(
         _precondition(path, size_bytes, precondition, on_event)
         for wanted in cells:
             measure = partial(measure_cell, wanted, path, size_bytes, seconds, used)
-            cell = _until_steady(measure) if steady and wanted.writes else measure()
+            cell = _until_steady(measure, on_event) if steady and wanted.writes else measure()
             answer = replace(answer, cells=(*answer.cells, cell), seconds=time.monotonic() - began)
             save_answer(folder, PROBE, answer)
             on_event(_measured(cell))
@@ -250,12 +250,13 @@ def _precondition(path: str, size_bytes: int, times: int, on_event: OnEvent) -> 
         raise UserError(f"{path} can't be written: {error.strerror}; wanted one that you may write") from error
 
 
-def _until_steady(measure: Callable[[], ProbeCell]) -> ProbeCell:
+def _until_steady(measure: Callable[[], ProbeCell], on_event: OnEvent) -> ProbeCell:
     """Repeat a write until it is steady, or as often as SNIA's specification does; latencies are the last round's."""
     rates: list[float] = []
     while len(rates) < MOST_ROUNDS and not is_steady(rates):
         cell = measure()
         rates.append(cell.mb_per_second)
+        on_event(Doing(f"round {len(rates)} of at most {MOST_ROUNDS}: {cell.mb_per_second:,.1f} MB/s"))
     mean = sum(rates[-WINDOW:]) / WINDOW
     iops = mean * 1e6 / cell.size_bytes
     return replace(cell, mb_per_second=mean, iops=iops, rounds=tuple(rates), steady=is_steady(rates))
