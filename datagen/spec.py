@@ -162,7 +162,7 @@ class DatasetSpec:
         if not any(out_of_range(self, where)):  # else the product may be more than a float holds
             total_bytes = (self.num_files_train + self.num_files_eval) * self.num_samples_per_file * self.record_bytes
             if total_bytes > MOST_DATASET_BYTES:
-                seen = f"{where}.num_files_train, num_samples_per_file and record_length_bytes make"
+                seen = f"{where}.num_files_train, num_samples_per_file and record_length_bytes multiply to"
                 yield f"{seen} {total_bytes:.3g} bytes: wanted at most {MOST_DATASET_BYTES:.3g}"
         yield from self._record_problems(where)
         yield from self._name_problems(where)
@@ -180,7 +180,7 @@ class DatasetSpec:
             yield from self._quantile_problems(where)
         if not _is_number_type(self.record_element_type):
             actual = f"{where}.record_element_type is {self.record_element_type!r}"
-            yield f"{actual}: wanted NumPy's name of a type of number, such as uint8 or float32"
+            yield f"{actual}: wanted the name of a NumPy number type, such as uint8 or float32"
 
     def _quantile_problems(self, where: str) -> Iterator[str]:
         key, sizes = f"{where}.record_length_bytes_quantiles", self.record_length_bytes_quantiles
@@ -193,7 +193,7 @@ class DatasetSpec:
             "parquet.columns": self.parquet.columns,
         }
         for other in (name for name, value in others.items() if value):
-            yield f"{key} and {where}.{other} are both given, and both say how large records are: leave one out"
+            yield f"{key} and {where}.{other} are both given, and both set the size of records: leave one out"
 
     def _format_problems(self) -> list[str]:
         if not _is_number_type(self.record_element_type):

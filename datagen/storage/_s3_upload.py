@@ -162,7 +162,7 @@ class ObjectWriter:
             etag = request.answer.header("etag")
             if not etag:
                 raise UserError(
-                    f"{self._client.where(request)}: the answer names no ETag of the part, which completing the "
+                    f"{self._client.where(request)}: the response has no ETag of the part, which completing the "
                     f"upload needs: wanted an S3 server at {self._client.server.endpoint}"
                 )
             self._etags[number] = etag

@@ -32,7 +32,7 @@ class Storage(StorageBase):
         scheme, separator, rest = spec.root.partition("://")
         if not separator:
             raise UserError(
-                f"storage.storage_root is {public_text(spec.root)!r}: fsspec wants a URL there, such as gs://BUCKET, "
+                f"storage.storage_root is {public_text(spec.root)!r}: fsspec needs a URL there, such as gs://BUCKET, "
                 "abfs://CONTAINER or file:///mnt/data"
             )
         self._root = f"{scheme}://{rest.rstrip('/')}"
@@ -79,7 +79,7 @@ class Storage(StorageBase):
         if known["type"] == "directory":
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
         if known["type"] == "other":  # of a local file system: to open a pipe would wait for ever
-            raise OSError(errno.ENODEV, "it is no regular file", path)
+            raise OSError(errno.ENODEV, "it is not a regular file", path)
         return int(known["size"])
 
     def remove(self, path: str) -> None:

@@ -112,8 +112,8 @@ def _whole_problems(model: Model, settings: Checkpoint, ranks: int) -> list[str]
     if whole % each:
         key = "checkpoint.job_ranks is" if settings.job_ranks else "ranks:"
         problems.append(
-            f"{key} {whole}, no multiple of the {each} ranks that share one copy of the model (tensor {cut.tensor} x "
-            f"pipeline {cut.pipeline}): wanted {max(1, whole // each) * each} or another multiple, or "
+            f"{key} {whole}, not a multiple of the {each} ranks that share one copy of the model (tensor "
+            f"{cut.tensor} x pipeline {cut.pipeline}): wanted {max(1, whole // each) * each} or another multiple, or "
             "checkpoint.mode=subset"
         )
     if settings.first_rank + ranks > whole:

@@ -9,14 +9,12 @@ import click
 from dlemu.cli.options import propose_folder
 
 
-@click.command(name="compare", short_help="Put two runs, sweeps or searches beside each other.")
+@click.command(name="compare", short_help="Compare two runs, sweeps or searches.")
 @click.argument("folders", nargs=-1, required=True, metavar="A [B]", shell_complete=propose_folder)
-@click.option("--price", metavar="A,B", help="Of each storage, in one currency: cost per fed accelerator.")
+@click.option("--price", metavar="A,B", help="Price of each storage, in one currency: cost per fed accelerator.")
 @click.option("--watts", metavar="A,B", help="Mean power of each storage: GB/s per watt.")
-@click.option(
-    "--years", type=click.FloatRange(min=0, min_open=True), help="Energy for each fed accelerator over these."
-)
-@click.option("--energy-price", type=click.FloatRange(min=0), help="Of a kWh: price and energy over --years.")
+@click.option("--years", type=click.FloatRange(min=0, min_open=True), help="Years of use: energy per fed accelerator.")
+@click.option("--energy-price", type=click.FloatRange(min=0), help="Price of a kWh: price and energy over --years.")
 @click.option("--output", metavar="DIR", help="Keep compare.json and the page here. [results/WORKLOAD/compare-TIME]")
 @click.option("--report/--no-report", default=True, show_default=True, help="Make report.html too.")
 @click.option("--json", "as_json", is_flag=True, help="Print compare.json, for programs; no page, kept with --output.")

@@ -27,10 +27,12 @@ def command() -> None:
     """
 
 
-@command.command(name="datasize", short_help="The least dataset that the rules allow, and how to make it.")
+@command.command(name="datasize", short_help="The smallest dataset that the rules allow, and how to make it.")
 @configured
 @click.option("--hosts", type=click.IntRange(min=1), default=1, show_default=True, help="Hosts that the ranks run on.")
-@click.option("--memory-gib", type=click.FloatRange(min=0.001), help="Of each host, in GiB; default: this host's.")
+@click.option(
+    "--memory-gib", type=click.FloatRange(min=0.001), help="Memory of each host, in GiB; default: this host's."
+)
 @click.option("--edition", type=click.Choice(["1.0", "2.0", "3.0"]), help="Default: the newest that has the pair.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON mapping, for programs.")
 def datasize_command(
@@ -110,11 +112,13 @@ def _checkpoint_datasize(
 @click.option("--org", "organisation", default="rehearsal", show_default=True, help="Name of the submitter's folder.")
 @click.option("--system", default="system", show_default=True, help="Name of the system's folder.")
 @click.option("--hosts", type=click.IntRange(min=1), default=1, show_default=True, help="Hosts that the ranks run on.")
-@click.option("--memory-gib", type=click.FloatRange(min=0.001), help="Of each host, in GiB; default: this host's.")
+@click.option(
+    "--memory-gib", type=click.FloatRange(min=0.001), help="Memory of each host, in GiB; default: this host's."
+)
 @click.option(
     "--make",
     is_flag=True,
-    help="Make the dataset first, or what is missing of it; as many files as the rules want unless told.",
+    help="Make the dataset first, or what is missing of it; by default as many files as the rules require.",
 )
 @click.option(
     "--accelerator-type",
@@ -231,14 +235,14 @@ def merge_command(folder: str, rehearsals: tuple[str, ...]) -> None:
 
 @command.command(name="check", short_help="Check finished runs or a submission tree against the rules.")
 @click.argument("folder", metavar="DIR", required=False)
-@click.option("--edition", type=click.Choice(["1.0", "2.0", "3.0"]), help="Default: as the tree's runs say.")
+@click.option("--edition", type=click.Choice(["1.0", "2.0", "3.0"]), help="Default: that of the tree's runs.")
 @click.option(
     "--rules",
     "reading",
     type=click.Choice(["published", "today"]),
     default="today",
     show_default=True,
-    help="v3.0 as its round was judged, or as its tool reads the rules since.",
+    help="v3.0 as its round was judged, or as its tool has read the rules since.",
 )
 @click.option("--list-rules", is_flag=True, help="Print every rule of v3.0's text and what is checked of it.")
 @click.option("--division", type=click.Choice(["closed", "open"]), help="Default: what the tree says, else closed.")

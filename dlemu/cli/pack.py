@@ -9,7 +9,7 @@ import click
 from dlemu.cli.options import config_dir_option, json_option, propose_setting
 
 
-@click.command(name="pack", short_help="Pack images into few large files, and say what limits that.")
+@click.command(name="pack", short_help="Pack images into few large files, and report what limits it.")
 @click.argument("overrides", nargs=-1, metavar="[verify] [KEY=VALUE[,VALUE]...]...", shell_complete=propose_setting)
 @config_dir_option
 @click.option("--make", is_flag=True, help="Make the workload's images first, or what is missing of them.")
@@ -73,7 +73,7 @@ def _interrupted(stop: object, folder: str, *, several: bool) -> int:
     if several:
         return interrupted(stop, "finished points", folder)
     name = signal.Signals(stop.signal_number).name
-    complain(f"interrupted by {name}; files that are finished are kept: the same command goes on with them")
+    complain(f"interrupted by {name}; files that are finished are kept: the same command continues with them")
     return stop.exit_status
 
 

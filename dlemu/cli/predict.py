@@ -11,16 +11,14 @@ from dlemu.cli.options import configured, json_option
 
 @click.command(name="predict", short_help="Predict how many accelerators a storage keeps busy, without running them.")
 @configured
-@click.option(
-    "--from", "from_folder", metavar="DIR", help="Take the storage of a run (DLIO's too), or of a prediction."
-)
-@click.option("--mb-per-second", type=click.FloatRange(min=0, min_open=True), help="Take a storage of this speed.")
+@click.option("--from", "from_folder", metavar="DIR", help="Use the storage of a run (DLIO's too), or of a prediction.")
+@click.option("--mb-per-second", type=click.FloatRange(min=0, min_open=True), help="Assume a storage of this speed.")
 @click.option("--hosts", type=click.IntRange(min=1), default=1, show_default=True, help="They share the storage.")
 @click.option(
-    "--most", type=click.IntRange(min=1), default=10_000, show_default=True, help="Predict no more than so many."
+    "--most", type=click.IntRange(min=1), default=10_000, show_default=True, help="Predict at most this many."
 )
 @click.option("--make", is_flag=True, help="Make the dataset first, or what is missing of it.")
-@click.option("--cached", is_flag=True, help="Let the page cache serve the probe: predicts memory, not storage.")
+@click.option("--cached", is_flag=True, help="Allow page-cache reads in the probe: predicts memory, not storage.")
 @json_option("predict.json")
 def command(
     overrides: tuple[str, ...],

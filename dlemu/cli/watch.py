@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 LOOK_SECONDS = 1.0
 
 
-@click.command(name="watch", short_help="Show how a run that goes on is doing: AU, MB/s, queue depth, time left.")
+@click.command(name="watch", short_help="Show the progress of a run: AU, MB/s, queue depth, time left.")
 @click.argument("folder", metavar="DIR", shell_complete=propose_folder)
 @click.option("--ranks", is_flag=True, help="Show each rank as well.")
 @click.option("--openmetrics", metavar="FILE", help="Show nothing; write the figures to FILE each second.")
@@ -73,7 +73,7 @@ def _on_terminal(follower: RunFollower, console: Console, *, ranks: bool) -> See
 def _in_lines(follower: RunFollower, *, ranks: bool) -> Seen:
     while (seen := follower.look()).state in ("starts", "runs"):
         if seen.progress is None:
-            click.echo("the run starts")
+            click.echo("the run is starting")
         else:
             click.echo("  ".join([_head(seen.progress), *map(_in_line, seen.progress.figures)]))
             for rank, figures in sorted(seen.progress.ranks.items() if ranks else ()):
@@ -109,7 +109,7 @@ def _drawn(follower: RunFollower, progress: Progress | None, *, ranks: bool) -> 
 
     from dlemu.results.progress import Figure, figure_texts
 
-    title = Text(f"{follower.workload} in {follower.folder}\n{_head(progress) if progress else 'the run starts'}")
+    title = Text(f"{follower.workload} in {follower.folder}\n{_head(progress) if progress else 'the run is starting'}")
     if progress is None:
         return Group(title)
     rows = [(name + _of(figure), value) for figure in progress.figures for name, value in [figure_texts(figure)]]

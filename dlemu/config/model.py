@@ -23,8 +23,8 @@ class Parallelism:
     """Ranks that share each matrix."""
     pipeline: Annotated[int, at_least(1, MOST_PROCESSES)] = 1
     """Stages that share the layers."""
-    data: Annotated[int, positive_or("-1 for as many as there are ranks for")] = -1
-    """Copies of the model; -1: as many as there are ranks for. `checkpoint.mode=subset` needs it."""
+    data: Annotated[int, positive_or("-1 for as many as the ranks allow")] = -1
+    """Copies of the model; -1: as many as the ranks allow. `checkpoint.mode=subset` needs it."""
     zero_stage: Annotated[int, Range(0, 3, "0 to 3")] = 0
     """0: one copy writes all; 1, 2: each copy writes its part of the optimizer; 3: its part of the model as well."""
     expert: Annotated[int, at_least(1, MOST_PROCESSES)] = 1
@@ -65,7 +65,7 @@ class Model:
     """`transformer` takes its layers from `transformer`; of any other a checkpoint also has `model_size_bytes`."""
     model_size_bytes: Annotated[int, at_least(0, MOST_BYTES), BYTES] = 10240
     """Bytes of one checkpoint of a model that is not given by its layers."""
-    num_layers: Annotated[int, Range(-1, 10**4, "1 to 10000, or -1 where they are not known")] = -1
+    num_layers: Annotated[int, Range(-1, 10**4, "1 to 10000, or -1 if they are not known")] = -1
     """Layers of a transformer; -1: the model has none that are known."""
     model_datatype: Datatype = "fp16"
     """Type of the model's numbers in a checkpoint."""

@@ -48,7 +48,7 @@ def _own(config_dir: str | None) -> list[str]:
 
 def _checked_path(path: str) -> str:
     if not path.endswith(SUFFIX):
-        raise UserError(f"workload={path} is a path that does not end in {SUFFIX}: wanted a YAML file of that ending")
+        raise UserError(f"workload={path} is a path that does not end in {SUFFIX}: wanted a YAML file with that ending")
     if not os.path.exists(path):
         raise UserError(
             f"workload={path}: there is no such file; wanted a YAML file, or a name: {', '.join(workload_names())}"

@@ -53,6 +53,10 @@ def _problem_reading(path: str) -> str:
         finally:
             os.close(fd)
     except OSError as error:
-        reason = "this file system has no O_DIRECT" if error.errno == errno.EINVAL else error.strerror or str(error)
+        reason = (
+            "this file system does not support O_DIRECT"
+            if error.errno == errno.EINVAL
+            else error.strerror or str(error)
+        )
         return f"{path}: {reason}"
     return ""

@@ -196,7 +196,7 @@ def kind_of(folder: str) -> Kind | None:
 def _unnamed() -> Kind:
     known = next((kind for kind in kinds() if kind.is_unnamed), None)
     if known is None:
-        raise UserError("this result names no kind of job, and the one that it then is of is not installed here")
+        raise UserError("this result names no kind of job, and the kind that is assumed then is not installed here")
     return known
 
 

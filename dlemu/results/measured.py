@@ -168,7 +168,7 @@ def read_live(
     facts = read_facts(os.path.join(folder, LIVE, name), kind)
     log = salvaged(folder, salvage)
     if log is None or not len(log):
-        raise UserError(f"{folder} is of a run that was killed before its first {first} was measured: run it again")
+        raise UserError(f"{folder} holds a run that was killed before its first {first} was measured: run it again")
     heads = tuple(host.head for host in log.telemetry)
     return replace(facts, journal=log.journal, recorders=heads, failure=KILLED), log
 

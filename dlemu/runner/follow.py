@@ -117,7 +117,7 @@ def _run_in(folder: str) -> str:
     found = next((path for path in sorted(below, reverse=True) if goes_on(path)), None)
     if found is None:
         raise UserError(
-            f"{folder} holds no run: wanted the folder of one that goes on, as output.folder or results/WORKLOAD/TIME"
+            f"{folder} holds no run: wanted that of a run in progress, such as output.folder or results/WORKLOAD/TIME"
         )
     return found
 

@@ -21,8 +21,8 @@ REFUSED: list[tuple[dict[str, Any], dict[str, Any], int, str]] = [
     ({"data": 4}, {}, 4, r"model.parallelism.data is 4 with checkpoint.mode=default"),
     ({"data": 1}, {}, 4, r"model.parallelism.data is 1 with checkpoint.mode=default"),
     ({}, {"mode": "subset"}, 4, "model.parallelism.data is not set"),
-    ({"tensor": 4}, {}, 6, r"ranks: 6, no multiple of the 4 ranks.*wanted 4 or another multiple"),
-    ({"tensor": 4}, {}, 2, r"no multiple of the 4 ranks.*wanted 4"),
+    ({"tensor": 4}, {}, 6, r"ranks: 6, not a multiple of the 4 ranks.*wanted 4 or another multiple"),
+    ({"tensor": 4}, {}, 2, r"not a multiple of the 4 ranks.*wanted 4"),
     ({"tensor": 4, "data": 2}, {"mode": "subset"}, 9, r"ranks 0 to 8 take part.*are 8 ranks"),
     ({"tensor": 4, "data": 2}, {"mode": "subset", "first_rank": 6}, 3, r"ranks 6 to 8 take part.*are 8 ranks"),
     ({"tensor": 4}, {"job_ranks": 10}, 2, r"checkpoint.job_ranks is 10, no multiple"),
@@ -46,7 +46,7 @@ def test_ranks_that_cannot_share_the_model(
 
 def test_all_reasons_are_told_at_once() -> None:
     model = transformer(layers=3, tensor=4, pipeline=2, zero_stage=3, data=2)
-    with pytest.raises(UserError, match=r"(?s)3 problems.*ZeRO 3.*data is 2.*no multiple of the 8"):
+    with pytest.raises(UserError, match=r"(?s)3 problems.*ZeRO 3.*data is 2.*not a multiple of the 8"):
         grid_of(model, Checkpoint(), 4)
 
 

@@ -111,8 +111,8 @@ def test_a_note_is_read_as_it_was_written(tmp_path: Path) -> None:
         (b"{", r"is damaged \(.*write the checkpoint again"),
         (b"\xff", r"is damaged \(.*write the checkpoint again"),
         (b'{"seed": 1}', r"is damaged \(.*write the checkpoint again"),
-        ("version", "is of another version of dlemu: write the checkpoint again"),
-        ("bulk_version", "is of another version of dlemu: write the checkpoint again"),
+        ("version", "was written by another version of dlemu: write the checkpoint again"),
+        ("bulk_version", "was written by another version of dlemu: write the checkpoint again"),
         ("folder", r"can't be read: .*; remove that checkpoint, or set checkpoint.checkpoint_folder to another"),
     ],
 )

@@ -76,7 +76,7 @@ def test_every_description_is_whole(make: Callable[[], Failure], kind: str, stat
 def test_only_signals_that_say_something_of_memory_have_a_hint() -> None:
     assert killed(0, 1, signal.SIGSEGV, 0).message == "rank 0 (process 1) was killed by SIGSEGV"
     assert "dmesg" not in killed(0, 1, signal.SIGBUS, 0).message
-    assert "did not go on within 60 s" in stopped(2, 40, 60.0, 7).message
+    assert "did not continue within 60 s" in stopped(2, 40, 60.0, 7).message
 
 
 def test_an_exception_is_described_by_what_is_known_of_it() -> None:

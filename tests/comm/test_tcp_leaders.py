@@ -156,7 +156,7 @@ def test_a_rank_knows_its_host(more: dict[str, str], place: tuple[int, int, int]
         ({"LOCAL_RANK": "2"}, "export the number of processes on this host as LOCAL_WORLD_SIZE"),
         ({"LOCAL_RANK": "21", "LOCAL_WORLD_SIZE": "36"}, "contradict each other"),
         ({"RANK": "36", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}, "contradict each other"),
-        ({"WORLD_SIZE": "many"}, "are no numbers"),
+        ({"WORLD_SIZE": "many"}, "are not numbers"),
     ],
 )
 def test_variables_without_sense_are_refused(more: dict[str, str], message: str) -> None:

@@ -254,7 +254,7 @@ def test_a_program_with_its_own_hydra_keeps_it(tmp_path: Path) -> None:
         (["workload=x.yml"], "does not end in .yaml"),
         (["workload=null"], "workload=null: wanted workload=NAME"),
         (["workload="], "workload=: wanted workload=NAME"),
-        (["reader"], "'reader' is no setting: wanted KEY=VALUE"),
+        (["reader"], "'reader' is not a setting: wanted KEY=VALUE"),
         (["~reader.batch_size"], "nothing can be deleted"),
         (["reader.batch_size=1,2"], "dlemu takes one value for each key"),
         (["reader.batch_size=range(1,3)"], "dlemu takes one value for each key"),

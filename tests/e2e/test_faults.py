@@ -280,7 +280,7 @@ def test_a_killed_generation_resumes_with_what_is_missing(tmp_path: Path) -> Non
     assert "never finished" in refused.err
     resumed = dlemu("datagen", *settings)
     assert resumed.status == 0, resumed.err
-    assert f"{len(made)} were there already" in resumed.out
+    assert f"{len(made)} existed already" in resumed.out
     assert {path: path.stat().st_mtime_ns for path in made} == made
     assert len(list((data / "train").iterdir())) == 3000, "nothing half-made is left"
     assert dlemu("datagen", "verify", *settings).status == 0

@@ -152,7 +152,7 @@ def test_rehearsals_are_merged_into_one_tree_that_is_checked_whole(calls: Words,
         merge(str(tmp_path / "all"), [str(one)])
     with pytest.raises(UserError, match="a tree has one result of a workload"):
         merge(str(tmp_path / "again"), [str(one), str(shutil.copytree(one, tmp_path / "copy"))])
-    with pytest.raises(UserError, match="is no folder of"):
+    with pytest.raises(UserError, match="is not a folder of"):
         merge(str(tmp_path / "again"), [str(tmp_path)])
     (other / "rehearsal.json").write_text("{")
     with pytest.raises(UserError, match="other is damaged: rehearsal"):

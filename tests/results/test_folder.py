@@ -444,11 +444,15 @@ def test_readings_that_are_no_numbers_are_damage(tmp_path: Path) -> None:
         values[3] = bad
         at = table.column_names.index("value")
         pq.write_table(table.set_column(at, "value", pa.array(values)), path)
-        with pytest.raises(UserError, match=r"telemetry\.parquet is damaged \(it holds readings that are no numbers\)"):
+        with pytest.raises(
+            UserError, match=r"telemetry\.parquet is damaged \(it holds readings that are not numbers\)"
+        ):
             read_run(str(tmp_path))
     for name, other in (("time_ns", pa.uint64()), ("value", pa.float32())):
         pq.write_table(table.set_column(table.column_names.index(name), name, table[name].cast(other)), path)
-        with pytest.raises(UserError, match=r"telemetry\.parquet is damaged \(it holds readings that are no numbers\)"):
+        with pytest.raises(
+            UserError, match=r"telemetry\.parquet is damaged \(it holds readings that are not numbers\)"
+        ):
             read_run(str(tmp_path))
     path.unlink()
     assert read_run(str(tmp_path)).telemetry == ()

@@ -152,7 +152,9 @@ def test_a_run_that_had_been_asked_to_end_is_the_run_it_became(tmp_path: Path) -
 def test_what_is_no_file_in_a_live_part_is_never_opened(tmp_path: Path) -> None:
     killed(tmp_path)
     os.mkfifo(tmp_path / LIVE / "rank_00009.steps")
-    with pytest.raises(UserError, match=f"{tmp_path}/live holds what is no file: it is not what dlemu left there"):
+    with pytest.raises(
+        UserError, match=f"{tmp_path}/live holds something that is not a file: dlemu did not leave it there"
+    ):
         read_run(str(tmp_path))
     os.mkfifo(tmp_path / LIVE / "lock")
     assert not goes_on(str(tmp_path))
@@ -278,7 +280,7 @@ def test_checkpoints_that_were_killed_before_the_first_file_are_named(tmp_path: 
     killed_checkpoints(tmp_path, files=0)
     with pytest.raises(UserError, match="killed before its first file was measured: run it again"):
         read_checkpoint_run(str(tmp_path))
-    with going_on(str(tmp_path)), pytest.raises(UserError, match="still goes on: wait for its end"):
+    with going_on(str(tmp_path)), pytest.raises(UserError, match="is still running: wait for it to end"):
         read_checkpoint_run(str(tmp_path))
 
 

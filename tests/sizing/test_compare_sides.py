@@ -342,5 +342,5 @@ def test_results_of_another_program_are_compared_where_somebody_reads_them(tmp_p
 
 
 def test_a_folder_that_is_not_there_is_said(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="is no folder"):
+    with pytest.raises(UserError, match="is not a folder"):
         read_side(str(tmp_path / "none"))

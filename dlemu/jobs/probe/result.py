@@ -95,7 +95,7 @@ class ProbeQuestion:
     """Of a workload's own pattern; else empty."""
     overrides: tuple[str, ...] = ()
     seconds: float
-    """Of each cell."""
+    """Duration of each cell."""
 
 
 @dataclass(frozen=True, kw_only=True)

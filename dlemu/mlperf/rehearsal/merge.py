@@ -72,7 +72,7 @@ def read_record(rehearsal: str) -> dict[str, Any]:
     if broken:
         raise UserError(f"{rehearsal} is damaged: {broken[0].seen}; copy it again")
     if not record:
-        raise UserError(f"{rehearsal} is no folder of `dlemu mlperf run`: wanted {REHEARSAL} and {TREE}/ in it")
+        raise UserError(f"{rehearsal} is not a folder of `dlemu mlperf run`: wanted {REHEARSAL} and {TREE}/ in it")
     return record
 
 

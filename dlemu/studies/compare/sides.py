@@ -91,7 +91,7 @@ def read_side(folder: str, foreign: Foreign | None = None) -> list[Side]:
     if kind is not None:
         raise UserError(f"{folder} holds {kind.noun}: wanted the folder of a run, sweep or size")
     if not os.path.isdir(folder):
-        raise UserError(f"{folder} is no folder: wanted that of a run, sweep or size")
+        raise UserError(f"{folder} is not a folder: wanted that of a run, sweep or size")
     if foreign is not None:
         return [foreign(folder)]
     raise UserError(

@@ -102,7 +102,7 @@ def _check(question: RecordQuestion, folder: str, recipe: str) -> None:
             "wanted a job to record, as in `dlemu record -- python train.py`, or --rows FOLDER of one that ran"
         )
     if question.rows and not os.path.isdir(question.rows):
-        raise UserError(f"--rows is {question.rows}, which is no folder: wanted what the recorded job left")
+        raise UserError(f"--rows is {question.rows}, which is not a folder: wanted what the recorded job left")
     check_place(folder, setting="--output", ours=(RECORD,))
     if os.path.lexists(os.path.join(folder, RECORD)):
         raise UserError(f"{folder} holds a recorded job; name a new folder with --output")
@@ -112,7 +112,7 @@ def _check(question: RecordQuestion, folder: str, recipe: str) -> None:
         raise UserError(f"--out is {recipe}: wanted a name that ends in .yaml, as workloads have")
     above = os.path.dirname(os.path.abspath(recipe))
     if question.out and not os.path.isdir(above):
-        raise UserError(f"--out is {recipe}, and {above} is no folder: make it first")
+        raise UserError(f"--out is {recipe}, and {above} is not a folder: make it first")
 
 
 def _replays(
