@@ -325,8 +325,8 @@ def _pages(client: Client, prefix: str) -> Iterator[list[Entry]]:
         pages, listed, idle = pages + 1, listed + len(entries), 0 if entries and not marks & seen else idle + 1
         if hash(page.continuation) in seen or idle > MOST_IDLE_PAGES or listed > MOST_LISTED:
             raise UserError(
-                f"{client.where(request)}: the listing of {prefix!r} does not end: {listed} names on {pages} pages so "
-                f"far, {idle} of these pages in a row without a new one, and the server names a further page. Wanted a "
+                f"{client.where(request)}: the listing of {prefix!r} does not end: {listed} names on {pages} pages "
+                f"so far, the last {idle} pages without a new one, and the server announces a further page. Wanted a "
                 f"folder of at most {MOST_LISTED} objects, from a server whose continuation tokens advance"
             )
         seen |= marks

@@ -33,9 +33,9 @@ IO_COLUMNS = {
     "began_ns": "the ranks had synchronized and the checkpoint began",
     "started_ns": "the file was about to be opened",
     "opened_ns": "it was open",
-    "moved_ns": "all its bytes were handed to the storage, or had come from it",
+    "moved_ns": "all its bytes were passed to the storage, or had been read from it",
     "synced_ns": "fsync had returned",
-    "ended_ns": "it was closed and had its name; of the whole: the rank was done",
+    "ended_ns": "it was closed and renamed into place; of the whole: the rank was done",
     "calls": "write or read calls",
     "call_ns": "time in these calls, added up over the rank's threads",
     "longest_call_ns": "the longest of them",
@@ -48,9 +48,9 @@ IO_COLUMNS = {
     "storage_bytes": "bytes fetched from storage meanwhile by the kernel's accounting; of writes 0",
     "fsync_ns": "of the whole: time in fsync of its files, and of the folder",
     "folder_sync_ns": "of fsync_ns: that of the folder, by the rank of each host that was done last",
-    "asked_ns": "of the whole: the accelerators had computed, and wanted the checkpoint",
-    "waited_ns": "of the whole, with checkpoint.asynchronous: training wanted the next and waited for this one to end",
-    "released_ns": "of the whole: training could go on; with checkpoint.asynchronous before the checkpoint ended",
+    "asked_ns": "of the whole: the accelerators had computed and were ready for the checkpoint",
+    "waited_ns": "of the whole, with checkpoint.asynchronous: training waited with the next for this one to end",
+    "released_ns": "of the whole: training could continue; with checkpoint.asynchronous before the checkpoint ended",
 }
 """Column -> meaning; all are int64."""
 ADDED_COLUMNS = frozenset({"content_cpu_ns", "folder_sync_ns"})

@@ -21,9 +21,10 @@ if TYPE_CHECKING:
 
 @click.group(name="mlperf", short_help="Rehearse an MLPerf Storage submission, and check one.")
 def command() -> None:
-    """MLPerf Storage: the rules before a run, a rehearsal of a submission, a check of what came out.
+    """MLPerf Storage: the rules before a run, a rehearsal of a submission, a check of the results.
 
-    docs/mlperf.md says what dlemu is good for there, and what not: CLOSED results need mlpstorage and DLIO, unchanged.
+    docs/mlperf.md says what dlemu is good for there, and what it is not: CLOSED results need mlpstorage and DLIO,
+    unchanged.
     """
 
 
@@ -51,10 +52,10 @@ def datasize_command(
     dlemu mlperf datasize workload=unet3d accelerator=b200 ranks=16 --hosts 2 --memory-gib 512
     dlemu mlperf datasize workload=llama3_70b --hosts 8 --memory-gib 1024
 
-    `ranks` are the accelerators of all hosts together. The rules want the larger of 5 times all hosts' memory and 500
-    steps of each accelerator in an epoch; where memory decides, 1 % is added. Fewer files, when dataset.num_files_train
-    asks for them, break that rule. Of a model's checkpoints: how large one is, the room for ten, and whether the hosts'
-    memory could serve what is read back.
+    `ranks` are the accelerators of all hosts together. The rules require the larger of 5 times all hosts' memory and
+    500 steps of each accelerator in an epoch; where memory decides, 1 % is added. Fewer files, when
+    dataset.num_files_train sets them, break that rule. For a model's checkpoints: how large one is, the room for ten,
+    and whether the hosts' memory could serve what is read back.
 
     Exit status: 0 done, 1 the settings break a rule, 2 a usage error.
     """
@@ -150,15 +151,15 @@ def run_command(
     dlemu mlperf run workload=mlperf_kv kv.folder=/mnt/nvme/kv ranks=2
     dlemu mlperf run --make workload=unet3d ... + workload=llama3_8b ... + workload=mlperf_kv ...
 
-    A warm-up run and 5 measured runs (v1.0: 5), each with another shuffle. Every run is a `dlemu train`, kept in runs/;
-    tree/ is what the edition's tool would leave. When interrupted, or when a run failed, the same command with
-    output.folder=FOLDER goes on. A model's checkpoints are written and read instead, in two `dlemu checkpoint` that
+    A warm-up run and 5 measured runs (v1.0: 5), each with a different shuffle. Every run is a `dlemu train`, kept in
+    runs/; tree/ is what the edition's tool would write. When interrupted, or when a run failed, the same command with
+    output.folder=FOLDER continues. A model's checkpoints are written and read instead, in two `dlemu checkpoint` that
     belong together, or in one where ten exceed three times the hosts' memory. kv_cache runs its three options three
     times each, and prints the true rates beside the tool's. Several workloads, with + between their overrides, run one
-    after another and end in one tree. This is no submission: CLOSED results need mlpstorage and DLIO, unchanged.
+    after another and end in one tree. This is not a submission: CLOSED results need mlpstorage and DLIO, unchanged.
 
-    Exit status: 0 all runs pass and no rule is broken, 1 not so, 2 a usage error, 3 a run failed, 4 no verdict (no rule
-    is broken, and this host alone kept runs from passing), 128 + signal.
+    Exit status: 0 all runs pass and no rule is broken, 1 otherwise, 2 a usage error, 3 a run failed, 4 no verdict (no
+    rule is broken, and this host alone kept runs from passing), 128 + signal.
     """
     from dlemu.cli import complain
     from dlemu.cli.interruption import install_signal_handlers, resume_advice
@@ -220,7 +221,7 @@ def merge_command(folder: str, rehearsals: tuple[str, ...]) -> None:
     dlemu mlperf run workload=llama3_8b ... output.folder=r/llama3
     dlemu mlperf merge r/all r/unet3d r/llama3
 
-    They are of one edition, and each result is in one of them. Organisations and systems stay as they were named.
+    All are of one edition, and each result is in only one of them. Organisations and systems stay as they were named.
 
     Exit status: 0 no rule is broken, 1 some rule is, 2 a usage error.
     """

@@ -13,7 +13,7 @@ from dlemu.cli.options import configured, json_option
 @configured
 @click.option("--from", "from_folder", metavar="DIR", help="Use the storage of a run (DLIO's too), or of a prediction.")
 @click.option("--mb-per-second", type=click.FloatRange(min=0, min_open=True), help="Assume a storage of this speed.")
-@click.option("--hosts", type=click.IntRange(min=1), default=1, show_default=True, help="They share the storage.")
+@click.option("--hosts", type=click.IntRange(min=1), default=1, show_default=True, help="Hosts that share the storage.")
 @click.option(
     "--most", type=click.IntRange(min=1), default=10_000, show_default=True, help="Predict at most this many."
 )
@@ -41,11 +41,11 @@ def command(
     dlemu predict workload=unet3d accelerator=h100 --mb-per-second 7000                            # a data sheet's
 
     Without --from and --mb-per-second the storage is probed first: the workload's own reads by 1, 2, 4, ... readers,
-    two minutes at most. Then a model of loaders, accelerators and storage says what a run would. What it can't know
-    is in docs/prediction.md; the line of arithmetic that everybody can do is beside its answer.
+    two minutes at most. Then a model of loaders, accelerators and storage predicts what a run would measure. What it
+    can't know is in docs/prediction.md; the back-of-the-envelope estimate is printed next to its answer.
 
     Exit status: 0 the count passes or one at least does, 1 it does not, 2 a usage error, 3 a reader failed, 4 too close
-    to tell, 128 + signal.
+    to call, 128 + signal.
     """
     from dlemu.cli.frontends import make_here
     from dlemu.cli.options import say_part, show_answer

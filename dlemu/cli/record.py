@@ -40,9 +40,9 @@ def command(
     dlemu record --out job.yaml -- torchrun --nproc-per-node 2 train.py --lr 0.1
     dlemu train workload=job.yaml dataset.data_folder=/mnt/drive/data ranks=8
 
-    The job runs as it is; a hook in its Python processes writes down what each batch cost, under 2 % of its time. After
-    the window (--steps, --minutes) it goes on unrecorded, and once it ends, the recording is replayed on the same
-    storage, from the same files, which are only read. The recipe names no path, file, host or person.
+    The job runs as it is; a hook in its Python processes records what each batch cost, at less than 2 % of its time.
+    After the window (--steps, --minutes) it continues unrecorded, and once it ends, the recording is replayed on the
+    same storage, from the same files, which are only read. The recipe names no path, file, host or person.
 
     Where a launcher drops the environment (containers, ssh, python -I): write `import dlemu.record` as the first line
     of the script; its rows go to ./dlemu-record, and `dlemu record --rows dlemu-record` makes the recipe.

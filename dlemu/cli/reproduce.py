@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 def command(
     words: tuple[str, ...], price: str | None, watts: str | None, config_dir: str | None, report: bool, as_json: bool
 ) -> None:
-    """Make the figures and tables of a vendor's document on your storage, one or several drives beside each other.
+    """Make the figures and tables of a vendor's document on your storage, for one drive or several side by side.
 
     \b
     dlemu reproduce kioxia drives=/mnt/a,/mnt/b
@@ -37,7 +37,7 @@ def command(
 
     At scale=laptop (the default) sizes and times are cut so that it takes minutes; scale=full has the document's own.
     Further settings go to every training run. Datasets stay on the drives. When interrupted, the same command with
-    output.folder=FOLDER goes on. What each document holds: docs/vendor-figures.md.
+    output.folder=FOLDER continues. What each document holds: docs/vendor-figures.md.
 
     Exit status: 0 done, 2 a usage error, 3 a step failed, 128 + signal.
     """

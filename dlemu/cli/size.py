@@ -58,12 +58,12 @@ def command(
 
     Reads a little to estimate, brackets, closes in, and repeats the two counts at the edge. Each trial is a
     `dlemu train` that ends as soon as its verdict is decided. When interrupted, the same command with
-    output.folder=FOLDER goes on with the trials that are finished.
+    output.folder=FOLDER continues from the finished trials.
 
-    Of a KV cache it finds the most prompts a second that pass: kv.speed, by whole runs of `dlemu kvcache`.
+    For a KV cache it finds the most prompts per second that pass: kv.speed, by whole runs of `dlemu kvcache`.
 
-    Exit status: 0 found (--at-least: so many pass), 1 none passes (--at-least: fewer), 2 a usage error, 3 a trial
-    failed, 4 no verdict (too close to tell, the host gave out first, too few samples for so many), 128 + signal.
+    Exit status: 0 found (--at-least: that many pass), 1 none passes (--at-least: fewer), 2 a usage error, 3 a trial
+    failed, 4 no verdict (too close to call, the host was the limit, too few samples for that many), 128 + signal.
     """
     from dlemu.cli.frontends import make_here
     from dlemu.cli.interruption import Watched, interrupted

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 def command(
     jobs: tuple[str, ...], config_dir: str | None, alone: bool, output: str, as_json: bool, report: bool
 ) -> None:
-    """Run several jobs beside each other on one storage, and say what each costs the others.
+    """Run several jobs in parallel on one storage, and report what each costs the others.
 
     \b
     dlemu together training.yaml checkpoint.yaml

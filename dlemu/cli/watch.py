@@ -26,19 +26,19 @@ LOOK_SECONDS = 1.0
 @click.option("--ranks", is_flag=True, help="Show each rank as well.")
 @click.option("--openmetrics", metavar="FILE", help="Show nothing; write the figures to FILE each second.")
 def command(folder: str, ranks: bool, openmetrics: str | None) -> None:
-    """Show how a run that goes on is doing, from another terminal: AU so far, MB/s, samples/s, wait, queue depth.
+    """Show the progress of a run from another terminal: AU so far, MB/s, samples/s, wait, queue depth.
 
     \b
     dlemu watch results/unet3d/20260102-030405-4711
     dlemu watch results/unet3d/20260102-030405-4711 --ranks
 
-    DIR is the run's folder (output.folder), or that of a sweep or a search, whose run that goes on is shown. On a
+    DIR is the run's folder (output.folder), or that of a sweep or a search, whose current run is shown. On a
     terminal the figures are redrawn each second, elsewhere each second is a line. Rates and waiting are those of the
-    last 10 seconds. It reads the files that the ranks write anyway, and takes no time from them but a part of a core.
+    last 10 seconds. It reads the files that the ranks write anyway, and costs them nothing but part of a core.
 
     For Prometheus: output.openmetrics=/var/lib/node_exporter/dlemu.prom of any run has the same figures written there
     each second, in a form that is both OpenMetrics and what node_exporter's textfile collector reads. At the end
-    dlemu_active is 0 and the other figures are gone. --openmetrics does the same for a run that goes on already.
+    dlemu_active is 0 and the other figures are gone. --openmetrics does the same for a run that is in progress.
 
     Exit status: that of the run when it ends (3 for one that failed or was killed), 2 when DIR holds no run.
     """

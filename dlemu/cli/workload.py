@@ -157,12 +157,12 @@ _OF_GENERATED: tuple[tuple[str, Any, str, str], ...] = (
 
 @command.command(name="new", short_help="Write a commented file for a workload of your own.")
 @click.argument("path")
-@click.option("--data-folder", help="Your files, or with --format the folder where dlemu is to make some.")
+@click.option("--data-folder", help="Your files, or with --format the folder where dlemu makes some.")
 @click.option("--batch-size", type=int, help="Samples of one step on one accelerator.")
 @click.option("--step-seconds", type=float, help="Seconds of a step whose batch is ready.")
 @click.option("--workers", type=int, help="Worker processes of each rank.")
 @click.option("--preprocess-seconds", type=float, help="CPU seconds of a worker for each sample.")
-@click.option("--format", help="Make a dataset of this format, in place of files of yours.")
+@click.option("--format", help="Make a dataset of this format, instead of using your files.")
 @click.option("--files", type=int, help="Files to make.")
 @click.option("--samples-per-file", type=int, help="Samples in each of them.")
 @click.option("--sample-bytes", type=float, help="Mean bytes of a sample.")
@@ -170,8 +170,8 @@ _OF_GENERATED: tuple[tuple[str, Any, str, str], ...] = (
 def new(path: str, **given: Any) -> None:
     """Write a commented workload file PATH, which must not exist.
 
-    On a terminal dlemu asks for what is missing; elsewhere it is named. With --data-folder alone the dataset is the
-    files that are there; with --format, --files and --sample-bytes dlemu is to make one.
+    On a terminal dlemu prompts for what is missing; elsewhere it is named. With --data-folder alone the dataset is the
+    files that are there; with --format, --files and --sample-bytes dlemu makes one.
     """
     from datagen.errors import UserError
     from dlemu.config import load

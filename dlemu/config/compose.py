@@ -86,7 +86,7 @@ def _checked_content(path: str) -> bytes:
         return content  # whoever composes it reports what is wrong
     values = _count(root, {})
     if values > MOST_YAML_VALUES:
-        raise UserError(f"{path} has {values} keys and values: wanted settings, {MOST_YAML_VALUES} of them at most")
+        raise UserError(f"{path} has {values} keys and values: wanted at most {MOST_YAML_VALUES} settings")
     return content
 
 

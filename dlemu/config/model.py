@@ -28,7 +28,7 @@ class Parallelism:
     zero_stage: Annotated[int, Range(0, 3, "0 to 3")] = 0
     """0: one copy writes all; 1, 2: each copy writes its part of the optimizer; 3: its part of the model as well."""
     expert: Annotated[int, at_least(1, MOST_PROCESSES)] = 1
-    """Ranks over which the experts of a layer are dealt out; they are part of the data-parallel ones."""
+    """Ranks over which the experts of a layer are distributed; they are part of the data-parallel ones."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,11 +72,11 @@ class Model:
     optimizer_datatype: Datatype = "fp32"
     """Type of the optimizer's numbers in a checkpoint."""
     parallelism: Parallelism = Parallelism()
-    """Over which ranks the model is cut."""
+    """How the model is split over ranks."""
     transformer: Transformer = Transformer()
     """Widths and heads of a transformer."""
     layer_parameters: Annotated[tuple[int, ...], BYTES] = ()
-    """Bytes of each tensor of a layer, before it is cut by `parallelism.tensor` (DLIO's older way)."""
+    """Bytes of each tensor of a layer, before it is split by `parallelism.tensor` (DLIO's older way)."""
     optimization_groups: Annotated[tuple[int, ...], BYTES] = ()
     """Bytes of each group of the optimizer on each rank, which is stored three times (DLIO's older way)."""
 

@@ -27,7 +27,7 @@ def check(workload: Workload) -> None:
 def check_model_name(name: str) -> None:
     """Raise UserError for a name that can't be that of a folder of results: results/NAME."""
     if name in ("", ".", "..") or os.sep in name or "\0" in name:
-        raise UserError(f"model.name is {name!r}: wanted a name, without /, which the folder of its results can have")
+        raise UserError(f"model.name is {name!r}: wanted a name without /, which can name the folder of its results")
 
 
 def check_runnable(workload: Workload) -> None:
@@ -119,7 +119,7 @@ def _table_problems(workload: Workload) -> Iterator[str]:
     )
     for key, name, known in choices:
         if name and name not in known:
-            yield f"{key} is {name!r}: wanted one of {', '.join(known) or 'none, for the workload has no such table'}"
+            yield f"{key} is {name!r}: wanted one of {', '.join(known) or 'none: the workload has no such table'}"
 
 
 def _scope_problems(workload: Workload) -> Iterator[str]:

@@ -178,9 +178,9 @@ def check_hosts(run: MeasuredRun, *, rows: int) -> None:
     facts, journal = run.facts, run.facts.journal
     nodes = set(journal.rank_nodes)
     if rows and (len(journal.rank_nodes) != facts.ranks or not nodes <= set(range(len(journal.hosts)))):
-        raise UserError(f"{run.folder} is damaged: its journal does not say on which host each of its ranks was")
+        raise UserError(f"{run.folder} is damaged: its journal does not say on which host each of its ranks ran")
     if not {head.node for head in facts.recorders} <= set(range(len(journal.hosts))):
-        raise UserError(f"{run.folder} is damaged: it was recorded on hosts that its journal does not know")
+        raise UserError(f"{run.folder} is damaged: it was recorded on hosts that its journal does not list")
 
 
 def computed(run: R) -> R:

@@ -45,7 +45,7 @@ def read_table(folder: str, name: str) -> pa.Table | None:
             if wanted > host_memory().available_bytes:
                 raise UserError(
                     f"{path} needs {wanted / 2**30:.1f} GiB of memory, more than there is: read it on another host, or "
-                    "copy it again if no run of yours took as many steps"
+                    "copy it again if no run of yours had that many steps"
                 )
             return file.read()
         except (OSError, pa.ArrowException, ValueError, MemoryError) as error:

@@ -75,7 +75,7 @@ def check_place(folder: str, *, setting: str = "output.folder", ours: Sequence[s
     missing = missing_folders(folder)
     above = os.path.dirname(missing[0]) if missing else folder
     if not (os.path.isdir(above) and os.access(above, os.W_OK | os.X_OK)):
-        reason = "may not be written" if os.path.isdir(above) else "is not a folder"
+        reason = "can't be written" if os.path.isdir(above) else "is not a folder"
         raise SpaceError(
             f"the results folder {folder} can't be made: {above} {reason}; set {setting} to a folder you may write"
         )

@@ -319,10 +319,10 @@ def change_facts(folder: Path, changes: dict[str, Any]) -> None:
             "its facts.json plans 1200000 checkpoints",
         ),
         ({"workload": {"reader": {"batch_size": 0}}}, r"is damaged: .*reader\.batch_size"),
-        ({"journal": {"rank_nodes": [0]}}, "does not say on which host each of its ranks was"),
-        ({"journal": {"rank_nodes": [0, 2]}}, "does not say on which host each of its ranks was"),
-        ({"journal": {"rank_nodes": [0, -1]}}, "does not say on which host each of its ranks was"),
-        ({"journal": {"hosts": []}}, "does not say on which host each of its ranks was"),
+        ({"journal": {"rank_nodes": [0]}}, "does not say on which host each of its ranks ran"),
+        ({"journal": {"rank_nodes": [0, 2]}}, "does not say on which host each of its ranks ran"),
+        ({"journal": {"rank_nodes": [0, -1]}}, "does not say on which host each of its ranks ran"),
+        ({"journal": {"hosts": []}}, "does not say on which host each of its ranks ran"),
     ],
 )
 def test_facts_that_no_run_could_have_are_told(tmp_path: Path, changes: dict[str, Any], said: str) -> None:
@@ -337,7 +337,7 @@ def test_a_recorder_on_no_host_of_the_run_is_told(tmp_path: Path) -> None:
     run = written(tmp_path)
     heads = [json.loads(msgspec.json.encode(replace(head, node=2))) for head in run.facts.recorders]
     change_facts(tmp_path, {"recorders": heads})
-    with pytest.raises(UserError, match="recorded on hosts that its journal does not know"):
+    with pytest.raises(UserError, match="recorded on hosts that its journal does not list"):
         read_run(str(tmp_path))
 
 

@@ -9,8 +9,8 @@ KIND = Kind(
     noun="a training run",
     is_unnamed=True,
     command="train",
-    help="Train with emulated accelerators and say how busy the storage kept them.",
-    usage="""Train with emulated accelerators and say how busy the storage kept them.
+    help="Train with emulated accelerators and report how busy the storage kept them.",
+    usage="""Train with emulated accelerators and report how busy the storage kept them.
 
     \b
     dlemu train workload=unet3d accelerator=h100 ranks=18 dataset.data_folder=/mnt/nvme/unet3d --make
