@@ -319,9 +319,7 @@ class LibraryEngine:
             Exception
         ) as error:  # libraries raise whatever they meet: SyntaxError, OverflowError, errors of their own
             what = f"{type(error).__name__}: {str(error)[:200]}"
-            raise DatasetError(
-                f"{path} is damaged, or not a file of this format: its library reports {what}"
-            ) from error
+            raise DatasetError(f"{path} is damaged, or is not of this format: its library reports {what}") from error
         self.read_ns += max(0, time.monotonic_ns() - wall_ns - (time.thread_time_ns() - cpu_ns))
         return sample
 

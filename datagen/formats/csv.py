@@ -35,9 +35,7 @@ class Format:
         if spec.compression != "none":
             problems.append(f"dataset.compression is {spec.compression}: format csv supports only none")
         if spec.record_element_type != "uint8":
-            problems.append(
-                f"dataset.record_element_type is {spec.record_element_type}: format csv supports only uint8"
-            )
+            problems.append(f"dataset.record_element_type is {spec.record_element_type}: format csv supports uint8")
         return problems
 
     def file_bytes(self, spec: DatasetSpec, shapes: NDArray[np.int64]) -> NDArray[np.int64] | None:

@@ -145,10 +145,8 @@ class IndexedFile:
             if by_index or rest or not self._is_even(offsets, sizes):
                 self._index = offsets, sizes
         elif rest or not self._record_bytes:
-            problem = (
-                f"its {source.size_bytes} bytes can't be divided into {samples} records of one length, and it has no"
-            )
-            raise damaged(source.path, problem + " index (FILE.off.idx, FILE.sz.idx);", 0)
+            problem = f"its {source.size_bytes} bytes are not {samples} records of one length, and it has no index"
+            raise damaged(source.path, problem + " (FILE.off.idx, FILE.sz.idx);", 0)
 
     @property
     def scattered(self) -> bool:

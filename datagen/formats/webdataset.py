@@ -265,9 +265,7 @@ class TarRecords(OffsetRecords):
             if member is None:
                 break
             if at + member.whole_bytes > self._source.size_bytes:
-                raise damaged(
-                    self._source.path, f"a member of {member.size_bytes} bytes that ends beyond the end of the file", at
-                )
+                raise damaged(self._source.path, f"a member of {member.size_bytes} bytes ends past the file's end", at)
             yield at, member
             at += member.whole_bytes
         if self._source.size_bytes % BLOCK or at + len(TAIL) > self._source.size_bytes:

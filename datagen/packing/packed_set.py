@@ -118,9 +118,7 @@ def read_set(folder: str, storage: StorageBase) -> PackedSet | None:
         except FileNotFoundError:
             continue
         except NotADirectoryError as error:
-            raise DatasetError(
-                f"{folder} is not a folder: set target to a new one, or to that of a packed set"
-            ) from error
+            raise DatasetError(f"{folder} is not a folder: set target to a new one, or to a packed set") from error
         except ServerError:
             raise
         except (OSError, ValueError, AttributeError, UserError) as error:

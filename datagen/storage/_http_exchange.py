@@ -275,9 +275,7 @@ class Exchange:
                 return
             self._interim += 1
             if self._interim > INTERIM_ANSWERS:
-                raise BrokenAnswerError(
-                    errno.EPROTO, f"{self._interim} interim responses of {self.status} arrived, and no final one"
-                )
+                raise BrokenAnswerError(errno.EPROTO, f"{self._interim} responses of {self.status}, and no final one")
             self.status, self._head_bytes, searched = 0, len(rest), 0  # another head follows
             self._head[: len(rest)] = bytes(rest)
 
@@ -343,9 +341,7 @@ class Exchange:
         if self._collected is None:
             assert self._target is not None
             if self.got > len(self._target):
-                raise BrokenAnswerError(
-                    errno.EPROTO, f"the response has more than the {len(self._target)} bytes wanted"
-                )
+                raise BrokenAnswerError(errno.EPROTO, f"the response exceeds the {len(self._target)} bytes wanted")
             self._target[begin : self.got] = part
             return
         self._collected += part[: self._most_bytes - len(self._collected)]

@@ -206,9 +206,7 @@ class Client:
                     self._give_up(late)
                     text = f"no more than {LEAST_BYTES >> 10} KiB arrived in {self.server.timeout_seconds:g} s"
                     if late.collected:
-                        text = (
-                            f"the response, which should be short, did not end within {self.server.timeout_seconds:g} s"
-                        )
+                        text = f"the response, which should be short, did not end in {self.server.timeout_seconds:g} s"
                     self._failed(late.request, None, TimeoutError(errno.ETIMEDOUT, text))
                     retry(late.request)
         finally:
@@ -302,9 +300,7 @@ class Client:
         while not self._progress(begun, wait=True):
             left = until - time.monotonic()
             if left <= 0 or not begun.exchange.connection.wait_for(select.POLLIN, left):
-                raise TimeoutError(
-                    errno.ETIMEDOUT, f"an error response did not end within {self.server.timeout_seconds:g} s"
-                )
+                raise TimeoutError(errno.ETIMEDOUT, f"an error body did not end in {self.server.timeout_seconds:g} s")
 
     def _progress(self, each: Active, *, wait: bool) -> bool:
         """Go on with an answer; return whether nothing more will come over its connection.
@@ -569,7 +565,7 @@ def _wrong_part(request: Request, exchange: Exchange) -> str:
     if stated or exchange.status == 206:  # rclone sends a range with status 200
         return _wrong_range(span, stated, length)
     if span is not None and (span.begin or span.size_bytes is not None or length is None or length > span.end):
-        return f"all of the object came where {span.header[1]} was requested: the server does not support ranges"
+        return f"all of the object arrived where {span.header[1]} was requested: the server does not support ranges"
     return _wrong_length(length, None if request.target is None else len(request.target))
 
 
@@ -583,7 +579,7 @@ def _wrong_range(asked: Span | None, stated: str, length: int | None) -> str:
             return _wrong_length(length, end - begin)
     of = "" if span.size_bytes is None else f" of {span.size_bytes}"
     wanted = "all of the object" if asked is None else f"{span.header[1]}{of}"
-    return f"{stated[:60]!r} came where {wanted} was requested"
+    return f"{stated[:60]!r} arrived where {wanted} was requested"
 
 
 def _wrong_length(length: int | None, wanted: int | None) -> str:

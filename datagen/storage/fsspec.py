@@ -132,7 +132,7 @@ class FsspecReader:
         with self._errors(self._place):
             data = self._files.cat_file(self._place, start=offset, end=offset + wanted)
         if len(data) > wanted:  # of a server that knows no ranges
-            raise OSError(errno.EIO, f"{len(data)} bytes came where {wanted} were requested", self._place)
+            raise OSError(errno.EIO, f"{len(data)} bytes arrived where {wanted} were requested", self._place)
         buffer[: len(data)] = data
         self.app_bytes += len(data)
         return len(data)

@@ -98,7 +98,7 @@ class _Commands(click.Group):
         name = args[0]
         if name not in _ORDER and not name.startswith("-") and name not in (known := commands()):
             hint = nearest(name.lower(), known)
-            raise click.UsageError(f"there is no command {name!r}: {hint}known are {', '.join(known)}", ctx)
+            raise click.UsageError(f"there is no command {name!r}: {hint}known: {', '.join(known)}", ctx)
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

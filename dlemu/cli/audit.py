@@ -20,9 +20,7 @@ if TYPE_CHECKING:
 @click.option("--parquet", "parquet_file", metavar="FILE", help="Write one row per run as Parquet.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON list with every epoch and finding, for programs.")
 @click.option("--report", "report_folder", metavar="FOLDER", help="Save the audit and a page with figures in FOLDER.")
-@click.option(
-    "--edition", type=click.Choice(["1.0", "2.0", "3.0"]), help="Check it against MLPerf Storage's rules, too."
-)
+@click.option("--edition", type=click.Choice(["1.0", "2.0", "3.0"]), help="Check MLPerf Storage's rules, too.")
 @click.option("--division", type=click.Choice(["closed", "open"]), default="closed", show_default=True)
 def command(
     folders: tuple[str, ...],

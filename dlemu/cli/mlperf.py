@@ -23,17 +23,14 @@ if TYPE_CHECKING:
 def command() -> None:
     """MLPerf Storage: the rules before a run, a rehearsal of a submission, a check of the results.
 
-    docs/mlperf.md says what dlemu is good for there, and what it is not: CLOSED results need mlpstorage and DLIO,
-    unchanged.
+    docs/mlperf.md says what dlemu can and can't do there: CLOSED results need mlpstorage and DLIO, unchanged.
     """
 
 
 @command.command(name="datasize", short_help="The smallest dataset that the rules allow, and how to make it.")
 @configured
 @click.option("--hosts", type=click.IntRange(min=1), default=1, show_default=True, help="Hosts that the ranks run on.")
-@click.option(
-    "--memory-gib", type=click.FloatRange(min=0.001), help="Memory of each host, in GiB; default: this host's."
-)
+@click.option("--memory-gib", type=click.FloatRange(min=0.001), help="Memory of a host, in GiB; default: this host's.")
 @click.option("--edition", type=click.Choice(["1.0", "2.0", "3.0"]), help="Default: the newest that has the pair.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON mapping, for programs.")
 def datasize_command(
@@ -113,9 +110,7 @@ def _checkpoint_datasize(
 @click.option("--org", "organisation", default="rehearsal", show_default=True, help="Name of the submitter's folder.")
 @click.option("--system", default="system", show_default=True, help="Name of the system's folder.")
 @click.option("--hosts", type=click.IntRange(min=1), default=1, show_default=True, help="Hosts that the ranks run on.")
-@click.option(
-    "--memory-gib", type=click.FloatRange(min=0.001), help="Memory of each host, in GiB; default: this host's."
-)
+@click.option("--memory-gib", type=click.FloatRange(min=0.001), help="Memory of a host, in GiB; default: this host's.")
 @click.option(
     "--make",
     is_flag=True,

@@ -57,16 +57,14 @@ def _accesses(context: click.Context, option: click.Parameter, text: str | None)
 @click.option("--sizes", metavar="LIST", callback=_sizes, help="Request sizes: 4k,16k,128k,1m.")
 @click.option("--depths", metavar="LIST", callback=_counts, help="Requests that each job keeps in flight: 1,8,32,128.")
 @click.option("--jobs", metavar="LIST", callback=_counts, help="Jobs in parallel: 1 (threads of fio, else processes).")
-@click.option(
-    "--seconds", type=click.FloatRange(min=0.1), default=2.0, show_default=True, help="Duration of each cell."
-)
+@click.option("--seconds", type=click.FloatRange(min=0.1), default=2.0, show_default=True, help="Per cell.")
 @click.option("--file-size", metavar="SIZE", help="Size of the test file: 4g in a folder, 1g in a bucket.")
 @click.option("--engine", type=click.Choice(["auto", "fio", "aio", "threads"]), default="auto", show_default=True)
 @click.option("--readers", metavar="LIST", callback=_counts, help="With workload=: this many, not 1,2,4,...")
 @click.option("--cached", is_flag=True, help="With workload=: allow page-cache reads.")
 @click.option("--overwrite-device", is_flag=True, help="Write to a device; its contents are lost.")
 @click.option(
-    "--output", type=click.Path(file_okay=False), help="The results' folder [default: results/probe/TIME-PROCESS]."
+    "--output", type=click.Path(file_okay=False), help="Folder of the results [default: results/probe/TIME-PROCESS]."
 )
 @config_dir_option
 @json_option("probe.json")
@@ -123,9 +121,7 @@ def command(
         if readers or cached or config_dir:
             raise click.UsageError("--readers, --cached and --config-dir go with workload=NAME")
         if bucket and (overwrite_device or engine != "auto"):
-            raise click.UsageError(
-                "--overwrite-device and --engine are not for a bucket: dlemu's S3 client sends the requests"
-            )
+            raise click.UsageError("--overwrite-device and --engine are not for a bucket: dlemu's S3 client is used")
         answer, folder = probe_target(
             places[0],
             preset=preset or "",

@@ -29,5 +29,5 @@ def command(name: str | None) -> None:
             click.echo(f"{command:12}{kind.answer}")
         return
     if name not in known:
-        raise UserError(f"{name!r} saves no result with a schema: {nearest(name, known)}known are {', '.join(known)}")
+        raise UserError(f"{name!r} saves no result with a schema: {nearest(name, known)}known: {', '.join(known)}")
     click.echo(schema_text(known[name]), nl=False)

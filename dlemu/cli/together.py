@@ -18,9 +18,7 @@ if TYPE_CHECKING:
 @click.argument("jobs", nargs=-1, required=True, metavar="JOB JOB [JOB]...")
 @config_dir_option
 @click.option("--alone/--no-alone", default=True, show_default=True, help="Run each alone first.")
-@click.option(
-    "--output", metavar="FOLDER", default="", help="Where the results go; an interrupted run continues there."
-)
+@click.option("--output", metavar="FOLDER", default="", help="Where results go; an interrupted run continues there.")
 @json_option("together.json")
 @click.option("--report/--no-report", default=True, show_default=True, help="Make report.html too.")
 def command(
@@ -79,8 +77,6 @@ def command(
         )
     except Interrupted as stop:
         name = signal.Signals(stop.signal_number).name
-        complain(
-            f"interrupted by {name}; jobs that ran alone are kept: the same command with --output {place} continues"
-        )
+        complain(f"interrupted by {name}; jobs that ran alone are kept: repeat the command with --output {place}")
         raise SystemExit(stop.exit_status) from None
     show_answer(answer, folder, print_together, as_json=as_json, page=report)

@@ -157,7 +157,7 @@ def _chosen(choice: str, tree: dict[str, Any], key: str, section: str) -> dict[s
         )
     if str(name) not in table:
         raise UserError(
-            f"{key}={name} is not in workload {choice!r}: {nearest(str(name), table)}known are {', '.join(table)}"
+            f"{key}={name} is not in workload {choice!r}: {nearest(str(name), table)}known: {', '.join(table)}"
         )
     entry = table[str(name)]
     return entry if isinstance(entry, dict) else {}

@@ -44,9 +44,7 @@ def points(words: Sequence[str]) -> list[Point]:
             continue
         key = _renamed(parsed.get_key_element())
         if without_secrets([word]) != [word]:
-            raise UserError(
-                f"{key} has several values, which may be credentials: wanted one value, because none is kept"
-            )
+            raise UserError(f"{key} has several values, which may be credentials: wanted one value, since none is kept")
         axes.append([(key, str(value)) for value in parsed.sweep_string_iterator()])
     return [Point(dict(chosen), (*fixed, *(f"{key}={value}" for key, value in chosen))) for chosen in product(*axes)]
 

@@ -138,9 +138,7 @@ def read_index(path: str) -> NDArray[np.int64]:
             numbers = np.array(file.read().split(), np.int64)
         return numbers.reshape(-1, 2)
     except (OSError, ValueError) as error:
-        raise DatasetError(
-            f"{path}: not an index of records ({error}); wanted a line `offset bytes` for each"
-        ) from error
+        raise DatasetError(f"{path}: not a record index ({error}); wanted a line `offset bytes` for each") from error
 
 
 def _there(path: str) -> str:

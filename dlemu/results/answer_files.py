@@ -1,7 +1,7 @@
 """Answers of commands as JSON: of a search, a sweep, a comparison, a prediction, a probe. One writer, one reader.
 
 Fields may be added within a schema version; none changes its meaning or disappears. Files of older versions load: what
-they lacked has a default, keys that are not known are ignored, and what was shaped otherwise is upgraded.
+they lacked has a default, keys that are not known: ignored, and what was shaped otherwise is upgraded.
 """
 
 from __future__ import annotations

@@ -156,7 +156,7 @@ def kind_named(name: str) -> Kind:
     known = known or next((kind for kind in installed_kinds() if kind.name == name), None)
     if known is None:
         names = ", ".join(kind.name for kind in (*kinds(), *installed_kinds()))
-        raise UserError(f"there is no kind of job {name!r} here: install the package that has it; known are {names}")
+        raise UserError(f"there is no kind of job {name!r} here: install the package that has it; known: {names}")
     return known
 
 

@@ -24,7 +24,7 @@ def check_replaceable(path: str) -> None:
     """Raise UserError for a file that somebody else wrote, or one in a folder that is not there."""
     folder = os.path.dirname(os.path.abspath(path))
     if not os.path.isdir(folder):
-        raise UserError(f"output.openmetrics is {path}, but there is no folder {folder}: make it, or name another")
+        raise UserError(f"output.openmetrics is {path}, but there is no folder {folder}: create it, or name another")
     try:
         with open(open_regular(path), encoding="utf-8", errors="replace") as file:
             ours = file.readline() == FIRST

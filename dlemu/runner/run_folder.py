@@ -42,9 +42,7 @@ def check_folder(folder: str) -> None:
     if any(os.path.exists(os.path.join(folder, name)) for name in ("summary.json", "facts.json")):
         raise SpaceError(f"{folder} holds the results of another run; set output.folder to a new folder")
     if goes_on(folder):
-        raise SpaceError(
-            f"{folder} belongs to another run, which is still in progress; set output.folder to a new folder"
-        )
+        raise SpaceError(f"{folder} belongs to another run, which is still active; set output.folder to a new folder")
     live = os.path.join(folder, LIVE)
     try:
         killed = holds_journal(live)

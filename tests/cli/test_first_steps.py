@@ -21,10 +21,10 @@ def ended(words: list[str], monkeypatch: pytest.MonkeyPatch) -> object:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["trian"], "there is no command 'trian': did you mean train? known are demo, train, checkpoint,"),
+        (["trian"], "there is no command 'trian': did you mean train? known: demo, train, checkpoint,"),
         (["Train"], "did you mean train?"),
         (["help", "trian"], "did you mean train?"),
-        (["run"], "there is no command 'run': known are demo, train,"),
+        (["run"], "there is no command 'run': known: demo, train,"),
         (["train", "--ranks", "4"], "settings are given as KEY=VALUE, without dashes: ranks=..."),
         (["train", "workload=unet3d", "dataset.format=.jpg"], "dataset.format is '.jpg': did you mean jpeg?"),
         (["train", "workload=unet3d", "dataset.format=JPG"], "dataset.format is 'JPG': did you mean jpeg?"),

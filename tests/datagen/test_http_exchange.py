@@ -216,7 +216,7 @@ def test_what_is_collected_may_be_as_long_as_was_said(more: int) -> None:
         (b"\r\n\r\n", "which is not HTTP"),
         ("HTTP/1.1 \u00b2\u00b2\u00b2 OK\r\n\r\n".encode("latin-1"), "which is not HTTP"),
         (b"HTTP/1.1 200 OK\r\n" + HEAD_BYTES * b"x", "the response headers do not end"),
-        (b"HTTP/1.1 100 Continue\r\n\r\n" * 17, "17 interim responses of 100 arrived, and no final one"),
+        (b"HTTP/1.1 100 Continue\r\n\r\n" * 17, "17 responses of 100, and no final one"),
         (b"HTTP/1.1 200 OK\r\n\r\n" + bytes(len(BODY) + 1), f"more than the {len(BODY)} bytes wanted"),
         (IN_CHUNKS + b"%x\r\n" % (len(BODY) + 1) + bytes(len(BODY) + 1), f"more than the {len(BODY)} bytes wanted"),
         (IN_CHUNKS + b"2\r\nok\r\n", "the response ended after 2 bytes"),

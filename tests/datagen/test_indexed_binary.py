@@ -97,7 +97,7 @@ def test_records_of_other_lengths_lie_where_the_index_says(sizes: list[int], gap
 @pytest.mark.parametrize(
     ("offsets", "sizes", "words"),
     [
-        (None, None, "10 bytes can't be divided into 3 records .* no index"),
+        (None, None, "10 bytes are not 3 records .* no index"),
         ([0, 3], [3, 3, 4], "index 0: the index is truncated: 3 records need 24 bytes, at offset 16"),
         ([0, 3, 6], [3, 3, 5], "record 2 ends at 11, beyond the end of the file"),
         ([0, 3, 1 << 63], [3, 3, 4], "behind the file"),

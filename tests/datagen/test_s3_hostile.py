@@ -301,7 +301,7 @@ def test_a_small_answer_that_goes_on_slowly_is_given_up(monkeypatch: pytest.Monk
             time.sleep(0.01)
             yield b"1\r\n \r\n"
 
-    words = r"failed 2 times, .* the response, which should be short, did not end within 0\.5"
+    words = r"failed 2 times, .* the response, which should be short, did not end in 0\.5"
     with own_server(fault=lambda request: fault("raw", raw=slow())) as server, pytest.raises(UserError, match=words):
         listed(storage_of(server, options=LITTLE))
 
@@ -401,7 +401,7 @@ def test_bytes_of_another_range_are_never_taken_for_those_requested(
                 assert got == data or (whole and total != len(data) and data.startswith(got))
 
 
-OTHER_RANGE = "{stated!r} came where bytes=0-99 of 1000 was requested"
+OTHER_RANGE = "{stated!r} arrived where bytes=0-99 of 1000 was requested"
 
 
 @pytest.mark.parametrize(
@@ -415,8 +415,8 @@ OTHER_RANGE = "{stated!r} came where bytes=0-99 of 1000 was requested"
         (206, {"Content-Range": "items 0-99/1000"}, 100, OTHER_RANGE),
         (206, {"Content-Range": "bytes 0-99/1000\u00b2"}, 100, OTHER_RANGE),
         (206, {"Content-Type": "multipart/byteranges; boundary=x"}, 100, OTHER_RANGE),
-        (200, {}, 100, "all of the object came where bytes=0-99 was requested: the server does not support ranges"),
-        (200, {}, 1000, "all of the object came where bytes=0-99 was requested: the server does not support ranges"),
+        (200, {}, 100, "all of the object arrived where bytes=0-99 was requested: the server does not support ranges"),
+        (200, {}, 1000, "all of the object arrived where bytes=0-99 was requested: the server does not support ranges"),
         (200, {"Content-Range": "bytes 100-199/1000"}, 100, OTHER_RANGE),
         (204, {}, 0, "the response has no object"),
     ],

@@ -78,7 +78,7 @@ def test_ones_own_values_win_over_the_accelerators() -> None:
 
 
 def test_an_unknown_workload_is_told_with_the_known_ones() -> None:
-    with pytest.raises(UserError, match=r"known are .*unet3d"):
+    with pytest.raises(UserError, match=r"known: .*unet3d"):
         asked("workload=unet3d_h999")
 
 

@@ -143,7 +143,7 @@ def test_the_verdict_is_a_sentence() -> None:
         verdict((100, 100.1, 99.9), (120, 120.1, 119.9), of_b=17)
         == "not comparable: A had 18 accelerators, B 17; A feeds 18 accelerators, B 17"
     )
-    assert "no difference in time is shown: A to B +0.0 % +- 5.6" in verdict((100, 101, 99), (100, 102, 98))
+    assert "no significant difference in time: A to B +0.0 % +- 5.6" in verdict((100, 101, 99), (100, 102, 98))
     assert "25.0 % more time than B (too few epochs: no interval)" in verdict((100,), (80,))
 
 
@@ -175,7 +175,7 @@ def test_a_comparison_has_both_sides_whole() -> None:
     assert [side.name for side in comparison.sides] == ["fast", "slow"]
     assert [side.workload for side in comparison.sides] == ["unet3d", "bert"]
     assert [side.runs for side in comparison.sides] == [(count,), ()]
-    assert comparison.issues == ("A ran unet3d and B bert: the difference is not the storage's alone", "A: w")
+    assert comparison.issues == ("A ran unet3d and B bert: the difference is not due to the storage alone", "A: w")
     assert [each.gb_per_second for each in comparison.economy or ()] == [2.5, None]
     assert comparison.verdict == (
         "A ran 2 epochs and B 3: by the epoch, with 4 accelerators, reader.read_threads=2 A takes 0.0 % more "

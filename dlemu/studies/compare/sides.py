@@ -174,7 +174,7 @@ def _warnings(conditions: Iterable[Conditions]) -> tuple[str, ...]:
 def issues_between(a: Side, b: Side) -> Iterator[str]:
     """Yield a sentence for whatever makes the difference more than the storage's, and what each side warns of."""
     if a.title != b.title:
-        yield f"A ran {a.title} and B {b.title}: the difference is not the storage's alone"
+        yield f"A ran {a.title} and B {b.title}: the difference is not due to the storage alone"
     if a.about is not None and b.about is not None:
         yield from differing(a.about, b.about)
     for name, side in (("A", a), ("B", b)):
