@@ -66,7 +66,7 @@ class ObjectWriter:
             number, start, size = part_of(offset)
             if number in self._etags:
                 raise UserError(
-                    f"s3://{self._client.server.bucket}/{self._key}: bytes at offset {offset} are to be written after "
+                    f"s3://{self._client.server.bucket}/{self._key}: bytes at offset {offset} must be written after "
                     "their part was sent, which S3 can't do: write this format to a folder"
                 )
             part = self._parts.get(number)

@@ -170,7 +170,7 @@ class FsspecWriter:
         begin = offset - self._passed
         if begin < 0:
             raise UserError(
-                f"{self._place}: bytes at offset {offset} are to be written after they were sent: write this format to "
+                f"{self._place}: bytes at offset {offset} must be written after they were sent: write this format to "
                 "a folder"
             )
         missing = begin + len(data) - len(self._data)

@@ -117,7 +117,7 @@ def killed_by(who: str, process: int, signal_number: int, remedy: str) -> str:
     if signal_number == signal.SIGKILL:
         hint = f"; {who_killed()}, or {remedy}"
     elif signal_number == signal.SIGBUS:
-        hint = "; a full /dev/shm does this (see `df /dev/shm`), and a mapped file of the dataset that was cut short"
+        hint = "; a full /dev/shm does this (see `df /dev/shm`), or a mapped file of the dataset that was truncated"
     return f"{who} (process {process}) was killed by {signal.Signals(signal_number).name}{hint}"
 
 

@@ -98,7 +98,7 @@ NO_EFFECT = {
 """Key, or section with all its keys -> why it changes nothing."""
 
 _ENDPOINTS = ("storage.endpoint_uris", "storage.use_mpi_endpoint_distribution", "storage.load_balance_strategy")
-NO_EFFECT_ON_FOLDERS = {key: Reason("it belongs to object storage") for key in ("storage.storage_options", *_ENDPOINTS)}
+NO_EFFECT_ON_FOLDERS = {key: Reason("it is for object storage") for key in ("storage.storage_options", *_ENDPOINTS)}
 """Key -> why it changes nothing where the storage is made of folders."""
 _LIBRARY = "storage.storage_options.storage_library"
 NO_EFFECT_ON_OBJECTS = {

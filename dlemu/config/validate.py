@@ -203,7 +203,7 @@ def _step_problems(workload: Workload) -> Iterator[str]:
     train = workload.train
     if not is_zero(train.step_cpu_time) and is_zero(train.computation_time):
         yield (
-            "train.step_cpu_time is part of a step, and train.computation_time, the whole of it, is 0: wanted the time"
+            "train.step_cpu_time is part of a step, and train.computation_time, the whole step, is 0: wanted the time"
             " that a step takes on an idle host"
         )
 

@@ -204,7 +204,7 @@ class Records:
                 )
         return DatasetError(
             f"TensorFlow could not read a file in {layout.folder} ({reason}), but now can read them all: "
-            "the storage failed for a moment; see the kernel's log (dmesg) for why"
+            "the storage failed temporarily; see the kernel's log (dmesg) for why"
         )
 
 

@@ -164,7 +164,7 @@ def kind_of_command(name: str) -> Kind:
     """Return the kind that a command makes; raises UserError for a command that makes none."""
     known = next((kind for kind in (*kinds(), *installed_kinds()) if kind.command == name), None)
     if known is None:
-        raise UserError(f"`dlemu {name}` leaves no result of a kind")
+        raise UserError(f"`dlemu {name}` saves no result of any kind")
     return known
 
 

@@ -68,7 +68,7 @@ def device_stack(folder: str, table: list[Mount], sys: str = "/sys") -> DeviceSt
     path = os.path.realpath(folder)
     mount = mount_of(path, table)
     if mount is None:
-        return DeviceStack(mount=None, notes=(printable(f"no mount is known above {path}"),))
+        return DeviceStack(mount=None, notes=(printable(f"no mount point is known above {path}"),))
     if mount.file_system == "overlay":
         return _stack_under_overlay(path, mount, table, sys)
     tops = _tops(mount, sys)

@@ -17,7 +17,7 @@ from dlemu.config.schema import Checkpoint
 from tests.checkpoints.models import transformer
 
 REFUSED: list[tuple[dict[str, Any], dict[str, Any], int, str]] = [
-    ({"pipeline": 2, "zero_stage": 3}, {}, 2, "ZeRO 3 cuts every layer over all ranks"),
+    ({"pipeline": 2, "zero_stage": 3}, {}, 2, "ZeRO 3 shards every layer over all ranks"),
     ({"data": 4}, {}, 4, r"model.parallelism.data is 4 with checkpoint.mode=default"),
     ({"data": 1}, {}, 4, r"model.parallelism.data is 1 with checkpoint.mode=default"),
     ({}, {"mode": "subset"}, 4, "model.parallelism.data is not set"),
@@ -32,7 +32,7 @@ REFUSED: list[tuple[dict[str, Any], dict[str, Any], int, str]] = [
     ({"expert": 2}, {}, 2, "a number of experts that it divides"),
     ({"expert": 3, "num_experts": 4}, {}, 3, "a number of experts that it divides"),
     ({"expert": 4, "num_experts": 4}, {}, 6, r"there are 6 data-parallel ranks: wanted a divisor.*4 ranks"),
-    ({"expert": 2, "num_experts": 4, "zero_stage": 3}, {}, 4, "ZeRO 3 cuts the experts over all ranks"),
+    ({"expert": 2, "num_experts": 4, "zero_stage": 3}, {}, 4, "ZeRO 3 shards the experts over all ranks"),
 ]
 
 

@@ -45,7 +45,7 @@ def test_descriptions_say_who_what_and_where_to_look() -> None:
         "or use fewer ranks, workers or prefetches"
     )
     assert "/dev/shm" in killed(0, 1, signal.SIGBUS, 0).message
-    assert "a mapped file of the dataset that was cut short" in killed(0, 1, signal.SIGBUS, 0).message
+    assert "a mapped file of the dataset that was truncated" in killed(0, 1, signal.SIGBUS, 0).message
     assert killed(0, 1, signal.SIGSEGV, 0).status == 139
     assert exited(3, 7, 0).message == "rank 3 ended with exit status 7"
     assert stuck(4, 99, 5.0, 0).message == "rank 4 (process 99) did not stop within 5 s and was killed"
