@@ -9,7 +9,7 @@ import click
 from dlemu.cli.options import config_dir_option, json_option, propose_setting
 
 
-@click.command(name="pack", short_help="Pack images into few large files, and report what limits it.")
+@click.command(name="pack", short_help="Pack images into a few large files, and report what limits it.")
 @click.argument("overrides", nargs=-1, metavar="[verify] [KEY=VALUE[,VALUE]...]...", shell_complete=propose_setting)
 @config_dir_option
 @click.option("--make", is_flag=True, help="Make the workload's images first, or what is missing of them.")

@@ -46,7 +46,7 @@ def read_checkpoint_summary(folder: str) -> CheckpointSummary:
     if saved.schema_version not in READ_VERSIONS or saved.kind != CheckpointSummary.kind:
         raise UserError(
             f"{path} has schema_version {saved.schema_version!r} and kind {saved.kind!r}, wanted {SCHEMA_VERSION} and "
-            f"{CheckpointSummary.kind!r}: it is of another version of dlemu"
+            f"{CheckpointSummary.kind!r}: it is of another dlemu"
         )
     return saved
 

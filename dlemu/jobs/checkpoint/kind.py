@@ -32,8 +32,8 @@ KIND = Kind(
     noun="a run of checkpoints",
     marks=(ROWS, f"{LIVE}/{OLDER_LIVE_FACTS}"),
     command="checkpoint",
-    help="Write and read a model's checkpoints and report how fast the storage handled them.",
-    usage="""Write and read the checkpoints of a model, and report how fast the storage handled them.
+    help="Write and read a model's checkpoints and say how fast the storage took and gave them.",
+    usage="""Write and read the checkpoints of a model, and say how fast the storage took and gave them.
 
     \b
     dlemu checkpoint workload=llama3_8b checkpoint.checkpoint_folder=/mnt/nvme/ckpt

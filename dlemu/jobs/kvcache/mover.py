@@ -125,8 +125,8 @@ class Mover:
         silent = (time.monotonic_ns() - self._moved_ns) / 1e9
         if self._moving and silent > self._seconds:
             raise PatienceError(
-                f"the storage of {self._folder} finished no block for {silent:.0f} s (timeout_seconds): a hung file "
-                "system does this; see `df` and `dmesg`"
+                f"the storage of {self._folder} finished no block for {silent:.0f} s (timeout_seconds): a file system "
+                "that hangs does this; see `df` and `dmesg`"
             )
 
     def close(self, seconds: float = 10.0) -> None:

@@ -191,7 +191,7 @@ def _begin(
     sides = sides_of(find("datagen.formats", settings.format, "Format")())
     for folder in folders_of(layout, sides):
         if leads_elsewhere(target, folder, storage):
-            raise UserError(f"{folder} is a link, or lies behind one: set target to a new or empty folder")
+            raise UserError(f"{folder} is a link, or lies behind one: set target to a new or an empty folder")
         storage.make_folder(folder)
         storage.remove_unfinished(folder)
     return packed, _open_journal(target, packed, begun=there is not None, storage=storage)

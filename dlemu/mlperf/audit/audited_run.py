@@ -94,12 +94,12 @@ def find_runs(trees: Iterable[str]) -> list[str]:
 def audit_trees(trees: Iterable[str], processes: int | None = None, book: Rulebook | None = None) -> list[AuditedRun]:
     """Return every run in the trees, audited, in the order of their paths; with a rulebook also by its rules.
 
-    Raises UserError for a tree that is not a folder, or when none of them holds a run.
+    Raises UserError for a tree that is no folder, or when none of them holds a run.
     """
     trees = list(trees)
     for tree in trees:
         if not os.path.isdir(tree):
-            raise UserError(f"{tree} is not a folder that can be read: wanted a folder with results below it")
+            raise UserError(f"{tree} is no folder that can be read: wanted a folder with results below it")
     runs = find_runs(trees)
     if not runs:
         raise UserError(

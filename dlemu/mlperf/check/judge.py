@@ -76,10 +76,10 @@ def check_folder(
     `reading` says how grave what an edition's round let pass is: as then, or as its tool has it today.
 
     The folder is a submission tree, a results folder of mlpstorage, a single run, or one of `dlemu mlperf run`. Raises
-    UserError when it is not a folder; whatever is wrong inside is a finding.
+    UserError when it is no folder; whatever is wrong inside is a finding.
     """
     if not os.path.isdir(folder):
-        raise UserError(f"{folder} is not a folder that can be read: wanted a submission tree, or results of runs")
+        raise UserError(f"{folder} is no folder that can be read: wanted a submission tree, or results of runs")
     rehearsal, root = _rehearsal(os.path.normpath(folder))
     audited = audit_trees([root]) if find_runs([root]) else []
     finder = Finder(root, edition, division)

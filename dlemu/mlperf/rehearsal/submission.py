@@ -95,7 +95,7 @@ class Submission:
                 raise UserError(f"{self.folder} holds a finished rehearsal; set output.folder to a new folder")
             if record.get("parts") != shown:
                 raise UserError(
-                    f"{self.folder} holds an interrupted rehearsal with other settings ({record.get('parts')}); set "
+                    f"{self.folder} holds an interrupted rehearsal of something else ({record.get('parts')}); set "
                     "output.folder to a new folder"
                 )
             return

@@ -163,7 +163,7 @@ def _check(question: DocumentQuestion) -> None:
         raise UserError("wanted drives=FOLDER[,FOLDER]: a folder on each of the storages to compare")
     for drive in question.drives:
         if not os.path.isdir(drive) or not os.access(drive, os.W_OK):
-            raise UserError(f"{drive} is not a folder that can be written: wanted one on each storage to compare")
+            raise UserError(f"{drive} is no folder that can be written: wanted one on each of the storages to compare")
     for name, values in (("price", question.price), ("watts", question.watts)):
         if values and (len(values) != len(question.drives) or min(values) <= 0):
             raise UserError(f"--{name}: wanted a number above 0 for each of the {len(question.drives)} drives")
