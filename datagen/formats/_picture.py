@@ -132,7 +132,7 @@ class PictureFormat:
             return [f"dataset.record_dims is {list(dims)}: wanted height and width, and 1 or 3 channels if any"]
         if max(dims) > self.codec.longest_side:
             return [
-                f"an image of {_words(dims)} pixels: a side of {self.codec.name} has at most {self.codec.longest_side}"
+                f"an image of {_words(dims)} pixels: {self.codec.name} has at most {self.codec.longest_side} per side"
             ]
         least = self.codec.smallest(_shape(dims))
         if not spec.sizes_vary and spec.record_length_bytes < least:

@@ -397,7 +397,7 @@ class Rendezvous:
         message = f"{names} did not arrive within {self._timeout_seconds:g} s"
         if self._strangers:
             message += (
-                f"; {self._strangers:,} connections from processes outside this run were refused meanwhile: see who "
+                f"; connections from processes outside this run were refused meanwhile ({self._strangers:,}): see who "
                 f"connects to {self._whose_callers}"
             )
         return PeerLostError(message)

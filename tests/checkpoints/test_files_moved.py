@@ -136,7 +136,7 @@ def test_no_thread_is_woken_for_a_file_that_has_no_piece_for_it(
     ("damage", "message"),
     [
         ("missing", "1.pt is missing: the checkpoint is incomplete"),
-        ("truncated", r"1.pt is cut short: it has 100 bytes, wanted \d+"),
+        ("truncated", r"1.pt is truncated: it has 100 bytes, wanted \d+"),
         ("long", "1.pt is too long: it is of another model"),
         (
             "swapped",
@@ -235,7 +235,7 @@ def test_the_times_of_a_file_follow_each_other(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("call", "number", "error", "message"),
     [
-        ("pwrite", errno.ENOSPC, SpaceError, "the disk is full: checkpoint .*1.pt wants"),
+        ("pwrite", errno.ENOSPC, SpaceError, "the disk is full: checkpoint .*1.pt needs"),
         ("fsync", errno.EIO, UserError, "1.pt can't be written: Input/output error"),
     ],
 )

@@ -25,7 +25,7 @@ REFUSED: list[tuple[dict[str, Any], dict[str, Any], int, str]] = [
     ({"tensor": 4}, {}, 2, r"not a multiple of the 4 ranks.*wanted 4"),
     ({"tensor": 4, "data": 2}, {"mode": "subset"}, 9, r"ranks 0 to 8 take part.*are 8 ranks"),
     ({"tensor": 4, "data": 2}, {"mode": "subset", "first_rank": 6}, 3, r"ranks 6 to 8 take part.*are 8 ranks"),
-    ({"tensor": 4}, {"job_ranks": 10}, 2, r"checkpoint.job_ranks is 10, no multiple"),
+    ({"tensor": 4}, {"job_ranks": 10}, 2, r"checkpoint.job_ranks is 10, not a multiple"),
     ({"tensor": 4}, {"job_ranks": 16, "first_rank": 12}, 5, r"first_rank is 12 and 5 ranks take part: the job has 16"),
     ({"tensor": 4, "data": 2}, {"mode": "subset", "job_ranks": 16}, 4, "leave one of the two out"),
     ({"pipeline": 4}, {}, 4, "at least a layer for each stage"),

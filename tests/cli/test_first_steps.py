@@ -122,7 +122,7 @@ def test_what_cannot_be_decoded_keeps_its_secret(
 ) -> None:
     assert ended(["train", "storage.storage_options.secret=keepthistoyourself\udce4"], monkeypatch) == 2
     said = capsys.readouterr().err
-    assert "has bytes that are no text" in said
+    assert "has bytes that are not valid" in said
     assert "keepthis" not in said
 
 

@@ -58,7 +58,7 @@ def test_ranks_meet_although_a_neighbour_takes_and_calls_every_address_it_knows(
 
 def test_a_rank_that_is_missed_among_strangers_is_named_in_time(beside: Neighbour) -> None:
     started_seconds = time.monotonic()
-    with pytest.raises(PeerLostError, match=r"^rank 1 did not arrive within 2 s; .* connections .* were refused"):
+    with pytest.raises(PeerLostError, match=r"^rank 1 did not arrive within 2 s; connections .* were refused"):
         LocalComm(0, 2, token=TOKEN, timeout_seconds=2.0)
     assert time.monotonic() - started_seconds < 60, "whoever goes on calling does not hold up the end"
 

@@ -130,12 +130,12 @@ def test_missing_files_are_named(small: MakeSpec) -> None:
 def test_fewer_files_than_asked_for(small: MakeSpec, manifest: bool) -> None:
     spec = small()
     (make if manifest else as_if_by_dlio)(spec)
-    fails(replace(spec, num_files_train=7), "holds 6 npz files, 7 are asked for")
+    fails(replace(spec, num_files_train=7), "holds 6 npz files, 7 are requested")
 
 
 def test_no_validation_set_though_asked_for(small: MakeSpec) -> None:
     spec = make(small(num_files_eval=0))
-    fails(replace(spec, num_files_eval=2), "valid holds 0 npz files, 2 are asked for")
+    fails(replace(spec, num_files_eval=2), "valid holds 0 npz files, 2 are requested")
 
 
 def test_wrong_format(small: MakeSpec) -> None:

@@ -111,7 +111,7 @@ def test_what_goes_wrong_always_ends_with_what_it_was(kind: str, reason: str) ->
         write(storage, "a")
         server.behaviour.fault = first_of(kind, times=99)
         began = time.monotonic()
-        words = rf"GET s3://bucket/a at http://.* failed 2 times, the last time because of: {reason}\\. Check whether"
+        words = rf"GET s3://bucket/a at http://.* failed 2 times, the last time because of: {reason}\. Check whether"
         with pytest.raises(DatasetError, match=words):
             read(storage, "a")
         assert time.monotonic() - began < 55, "two attempts that wait as long as by default take 60 s"

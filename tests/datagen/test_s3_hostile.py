@@ -563,7 +563,7 @@ def test_an_upload_that_was_not_begun_is_no_success(body: bytes) -> None:
 
     with own_server(fault=begins) as server:
         writer = storage_of(server, options=LITTLE).create("data/a")
-        with pytest.raises(UserError, match=r"POST s3://bucket/data/a .* failed 2 times, .* the answer "):
+        with pytest.raises(UserError, match=r"POST s3://bucket/data/a .* failed 2 times, .* the response "):
             writer.write(DATA)
         writer.discard()
         assert server.objects == {}
@@ -579,7 +579,7 @@ def test_a_completion_that_says_something_else_is_no_success(body: bytes) -> Non
     with own_server(fault=says) as server:
         writer = storage_of(server, options=LITTLE).create("data/a")
         writer.write(DATA)
-        reason = "200 InternalError" if b"Error" in body else "the answer is "
+        reason = "200 InternalError" if b"Error" in body else "the response is "
         with pytest.raises(UserError, match=rf"POST s3://bucket/data/a .* failed 2 times, .*: {reason}"):
             writer.commit()
         writer.discard()

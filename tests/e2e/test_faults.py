@@ -91,7 +91,7 @@ def test_an_interrupted_run_keeps_what_it_measured(number: signal.Signals, datas
 def test_a_killed_command_takes_its_ranks_and_workers_along(dataset: Path, tmp_path: Path) -> None:
     process, everyone = started(tmp_path / "run", dataset, PYTORCH)
     refused = dlemu("report", str(tmp_path / "run"))
-    assert (refused.status, "still goes on" in refused.err) == (2, True), refused.err
+    assert (refused.status, "is still running" in refused.err) == (2, True), refused.err
     process.kill()
     process.communicate()
     assert_gone(everyone)

@@ -160,7 +160,7 @@ def test_training_goes_on_while_asynchronous_ones_drain(tmp_path: Path) -> None:
     ("damage", "message"),
     [
         (lambda paths: paths[1].unlink(), "is missing: the checkpoint is incomplete"),
-        (lambda paths: os.truncate(paths[1], 10), "is cut short: it has 10 bytes"),
+        (lambda paths: os.truncate(paths[1], 10), "is truncated: it has 10 bytes"),
         (lambda paths: os.replace(paths[0], paths[2]), r"it holds the bytes of .*rank 0, file 0, wanted|is missing"),
     ],
 )
@@ -261,7 +261,7 @@ def test_what_the_ranks_of_a_killed_run_had_measured_is_a_result(
     assert again.summary.complete_checkpoints == (1, 2, 3)
     with pytest.raises(SpaceError, match=r"`dlemu report .*` shows it; set output\.folder"):
         run(tmp_path)
-    with going_on(folder), pytest.raises(UserError, match="still goes on"):
+    with going_on(folder), pytest.raises(UserError, match="is still running"):
         read_checkpoint_run(folder)
 
 
