@@ -102,7 +102,7 @@ def test_a_run_that_goes_on_is_no_result_and_its_folder_is_taken(tmp_path: Path)
     with going_on(str(tmp_path)):
         with pytest.raises(UserError, match="is still running"):
             read_run(str(tmp_path))
-        with pytest.raises(SpaceError, match="is still running"):
+        with pytest.raises(SpaceError, match="is still active"):
             check_folder(str(tmp_path))
     read_run(str(tmp_path))
 
