@@ -31,12 +31,12 @@ MAGIC = 0x4D454C44
 STAMP_BYTES = 32
 BLOCK_WORDS = BLOCK_BYTES // 8
 STAMP_WORDS = STAMP_BYTES // 8
-POOL_ROWS = 64
+POOL_ROWS = 64  # 256 KiB: stays in a core's cache
 BATCH_BLOCKS = 1024
 """Blocks whose keys are computed at a time: enough to spread numpy's cost for each call."""
 
 Words = NDArray[np.uint64]
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # splitmix64's increment: 2^64 / the golden ratio
 _MASK = (1 << 64) - 1
 _STAMP = struct.Struct("<4Q")
 

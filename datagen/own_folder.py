@@ -33,7 +33,7 @@ DEEPEST = 16
 """Folders below each other; more are a loop of links."""
 COUNTED_FILES = 256
 """Files of which the samples are counted; of more files, so many in equal distances."""
-QUANTILES = 65
+QUANTILES = 65  # steps of 1.6 %: each is a number in config.yaml
 FLAT = ("indexed_binary", "mmap_indexed_binary")
 """Formats of records without framing: a user's files are cut into such of `record_length_bytes`, tokens above all."""
 FLAT_WITHOUT = (".idx", ".json", ".txt", ".pkl", ".model")

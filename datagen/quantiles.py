@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-MOST_QUANTILES = 1001
+MOST_QUANTILES = 1001  # steps of a thousandth: more would bloat a file that people read
 MOST_BEND = 1e4
 """Of the last stretch: all but none of it is above its beginning."""
 _WEYL = 0x9E3779B97F4A7C15

@@ -11,7 +11,7 @@ from typing import Annotated, Any, get_origin, get_type_hints
 
 MOST_COUNT, MOST_BYTES = 10**9, 1 << 60
 """Far beyond any run, and far below where arithmetic of nanoseconds and bytes in 64 bits ends."""
-MOST_PLANNED = 10**12
+MOST_PLANNED = 10**12  # as far beyond; of what multiplies, such as the steps of all epochs
 
 
 class Unit(str):

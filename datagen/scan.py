@@ -23,8 +23,8 @@ SHOWN_NAMES = 3
 """Names that a message shows of many."""
 SIZE_CHECKS = 4096
 """Files of a dataset whose size is looked up, drawn by a seed; all the others are known by arithmetic."""
-SIZE_CHECK_SEED = 1
-_LISTED_AT_ONCE = 1 << 16
+SIZE_CHECK_SEED = 1  # fixed, so that two looks at a folder check the same files; its value does not matter
+_LISTED_AT_ONCE = 1 << 16  # bounds the memory for names, whatever the folder holds
 _ENDINGS = {"jpeg": (".jpeg", ".jpg"), "tiff": (".tiff", ".tif")}
 """Extension -> what others' files end in beside it; all in any case: `.JPEG` is ImageNet's."""
 FORMAT_OF_ENDING = {"jpg": "jpeg", "tif": "tiff", "tar": "webdataset", "h5": "hdf5", "tfrecords": "tfrecord"}

@@ -27,11 +27,11 @@ ROWS_VERSION = 1
 ENDING = ".jsonl"
 DEFAULT_FOLDER = "dlemu-record"
 """Below the current folder, for `import dlemu.record` without the variables."""
-DEFAULT_MINUTES = 10.0
+DEFAULT_MINUTES = 10.0  # hundreds of batches even where a step takes a second: quantiles want many
 
 _MODULE = "_dlemu_record"
 """The name in sys.modules under which a process has this file at work, however it came in."""
-_MOST_ROW_BYTES = 256 << 20
+_MOST_ROW_BYTES = 256 << 20  # hundreds of thousands of batches; a job must not fill its disk by being recorded
 _MOST_FILES = 2000
 """Names of files that a process writes down; a class folder is known by fewer."""
 _MOST_PENDING = 256

@@ -184,7 +184,7 @@ class Structure:
 
 Known = dict[int, Structure]
 """Size of a file -> the structure of one that was read."""
-_MOST_KNOWN = 1024
+_MOST_KNOWN = 1024  # distinct file sizes; HDF5 reads the structure of any further one, which is right but slower
 
 
 def _part(dataset: Any) -> _Stretch | _Chunked:

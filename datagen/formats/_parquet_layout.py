@@ -71,7 +71,7 @@ _PLAIN, _RLE = 0, 3  # parquet.thrift: Encoding
 _REQUIRED, _REPEATED = 0, 2  # parquet.thrift: FieldRepetitionType
 _LIST = 3  # parquet.thrift: ConvertedType
 _DICTIONARY_PAGE = 2  # parquet.thrift: PageType
-_MOST_DICTIONARY_BYTES = 64
+_MOST_DICTIONARY_BYTES = 64  # a longer value would add to every column chunk what nobody reads
 _CODECS = {"none": 0, "snappy": 1, "gzip": 2, "zstd": 6}
 COMPRESSIONS = tuple(_CODECS)
 

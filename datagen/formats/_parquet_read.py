@@ -27,7 +27,7 @@ READ_SLACK_BYTES = 8192
 """What aligned reading may add to each stretch."""
 _WIDTHS = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 8, "FLOAT": 4, "DOUBLE": 8}
 """Most bytes of an unpacked number of each physical type; those of other types are in the schema, or vary."""
-_OFFSET_BYTES = 8
+_OFFSET_BYTES = 8  # of a value of variable length: Arrow has 4, and 8 in its large types
 _MOST_PAGE_BYTES = 64
 """What compression may add to a page of few bytes."""
 TAIL_BYTES = LENGTH_BYTES + len(MAGIC)

@@ -32,11 +32,11 @@ from datagen.spec import DatasetSpec
 from datagen.storage.storage_base import LibraryFile, Writer
 
 LIBRARY = LibraryReads(call="h5py", cpu_ratio=8.0)
-LABEL_BYTES = 8
+LABEL_BYTES = 8  # int64, as DLIO's
 _LIBC = ctypes.CDLL(None)
 _PUNCH_HOLE = 0x03
 """FALLOC_FL_KEEP_SIZE | FALLOC_FL_PUNCH_HOLE (Linux, falloc.h)."""
-_TOGETHER_BYTES = 16 << 20
+_TOGETHER_BYTES = 16 << 20  # fewer: HDF5 walks its chunks more often; more: memory
 Chunk = tuple[tuple[int, ...], bytes]
 """Its first element, and what is stored of it."""
 

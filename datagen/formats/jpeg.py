@@ -47,8 +47,8 @@ _SEGMENT = struct.Struct(">BBH")
 """How a segment begins: 0xFF, its marker, and its length, which counts itself."""
 SEGMENT_BYTES = 65533
 """A comment's bytes at most: the length of a segment has 16 bits and counts itself."""
-END_OF_BLOCK = 0xFE
-NO_DIFFERENCE = 0xFE
+END_OF_BLOCK = 0xFE  # the code of 8 bits, which stands for size 0: the last in SIZES
+NO_DIFFERENCE = 0xFE  # the same code, by the table of differences
 MOST_COEFFICIENTS = 63  # AC coefficients of a block of 8 x 8
 SIZES = bytes([7, 6, 5, 4, 3, 2, 1, 0])
 """Bits of a coefficient (0: end of block, or no difference), of the code with 1 bit, 2 bits, ... 8 bits."""

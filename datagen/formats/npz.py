@@ -438,7 +438,7 @@ def inflate(packed: memoryview, out: memoryview, offset: int, crc: int) -> memor
 
     A stream whose bits are damaged most often still unpacks, to other bytes: `crc` is the CRC32 that these must have.
     """
-    inflater = isal_zlib.decompressobj(-15)
+    inflater = isal_zlib.decompressobj(-15)  # raw deflate, as zip has it
     done = summed = 0
     try:
         for start in range(0, len(packed), INFLATE_BYTES):

@@ -37,10 +37,10 @@ CHUNK_BYTES = 12
 """Length, name and sum of a chunk."""
 ZLIB_HEADER = b"\x78\x01"
 LITERALS = 256  # deflate's codes of single bytes (RFC 1951, 3.2.5)
-END_OF_BLOCK = 256
+END_OF_BLOCK = 256  # RFC 1951, 3.2.5
 LENGTH_ORDER = (16, 17, 18, 0, 8, 7, 9, 6, 10, 5, 11, 4, 12, 3, 13, 2, 14, 1, 15)
 """The order in which deflate gives the lengths of the code for code lengths (RFC 1951, 3.2.7)."""
-MOST_BITS = 8
+MOST_BITS = 8  # 255 levels and the end of the block fill the codes of 8 bits
 COLOURS = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}
 """PNG's colour types and the channels that each decodes to."""
 

@@ -52,8 +52,8 @@ from datagen.storage.storage_base import LibraryFile, Writer
 TENSORFLOW_BYTES = 256 << 10
 """`buffer_size` of tf.data.TFRecordDataset where a script does not set it."""
 LIBRARY = LibraryReads(call="tf.data.TFRecordDataset", in_parts=True, transfer_bytes=TENSORFLOW_BYTES)
+_LARGE_BYTES = 16 << 20  # a record that claims more may be damaged: it takes memory only where the file has the bytes
 CHUNK_BYTES = 1 << 20
-_LARGE_BYTES = 16 << 20
 """Bytes made, summed and written at a time: they stay in a core's second-level cache meanwhile."""
 INDEX_LINES = 1 << 14
 """Lines of an index made at a time."""

@@ -174,7 +174,7 @@ class Packer:
         key = "_".join(filter(None, stem.replace("/", "_").replace(".", "_").split("_")))[-80:]
         if key in self._keys:
             key = f"{key}_{len(self._keys)}"
-        self._keys.add(key)
+        self._keys.add(key)  # 80 characters, a number and an ending fit ustar's 100 bytes
         size = len(sample.data)
         self._writer.write(header(f"{key}.{sample.ending}", size))
         self._writer.write(sample.data)

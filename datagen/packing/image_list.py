@@ -12,7 +12,7 @@ from datagen.storage.storage_base import StorageBase
 
 FILES_EACH = 4
 """Packed files for each process where nobody says how many images go into one: the last ones end together."""
-MOST_IN_A_FILE = 1024
+MOST_IN_A_FILE = 1024  # an interrupted packing makes whole files again, at most one for each process
 
 
 @dataclass(frozen=True)

@@ -25,8 +25,8 @@ from datagen.verify import Damage, Kind
 PACKED_NAME = "packed.json"
 JOURNAL_NAME = ".packed.jsonl"
 SCHEMA_VERSION = 1
-MOST_FILES = 10**7
-_CHUNK_BYTES = 8 << 20
+MOST_FILES = 10**7  # the list may come from elsewhere: a number beyond must not take memory
+_CHUNK_BYTES = 8 << 20  # a read: large beside what a call costs, small beside a host's memory
 
 
 @dataclass(frozen=True, kw_only=True)

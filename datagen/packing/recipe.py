@@ -35,7 +35,7 @@ _SIXTEEN_BITS = ("I;16", "I;16L", "I;16B", "I;16N")
 _REDUCING_GAP = 2.0
 """Pillow first shrinks by whole numbers to so many times the wanted size, as its own thumbnails do: nearly the same
 picture in a fraction of the time (Image.resize, `reducing_gap`)."""
-_PNG_LEVEL = 1
+_PNG_LEVEL = 1  # zlib's fastest: higher levels take several times the CPU for somewhat smaller files
 _DAMAGED = (_array.ArrayError, struct.error)
 """What a damaged .npy raises, beside Python's own."""
 
@@ -86,7 +86,7 @@ def recipe_of(resize: str, encoding: Encoding | Literal["auto"], quality: int) -
         raise UserError(
             f"resize is {resize!r}: wanted the shorter side in pixels (256), height x width (224x224), or 0 for none"
         )
-    if not 1 <= quality <= 95:
+    if not 1 <= quality <= 95:  # Pillow's documentation: above 95 files grow and pictures hardly improve
         raise UserError(f"quality is {quality}: wanted 1 to 95")
     rescales = any(numbers)
     if rescales and encoding == "keep":

@@ -29,10 +29,10 @@ from datagen.storage._request_counts import TLS_CPU_US, RequestCounts
 from datagen.storage._s3_signing import EMPTY_SHA256, WAYS, Signer, query_text, quoted_path
 from datagen.storage._s3_xml import LIST_BYTES, WrongXmlError, error_in
 
-CONNECT_SECONDS = 10.0
+CONNECT_SECONDS = 10.0  # Linux repeats a lost SYN after 1, 3 and 7 s
 LEAST_BYTES = 64 << 10
 """A connection that moves fewer bytes in the time-out is given up: it hangs, or is held up on purpose."""
-FIRST_BACKOFF_SECONDS, LONGEST_BACKOFF_SECONDS = 0.1, 20.0
+FIRST_BACKOFF_SECONDS, LONGEST_BACKOFF_SECONDS = 0.1, 20.0  # 20 s: as the AWS SDKs' standard mode
 RETRYABLE = (408, 429, 500, 502, 503, 504)
 """Answers that may be others when retried."""
 RETRYABLE_CODES = (
@@ -383,7 +383,7 @@ class Client:
         backoff = min(LONGEST_BACKOFF_SECONDS, FIRST_BACKOFF_SECONDS * 2.0 ** (request.attempts - 1))
         asked = number_in(exchange.header("retry-after")) if exchange is not None else None
         least = min(LONGEST_BACKOFF_SECONDS, float(asked or 0))
-        request.retry_seconds = max(least, backoff * random.uniform(0.5, 1.0))
+        request.retry_seconds = max(least, backoff * random.uniform(0.5, 1.0))  # clients refused together return apart
 
     def _request_reason(self, request: Request) -> None:
         """Ask for a byte of an object whose HEAD was refused, for that answer says why; raises what it says.

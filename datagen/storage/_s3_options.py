@@ -60,8 +60,8 @@ class Options:
         self.full_uri = _flag(given, "use_full_object_uri", False)
         self.checksums = _flag(given, "checksum_writes", True)
         self.library = str(given.get("storage_library") or "")
-        self.attempts = int(_number(given, "s3_max_attempts", 5, 1))
-        self.timeout_seconds = _number(given, "timeout_seconds", 30, 0.001)
+        self.attempts = int(_number(given, "s3_max_attempts", 5, 1))  # as botocore's legacy mode
+        self.timeout_seconds = _number(given, "timeout_seconds", 30, 0.001)  # how long a stall may hold a batch
         self.endpoint = self._endpoint(given)
         self.region = str(
             given.get("region") or self._setting("region", "AWS_REGION", "AWS_DEFAULT_REGION") or "us-east-1"

@@ -194,7 +194,7 @@ class Signer:
         for part in parts:
             key = hmac.digest(key, part.encode(), "sha256")
         padded = key.ljust(hashlib.sha256().block_size, b"\0")
-        inner, outer = (hashlib.sha256(bytes(byte ^ pad for byte in padded)) for pad in (0x36, 0x5C))
+        inner, outer = (hashlib.sha256(bytes(byte ^ pad for byte in padded)) for pad in (0x36, 0x5C))  # RFC 2104
         scope = "/".join(parts)
         inner.update(f"AWS4-HMAC-SHA256\n{stamp}\n{scope}\n".encode())
         return _Second(number, stamp, scope, keys, inner, outer, {})

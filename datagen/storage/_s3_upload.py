@@ -18,8 +18,8 @@ from datagen.storage.storage_base import Bytes
 
 PART_BYTES = 16 << 20
 """Bytes of a part of an upload; of very large objects later parts are larger, for 10,000 are the most."""
-PARTS_AT_A_TIME = 4
-DOUBLE_AFTER = 2000
+PARTS_AT_A_TIME = 4  # in memory until they are sent: 64 MiB an upload, more of very large objects
+DOUBLE_AFTER = 2000  # S3's 10,000 parts then hold 10.4 TiB, and the largest, 4 GiB, is below its 5 GiB
 MARK = "x-amz-meta-dlemu-upload"
 """Header of an object that says by which upload it was written: a random number that no other upload has."""
 RECORD_NAME = re.compile(r"\.(.+)\.dlemu-([0-9a-f]{24})\.upload", re.DOTALL)

@@ -17,8 +17,8 @@ from xml.parsers import expat
 LISTED_AT_A_TIME = 1000  # the most that ListObjectsV2 returns
 LIST_BYTES = 8 << 20
 """Most bytes of a page: 1000 keys of 1024 bytes, each written as a reference, and what else is reported of them."""
-MOST_ELEMENTS = 100_000
-DEEPEST = 16
+MOST_ELEMENTS = 100_000  # a full page of 1000 keys has about 10,000
+DEEPEST = 16  # S3's own answers have 4: ListBucketResult, Contents, Owner, ID
 TOKEN_BYTES = 64 << 10
 """Most bytes of a tag with its attributes, or of a comment; and how many are parsed at a time."""
 MOST_CHARACTERS = 4 << 10

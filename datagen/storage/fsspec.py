@@ -177,7 +177,7 @@ class FsspecWriter:
         if missing > 0:
             self._data.extend(bytes(missing))
         self._data[begin : begin + len(data)] = data
-        if self._whole and len(self._data) >= 8 << 20:
+        if self._whole and len(self._data) >= 8 << 20:  # small writes of a format are one call of the library
             self._pass_on()
 
     def sync(self) -> None:

@@ -31,8 +31,8 @@ MOST_LISTED = 20_000_000
 """Names of one folder, far more than can be listed in the time of a run: a listing of more does not end."""
 MOST_IDLE_PAGES = 1000
 """Pages in a row of a listing that bring nothing new: some servers send empty ones where much was deleted."""
-REQUESTED_TOGETHER = 256
-HEADS_IN_FLIGHT = 32
+REQUESTED_TOGETHER = 256  # keeps all connections busy, and few answers in memory
+HEADS_IN_FLIGHT = 32  # one connection each: at 10 ms an answer 3,200 objects/s
 
 
 class Storage(StorageBase):

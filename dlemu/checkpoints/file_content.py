@@ -16,7 +16,7 @@ from datagen.spec import BLOCK_BYTES
 from dlemu.checkpoints.file_layout import FileLayout
 from dlemu.config.schema import Checkpoint
 
-_RANK_BITS, _FILE_BITS = 24, 20
+_RANK_BITS, _FILE_BITS = 24, 20  # 16 million ranks, a million files each; 20 bits are left for checkpoints
 _HALF = ("fp16", "bf16")
 
 

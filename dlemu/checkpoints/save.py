@@ -161,7 +161,7 @@ class TrainingSaver:
             self._buffers,
             threads=self.settings.writers,
             fsync=self.settings.fsync,
-            sync_seconds=max(self.sync_seconds, sum(file.size_bytes for file in files) / 10e6),
+            sync_seconds=max(self.sync_seconds, sum(file.size_bytes for file in files) / 10e6),  # 10 MB/s, or it hangs
         )
         writer.wait_ready()
         writer.write(self._count_cpu)

@@ -15,7 +15,7 @@ Line = tuple[str, dict[str, Any]]
 """A line and its style."""
 
 _WIDEST = 26
-_SHOWN = 3
+_SHOWN = 3  # enough to see what a rule is about; --csv and --json have all
 _STYLES: dict[str, dict[str, Any]] = {"error": {"fg": "red", "bold": True}, "warning": {"fg": "yellow"}, "info": {}}
 
 

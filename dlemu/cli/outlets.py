@@ -16,7 +16,7 @@ from typing import Any, TextIO
 
 from datagen.errors import UserError
 
-_STANDARD = 3
+_STANDARD = 3  # stdin, stdout and stderr
 _RAISING = ("strict", "surrogateescape", "surrogatepass")
 """Ways of streams with letters that their encoding lacks; Python takes the second one in the locales C and POSIX."""
 _READER_GONE = (errno.EPIPE, errno.EIO)  # `| head`, and a terminal that hung up: whoever left wants no more

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from dlemu.results.progress import Figure, Progress
     from dlemu.runner.follow import RunFollower, Seen
 
-LOOK_SECONDS = 1.0
+LOOK_SECONDS = 1.0  # as often as the figures for Prometheus are written (docs/telemetry.md, section 5)
 
 
 @click.command(name="watch", short_help="Show the progress of a run: AU, MB/s, queue depth, time left.")

@@ -27,7 +27,7 @@ _SAVING_SECONDS = 300  # what `on_loss` may take before the kernel ends the guar
 _READY, _RELEASED = b"g", b"r"
 _LOOK_SECONDS = 1.0  # how often to see whether the rank stands still
 _TURN_SECONDS = 0.3  # between ranks, so that the launcher has ended them all when the first has spoken
-_MOST_TURNS = 10
+_MOST_TURNS = 10  # the last rank then waits 3 s, however many there are
 _MPI_MEMORY = ("mpich_shm", "sm_segment", "vader_segment")
 """How the shared-memory files of MPICH and Open MPI begin."""
 

@@ -36,8 +36,8 @@ from dlemu.comm.local import Rendezvous
 from dlemu.comm.process_control import after_fork_in_child, die_with_parent, interrupt_once
 
 _RUN, _END, _DONE = b"r", b"e", b"d"
-_LONGEST_MESSAGE = 100_000
-_LOOK_SECONDS = 0.01
+_LONGEST_MESSAGE = 100_000  # far more than a failure's text; what is longer comes with the next receive
+_LOOK_SECONDS = 0.01  # a member that has reported its end takes milliseconds to exit
 _LIMITS = (resource.RLIMIT_AS, resource.RLIMIT_NOFILE, resource.RLIMIT_MEMLOCK, resource.RLIMIT_NPROC)
 T = TypeVar("T")
 OnFailure = Callable[[Failure], None]

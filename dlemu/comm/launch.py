@@ -25,7 +25,7 @@ from dlemu.comm.process_control import Handler, adopt_orphans, die_with_parent, 
 from dlemu.comm.supervise import Ending, Supervisor, children_of_this_process, end_adopted
 
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-LOOK_SECONDS = 0.5
+LOOK_SECONDS = 0.5  # often enough for a progress line
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ def run_ranks(
     main: Callable[[Comm], int],
     *,
     timeout_seconds: float,
-    grace_seconds: float = 5.0,
+    grace_seconds: float = 5.0,  # to notice a loss and clean up, before SIGKILL
     most_seconds: float = math.inf,
     on_start: Callable[[Sequence[int]], None] = _nothing,
 ) -> list[RankEnd]:

@@ -21,10 +21,10 @@ from typing import Any
 from dlemu.comm.comm_base import PeerLostError
 from dlemu.comm.seal import CODE_NUMBERS, TO_ALL, Seal
 
-_FIRST_SLEEP_SECONDS, _LONGEST_SLEEP_SECONDS, _SLEEP_GROWTH = 50e-6, 1e-3, 1.2
+_FIRST_SLEEP_SECONDS, _LONGEST_SLEEP_SECONDS, _SLEEP_GROWTH = 50e-6, 1e-3, 1.2  # prompt first, then up to 1 ms late
 _PIECE_BYTES = 64 << 20  # far below 2^31, the largest count that every MPI library takes
-_PINGS = 40
-_TAG = 1
+_PINGS = 40  # the quickest of them met no queue: half of its round trip bounds the offset's error
+_TAG = 1  # one is enough: messages between two ranks arrive in order
 _WRITING_SECONDS = 3600.0  # far more than it takes, but a host that is cut off meanwhile never comes
 
 

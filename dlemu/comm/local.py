@@ -34,14 +34,14 @@ _HEADER = struct.Struct("<qq")
 _TIMEVAL = struct.Struct("@ll")
 _HELLO = struct.Struct("<32sqq")  # digest of the token, rank, number of ranks
 _CREDENTIALS = struct.Struct("3i")  # struct ucred: pid, uid, gid
-_CHUNK_BYTES = 1 << 20
+_CHUNK_BYTES = 1 << 20  # each receive has the whole time-out, so a long payload that moves is never late
 _LONGEST_SECONDS = 1e8  # about three years: stands for "no deadline" and fits the kernel's jiffies
 _SLACK_SECONDS = 0.1  # a deadline this much off is left alone: renewing it costs a system call per wait
-_NOTICE_BYTES = 4000
+_NOTICE_BYTES = 4000  # sent without waiting, so it must fit what is free in a socket's buffer
 _STRANGER_SECONDS = 1.0  # a caller that says nothing for so long is not one of ours
 _MOST_SILENT = 64  # callers of this user that have said nothing yet; others wait in the kernel's queue meanwhile
 _QUEUE = 4096  # the kernel's own limit (net.core.somaxconn): a flood of callers must not keep out those who are ours
-_FIRST_RETRY_SECONDS, _LONGEST_RETRY_SECONDS = 0.001, 0.02
+_FIRST_RETRY_SECONDS, _LONGEST_RETRY_SECONDS = 0.001, 0.02  # ranks start within ms; then 50 calls/s
 _LEVEL_SECONDS = 0.5  # each level of the tree waits this much longer than the one nearer to the missing rank
 _OTHER_NODES_LEVELS = 4  # the same, for what the node's rank 0 waits for from other nodes
 

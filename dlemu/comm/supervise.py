@@ -34,8 +34,8 @@ from dlemu.comm.failure import (
 )
 
 _NOTICE_SHARE = 0.2  # of the grace: ranks first get the time to notice the loss by themselves, then SIGTERM
-_LONGEST_REPORT_BYTES = 1 << 20
-_LEAST_GIVE_UP_SECONDS = 2.0
+_LONGEST_REPORT_BYTES = 1 << 20  # a datagram; the sender's socket takes less (net.core.wmem_default: 208 KiB)
+_LEAST_GIVE_UP_SECONDS = 2.0  # freeing a killed rank's memory takes the kernel a while
 _LOOK_AGAIN_MILLISECONDS = 50  # a process further down is adopted only after the one above it has ended
 
 

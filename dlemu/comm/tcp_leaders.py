@@ -24,11 +24,11 @@ from dlemu.comm.process_control import after_fork_in_child
 from dlemu.comm.seal import CODE_NUMBERS, TO_ALL, Seal
 from dlemu.comm.tree import Frame, Link, LocalTree
 
-_CHALLENGE_BYTES = 32
+_CHALLENGE_BYTES = 32  # 256 bits, so none comes twice and no answer can be replayed
 _HELLO = struct.Struct("<32sqq")  # answer to the challenge, node, number of nodes
 _STRANGER_SECONDS = 10.0  # far more than a round trip takes, also to a host that is busy starting ranks
-_PINGS = 40
-_QUEUE = 4096
+_PINGS = 40  # the quickest of them met no queue: half of its round trip bounds the offset's error
+_QUEUE = 4096  # the kernel's own limit (net.core.somaxconn), as between the ranks of a host
 # A host that is switched off or cut off says nothing: the kernel asks after 30 s of silence, every 10 s, and gives the
 # connection up after six questions without an answer. Within a call the deadline is sooner.
 _KEEP_ALIVE = ((socket.TCP_KEEPIDLE, 30), (socket.TCP_KEEPINTVL, 10), (socket.TCP_KEEPCNT, 6))

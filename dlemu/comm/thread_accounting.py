@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
-_MOST_BYTES = 512
+_MOST_BYTES = 512  # /proc/thread-self/io and schedstat are shorter than 200
 _BLOCK_BYTES = 512
 """Of `ru_inblock`, whatever the device's blocks are (include/linux/task_io_accounting_ops.h)."""
 

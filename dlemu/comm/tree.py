@@ -20,7 +20,7 @@ from typing import Protocol
 
 from dlemu.comm.comm_base import PeerLostError
 
-PART_BYTES = 1 << 20
+PART_BYTES = 1 << 20  # a notice waits behind one part at most; smaller ones cost a header and a call more often
 
 
 class Frame(enum.IntEnum):

@@ -11,7 +11,7 @@ Datatype = Literal["fp16", "bf16", "fp32", "fp64", "int8", "uint8"]
 """What DLIO calls the types of a tensor's elements."""
 DATATYPE_BYTES: dict[str, int] = {"fp16": 2, "bf16": 2, "fp32": 4, "fp64": 8, "int8": 1, "uint8": 1}
 """Bytes of one element."""
-MOST_PROCESSES = 10**6
+MOST_PROCESSES = 10**6  # far beyond any job; tensor x pipeline x expert still fits 64 bits
 assert tuple(DATATYPE_BYTES) == get_args(Datatype)
 
 

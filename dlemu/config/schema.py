@@ -22,7 +22,7 @@ S = TypeVar("S")
 
 Shuffle = Literal["off", "seed", "random"]
 PER_1000_REQUESTS = Unit("currency per 1,000 requests")
-MOST_EPOCHS = 10**5
+MOST_EPOCHS = 10**5  # far beyond any training, so that a typing error is refused at once
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,7 +11,7 @@ from datagen.storage.storage_base import open_storage
 from dlemu.doctor.check_base import Check, Facts
 
 NAME, ORDER = "O_DIRECT", 250
-_BLOCK_BYTES = 4096
+_BLOCK_BYTES = 4096  # a multiple of every drive's logical block, 512 or 4096
 
 
 def check(facts: Facts) -> Check | None:

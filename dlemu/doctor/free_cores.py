@@ -7,7 +7,7 @@ import psutil
 from dlemu.doctor.check_base import Check, Facts
 
 NAME, ORDER = "free cores", 120
-_WATCHED_SECONDS, _BUSY_PERCENT = 0.5, 25.0
+_WATCHED_SECONDS, _BUSY_PERCENT = 0.5, 25.0  # bursts average out; 25 %: as predictions' BUSY_SHARE
 
 
 def check(facts: Facts) -> Check:

@@ -8,7 +8,7 @@ import sys
 from dlemu.doctor.check_base import Check, Facts
 
 NAME, ORDER = "python", 10
-_OLDEST = (3, 11)
+_OLDEST = (3, 11)  # requires-python in pyproject.toml
 
 
 def check(facts: Facts) -> Check:

@@ -6,8 +6,8 @@ from dlemu.doctor._block_device import BlockDevice
 from dlemu.doctor.check_base import Check, Facts
 
 NAME, ORDER = "read ahead", 220
-_LITTLE_KIB = 512
-_LARGE_SAMPLE_BYTES = 1 << 20
+_LITTLE_KIB = 512  # Linux's default of 128 cuts a sample of 1 MiB into eight requests, few of them at a time
+_LARGE_SAMPLE_BYTES = 1 << 20  # smaller ones take few requests with any read-ahead
 
 
 def check(facts: Facts) -> Check | None:

@@ -10,7 +10,7 @@ import psutil
 from dlemu.doctor.check_base import Check, Facts
 
 NAME, ORDER = "shared memory", 150
-_LEAST_BYTES = 16 << 20
+_LEAST_BYTES = 16 << 20  # far more than semaphores take; containers have 64 MiB by Docker's default
 
 
 def check(facts: Facts) -> Check:

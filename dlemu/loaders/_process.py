@@ -16,7 +16,7 @@ from dlemu.comm import die_with_parent
 # glibc's malloc.h
 _TRIM_THRESHOLD, _TOP_PAD, _MMAP_MAX, _ARENA_MAX = -1, -2, -4, -8
 _MOST = (1 << 31) - 1  # mallopt(3) takes an int
-_GROW_BYTES = 64 << 20
+_GROW_BYTES = 64 << 20  # how far the heap grows at once: in small steps every large batch costs system calls
 _MOST_ARENAS = 4
 """Heaps side by side. With a single one threads wait for each other; each more kept 25 MB of a fast pipeline."""
 

@@ -29,7 +29,7 @@ _plain = tf.autograph.experimental.do_not_convert
 _NUMBER, _NUMBERS = tf.TensorSpec([], tf.int64), tf.TensorSpec([None], tf.int64)
 _RECORD = (_NUMBER, tf.TensorSpec([], tf.string))
 """Of a sample: its number, and its record."""
-_PATHS_AT_A_TIME = 1024
+_PATHS_AT_A_TIME = 1024  # spreads the cost of a call from TensorFlow into Python
 _STAMPS = 6
 """Numbers of an element's account before those of its samples: four times and the bytes read."""
 _SPREAD = 0x9E3779B1

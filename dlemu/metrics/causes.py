@@ -232,7 +232,7 @@ def lying_ready(rows: Rows) -> float:
     return behind / waited if waited else 0.0
 
 
-_MOST_AHEAD = 64
+_MOST_AHEAD = 64  # each is a pass over the rows; deeper queues are rare
 """Batches behind a missing one that are looked at."""
 
 

@@ -29,7 +29,7 @@ LEAST_FACTOR = 1.25
 """How many times the speed must differ for a change to be reported."""
 LEAST_WINDOWS = 6
 """Windows on either side of a change: fewer are a stall or a burst."""
-_WINDOW_SECONDS, _MOST_WINDOWS, _BATCHES = 0.25, 400, 4
+_WINDOW_SECONDS, _MOST_WINDOWS, _BATCHES = 0.25, 400, 4  # 400: scores compare all pairs
 _LOST_SHARE, _ALIKE = 0.1, 0.7
 """Of a window's time, lost by the accelerators; and of the usual number of blocked readers: less shows no speed."""
 _FROM_STORAGE, _WHOLE_QUANTILE, _LEAST_WHOLE = 0.5, 0.9, 0.1

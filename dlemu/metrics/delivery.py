@@ -9,7 +9,7 @@ import numpy as np
 from dlemu.metrics.rows import Rows, sum_of
 from dlemu.plan.samples import Plan, hash_samples
 
-_CHUNK = 1 << 20
+_CHUNK = 1 << 20  # samples at a time: 8 MiB of numbers, however many samples an epoch has
 _SIGN = 1 << 64
 
 

@@ -19,7 +19,7 @@ from dlemu.metrics.slow_folders import SlowFolder
 What = Literal["storage", "host CPU", "loader", "memory", "emulator", "nothing"]
 Where = Literal["server", "network", "TLS", "prefetch", "readers", "requests"]
 
-NOTHING_PERCENT = 2.0
+NOTHING_PERCENT = 2.0  # as in predictions (98 % AU); less is within the uncertainty of short runs
 """Loss to waiting for data below which nothing limits."""
 EMULATOR_SHARE = 0.5
 """Share of the loss that the ceiling explains from which on it is the emulator's."""
@@ -45,7 +45,7 @@ THROTTLED_PERCENT = 50.0
 """Share of a CPU limit's periods in which it was used up from which on it is what the run waits for."""
 WRITTEN_SHARE = 0.05
 """Bytes written to the devices for each byte read from which on it is reported."""
-SCALES = 1.3
+SCALES = 1.3  # smaller: chance between two trials of seconds names too few readers; larger: it is overlooked
 """How many times the rate other readers must bring for their number, or size of request, to have been the limit."""
 HELPS_PERCENT, HELPS_SHARE = 2.0, 0.5
 """Points of AU that a deeper queue must bring to be named as the limit, and share of all that is lost, where the AU
@@ -305,7 +305,7 @@ def _judge(au: float, causes: Causes, work: Work, context: Context) -> Limit:
     ceiling = context.ceiling_au
     if ceiling is not None and 100 - ceiling >= EMULATOR_SHARE * (100 - au):
         reached = Finding(Seen.CEILING, numbers={"ceiling_au_percent": ceiling, "au_percent": au})
-        sureness: Confidence = "high" if 100 - ceiling >= 0.8 * (100 - au) else "medium"
+        sureness: Confidence = "high" if 100 - ceiling >= 0.8 * (100 - au) else "medium"  # a fifth is left to all else
         return _emulator(sureness, (waited, reached))
     groups = {
         "storage": causes.storage,
@@ -314,7 +314,7 @@ def _judge(au: float, causes: Causes, work: Work, context: Context) -> Limit:
         "hand-over": causes.hand_over,
     }
     largest = max(groups, key=lambda name: groups[name])
-    share = groups[largest] / causes.total
+    share = groups[largest] / causes.total  # 3/4: no other is more than a third of it; 1/2: it outweighs all others
     confidence: Confidence = "high" if share >= 0.75 and work.cpu_known else "medium" if share >= 0.5 else "low"
     seen = [waited]
     if context.memory_some_percent is not None and context.memory_some_percent >= MEMORY_PRESSURE_PERCENT:
@@ -355,7 +355,7 @@ def _reads(
     if not work.cpu_known and _no_core_free(work, context) and not _is_saturated(context.device):
         return _host_cpu("low", (*waited, *_cores(work, context)), context)
     if not work.cpu_known and context.from_storage_percent is not None and context.from_storage_percent < 5:
-        return _few_workers("low", (*waited, Finding(Seen.CACHE_SERVED)), context)
+        return _few_workers("low", (*waited, Finding(Seen.CACHE_SERVED)), context)  # 5 %: memory served the rest
     rates: dict[str, Number] = {
         "given_mb_per_second": work.app_mb_per_second,
         "wanted_mb_per_second": work.wanted_mb_per_second,

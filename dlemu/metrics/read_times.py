@@ -20,7 +20,7 @@ from dlemu.metrics.t_interval import quantile
 
 SIGNIFICANCE = 0.001
 """Probability of a change by chance, for all moments that are looked at together."""
-LEAST_FACTOR = 1.25
+LEAST_FACTOR = 1.25  # as of windows (changes.LEAST_FACTOR)
 LEAST_READS, LEAST_WITNESSES = 8, 3.0
 """On either side: reads, and reads that do not go on at the same time."""
 MOST_READS = 20_000
@@ -29,7 +29,7 @@ MOST_ROWS = 200_000
 """Steps of all ranks. In longer runs windows of time hold so many reads that tails are averaged there already."""
 _USUAL = 0.7
 """Share of the usual number of readers at a time; reads with fewer beside them are left out."""
-_FROM_STORAGE = 0.5
+_FROM_STORAGE = 0.5  # of its bytes: a read that memory served for the most part says nothing of storage
 
 
 @dataclass(frozen=True, kw_only=True)

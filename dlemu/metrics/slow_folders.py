@@ -17,11 +17,11 @@ from dlemu.plan.samples import Plan, hash_samples
 
 TIMES_THE_OTHERS = 2.0
 """How many times the median of the folders a sample must take,"""
-ERRORS = 5.0
+ERRORS = 5.0  # by chance 3 of 10 million folders exceed 5
 """and how many standard errors it must lie above that,"""
 MOST_SHARE = 1 / 3
 """and the share of the folders that can be slow: more are no exception."""
-_ROWS_A_FOLDER, _MOST_ROWS = 10, 20_000
+_ROWS_A_FOLDER, _MOST_ROWS = 10, 20_000  # each half has five equations a folder; more than 20,000 only take time
 
 
 @dataclass(frozen=True, kw_only=True)

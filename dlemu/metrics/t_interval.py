@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 FEWEST = 8
 """Windows before the first look; Schmeiser, "Batch size effects in the analysis of simulation output", Operations
 Research 30 (1982), finds little gain beyond 10 to 30 and poor intervals with very few."""
-GROWTH = 1.25
+GROWTH = 1.25  # fewer looks end a trial later; more leave each a smaller share of the error, so a wider interval
 """Each look waits for this many times the windows of the one before."""
-MOST_CORRELATION = 0.9
+MOST_CORRELATION = 0.9  # (1 + r) / (1 - r) is 19 here and grows without bound towards 1
 
 Values = NDArray[np.float64]
 """One value a window, in percent of its time."""

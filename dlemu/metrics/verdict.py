@@ -137,8 +137,8 @@ def judge(evidence: Evidence) -> Verdict:
 
 def _epochs_to_decide(evidence: Evidence, distance: float, margin: float) -> int:
     """Return how many epochs bring U below the distance to the threshold: it falls with the root of the time."""
-    factor = (margin / max(distance, margin / 10)) ** 2
-    return max(evidence.epochs + 1, math.ceil(evidence.epochs * factor * 1.1))
+    factor = (margin / max(distance, margin / 10)) ** 2  # 100 times the epochs at most
+    return max(evidence.epochs + 1, math.ceil(evidence.epochs * factor * 1.1))  # a tenth more, for U is estimated
 
 
 def _all_read_ahead(evidence: Evidence) -> bool:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-_ROUNDS = 6
-_ODD = np.uint64(0x9E3779B97F4A7C15)
-_MIX = np.uint64(0xBF58476D1CE4E5B9)
+_ROUNDS = 6  # Luby and Rackoff (1988) need 4 with strong functions; these are weak, and each costs a pass
+_ODD = np.uint64(0x9E3779B97F4A7C15)  # 2^64 / the golden ratio: spreads neighbours
+_MIX = np.uint64(0xBF58476D1CE4E5B9)  # a multiplier of splitmix64 (Steele, Lea, Flood 2014)
 
 
 def permute(positions: NDArray[np.int64], n: int, seed: int) -> NDArray[np.int64]:

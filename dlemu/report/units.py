@@ -26,7 +26,7 @@ _UNITS = {
     "_percent_of_app": "%",
     "_share_of_wait": "share, 0 to 1",
 }
-_LONG_LIST = 24
+_LONG_LIST = 24  # longer ones show ten at each end
 
 
 def number(value: float | None) -> str:

@@ -10,7 +10,7 @@ import numpy as np
 from dlemu.metrics.spread import Mean
 from dlemu.metrics.t_interval import half_width
 
-CONFIDENCE = 0.95
+CONFIDENCE = 0.95  # docs/sizing.md, section 6; as k = 2 of uncertainty.md
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from dlemu.results.file_names import BLOCK_TRACE, CONFIG, TELEMETRY
 from dlemu.results.untrusted_files import open_untrusted
 from dlemu.telemetry import RecorderHead, Telemetry, from_tables
 
-MOST_TABLE_BYTES = 64 << 30
+MOST_TABLE_BYTES = 64 << 30  # far beyond any result: what claims more is refused before it is opened
 
 
 def read_config(folder: str) -> str:

@@ -19,14 +19,14 @@ from dlemu.comm.failure import RANK, Role, killed_by, overdue
 from dlemu.metrics.verdict import COMPLETED
 
 LOG = "console.txt"
-LOOK_SECONDS = 1.0
-_SIGNAL_SECONDS = 0.2
-_ENDING_SECONDS = 30.0
-_KILLING_SECONDS = 10.0
+LOOK_SECONDS = 1.0  # for progress; an end is seen sooner
+_SIGNAL_SECONDS = 0.2  # how late Ctrl-C is answered: signals are held back while a run is watched
+_ENDING_SECONDS = 30.0  # after Ctrl-C a run saves what it measured; one that hangs is then killed
+_KILLING_SECONDS = 10.0  # far more than the kernel takes, where no storage hangs
 _BESIDE_NICE = 5
 """As the recorder of a host has."""
 _STOPS = (signal.SIGINT, signal.SIGTERM)
-_MESSAGE_LINES = 12
+_MESSAGE_LINES = 12  # dlemu's longest messages; of a foreign traceback its end
 _RUN = Role("a run", RANK.remedy)
 
 

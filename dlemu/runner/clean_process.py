@@ -42,8 +42,8 @@ _SIZE = struct.Struct("<q")
 _MESSAGE, _RESULT, _ERROR = range(3)
 _ENDING_SECONDS = 5.0
 """From the end of its pipe to its own."""
-_LOOK_SECONDS = 0.2
-_SHOWN_LINES = 12
+_LOOK_SECONDS = 0.2  # an end closes the pipe; where a child keeps it open, the end is noticed so late
+_SHOWN_LINES = 12  # the end of a traceback, which names the error
 
 
 def run_clean(

@@ -8,7 +8,7 @@ import time
 from datagen.owned import create_new
 
 STOP = "stop"
-_LOOK_SECONDS = 0.2
+_LOOK_SECONDS = 0.2  # a look is a system call, or a request to a shared folder's server: too much for each step
 
 
 def ask_to_stop(live_folder: str) -> None:

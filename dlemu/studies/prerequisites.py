@@ -14,8 +14,8 @@ from datagen.fetch import Fetcher, FetchSpec
 from dlemu.comm import detect_launcher
 from dlemu.metrics.t_interval import FEWEST
 
-PROBE_SECONDS, ONE_READER_SECONDS = 3.0, 1.5
-PROBE_THREADS = 16
+PROBE_SECONDS, ONE_READER_SECONDS = 3.0, 1.5  # a first guess is enough: the trials decide
+PROBE_THREADS = 16  # enough requests at a time for most of what a drive gives; more are the trials' task
 
 
 def check_launcher(command: str, launcher: str) -> None:

@@ -14,7 +14,7 @@ from datagen.withheld import printable
 from dlemu.telemetry.probe_base import DeviceFacts
 
 _NVME_HEAD = re.compile(r"nvme(\d+)n(\d+)")
-_SECTOR_BYTES = 512
+_SECTOR_BYTES = 512  # sysfs counts in these, whatever the device's own are
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,7 @@ from typing import ClassVar, NamedTuple
 from datagen.errors import DlemuError
 
 NS_PER_SECOND = 1_000_000_000
-_READ_BYTES = 1 << 18
+_READ_BYTES = 1 << 18  # more than /proc/stat of a thousand cores; one pread, so all lines are of one moment
 
 
 class AbsentError(DlemuError):

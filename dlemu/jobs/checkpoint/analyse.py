@@ -52,8 +52,8 @@ from dlemu.results.measured import common_fields
 from dlemu.results.request_summary import requests_of
 from dlemu.telemetry import HostTelemetry
 
-_MOST_RANKS = 16
-_NOT_READ_PERCENT = 50.0
+_MOST_RANKS = 16  # the slowest are what is looked for; thousands of ranks would bury them
+_NOT_READ_PERCENT = 50.0  # as of training: dlemu.metrics.cache.NOT_READ_PERCENT
 
 
 def analyse_checkpoints(run: MeasuredCheckpoints) -> CheckpointSummary:

@@ -14,13 +14,13 @@ What = Literal["storage write", "storage read", "host CPU", "network", "generati
 
 STARVED_PERCENT = 10.0
 """Share of the threads' time without bytes to write from which on making them is the limit."""
-BUSY_PERCENT = 90.0
+BUSY_PERCENT = 90.0  # as of training: dlemu.metrics.limit.BUSY_PERCENT
 """Cores, or a link, are full from this share on."""
-WAIT_PERCENT = 15.0
+WAIT_PERCENT = 15.0  # as of training: dlemu.metrics.limit.STARVED_SHARE
 """Share of the threads' time without a core that they want from which on the host is the limit."""
 THREAD_PERCENT = 85.0
 """Share of its threads' time in which a rank had a core from which on the copying of bytes is the limit."""
-FROM_MEMORY_PERCENT = 50.0
+FROM_MEMORY_PERCENT = 50.0  # as of training: dlemu.metrics.cache.NOT_READ_PERCENT
 """Below this share of the bytes the storage was not read."""
 
 
@@ -99,7 +99,7 @@ def _judged(activity: PhaseActivity) -> tuple[What, Confidence, tuple[Finding, .
         past = Finding(Advice.GO_PAST_CACHE if activity.evicted else Advice.EVICT)
         return "page cache", "high", () if activity.past_page_cache else (past,)
     if activity.starved_percent >= STARVED_PERCENT:
-        confidence: Confidence = "high" if activity.starved_percent > 30 else "medium"
+        confidence: Confidence = "high" if activity.starved_percent > 30 else "medium"  # three times the limit
         return "generation", confidence, (Finding(Advice.MORE_CORES_A_RANK),)
     device_full = (activity.device_busy_percent or 0.0) >= BUSY_PERCENT
     if activity.cpu_wait_percent >= WAIT_PERCENT and not device_full:

@@ -47,7 +47,7 @@ from dlemu.telemetry import Telemetry
 from dlemu.telemetry import read_logs as read_telemetry
 
 _MOVERS = ("mover_cpu_ns", "mover_cpu_wait_ns")
-_ENDLESS_BYTES = 1 << 50
+_ENDLESS_BYTES = 1 << 50  # a petabyte: no host makes that much in the seconds of a measurement
 _PRIVATE = re.compile(rb"^Private_(?:Clean|Dirty):\s+(\d+) kB", re.MULTILINE)
 
 Watcher = Callable[[int, int, int, int], None]

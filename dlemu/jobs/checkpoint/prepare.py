@@ -62,7 +62,7 @@ def plan_checkpoints(workload: Workload, ranks: int, folder: str, started_at: st
         workload=workload,
         ranks=ranks,
         plan=plan_checkpoint(workload.model, settings, ranks),
-        seed=secrets.randbits(48),
+        seed=secrets.randbits(48),  # below 2^53: exact also where JSON numbers are read as doubles
         folder=folder,
         started_at=started_at,
     )
@@ -252,4 +252,4 @@ def _sees(storage: StorageBase, path: str) -> bool:
             pass
         if time.monotonic() > until:
             return False
-        time.sleep(0.2)
+        time.sleep(0.2)  # five listings a second are no load for a file server

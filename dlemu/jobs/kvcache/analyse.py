@@ -36,16 +36,16 @@ from dlemu.runner.rows_job import RowsRun
 
 GROWS_SHARE = 0.05
 """Of the load's time: what is waiting at its end takes longer than that where the load is not sustained."""
-LEAST_LOADS = 20
+LEAST_LOADS = 20  # of fewer, a p95 hardly differs from the largest
 """For a p95 that something is judged by."""
 LEAST_CEILING = 2.0
 """Times the load below which the emulator was measured."""
-LEAST_OVERSTATED_PERCENT = 0.5
-_CAUTIOUS_CEILING = 20.0
-_CLASSES = 4
+LEAST_OVERSTATED_PERCENT = 0.5  # less is rounded to "0 % too much"
+_CAUTIOUS_CEILING = 20.0  # below, the emulator itself takes more than 5 % of the time that its load takes
+_CLASSES = 4  # quarters: smaller classes would have too few loads for a p95
 _MOMENTS = 100
 """In the last third of the load, at which it is seen how much waits."""
-_LATE_SHARE = 0.1
+_LATE_SHARE = 0.1  # from here on a tenth of a load's p95 is the emulator's lateness
 
 Floats = NDArray[np.float64]
 

@@ -21,7 +21,7 @@ from datagen.storage.storage_base import StorageBase
 from dlemu.jobs.kvcache.settings import KvSettings
 
 SLOTS = "slots"
-_RANK_BITS = 40
+_RANK_BITS = 40  # of the 64 in a stamp: 16 million ranks with 10^12 shards each
 _WORDS = BLOCK_BYTES // 8
 
 

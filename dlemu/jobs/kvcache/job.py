@@ -43,11 +43,11 @@ from dlemu.runner.job import Job, Notify
 from dlemu.runner.row_log import RowLog
 from dlemu.runner.rows_job import RowsKind, RowsRun
 
-_PROGRESS_SECONDS = 10.0
+_PROGRESS_SECONDS = 10.0  # a load takes minutes; without a terminal each is a line of the log
 _START_NS = 50_000_000
 """From the moment when all ranks are ready to the beginning of the load."""
-_FILLED_SHARE = 0.95
-_CEILING_THREADS = 16
+_FILLED_SHARE = 0.95  # as MLPerf Storage's kv_cache tool
+_CEILING_THREADS = 16  # moved 37 GB/s on two cores (docs/kvcache.md, section 6); more wait for each other
 _CEILING_BATCHES = 64
 """Under way at a time while the ceiling is measured."""
 
@@ -252,7 +252,7 @@ def measure_ceiling(plan: Plan, content: Content, seconds: float, notify: Notify
     few = replace(plan.model.settings, threads=min(plan.model.settings.threads, _CEILING_THREADS))
     plan = replace(plan, model=replace(plan.model, settings=few))
     null = _files(open_storage(NULL_STORAGE), "", plan, content)
-    with closing(_mover(null, plan, seconds + 60)) as mover:
+    with closing(_mover(null, plan, seconds + 60)) as mover:  # null storage never hangs: no time-out while it measures
         begin_ns, served, waiting = time.monotonic_ns(), 0, 0
         until_ns = begin_ns + round(seconds * 1e9)
         while not served or time.monotonic_ns() < until_ns:
@@ -263,7 +263,7 @@ def measure_ceiling(plan: Plan, content: Content, seconds: float, notify: Notify
             served += 1
             while waiting > _CEILING_BATCHES and mover.wait(until_ns) is not None:
                 waiting -= 1
-        while waiting and mover.wait(time.monotonic_ns() + 10**10) is not None:
+        while waiting and mover.wait(time.monotonic_ns() + 10**10) is not None:  # far more than the rest takes
             waiting -= 1
         return round(3600e9 * served / (time.monotonic_ns() - begin_ns))
 

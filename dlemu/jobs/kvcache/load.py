@@ -19,7 +19,7 @@ MOST_LINE_BYTES, MOST_REQUESTS, MOST_BLOCKS = 1 << 20, 10**6, 10**7
 """Of a trace, which others made: a line, all lines, and the blocks of all prompts together."""
 MOST_TOKENS = 131_072
 """Of a drawn prompt: the context of the models that are shipped. A conversation that reaches it ends."""
-MOST_TRACE_TOKENS = 10**8
+MOST_TRACE_TOKENS = 10**8  # far beyond any context, and its blocks still fit memory: traces come from others
 _SPREAD = 0.8
 """Standard deviation of the logarithm of drawn lengths: 95 % are within 5 times the median, as in public traces."""
 

@@ -20,7 +20,7 @@ from dlemu.comm import PatienceError
 from dlemu.comm.process_control import start_thread
 from dlemu.jobs.kvcache.blocks import Blocks, Shard
 
-_HUGE_PAGE = 2 << 20
+_HUGE_PAGE = 2 << 20  # of x86-64, and of arm64 with pages of 4 KiB
 _LOOK_SECONDS = 0.5
 """How often the one that waits looks whether the storage still answers."""
 
@@ -129,7 +129,7 @@ class Mover:
                 "that hangs does this; see `df` and `dmesg`"
             )
 
-    def close(self, seconds: float = 10.0) -> None:
+    def close(self, seconds: float = 10.0) -> None:  # a hanging storage must not hold the end
         """End the threads once each has done what it is at; what is waiting is not done."""
         with self._change:
             self._closed = True

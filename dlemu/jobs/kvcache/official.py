@@ -26,10 +26,10 @@ DECODE_BATCH_TOKENS, PREFILL_ONLY_TOKENS = 32, 10_000
 CLASSES = {3: "interactive", 2: "responsive", 1: "batch"}
 """Priority -> its class of service."""
 GIB = 2**30
-_CLASS_SHARES = (0.15, 0.35, 0.5)
+_CLASS_SHARES = (0.15, 0.35, 0.5)  # config.yaml, qos_distribution: interactive below 0.15, responsive below 0.5
 _PREFIX_SHARE, _PREFIX_TOKENS = 0.2, (5, 9, 6)
 """How often a prompt begins with one of three known sentences, and their words, which are taken off its tokens."""
-_SLACK = (0.8, 1.2)
+_SLACK = (0.8, 1.2)  # benchmark.py draws each think time so, to keep users out of step
 
 
 @dataclass(frozen=True)

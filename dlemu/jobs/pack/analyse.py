@@ -21,7 +21,7 @@ from dlemu.jobs.pack.worker import FIELDS
 from dlemu.results.wording import count
 from dlemu.telemetry import HostTelemetry
 
-_SHOWN_SKIPPED = 20
+_SHOWN_SKIPPED = 20  # enough to see what they have in common; the list in the folder has all
 _FROM_CACHE_PERCENT = 95.0
 """Share of the bytes from the storage below which a reader is warned."""
 

@@ -75,10 +75,10 @@ def judge_packing(
     }
     spent = Finding(Seen.SHARES, numbers=shares)
     if idle >= IDLE_PERCENT:
-        sure: Confidence = "high" if idle >= 75 else "medium"
+        sure: Confidence = "high" if idle >= 75 else "medium"  # half as much again as makes it the limit
         return PackLimit(what="images", confidence=sure, seen=(spent,), to_do=(Finding(Advice.MORE_IMAGES),))
     storage, cpu = (reading + writing) / worked, (computing + wanting_core) / worked
-    share = max(storage, cpu)
+    share = max(storage, cpu)  # 3/4: the other is a third of it at most; docs/packing.md
     confidence: Confidence = "high" if share >= 0.75 else "medium" if share >= 0.5 else "low"
     if cpu < storage:
         return _storage(spent, confidence, reading, writing, processes, mean_depth, device_busy_percent)

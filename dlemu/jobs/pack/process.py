@@ -270,7 +270,7 @@ def _run(
     rows = np.frombuffer(shared, np.int64).reshape(-1, len(FIELDS))[: settings.processes]
     folders = tuple(storage.device_folders((job.images.folder, target)))
     scope = Scope(folders=folders, cpu_groups=limiting_groups())
-    recorder = start_recorder(Task(scope=scope, node=0, interval_seconds=0.5), "")
+    recorder = start_recorder(Task(scope=scope, node=0, interval_seconds=0.5), "")  # as telemetry.interval_seconds
     tasks = _Tasks(files)
     finished: list[PackedFile] = []
     begin_ns = 0

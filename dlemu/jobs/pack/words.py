@@ -18,7 +18,7 @@ from dlemu.config.schema import Workload
 
 PACKED = "packed"
 """Folder of the packed files, in the source's own folder, unless another is named."""
-LARGEST_AHEAD = 64
+LARGEST_AHEAD = 64  # each is a whole image in the memory of each process
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -49,7 +49,7 @@ FIELDS = (
     *("read_ns", "read_cpu_ns", "read_cpu_wait_ns", "write_ns", "write_cpu_ns", "write_cpu_wait_ns"),
 )
 """What each process leaves in its row of the shared memory."""
-_WRITES_AHEAD = 2
+_WRITES_AHEAD = 2  # one ready while another is handed over; more only take memory where writing is slower
 _MESSAGE_BYTES = 50_000
 """Of a message at most."""
 _REASON_CHARACTERS = 200

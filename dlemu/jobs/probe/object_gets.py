@@ -23,7 +23,7 @@ from dlemu.jobs.probe.kernel_aio import Requests
 
 OBJECT_BYTES = 64 << 20
 """Of an object that is made to be read."""
-_WRITE_BYTES = 8 << 20
+_WRITE_BYTES = 8 << 20  # random bytes in memory at a time; the object repeats them, for only reads are measured
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,7 +16,7 @@ import psutil
 from datagen.errors import SpaceError
 from dlemu.report.units import size
 
-_WRITE_BYTES = 8 << 20
+_WRITE_BYTES = 8 << 20  # random bytes that are drawn once; each page then gets its own number
 _NAME = re.compile(r"dlemu-probe-([0-9]+)-(?:([0-9a-f]{8})-)?[0-9a-f]{6}")
 """Process, host (older versions: none) and a random part."""
 

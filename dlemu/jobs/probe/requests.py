@@ -30,7 +30,7 @@ from dlemu.telemetry.probe_base import AbsentError, Scope
 
 SETTLE_SECONDS = 0.5
 """Of each cell, before what counts."""
-_PATIENCE_SECONDS, _STOPPED_SECONDS = 120.0, 60.0
+_PATIENCE_SECONDS, _STOPPED_SECONDS = 120.0, 60.0  # beyond the cell's own time; of a stop (SIGSTOP)
 _FIO = Role("fio", "use fewer --jobs or smaller --depths")
 _PROCESS, _JOB = Role("the process of the requests", _FIO.remedy), Role("job", _FIO.remedy)
 
@@ -296,7 +296,7 @@ def _metering() -> Iterator[Callable[[], dict[str, float]]]:
         while True:
             for reading in probe.read(time.monotonic_ns()):
                 seen.setdefault(reading.source, []).append(reading.value)
-            if over.wait(0.5):
+            if over.wait(0.5):  # several readings for the mean of a cell of 2 s
                 return
 
     def means() -> dict[str, float]:

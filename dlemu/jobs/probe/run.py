@@ -351,7 +351,7 @@ def _opened(target: str, file_bytes: int) -> Iterator[tuple[str, int]]:
         return
     free = os.statvfs(target)
     free_bytes = free.f_bavail * free.f_frsize
-    if free_bytes < 1.1 * file_bytes:
+    if free_bytes < 1.1 * file_bytes:  # a tenth for metadata and for whoever else writes meanwhile
         raise SpaceError(
             f"{target} has {size(free_bytes)} free, the file to read wants {size(file_bytes)}: free some, or "
             "say a smaller --file-size"

@@ -468,7 +468,7 @@ def _issues(facts: Facts, metrics: Metrics, evidence: Evidence) -> Iterator[Find
         yield Finding(Issue.PREFETCH_BIAS, "caution", bias)
     yield from _notes(facts.loader_notes)
     share = metrics.handover_share_of_wait or 0.0
-    if metrics.au_percent and share > 0.5 and (metrics.au_percent.mean or 0.0) < 99:
+    if metrics.au_percent and share > 0.5 and (metrics.au_percent.mean or 0.0) < 99:  # above, there is hardly a wait
         yield Finding(Issue.HOST_LATE, "caution", {"percent": 100 * share})
 
 

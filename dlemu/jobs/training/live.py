@@ -18,7 +18,7 @@ RECENT_SECONDS = 10.0
 """What counts as now, for rates."""
 _MOST_RECENT_ROWS = 4096
 """Looked at for these, at most."""
-_LOOK_ROWS = 4096
+_LOOK_ROWS = 4096  # the log is mapped: what is not looked at is not read
 
 
 @dataclass(frozen=True)

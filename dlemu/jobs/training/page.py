@@ -24,7 +24,7 @@ from dlemu.results.tables import read_config
 from dlemu.results.wording import count
 
 _SHOWN_EPOCHS, _SHOWN_NAMES, _SHOWN_STRAGGLERS, _SHOWN_CHANGES, _LONG_TABLE = 6, 4, 4, 4, 24
-_LEAST_SHOWN_PERCENT = 0.005
+_LEAST_SHOWN_PERCENT = 0.005  # less would read 0.00 %
 _EVICTED = {"never": "", "start": ", evicted once", "epochs": ", evicted"}
 _LOST_TO = {
     "first_step": "first steps, which AU does not count",

@@ -36,11 +36,11 @@ from dlemu.runner.crew import Worker, run_crew
 
 SETTLE_SECONDS = 0.5
 """Of each level, before what counts: caches, credits and throttles that were idle let a first burst pass."""
-LEVEL_SECONDS = 2.0
-READS_EACH = 6
+LEVEL_SECONDS = 2.0  # nine levels, to 256 readers, then take 23 s; shorter ones have wider intervals
+READS_EACH = 6  # fewer: those that the level's ends cut weigh too much; more: slow storage takes minutes
 """Reads that each reader should get done in a level."""
-MOST_LEVEL_SECONDS = 12.0
-MOST_SECONDS = 110.0
+MOST_LEVEL_SECONDS = 12.0  # eight of these, to 128 readers, fit MOST_SECONDS
+MOST_SECONDS = 110.0  # two minutes with the starts of processes (docs/prediction.md, section 1)
 """Of all levels together."""
 FULL = 0.95
 """Share of the most that a level gave from which on it shows the storage's whole speed."""
@@ -48,16 +48,16 @@ PASSES, WANTED_PERCENT = 2, 1.0
 """How often the level that matters most is measured again, and the half width that all of it is to reach."""
 MOST_AGAIN_SECONDS = 30.0
 """Of a pass: what is not known after two of these would take hours."""
-WINDOWS, CONFIDENCE = 20, 0.95
+WINDOWS, CONFIDENCE = 20, 0.95  # 10 to 30 windows do: Schmeiser 1982 (dlemu.metrics.t_interval)
 """Of a level, for its interval."""
-LEAST_CORRELATION = -0.8
+LEAST_CORRELATION = -0.8  # at -1 the interval would have no width
 """That is believed of neighbouring windows."""
-READ_BYTES = 32 << 20
+READ_BYTES = 32 << 20  # larger: a slow drive finishes too few reads in a level
 """A read is a batch, or as many of its samples as have about so many bytes; but one at least."""
-MOST_READERS = 256
+MOST_READERS = 256  # each is a process; more crowd the cores of most hosts before the storage
 FLAT_PERCENT = 3.0
 """Less than this from one level to the next, twice, and more readers are no use."""
-MEMORY_SHARE = 0.25
+MEMORY_SHARE = 0.25  # of what is available, for buffers: a probe must not push others into swap
 COST_BATCHES, COST_SECONDS = 40, 0.02
 """Batches of each worker, and how long each takes, in the measurement of what the loader takes for itself."""
 _FEWER = "use fewer readers or a smaller batch"
@@ -272,7 +272,7 @@ def judge_level(rows: ReadRows, readers: int, began_ns: int, seconds: float) -> 
     last = rows["end_ns"].max() if len(np.unique(rows["reader"])) < readers else _earliest_last(rows)
     end_ns = min(began_ns + round((SETTLE_SECONDS + seconds) * 1e9), int(last))
     begin_ns = began_ns + round(SETTLE_SECONDS * 1e9)
-    short = end_ns - begin_ns < 0.25e9 * seconds
+    short = end_ns - begin_ns < 0.25e9 * seconds  # too little of the level is left: the settling counts, too
     if short:
         begin_ns = int(rows["begin_ns"].min())
         end_ns = max(end_ns, int(np.quantile(rows["end_ns"], 0.9)), begin_ns + 1)

@@ -217,7 +217,7 @@ def loader_class(workload: Workload) -> type[Loader]:
 def make_job(workload: Workload, ranks: int, found: Dataset, *, folder: str, started_at: str) -> TrainingJob:
     """Put a job together and check that it can run; raises UserError (DatasetError when samples do not fill a step)."""
     shuffles = (workload.reader.file_shuffle, workload.reader.sample_shuffle)
-    seed = secrets.randbits(48) if "random" in shuffles else workload.train.seed
+    seed = secrets.randbits(48) if "random" in shuffles else workload.train.seed  # exact also as a double
     job = TrainingJob(workload=workload, ranks=ranks, found=found, seed=seed, folder=folder, started_at=started_at)
     job.train_plan.check("train")
     if workload.workflow.evaluation:

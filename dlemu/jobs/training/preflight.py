@@ -14,7 +14,7 @@ from dlemu.jobs.training.plan import TrainingJob, accelerator_class
 
 _FILES_PER_WORKER = 6
 """Descriptors a rank holds for each worker (queues, pipes, sentinel), measured with PyTorch 2.13."""
-_FILES_PER_RANK = 64
+_FILES_PER_RANK = 64  # for its own: logs, sockets to other ranks, what libraries open
 _SAVING_BYTES = 256 << 20
 """Address space that writing the results takes beside what is mapped: below it their libraries end the process."""
 

@@ -43,8 +43,8 @@ ALIKE_PERCENT = 5.0
 """Points by which the AU that is played again may differ from what was measured."""
 DEEPER = (2, 4, 8)
 """Times the batches ahead that are tried; the fewest that bring as much as more do, but for `ENOUGH_PERCENT`."""
-ENOUGH_PERCENT = 2.0
-MORE_READERS = 4
+ENOUGH_PERCENT = 2.0  # points, as dlemu.metrics.limit.HELPS_PERCENT: a gain of less is not worth twice the memory
+MORE_READERS = 4  # as the trial after a run (scaling.TIMES), which shows whether it holds
 WITHOUT_END = 1e4
 """Times as fast is a storage that nobody waits for."""
 
@@ -89,7 +89,7 @@ def repair(run: MeasuredTraining, *, preprocesses: bool) -> RepairedCauses:
         )
         setting = f"reader.prefetch_size={size}"
         causes.append(Cause(what="loader", where="prefetch", au_percent=percent, setting=setting))
-    helps = (cause for cause in causes if cause.au_percent >= measured + 1)
+    helps = (cause for cause in causes if cause.au_percent >= measured + 1)  # 1: what the model leaves out (AU_PERCENT)
     return RepairedCauses(causes=tuple(helps), deeper=deeper)
 
 

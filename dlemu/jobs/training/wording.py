@@ -313,7 +313,7 @@ def _served_by_cache(
         wanted = f"MLPerf Storage requires {wanted_ratio:g} times"
         return f"it is unknown whether the data came from storage: {size}, and {wanted}; {relief}"
     text = f"the page cache served {100 - min(100.0, from_storage_percent):.0f} % of the bytes"
-    if most_percent - least_percent > 10:
+    if most_percent - least_percent > 10:  # points: epochs nearer to each other need no list
         shares = [_epoch_share(share) for share in per_epoch if share is not None]
         text += f" (from storage in each epoch: {', '.join(shares[:_SHOWN_EPOCHS])} %)"
     return f"{text}; {size}; {relief}"

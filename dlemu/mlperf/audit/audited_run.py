@@ -38,9 +38,9 @@ _SOURCE_FILES = frozenset({"setup.py", "pyproject.toml", "benchmark.sh"})
 """Beside which a folder of tests is one of somebody's source code: what it holds are test data."""
 _ALONE = 16
 """Runs that one process audits sooner than others are started."""
-_CHUNK = 8
+_CHUNK = 8  # runs for each process at least: fewer do not pay for its start
 _PROCESS, _AUDITOR = (Role(name, "give fewer runs at a time") for name in ("the process of the audit", "auditor"))
-_STOPPED_SECONDS = 60.0
+_STOPPED_SECONDS = 60.0  # of a stop (SIGSTOP), after which an auditor counts as lost
 
 
 @dataclass(frozen=True, kw_only=True)

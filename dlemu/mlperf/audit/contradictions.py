@@ -30,7 +30,7 @@ _MEMORY = 0.01
 """Relative: memory of the same host by two of its ranks."""
 COPIED = 1e-9
 """Relative: nearer than that two measurements do not lie."""
-_DIGITS = 6
+_DIGITS = 6  # what is configured has fewer decimals; a measured double has about 15 digits
 _OUTSIDE_US = 1_000_000
 """How far a stamp of a block is outside of the summary's at most."""
 _SAME = 1e-4

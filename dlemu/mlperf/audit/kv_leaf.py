@@ -33,7 +33,7 @@ _OLD_SUMMARY = re.compile(r"^kvcache_run_summary.*\.json$")
 _PARTITION = re.compile(r"^(?:(?:nvme\d+n\d+|mmcblk\d+)p\d+|[shv]d[a-z]+\d+)$")
 _STACKED = re.compile(r"^(?:loop|ram|zram|sr|dm-|md)\d*")
 """Devices that hand their requests on to others, which are counted themselves."""
-_SAME = 1e-6
+_SAME = 1e-6  # relative: sums in another order differ by far less, other measurements by more
 _LONGER = 1.01
 """A window, or a device's work, that is this much longer than the published time is reported."""
 _TOKEN_BYTES = {
@@ -44,7 +44,7 @@ _TOKEN_BYTES = {
     "tiny-1b": 24_576,
 }
 """Layers x key-value heads x head dimension x 2 x 2 bytes (fp16), by each model's published configuration."""
-_TOKEN_SLACK = 0.05
+_TOKEN_SLACK = 0.05  # far more than padding adds; a wrong model or count of tokens is farther off
 _UNREAD = 0.9
 """Share of the bytes read that must have come from the devices; below it, something else served them."""
 SUMS = (
@@ -318,7 +318,7 @@ def _devices(leaf: KvLeaf) -> Iterator[Finding]:
     )
     devices = device_work(leaf.metadata)
     busiest = max(devices, key=lambda name: sum(devices[name][:2]), default=None)
-    if busiest is None or not clock or sum(devices[busiest][:2]) < 0.01 * sum(moved.values()):
+    if busiest is None or not clock or sum(devices[busiest][:2]) < 0.01 * sum(moved.values()):  # 1 %: other devices
         yield from unapplied("kv.device", counters_of_devices_that_held_the_cache=None)
         return
     read, written = (sum(each[index] for each in devices.values()) for index in (0, 1))

@@ -48,7 +48,7 @@ _JUDGED = re.compile(
 _BY, _DLEMU = "judgement_version", "environment.hosts[0].dlemu"
 _CODES = ("outcome", "limited_by", "limited_by.what")
 """Ends of keys that say most of a judgement in a word."""
-_MOST_JUDGED = 3
+_MOST_JUDGED = 3  # of one changed rule many keys follow: the first few say which
 _MOST = 50
 """Differences that are listed."""
 _ASK = "take the folder from the run again; `dlemu report` shows what the steps give"

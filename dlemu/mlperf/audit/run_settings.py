@@ -99,7 +99,7 @@ def _from_config(config: Mapping[str, Any], findings: list[Finding]) -> Setup:
         total_training_steps=count(train.get("total_training_steps")),
         data_loader=text(reader.get("data_loader")),
         read_threads=count(reader.get("read_threads"), 0),
-        au_threshold_percent=90.0 if threshold is None else 100 * threshold,
+        au_threshold_percent=90.0 if threshold is None else 100 * threshold,  # DLIO's default
         exclude_start_steps=1 if start is None else start,
         exclude_end_steps=0 if end is None else end,
     )

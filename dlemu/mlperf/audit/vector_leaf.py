@@ -15,7 +15,7 @@ from dlemu.results.finding import Finding
 
 STATISTICS, VERDICT, RECALL = "statistics.json", "result_verdict.json", "recall_stats.json"
 LATENCIES = ("mean_latency_ms", "p95_latency_ms", "p99_latency_ms", "p999_latency_ms")
-_SAME = 1e-6
+_SAME = 1e-6  # relative: sums in another order differ by far less, other measurements by more
 _TAKE = "copy the files from the run again"
 
 

@@ -81,7 +81,7 @@ def _zone(offsets: Sequence[timedelta], late: timedelta, early: timedelta) -> ti
         return timedelta()
     usual = timedelta(seconds=median(offset.total_seconds() for offset in offsets))
     zone = round(usual / _ZONE) * _ZONE
-    return timedelta() if -early <= usual <= late or abs(zone) > timedelta(hours=14) else zone
+    return timedelta() if -early <= usual <= late or abs(zone) > timedelta(hours=14) else zone  # UTC+14 is the farthest
 
 
 def _misdated(papers: RunPapers, seen: str) -> Located:

@@ -151,7 +151,7 @@ def free_stamp(taken: Iterable[str], now: Callable[[], datetime]) -> str:
     """Return the time as the name of a run; where a run that ended within its second has it, wait for the next one."""
     names = set(taken)
     while (stamp := now().strftime(STAMP_FORMAT)) in names:
-        time.sleep(0.1)
+        time.sleep(0.1)  # a stamp has whole seconds
     return stamp
 
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from dlemu.results.answer_files import ANSWER_VERSION, read_answer
 
 RECORD = "record.json"
-QUANTILES = 33
+QUANTILES = 33  # steps of 3 %: the recipe is a short file that people read
 _CACHED = 0.97
 _COLD = 0.03
 """Shares of the bytes from memory beyond which a job was cached, or cold: metadata and read-ahead blur both."""

@@ -29,12 +29,12 @@ _FORMATS = {
 MAPPED = "mmap_indexed_binary"
 _WEIGHTS = (".pt", ".pth", ".ckpt", ".safetensors", ".json", ".txt", ".yaml", ".yml", ".log", ".pkl")
 """Endings that are data only where nothing else was opened."""
-_WALK_SECONDS = 60.0
+_WALK_SECONDS = 60.0  # the user waits; of a larger dataset the files found so far stand for all
 _SHALLOW = 2
 """Parts of a path, /home/NAME, that is no dataset's folder: what is below it is not walked."""
-_OPENED_PER_SAMPLE = 0.9
-_PARTIAL = 0.8
-_CACHED_OFF = 0.1
+_OPENED_PER_SAMPLE = 0.9  # one each, but for files opened before the window or left open
+_PARTIAL = 0.8  # headers, indexes and padding are the rest; a crop reads less
+_CACHED_OFF = 0.1  # the bytes from devices may differ by as much (MOST_BYTES_ERROR_PERCENT)
 
 
 def data_of(files: Counter[str], recording: Recording) -> Data | None:
@@ -70,7 +70,7 @@ def data_problems(data: Data | None, recording: Recording) -> Iterator[str]:
         return
     if not data.format:
         yield f"the files' format is none of dlemu's ({data.ending or 'no ending'})"
-    if recording.opens_per_sample >= 1.5:
+    if recording.opens_per_sample >= 1.5:  # nearer to two than to one
         yield f"a sample opens {recording.opens_per_sample:.1f} files, and a workload's sample is in one"
     cached = recording.cached_percent
     if 0 < cached < 100 and abs(cached / 100 - _read_again(data, recording)) > _CACHED_OFF:

@@ -74,7 +74,7 @@ def _dataset(recording: Recording, data: Data) -> dict[str, Any]:
         "record_length_bytes": int(rounded(length)),
     }
     sizes = data.sizes.quantiles
-    if not mapped and sizes[-1] - sizes[0] > 0.01 * data.sizes.mean:
+    if not mapped and sizes[-1] - sizes[0] > 0.01 * data.sizes.mean:  # within 1 % they are one size
         tree["record_length_bytes_quantiles"] = ascending([rounded(size / each) for size in sizes], rounded(length))
     shipped = int(rounded(recording.shipped_bytes_per_sample))
     if 0 < shipped < length:

@@ -245,7 +245,7 @@ def _per_sample(batches: NDArray[np.float64], counts: NDArray[np.float64]) -> Sp
 
 def _rank_correlation(sizes: NDArray[np.float64], times: NDArray[np.float64]) -> float:
     """Return Spearman's rank correlation, 0 where one of the two does not vary; a negative one counts as none."""
-    if len(sizes) < 3 or np.ptp(sizes) <= 0.01 * sizes.mean() or np.ptp(times) == 0:
+    if len(sizes) < 3 or np.ptp(sizes) <= 0.01 * sizes.mean() or np.ptp(times) == 0:  # 1 %: of one size
         return 0.0
     by_size, by_time = (np.argsort(np.argsort(values)).astype(float) for values in (sizes, times))
     return max(0.0, float(np.corrcoef(by_size, by_time)[0, 1]))
@@ -389,7 +389,7 @@ def _notes(
     if source == "all steps":
         yield "few batches were ready when the trainer asked for them: what a step computes is taken from all steps"
     cpu, body = (sum(float(getattr(one, part).sum()) for one in loops) for part in ("cpu", "computation"))
-    if cpu > 1.2 * body:
+    if cpu > 1.2 * body:  # a fifth above one core: less is the accounting's own blur
         yield f"the trainer burns {cpu / body:.1f} cores; a replay burns one at most"
     if len(loops) == 1 and loops[0].rows.process.ranks > 1:
         ranks = loops[0].rows.process.ranks

@@ -30,16 +30,16 @@ MOST_ERROR_PERCENT = 5.0  # beyond it a recipe is marked as not replayable
 LEAST_COVERAGE_PERCENT = 95.0  # below it too much of the job's reading is missing to replay it
 MOST_BYTES_ERROR_PERCENT = 10.0
 """Of bytes from devices, where the recorded job had any worth speaking of."""
-_MOST_REPLAYS = 3
-_CALLS_OFF = 0.1
-_CPU_OFF = 0.03
+_MOST_REPLAYS = 3  # one as guessed, one with the other engine, one with the CPU that was missing
+_CALLS_OFF = 0.1  # larger: other requests pass; smaller: headers and ends of files cost a replay
+_CPU_OFF = 0.03  # within the 5 % that the samples/s of a replay may be off
 _CORE_OFF = 0.01
 """Of a worker's core: less of it changes no throughput."""
-_STEP_OFF = 0.005
+_STEP_OFF = 0.005  # a tenth of the 5 % that the samples/s of a replay may be off
 _LARGE_CALL = 131_072
 """Bytes of a call from which on it is the kernel's read-ahead that makes the device's requests (its usual window)."""
-_MOST_STEPS = 1000
-_DEVICE_SHARE = 0.1
+_MOST_STEPS = 1000  # rate and CPU are known by then; more only make the job's owner wait
+_DEVICE_SHARE = 0.1  # of what was read: below, the bytes from devices do not decide the job's speed
 _BUSY_PERCENT = 10.0
 """Of a step waited for a core: then what others do on the host differs between a job and its replay."""
 WORKLOAD = "workload.yaml"

@@ -51,7 +51,7 @@ WORKLOAD = "workload.yaml"
 """The workload of a search that was given one, and no overrides."""
 WINDOW_SECONDS = 1.0
 """Least length of a window: long beside the slices in which drives, caches and throttles do their work."""
-WINDOW_STEPS = 2
+WINDOW_STEPS = 2  # of one step, a batch falls into one window or its neighbour by chance
 
 
 def size(
@@ -60,9 +60,9 @@ def size(
     launcher: str = "",
     config_dir: str | None = None,
     at_least: int | None = None,
-    most: int = 4096,
-    confidence_percent: float = 95.0,
-    trial_seconds: float = 120.0,
+    most: int = 4096,  # ends the search on a storage that no count fills
+    confidence_percent: float = 95.0,  # as k = 2 of docs/uncertainty.md
+    trial_seconds: float = 120.0,  # most are decided sooner; the others are repeated
     cached: bool = False,
     make: Callable[[Workload], None] | None = None,
     on_event: OnEvent = ignore,

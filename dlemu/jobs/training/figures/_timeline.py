@@ -14,7 +14,7 @@ from dlemu.report.figure_base import AMBER, BLUE, MUTED, RED, Canvas, Row, colou
 
 BINS, NARROW_BINS = READ_BINS, READ_BINS // 2
 """Points of a line: more can't be distinguished at the figures' width."""
-_NAMED_EPOCHS = 12
+_NAMED_EPOCHS = 12  # more names would cover each other at the figures' width
 APPLICATION, DEVICE = "read by the loader", "read from the devices"
 _HOST_PROBES = ("cpu", "pressure", "memory", "power")
 _BUSY = ("user_percent", "system_percent", "steal_percent")

@@ -13,7 +13,7 @@ from dlemu.metrics.rows import StepTable, chunks
 from dlemu.report.figure_base import Canvas, Figure, Row, data, legend, part_colours, part_name, parts
 
 ORDER = 30
-_MOST_BARS, _NARROW_BARS = 32, 16
+_MOST_BARS, _NARROW_BARS = 32, 16  # of more, neighbours share a bar, so that each can be seen
 _SHOWN = ("computing", *WAITS, "sync")
 
 

@@ -22,7 +22,7 @@ from dlemu.report.figure_base import (
 )
 
 ORDER = 10
-_MOST_POINTS = 64
+_MOST_POINTS = 64  # of more, neighbours are drawn as one with its range
 
 
 def draw(run: Run, canvas: Canvas) -> Figure | None:

@@ -8,7 +8,7 @@ from dlemu.doctor.check_base import Check, Facts, Level
 from dlemu.jobs.training.preflight import files_wanted
 
 NAME, ORDER = "open files", 140
-_FEW = 1024
+_FEW = 1024  # Linux's usual soft limit, which libraries count on
 
 
 def check(facts: Facts) -> Check:

@@ -20,10 +20,10 @@ from dlemu.metrics.t_interval import FEWEST, estimate
 
 Floats = NDArray[np.float64]
 
-DRAWS = 256
+DRAWS = 256  # keeps tails of 1 read in 256; each is a number in predict.json
 """Quantiles that a distribution of work is kept as."""
-WINDOW_SECONDS, MOST_WINDOWS = 0.5, 240
-MOST_KNEES = 24
+WINDOW_SECONDS, MOST_WINDOWS = 0.5, 240  # 240 of half a second: the two minutes of a probe
+MOST_KNEES = 24  # to 256 readers each is 1.27 times the one before
 KNEE_SLACK = 1.1
 """How much worse than the best fit that of a lower knee may be: fewer readers need be known to find it."""
 TOGETHER = (32, 16, 8, 4, 2)
@@ -37,7 +37,7 @@ LEAST_DECODE_SHARE = 0.05
 """Share of a worker's time below which what it does after reading is counted as reading."""
 LEAST_BESIDE = 1.5
 """Readers at a time from which on what one took can be distinguished from what all got."""
-CONFIDENCE, MOST_HALF_WIDTH = 0.95, 50.0
+CONFIDENCE, MOST_HALF_WIDTH = 0.95, 50.0  # with 100 % the slower storage would stand still
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -245,7 +245,7 @@ def estimate_curve(reads: Reads) -> Curve:
         height = float(given @ could / max(could @ could, 1e-12))
         heights.append(height)
         errors.append(float(((given - height * could) ** 2).sum()))
-    good = min(errors) * KNEE_SLACK + 1e-6 * float((given**2).sum())
+    good = min(errors) * KNEE_SLACK + 1e-6 * float((given**2).sum())  # exact fits differ by rounding alone
     best = next(place for place, error in enumerate(errors) if error <= good)
     knee, height = knees[best], heights[best] / 1e6
     points = {1: height / knee, knee: height, most: height}
@@ -293,7 +293,7 @@ def work_quantiles(parts: Sequence[tuple[Reads, NDArray[np.int64]]]) -> tuple[fl
         return (1.0,)
     shrunk = min(1.0, float(enough.std(ddof=1)) / single)
     places = (np.arange(min(DRAWS, len(ratio))) + 0.5) / min(DRAWS, len(ratio))
-    drawn = np.maximum(0.02, 1 + shrunk * (np.quantile(ratio, places) - 1))
+    drawn = np.maximum(0.02, 1 + shrunk * (np.quantile(ratio, places) - 1))  # no read takes no time
     return tuple((drawn / drawn.mean()).tolist())
 
 

@@ -46,7 +46,7 @@ NOTHING_PERCENT = 98.0
 """AU from which on nothing limits."""
 HELPS_PERCENT = 2.0
 """Points of AU that a change must bring to be named as the limit."""
-MORE_READERS, FASTER = 4, 2.0
+MORE_READERS, FASTER = 4, 2.0  # as many readers as the trial after a run (scaling.TIMES) has
 BUSY_SHARE = 0.25
 """Of a host's cores: from there on who else keeps them busy is named."""
 
@@ -57,7 +57,7 @@ def predict(
     *,
     ranks: int | None = None,
     hosts: int = 1,
-    most: int = 10_000,
+    most: int = 10_000,  # ends the search on a storage that no count fills
     overrides: Sequence[str] = (),
 ) -> Prediction:
     """Predict so many accelerators; with `ranks` None find the most that pass, `most` at most.
@@ -284,7 +284,7 @@ class _Question:
         limit: Limit = "storage"
         if cores - now >= max(HELPS_PERCENT, faster - now):
             limit = "host CPU"
-        elif readers - now >= max(HELPS_PERCENT, 0.5 * (faster - now)):
+        elif readers - now >= max(HELPS_PERCENT, 0.5 * (faster - now)):  # half will do: readers are but a setting
             limit = "loader"
         return PredictedLimit(what=limit, seen=(sustained, gains))
 
@@ -299,7 +299,7 @@ class _Question:
             yield Finding(Issue.NOT_SATURATED, "caution")
         if calibration.sample_bytes:
             planned = self._model.mean_sample_bytes
-            if not 0.5 <= planned / calibration.sample_bytes <= 2:
+            if not 0.5 <= planned / calibration.sample_bytes <= 2:  # beyond, it is another pattern with another C(n)
                 sizes: dict[str, Number] = {"calibrated_bytes": calibration.sample_bytes, "sample_bytes": planned}
                 yield Finding(Issue.OTHER_SAMPLES, "caution", sizes)
         if calibration.busy_cores > BUSY_SHARE * calibration.cores:

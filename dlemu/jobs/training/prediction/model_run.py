@@ -224,9 +224,9 @@ def _draws(calibration: Calibration, batch_size: int, shape: tuple[int, ...], ra
         return np.ones(shape)
     times = batch_size / calibration.samples_per_read
     together = max(1, round(times))
-    drawn: Floats = random.choice(quantiles, size=(*shape, min(together, 16))).mean(axis=-1)
-    wider = np.sqrt(min(together, 16) / max(times, 1 / 16))
-    spread = np.maximum(0.02, 1 + (drawn - 1) * wider)
+    drawn: Floats = random.choice(quantiles, size=(*shape, min(together, 16))).mean(axis=-1)  # 16: memory
+    wider = np.sqrt(min(together, 16) / max(times, 1 / 16))  # the spread of all, from the 16 drawn
+    spread = np.maximum(0.02, 1 + (drawn - 1) * wider)  # no read takes no time: 2 % of the mean at least
     return np.asarray(spread / spread.mean())
 
 

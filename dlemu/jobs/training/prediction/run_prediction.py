@@ -41,7 +41,7 @@ def run_prediction(
     from_folder: str | None = None,
     mb_per_second: float | None = None,
     hosts: int = 1,
-    most: int = 10_000,
+    most: int = 10_000,  # ends the search on a storage that no count fills
     cached: bool = False,
     config_dir: str | None = None,
     make: Callable[[Workload], None] | None = None,

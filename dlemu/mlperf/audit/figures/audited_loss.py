@@ -26,7 +26,7 @@ from dlemu.report.figure_base import (
 )
 
 ORDER = 30
-_MOST_BARS = 40
+_MOST_BARS = 40  # of more runs bars are too narrow to tell apart: their spread is drawn
 _LOSS = {
     "first_step": (PINK, "first steps"),
     "load": (RED, "load"),

@@ -12,7 +12,7 @@ from dlemu.mlperf.audit.page import Audit
 from dlemu.report.figure_base import GRID, MUTED, Canvas, Figure, Row, data, rounded
 
 ORDER = 10
-_MOST_POINTS = 600
+_MOST_POINTS = 600  # bounds the page's size; the least differences lie on top of each other anyway
 _POINTS_TOLERANCE, _PERCENT_TOLERANCE = 0.02, 0.05
 """From which difference on an audit says so (docs/audit.md)."""
 
