@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from dlemu.studies.reproduce.steps import DocumentQuestion
 
 
-@click.command(name="reproduce", short_help="Make the figures of a vendor's document on your storage.")
+@click.command(name="reproduce", short_help="Reproduce the figures of a vendor's document on your storage.")
 @click.argument("words", nargs=-1, metavar="DOCUMENT drives=FOLDER[,FOLDER] [scale=laptop|full] [KEY=VALUE]...")
 @click.option("--price", metavar="A[,B]", help="Price of each, in one currency: cost of a TB and of what it feeds.")
 @click.option("--watts", metavar="A[,B]", help="Mean power of each storage, where no meter reports it.")

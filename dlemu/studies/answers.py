@@ -268,7 +268,7 @@ class YearPlan:
     hours_per_model: tuple[float, float]
     models_per_year: tuple[float, float]
     days_saved_per_year: float
-    """What B trains in a year, A trains in so many days less."""
+    """What B trains in a year takes A so many days less."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -395,7 +395,7 @@ def read_comparison(folder: str) -> Comparison:
     answer = next((found for found in named if found is not None), None)
     path = os.path.join(folder, COMPARE)
     if answer is None:
-        raise UserError(f"{path} is not there; name the folder of a comparison")
+        raise UserError(f"{path} does not exist; name the folder of a comparison")
     if not any(side.runs for side in answer.sides):
         raise UserError(f"{path} is damaged (neither side has a run), or of another version of dlemu")
     return answer

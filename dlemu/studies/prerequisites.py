@@ -27,8 +27,8 @@ def check_launcher(command: str, launcher: str) -> None:
         )
     if detect_launcher() != "none":
         raise UserError(
-            f"dlemu {command} was started by mpirun, srun or torchrun: start it once, without; it starts the "
-            f'ranks of each run itself, with launcher="mpirun -np {{ranks}} ..." on several hosts'
+            f"dlemu {command} was started by mpirun, srun or torchrun: start it once, without a launcher; it "
+            f'starts the ranks of each run itself, with launcher="mpirun -np {{ranks}} ..." on several hosts'
         )
 
 
@@ -46,7 +46,7 @@ class Capacity:
 def measure_capacity(
     *, samples: int, samples_per_file: int, batch_size: int, epochs: int, ahead: int, window_steps: int
 ) -> Capacity:
-    """Return how many accelerators get enough steps an epoch; raises UserError when not even one does.
+    """Return how many accelerators get enough steps per epoch; raises UserError when not even one does.
 
     An epoch loses its first step and as many at its end as are read ahead; what is left, over all epochs of a trial,
     must hold the windows of a first look.
@@ -57,7 +57,7 @@ def measure_capacity(
     if most < 1:
         raise UserError(
             f"the dataset has {samples} samples: wanted at least {samples_each} for each accelerator ({steps} steps of "
-            f"{batch_size} an epoch), so that a trial can tell; make it larger, with dataset.num_files_train="
+            f"{batch_size} an epoch), so that a trial can decide; make it larger, with dataset.num_files_train="
             f"{ceil(samples_each / samples_per_file)} for one, times the count that you expect"
         )
     files = ceil((most + 1) * samples_each / samples_per_file)

@@ -13,11 +13,11 @@ from dlemu.studies.answers import SweepPoint, Trial
 from dlemu.studies.events import SearchBegan, SizingEvent, StorageProbed
 
 _PAGE_CACHE = {
-    "direct": "read past the page cache (O_DIRECT)",
-    "remote": "read over the network, of which this host keeps nothing",
+    "direct": "read with O_DIRECT, bypassing the page cache",
+    "remote": "read over the network, not cached on this host",
     "large": "five times the memory of this host or more",
     "evicted": "dropped from the page cache before each epoch",
-    "cached": "the page cache may serve: this sizes memory as much as storage",
+    "cached": "the page cache may serve reads: this sizes memory as much as storage",
 }
 
 
@@ -34,7 +34,7 @@ class SizingProgress:
                 self._show_search(event)
             case StorageProbed():
                 self._print(
-                    f"read probe: {number(event.probe_mb_per_second)} MB/s; one accelerator asks for "
+                    f"read probe: {number(event.probe_mb_per_second)} MB/s; one accelerator needs "
                     f"{number(event.mb_per_accelerator)} MB/s; predicted: {event.predicted_accelerators} pass"
                 )
             case RunsPlanned():
@@ -54,7 +54,7 @@ class SizingProgress:
             f"{count(began.capacity.most, 'accelerator')}"
         )
         if began.finished_runs:
-            self._print(f"going on after {count(began.finished_runs, 'finished trial')}")
+            self._print(f"continuing after {count(began.finished_runs, 'finished trial')}")
 
     def _show_trial(self, trial: Trial) -> None:
         self._print(

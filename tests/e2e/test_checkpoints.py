@@ -136,7 +136,7 @@ def test_the_python_face_writes_reads_and_makes_a_page(tmp_path: Path) -> None:
     html = Path(write_page([run.folder])).read_text()
     for words in (
         "Throughput of the ranks over time",
-        "fsync, from the quickest file",
+        "fsync, from the fastest file",
         "Time of each checkpoint",
         "GiB/s",
     ):

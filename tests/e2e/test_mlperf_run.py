@@ -118,7 +118,7 @@ def _rank_of(pid: int) -> int:
 def test_mistakes_are_told_before_the_first_run(tmp_path: Path) -> None:
     for change, said in (
         (["train.epoch=1"], "did you mean train.epochs?"),
-        (["accelerator=v100"], "in no rules of MLPerf Storage"),
+        (["accelerator=v100"], "not in the rules of MLPerf Storage"),
         (["--system", "a box"], "letters, digits"),
         (["launcher=mpirun -n 2"], "{ranks}"),
     ):

@@ -94,7 +94,7 @@ def test_a_search_sizes_a_bucket(filled: S3, tmp_path: Path) -> None:
     short = ("reader.batch_size=1", "train.computation_time=0.5", "train.epochs=1", "reader.data_loader=threads")
     ended = dlemu("size", *on_bucket(filled, tmp_path / "size", *short), "--most", "1")
     assert ended.status == 0, ended.err
-    assert "read over the network, of which this host keeps nothing" in ended.err + ended.out
+    assert "read over the network, not cached on this host" in ended.err + ended.out
     answer = json.loads((tmp_path / "size" / "size.json").read_text())
     assert (answer["complete"], answer["max_accelerators"]) == (True, 1)
     run = json.loads((tmp_path / "size" / answer["trials"][0]["folder"] / "summary.json").read_text())

@@ -50,9 +50,9 @@ def test_training_and_checkpoints_run_alone_then_beside_each_other(dataset: Path
     jobs = [" ".join(["train", *training]), " ".join(saving)]
     folder = tmp_path / "together"
     refused = run_dlemu("together", jobs[0])
-    assert (refused.status, "one job has nobody beside it" in refused.err) == (2, True)
+    assert (refused.status, "only one job is named" in refused.err) == (2, True)
     refused = run_dlemu("together", "train workload=unet3d output.folder=x", jobs[1])
-    assert (refused.status, "name the folder of all of them by --output" in refused.err) == (2, True)
+    assert (refused.status, "name the folder of all of them with --output" in refused.err) == (2, True)
     absent = f"train workload=default ranks=1 dataset.data_folder={tmp_path / 'absent'}"
     refused = run_dlemu("together", jobs[1], absent, "--output", str(folder))
     assert (refused.status, "dlemu datagen" in refused.err, sorted(tmp_path.iterdir())) == (2, True, [])

@@ -24,19 +24,19 @@ SEEN: list[tuple[Seen, dict[str, Any], str]] = [
     (
         Seen.THREADS,
         THREADS,
-        "1,234.57 GB/s by all ranks; their threads were 60 % of the time in write calls, 25 % in fsync and had a core "
-        "20 % of it, wanted one 2 %",
+        "1,234.57 GB/s by all ranks; their threads spent 60 % of the time in write calls, 25 % in fsync, ran on a "
+        "core for 20 % of it and waited for one for 2 %",
     ),
     (
         Seen.THREADS,
         THREADS | {"phase": "read"},
-        "1,234.57 GB/s by all ranks; their threads were 60 % of the time in read calls and had a core 20 % of it, "
-        "wanted one 2 %",
+        "1,234.57 GB/s by all ranks; their threads spent 60 % of the time in read calls, ran on a core for 20 % "
+        "of it and waited for one for 2 %",
     ),
     (
         Seen.CONTENT,
         {"gb_per_second": 4321.09, "starved_percent": 1.0},
-        "with nothing to write to, content is made at 4,321.1 GB/s; threads waited for it 1.0 % of the time",
+        "without storage, content is made at 4,321.1 GB/s; threads waited for it 1.0 % of the time",
     ),
     (Seen.SERVED, {"percent": 99.4}, "the storage served 99 % of the bytes"),
     (Seen.DEVICES, {"mb_per_second": 5.0}, "the devices: 5 MB/s"),
@@ -46,7 +46,7 @@ SEEN: list[tuple[Seen, dict[str, Any], str]] = [
         "the devices: 5,432 MB/s, busy 77 % of the time, mean queue depth 3.2",
     ),
     (Seen.CORES, {"percent": 66.4}, "the cores of the busiest host were in use 66 % of the time"),
-    (Seen.LINK, {"percent": 55.4}, "the busiest network link was used to 55 %"),
+    (Seen.LINK, {"percent": 55.4}, "the busiest network link was 55 % utilised"),
 ]
 
 
@@ -61,13 +61,13 @@ ADVICE: list[tuple[Advice, dict[str, Any], str]] = [
     (
         Advice.EVICT,
         {},
-        "checkpoint.evict_page_cache=true empties it before reading, checkpoint.odirect=true goes past it",
+        "checkpoint.evict_page_cache=true empties it before reading, checkpoint.odirect=true bypasses it",
     ),
-    (Advice.GO_PAST_CACHE, {}, "checkpoint.odirect=true goes past it"),
+    (Advice.GO_PAST_CACHE, {}, "checkpoint.odirect=true bypasses it"),
     (
         Advice.MORE_CORES_A_RANK,
         {},
-        "this says nothing of the storage: use more cores a rank, fewer ranks, or more hosts",
+        "this says nothing about the storage: use more cores per rank, fewer ranks or more hosts",
     ),
     (
         Advice.RAISE_CPU_LIMIT,
@@ -77,7 +77,7 @@ ADVICE: list[tuple[Advice, dict[str, Any], str]] = [
     (
         Advice.SPARE_CACHE_COPY,
         {},
-        "checkpoint.odirect=true spares the copy into the page cache; else more cores, or fewer ranks",
+        "checkpoint.odirect=true avoids the copy into the page cache; else more cores, or fewer ranks",
     ),
     (Advice.MORE_CORES, {}, "more cores, or fewer ranks"),
     (Advice.FASTER_LINK, {}, "a faster link, or more hosts"),
@@ -111,10 +111,9 @@ ISSUES: list[tuple[Issue, dict[str, Any], str]] = [
     (
         Issue.PARTIAL_LEFT,
         {"folder": "/c/2"},
-        "/c/2 holds what was written of a checkpoint that is not complete: delete it, or a further run of the same "
-        "kind takes its place",
+        "/c/2 holds an incomplete checkpoint: delete it, or let the next run of the same kind replace it",
     ),
-    (Issue.IN_MEMORY, {"file_system": "tmpfs"}, "THE STORAGE IS MEMORY: the checkpoints lie on tmpfs"),
+    (Issue.IN_MEMORY, {"file_system": "tmpfs"}, "MEASURED MEMORY, NOT STORAGE: the checkpoints are on tmpfs"),
     (
         Issue.NO_FSYNC,
         {},
@@ -124,13 +123,14 @@ ISSUES: list[tuple[Issue, dict[str, Any], str]] = [
     (
         Issue.NOT_READ,
         {"cache_percent": 75.2, "would_help": "checkpoint.odirect"},
-        "STORAGE WAS NOT READ: the page cache served 75 % of the bytes; checkpoint.odirect=true reads the storage",
+        "MEASURED MEMORY, NOT STORAGE: the page cache served 75 % of the bytes; checkpoint.odirect=true reads from "
+        "storage",
     ),
     (
         Issue.CONTENT_CEILING,
         {"ceiling_gb_per_second": 2.04, "gb_per_second": 1.55},
-        "content is made at 2.0 GB/s on these hosts and was written at 1.6: what the storage could take beyond that "
-        "is not seen",
+        "content is made at 2.0 GB/s on these hosts and was written at 1.6: whether the storage can take more is "
+        "unknown",
     ),
 ]
 
@@ -152,7 +152,7 @@ def test_why_a_run_is_incomplete() -> None:
     )
     assert why_incomplete("no space", [1, 2], partial) == (
         "no space; complete and kept: checkpoints 1, 2; checkpoint 3 was being written: 2 of 8 files, 0.500 GiB, were "
-        "whole"
+        "complete"
     )
     assert why_incomplete("no space", [], None) == "no space; no checkpoint is complete"
-    assert result_line(None, None) == "NOTHING: no checkpoint was asked for"
+    assert result_line(None, None) == "NOTHING: no checkpoint was requested"

@@ -21,7 +21,7 @@ SEEN: list[tuple[Seen, dict[str, Any], str]] = [
     (
         Seen.SHARES,
         SHARES,
-        "of the processes' time 50 % were reads, 20 % computing, 10 % wanting a core, 15 % writes, 5 % without an "
+        "of the processes' time 50 % were reads, 20 % computing, 10 % waiting for a core, 15 % writes, 5 % without an "
         "image",
     ),
     (
@@ -29,27 +29,27 @@ SEEN: list[tuple[Seen, dict[str, Any], str]] = [
         {"cores": 8, "busy_percent": 99.6, "own_percent": 30.0},
         "the 8 cores were 100 % busy, 30 % with packing",
     ),
-    (Seen.THROTTLED, {"percent": 12.0}, "the CPU limit held them back in 12 % of its periods"),
+    (Seen.THROTTLED, {"percent": 12.0}, "the CPU limit throttled them in 12 % of its periods"),
     (Seen.PROCESSES, {"processes": 4, "cores": 8}, "4 of 8 cores had a process"),
-    (Seen.MOSTLY, {"of": "reads"}, "most of the storage's part were reads"),
+    (Seen.MOSTLY, {"of": "reads"}, "most of the time in the storage was spent in reads"),
     (
         Seen.DEVICE,
         {"busy_percent": 99.0, "depth": 7.96},
-        "the device was busy 99 % of the time with 8.0 requests at once",
+        "the device was busy 99 % of the time, with 8.0 requests at a time",
     ),
 ]
 ADVICE: list[tuple[Advice, str]] = [
     (Advice.MORE_IMAGES, "more images, fewer of them in a file (images_per_file), or fewer processes"),
-    (Advice.MORE_CORES, "more cores; a smaller picture, or encode=raw, takes less of them"),
+    (Advice.MORE_CORES, "more cores; smaller images, or encode=raw, need less CPU"),
     (
         Advice.STOP_OTHER_PROGRAMS,
-        "other programs have most of the cores: stop them (top), or pack where nothing else does",
+        "other programs use most of the cores: stop them (top), or pack on an idle host",
     ),
     (Advice.RAISE_CPU_LIMIT, "raise the CPU limit of this container or job (cgroup)"),
-    (Advice.USE_FREE_CORES, "more processes: cores were free, and the storage waited"),
+    (Advice.USE_FREE_CORES, "more processes: cores and the storage were idle at times"),
     (Advice.MORE_REQUESTS, "more processes, or ahead=4: the storage had few requests at a time"),
     (Advice.FASTER_TO_READ, "faster storage for the images"),
-    (Advice.FASTER_TO_WRITE, "faster storage for the packed files, or a smaller picture"),
+    (Advice.FASTER_TO_WRITE, "faster storage for the packed files, or smaller images"),
 ]
 TRY = "to rule out too few requests at a time, try more processes"
 

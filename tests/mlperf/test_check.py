@@ -661,7 +661,7 @@ def test_names_that_should_be_times_are_shown_how(golden: Path, tmp_path: Path) 
 
 
 def test_no_such_folder_is_a_mistake_and_no_run_a_finding(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="is no folder"):
+    with pytest.raises(UserError, match="is not a readable folder"):
         check_folder(str(tmp_path / "nowhere"))
     assert told(check_folder(str(tmp_path))) == {("error", "tree.empty")}
 

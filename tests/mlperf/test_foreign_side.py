@@ -86,6 +86,10 @@ def test_what_cannot_be_compared_is_said_in_one_line(tmp_path: Path) -> None:
     write_foreign_run(tmp_path / "several" / "run2", "v2", ranks=2)
     config = tmp_path / "several" / "run2" / "dlio_config" / "config.yaml"
     config.write_text(config.read_text().replace("unet3d", "resnet50"))
-    for name, message in (("broken", "no run whose numbers"), ("several", "resnet50, unet3d"), ("none", "no folder")):
+    for name, message in (
+        ("broken", "no run whose numbers"),
+        ("several", "resnet50, unet3d"),
+        ("none", "not a readable folder"),
+    ):
         with pytest.raises(UserError, match=message):
             foreign_side(str(tmp_path / name))

@@ -13,11 +13,13 @@ import pytest
 
 from dlemu.config.schema import Metric
 from dlemu.dlio.export import export_run
+from dlemu.jobs.checkpoint.result import CheckpointRun
 from dlemu.jobs.training.result import make_run
 from dlemu.metrics.verdict import JUDGEMENT_VERSION
 from dlemu.mlperf.audit.audited_run import AuditedRun, audit_trees
 from dlemu.results.finding import Finding
-from dlemu.results.measured import write_run
+from dlemu.results.measured import write_measured, write_run, write_summary
+from tests.results.handmade import CHECKPOINT_RUNS
 from tests.runs import dlio_place, make_job, make_log, with_blocks, with_telemetry
 
 
@@ -133,6 +135,23 @@ def test_a_sentence_that_another_version_worded_otherwise_is_no_finding(tmp_path
     leave_run(tmp_path)
     edit(tmp_path, reword)
     assert [finding.rule for finding in audited(tmp_path).findings if finding.severity != "info"] == []
+
+
+def test_nor_is_one_of_a_phase_of_checkpoints(tmp_path: Path) -> None:
+    made = CHECKPOINT_RUNS["checkpoints_watched"]()
+    run = CheckpointRun(str(tmp_path), made.facts, made.rows, made.progress, made.telemetry)
+    write_measured(run)
+    write_summary(run)
+    same = [(finding.rule, finding.severity) for finding in audited(tmp_path).findings]
+
+    def reword(content: Any) -> None:
+        del content["judgement_version"]
+        content["issues"] = [f"in other words: {issue}" for issue in content["issues"]]
+        limit = content["read"]["limited_by"]
+        limit["evidence"] = [f"{line}, so to speak" for line in limit["evidence"]]
+
+    edit(tmp_path, reword)
+    assert [(finding.rule, finding.severity) for finding in audited(tmp_path).findings] == same
 
 
 def judged_before(content: Any) -> None:

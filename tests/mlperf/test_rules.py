@@ -239,13 +239,13 @@ def test_a_changed_setting_is_told_with_both_values() -> None:
 def test_without_the_memory_the_steps_are_counted() -> None:
     # 500 steps of 400 x 16 samples; 2,552 files x 1,251 samples are 498.8 steps, 2,557 are 499.8: DLIO takes 500.
     (steps,) = told("2.0", "dataset.steps", replace(RESNET50, num_files=2552))
-    assert (steps.severity, steps.seen, steps.wanted) == ("error", "498 steps an epoch", "500 or more")
+    assert (steps.severity, steps.seen, steps.wanted) == ("error", "498 steps per epoch", "500 or more")
     assert steps.fix == "at least 2,558 files"
     assert told("2.0", "dataset.steps", replace(RESNET50, num_files=2557)) == []
     doubled = replace(RESNET50, num_files=2557, batch_size=800)
-    assert told("2.0", "dataset.steps", doubled)[0].seen == "249 steps an epoch"
+    assert told("2.0", "dataset.steps", doubled)[0].seen == "249 steps per epoch"
     halved = replace(RESNET50, num_files=2557, samples_per_file=500)
-    assert told("2.0", "dataset.steps", halved)[0].seen == "199 steps an epoch"
+    assert told("2.0", "dataset.steps", halved)[0].seen == "199 steps per epoch"
     unknown: tuple[dict[str, Any], ...] = ({"num_files": None}, {"accelerators": None})
     for lacking in unknown:
         assert told("2.0", "dataset.steps", replace(RESNET50, **({"num_files": 9} | lacking))) == []
@@ -468,5 +468,5 @@ def test_datasize_of_what_no_edition_has_is_a_mistake() -> None:
     assert newest_edition("bert", "v100") is None
     with pytest.raises(UserError, match=r"v3\.0: unet3d on b200"):
         datasize(load(["workload=bert", "accelerator=v100"]), edition=None, hosts=1, memory_gib_per_host=1)
-    with pytest.raises(UserError, match=r"in no rules of v3\.0"):
+    with pytest.raises(UserError, match=r"not in the rules of v3\.0"):
         datasize(load(["workload=unet3d", "accelerator=h100"]), edition="3.0", hosts=1, memory_gib_per_host=1)

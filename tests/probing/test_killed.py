@@ -42,9 +42,9 @@ def descendants(before: set[psutil.Process]) -> list[psutil.Process]:
     ("engine", "count", "victim", "said"),
     [
         pytest.param("fio", 1, 0, r"fio \(process \d+\) was killed by SIGKILL", marks=NO_FIO),
-        pytest.param("kernel aio", 3, 0, r"the process of the requests \(process \d+\) was killed", marks=NO_AIO),
+        pytest.param("kernel aio", 3, 0, r"that sends the requests \(process \d+\) was killed", marks=NO_AIO),
         pytest.param("kernel aio", 3, 2, r"job [01] \(process \d+\) was killed by SIGKILL", marks=NO_AIO),
-        pytest.param("threads", 3, 0, r"the process of the requests \(process \d+\) was killed"),
+        pytest.param("threads", 3, 0, r"the process that sends the requests \(process \d+\) was killed"),
         pytest.param("threads", 3, 1, r"job [01] \(process \d+\) was killed by SIGKILL"),
     ],
 )

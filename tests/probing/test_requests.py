@@ -142,7 +142,7 @@ def test_a_read_beyond_the_end_is_an_error(run: Any, file: Path) -> None:
 
 def test_why_the_kernels_aio_cannot_be_used_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(platform, "machine", lambda: "of-tests")
-    assert why_no_aio() == "no numbers of its calls are known for of-tests"
+    assert why_no_aio() == "the numbers of its system calls are not known for of-tests"
     monkeypatch.setitem(kernel_aio._NUMBERS, "of-tests", (9999, 9999, 9999, 9999))
     assert why_no_aio() == "the kernel refuses io_setup: Function not implemented"
 
@@ -227,7 +227,7 @@ def test_nothing_of_the_users_is_written(tmp_path: Path, file: Path, monkeypatch
     assert file.read_bytes() == before
     with pytest.raises(UserError, match="multiple of 512"):
         probe_requests(str(tmp_path), grid=Grid(sizes=(1000,)), folder=str(tmp_path / "r3"))
-    with pytest.raises(UserError, match="is not there"):
+    with pytest.raises(UserError, match="does not exist"):
         probe_requests(str(tmp_path / "nowhere"), folder=str(tmp_path / "r4"))
     with pytest.raises(SpaceError, match="GB free"):
         probe_requests(str(tmp_path), file_bytes=1 << 60, folder=str(tmp_path / "r5"))

@@ -443,7 +443,7 @@ def test_levels_of_a_workload_are_cells(
     assert [one.cpu_seconds_per_gb for one in answer.cells] == [0.7, 0.9]
     assert answer.cells[0].latency_ms is not None
     assert answer.cells[0].latency_ms.mean == pytest.approx(2)
-    assert answer.issues == ("4 readers read the whole dataset in 1.5 s: make it larger for a surer figure",)
+    assert answer.issues == ("4 readers read the whole dataset in 1.5 s: make it larger for a more reliable figure",)
     each = demand("mine", load(words)).mb_per_second
     assert each is not None
     wanted = Fed(workload="mine", accelerator="", mb_per_second_each=each, threshold_percent=80.0, accelerators=0)
@@ -539,5 +539,5 @@ def test_what_a_killed_probe_left_is_told_in_the_answer(measured: list[Any], tmp
         str(tmp_path), grid=Grid(sizes=(4096,), depths=(1,)), engine="threads", file_bytes=MIB,
         folder=str(tmp_path / "r"),
     )  # fmt: skip
-    assert answer.issues == (f"{left} (20.0 MB) was left by a probe that was killed: it is removed",)
+    assert answer.issues == (f"{left} (20.0 MB) was left by a probe that was killed: removed it",)
     assert not left.exists()

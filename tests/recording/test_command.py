@@ -26,7 +26,7 @@ JOB = str(Path(__file__).with_name("job.py"))
         (RecordQuestion(), "wanted a job to record"),
         (RecordQuestion(command=("true",), rows="x"), "wanted a job to record"),
         (RecordQuestion(rows="nowhere"), "--rows is nowhere, which is not a folder"),
-        (RecordQuestion(command=("true",), out="there.yaml"), "there.yaml is there already"),
+        (RecordQuestion(command=("true",), out="there.yaml"), "there.yaml already exists"),
         (RecordQuestion(command=("true",), out="job.txt"), "wanted a name that ends in .yaml"),
         (RecordQuestion(command=("true",), out="no/job.yaml"), "make it first"),
         (RecordQuestion(command=("no-such-program-here",)), "can't be started"),

@@ -108,7 +108,7 @@ def test_the_share_that_memory_served_is_recorded(read: float, device: float, ma
     [
         ({"batch_sizes": Spread.of([3.0, 8.0])}, "differ in size"),
         ({"ranks": 2, "ranks_that_read": "first", "gradient_accumulation_steps": 4}, None),
-        ({"ranks": 2, "gradient_accumulation_steps": 4}, "once in 4 batches"),
+        ({"ranks": 2, "gradient_accumulation_steps": 4}, "every 4 batches"),
         ({"gradient_accumulation_steps": 4, "device_bytes_per_sample": 0.0}, None),
     ],
 )
@@ -237,8 +237,9 @@ def test_a_recipe_is_relied_on_only_where_its_replay_is_the_job() -> None:
     recording = recorded(samples_per_second=200.0, read_bytes_per_sample=1000.0, device_bytes_per_sample=1000.0)
     good = Storage({"fast": 2.0}, 0.0)(recording, "fast", "replay-1")
     assert verdict(recording, (), good) == ""
-    assert "+6.0 % of samples/s" in verdict(recording, (), replace(good, samples_per_second=212.0))
-    assert "other bytes from devices by 50 %" in verdict(recording, (), replace(good, device_bytes_per_sample=500.0))
+    assert "differs by +6.0 % in samples/s" in verdict(recording, (), replace(good, samples_per_second=212.0))
+    off = replace(good, device_bytes_per_sample=500.0)
+    assert "differs by 50 % in bytes from devices" in verdict(recording, (), off)
     assert "the recorder saw 94.0 %" in verdict(replace(recording, coverage_percent=94.0), (), good)
     assert verdict(recording, ("several loaders",), good) == "several loaders"
     assert verdict(recording, (), None) == "it was not replayed"

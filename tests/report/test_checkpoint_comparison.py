@@ -99,7 +99,7 @@ def test_the_command_keeps_json_and_page(quick: CheckpointRun, slow: CheckpointR
     assert len(write_pictures([str(tmp_path / "both")], "svg", str(tmp_path))) == 3
     printed = CliRunner().invoke(command, [slow.folder, quick.folder, "--json"])
     assert json.loads(printed.output)["runs"][0]["metrics"].keys() == again.runs[0].metrics.keys()
-    with pytest.raises(UserError, match="which no page shares"):
+    with pytest.raises(UserError, match="which can't share a page"):
         write_page([str(tmp_path / "both"), quick.folder])
 
 

@@ -225,7 +225,7 @@ def test_a_damaged_comparison_is_told_by_name(tmp_path: Path, content: str, wron
 
 
 def test_a_comparison_shares_no_page(runs: OpenedComparison, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="no page shares"):
+    with pytest.raises(UserError, match="can't share a page"):
         write_page([runs.folder, runs.folder], str(tmp_path / "both.html"))
 
 

@@ -152,7 +152,7 @@ def test_a_host_that_gave_out_first_is_said_with_what_the_storage_could_feed(tmp
     answer |= {"host_only": {"storage_could_feed": 22}, "at_least": 9, "passed": False}
     (folder / "size.json").write_text(json.dumps(answer))
     text = Path(write_page([str(folder)])).read_text()
-    assert "The host gave out first, not the storage" in text
+    assert "The host reached its limit first, not the storage" in text
     assert "200.0 MB/s, enough for about 22 accelerators" in text
     assert "FAIL</strong>: 8 of 9 wanted. 8 x h100 pass" in text
 
@@ -188,7 +188,7 @@ def test_the_terminal_says_the_answer_of_a_search_and_why(tmp_path: Path) -> Non
     assert any(line.split() == ["8", "98.15", "97.35", "to", "98.95", "2", "77.60", "pass"] for line in lines)
     for line in (
         "- the device was busy 99 % of the time",
-        "- 9 would take 81.00 MB/s; the storage gave 80.00 at most",
+        "- 9 would need 81.00 MB/s; the storage delivered 80.00 at most",
         "8 x h100 pass (au 98.2 % +- 0.8), 9 fail (88.2 % +- 0.8): limited by storage",
         "5 trials took 75 s; every count up to the edge at full length would take 15 min",
         "results: results/x",

@@ -116,7 +116,7 @@ def test_data_that_documents_share_is_the_same_data() -> None:
 def test_what_is_asked_wrongly(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"'kioxa': did you mean kioxia\?"):
         reproduce(asked("kioxa"))
-    with pytest.raises(UserError, match="/mnt/a is no folder that can be written"):
+    with pytest.raises(UserError, match="/mnt/a is not a writable folder"):
         reproduce(asked("kioxia"))
     question = DocumentQuestion(document="amax", drives=(str(tmp_path),), price=(1.0, 2.0))
     with pytest.raises(UserError, match="a number above 0 for each of the 1 drives"):

@@ -46,7 +46,7 @@ def test_the_verdict_says_what_was_done_by_its_name() -> None:
     assert both.write is not None
     assert both.write.slowest_seconds is not None
     assert both.verdict_code == Outcome.WRITTEN_AND_READ
-    assert f"{both.write.slowest_seconds.mean:.2f} s a checkpoint, limited by: " in both.verdict
+    assert f"{both.write.slowest_seconds.mean:.2f} s per checkpoint, limited by: " in both.verdict
     assert both.verdict.count("; READ: ") == 1
     only_read = checkpoint_run(order=[(READ, 3), (READ, 2)]).summary
     assert (only_read.write, only_read.verdict_code) == (None, Outcome.READ)
@@ -271,7 +271,7 @@ def test_checkpoints_of_no_bytes_have_no_rates_and_nothing_limits_them(took_ns: 
         assert phase.wall_gb_per_second == (0 if took_ns else None)
         assert (phase.cpu_seconds_per_gb, phase.content_cpu_seconds_per_gb, phase.limited_by) == (None, None, None)
         assert (phase.fsync_percent, phase.from_storage_percent) == (0, None)
-    assert summary.verdict.endswith(f", {took_ns / 1e9:.2f} s a checkpoint")
+    assert summary.verdict.endswith(f", {took_ns / 1e9:.2f} s per checkpoint")
     assert "limited by" not in summary.verdict
 
 

@@ -80,7 +80,7 @@ def damaged(values: dict[str, Any], **changes: Any) -> str:
     ("changes", "said"),
     [
         ({"facts_version": 99}, "has facts_version 99, wanted 1: update dlemu"),
-        ({"ranks": 3}, "rows of ranks that the run has not"),
+        ({"ranks": 3}, "rows of ranks that the run does not have"),
         ({"journal": {"rank_nodes": [0, 1, 0]}}, "does not say on which host"),
         ({"journal": {"rank_nodes": [0, 1, 0, 2]}}, "does not say on which host"),
         ({"journal": {"hosts": []}}, "does not say on which host"),
@@ -210,7 +210,7 @@ def test_progress_of_a_rank_that_the_run_has_not_is_told(tmp_path: Path) -> None
     strange = np.zeros(1, PROGRESS_DTYPE)
     strange["rank"] = run.facts.ranks
     write_measured(CheckpointRun(run.folder, run.facts, run.rows, strange, run.telemetry))
-    with pytest.raises(UserError, match="rows of ranks that the run has not"):
+    with pytest.raises(UserError, match="rows of ranks that the run does not have"):
         read_checkpoint_run(str(tmp_path))
     strange["rank"] = run.facts.ranks - 1
     write_measured(CheckpointRun(run.folder, run.facts, run.rows, strange, run.telemetry))

@@ -202,7 +202,7 @@ def test_the_run_of_a_users_own_checkpoint_format_has_its_sizes(tmp_path: Path) 
     )
     facts = make_checkpoint_facts(job, made.facts.journal, None)
     assert facts.sizes == job.plan.sizes == facts.own_sizes
-    with pytest.raises(UserError, match=r"a module of somebody's own, which is not imported to read a result"):
+    with pytest.raises(UserError, match=r"a user module, which is not imported to read a result"):
         _ = replace(facts, own_sizes=None).sizes
 
 
@@ -324,7 +324,7 @@ def test_the_note_of_a_checkpoint(tmp_path: Path) -> None:
     assert read_planted(note, read_note) > 5
     tree = json.loads(note.read_text())
     note.write_text(json.dumps(planted(tree, ("settings", "format"), NAMES[0])))
-    with pytest.raises(UserError, match=r"if you trust it, name it yourself by checkpoint.format"):
+    with pytest.raises(UserError, match=r"if you trust it, set checkpoint.format yourself"):
         read_note()
     note.write_text(json.dumps(tree))
 

@@ -178,7 +178,7 @@ def test_a_comparison_has_both_sides_whole() -> None:
     assert comparison.issues == ("A ran unet3d and B bert: the difference is not due to the storage alone", "A: w")
     assert [each.gb_per_second for each in comparison.economy or ()] == [2.5, None]
     assert comparison.verdict == (
-        "A ran 2 epochs and B 3: by the epoch, with 4 accelerators, reader.read_threads=2 A takes 0.0 % more "
+        "A ran 2 epochs and B 3: per epoch, with 4 accelerators, reader.read_threads=2 A takes 0.0 % more "
         "time than B (too few epochs: no interval); "
         "A feeds 4 accelerators, B none"
     )
@@ -194,7 +194,7 @@ def test_a_comparison_has_both_sides_whole() -> None:
         ((3, 0), "A feeds 3 accelerators, B none"),
         ((1, 1), "A and B feed 1 accelerator each"),
         ((3, 3), "A and B feed 3 accelerators each"),
-        ((None, None), "no figure is known of both"),
+        ((None, None), "no figure is known for both"),
     ],
 )
 def test_what_each_side_feeds_is_counted_in_words(fed: tuple[int | None, int | None], words: str) -> None:
@@ -208,7 +208,7 @@ def test_where_neither_passes_that_is_said_and_only_there() -> None:
         return compare(runs[0], runs[1]).verdict
 
     assert said(False, False) == "neither passes"
-    assert said(False, None) == said(True, False) == said(None, None) == "no figure is known of both"
+    assert said(False, None) == said(True, False) == said(None, None) == "no figure is known for both"
 
 
 def test_runs_of_which_one_side_has_none_are_refused_with_what_there_is() -> None:
@@ -329,7 +329,7 @@ def test_a_count_of_one_is_an_accelerator() -> None:
 )
 def test_results_of_another_program_are_no_traceback(tmp_path: Path, summary: dict[str, Any]) -> None:
     (tmp_path / "summary.json").write_text(json.dumps(summary))
-    with pytest.raises(UserError, match=r"holds no summary\.json of dlemu's.*: wanted the folder of a run") as refused:
+    with pytest.raises(UserError, match=r"holds no summary\.json written by dlemu.*: wanted the folder of") as refused:
         read_sides([str(tmp_path), str(tmp_path)])
     assert "\n" not in str(refused.value)
     assert refused.value.exit_status == 2

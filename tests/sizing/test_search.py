@@ -70,7 +70,7 @@ def test_what_is_too_close_to_tell_is_tried_again_and_not_called_a_pass() -> Non
     assert runner.tried.count(16) == 5
     assert answer.too_close_to_tell == (16,)
     assert answer.max_accelerators == 15
-    assert "too close to tell" in answer.verdict
+    assert "too close to call" in answer.verdict
 
 
 @pytest.mark.parametrize("trials", [1, 2, 4])
@@ -156,7 +156,7 @@ def test_a_host_that_limits_is_told_what_the_storage_could_have_fed() -> None:
     trials = [make_trial(count, [au] * 9, limited_by=limit) for count, au in ((4, 99.0), (5, 80.0)) for _ in range(2)]
     answer = find(FakeRunner(0), trials=trials)
     assert answer.limited_by == SizeLimit(what="host CPU", evidence=("no core was free", "more cores"))
-    assert "limited by host CPU; by what it was seen to give, the storage could have fed about 11" in answer.verdict
+    assert "limited by host CPU; at the rate it delivered, the storage could have fed about 11" in answer.verdict
 
 
 def test_storage_that_fed_more_than_the_probe_read_is_not_called_slower() -> None:

@@ -258,8 +258,9 @@ def test_the_limit_is_what_most_of_the_failing_trials_name() -> None:
     assert answer_of(*others, fails[0], fails[0], fails[1]).limited_by.what == "host CPU"
     unknown = answer_of(*others, trial(5, 80))
     assert unknown.limited_by.what == "not known"
-    assert said(unknown) == [(Seen.NOT_KNOWN, "the trials' summaries do not say")]
-    assert unknown.verdict.endswith(": what limits it is not known; 396.0 MB/s of the 1.00 GB/s that the storage gives")
+    assert said(unknown) == [(Seen.NOT_KNOWN, "the trials' summaries do not record it")]
+    rates = "396.0 MB/s of the 1.00 GB/s that the storage delivers"
+    assert unknown.verdict.endswith(f": what limits it is unknown; {rates}")
 
 
 def test_a_host_that_gives_out_first_is_told_with_what_it_reaches() -> None:
@@ -271,7 +272,7 @@ def test_a_host_that_gives_out_first_is_told_with_what_it_reaches() -> None:
     assert limited(1).limited_by.evidence[0].startswith("with 1 accelerator this host")
     refused = answer_of(trial(4, 99), refusal="5 ranks want more memory")
     assert (refused.limited_by.what, said(refused)) == ("host", [(Seen.REFUSED, "5 ranks want more memory")])
-    assert "this host holds no more: 5 ranks want more memory; by what it was seen" in refused.verdict
+    assert "this host can't hold more: 5 ranks want more memory; at the rate it delivered" in refused.verdict
 
 
 @pytest.mark.parametrize("what", HOST)
@@ -281,7 +282,7 @@ def test_what_the_storage_could_have_fed_is_told_where_the_host_is_the_limit(wha
     # 1000 MB/s of the probe by 90 MB/s each.
     assert answer.host_only == HostOnly(storage_could_feed=11)
     assert f"limited by {what}" in answer.verdict or what == "host"
-    assert "; by what it was seen to give, the storage could have fed about 11" in answer.verdict
+    assert "; at the rate it delivered, the storage could have fed about 11" in answer.verdict
     fed_more = answer_of(trial(4, 99), trial(5, 80, limited_by=limit), probe_mb_per_second=10.0)
     assert fed_more.host_only == HostOnly(storage_could_feed=4), "no less than were fed"
     free = answer_of(trial(4, 99), trial(5, 80, limited_by=limit), mb_per_accelerator=0.0)
@@ -295,11 +296,11 @@ def test_what_is_too_close_to_tell_is_listed_with_its_interval() -> None:
     assert answer.too_close_to_tell == (16,)
     assert answer.max_accelerators == 15
     assert answer.verdict.startswith(
-        "15 x h100 pass (au 95.0 % +- 0.4), 17 fail (84.0 % +- 0.3), 16 is too close to tell (90.1 % +- 1.3): limited"
+        "15 x h100 pass (au 95.0 % +- 0.4), 17 fail (84.0 % +- 0.3), 16 is too close to call (90.1 % +- 1.3): limited"
     )
     undecided = answer_of(trial(15, 95.0), *[trial(16, 89.9, 2.0, limited_by=STORAGE)] * 2)
     assert undecided.too_close_to_tell == (16,)
-    assert undecided.verdict.startswith("15 x h100 pass (au 95.0 % +- 0.4), 16 is too close to tell (89.9 % +- 1.3):")
+    assert undecided.verdict.startswith("15 x h100 pass (au 95.0 % +- 0.4), 16 is too close to call (89.9 % +- 1.3):")
     far = answer_of(*[trial(14, 90.1, 2.0)] * 2, trial(15, 95.0), *fails)
     assert far.too_close_to_tell == (), "only the counts at the edge decide"
 
@@ -325,11 +326,11 @@ def test_a_sentence_counts_as_people_do(name: str, accelerators: int, words: str
 @pytest.mark.parametrize(
     ("rates", "probe", "said"),
     [
-        ((999.94,), 10.0, "; 999.9 MB/s of the 999.9 MB/s that the storage gives"),
-        ((1000.0,), 10.0, "; 1.00 GB/s of the 1.00 GB/s that the storage gives"),
-        ((500.0, 1500.0), 12345.6, "; 1.00 GB/s of the 12.35 GB/s that the storage gives"),
-        ((12.34, 12.36), 500.0, "; 12.3 MB/s of the 500.0 MB/s that the storage gives"),
-        ((0.041,), 2.2, "; 0.041 MB/s of the 2.200 MB/s that the storage gives"),
+        ((999.94,), 10.0, "; 999.9 MB/s of the 999.9 MB/s that the storage delivers"),
+        ((1000.0,), 10.0, "; 1.00 GB/s of the 1.00 GB/s that the storage delivers"),
+        ((500.0, 1500.0), 12345.6, "; 1.00 GB/s of the 12.35 GB/s that the storage delivers"),
+        ((12.34, 12.36), 500.0, "; 12.3 MB/s of the 500.0 MB/s that the storage delivers"),
+        ((0.041,), 2.2, "; 0.041 MB/s of the 2.200 MB/s that the storage delivers"),
     ],
 )
 def test_rates_are_told_in_the_unit_that_fits(rates: tuple[float, ...], probe: float, said: str) -> None:

@@ -46,7 +46,7 @@ def read_checkpoint_summary(folder: str) -> CheckpointSummary:
     if saved.schema_version not in READ_VERSIONS or saved.kind != CheckpointSummary.kind:
         raise UserError(
             f"{path} has schema_version {saved.schema_version!r} and kind {saved.kind!r}, wanted {SCHEMA_VERSION} and "
-            f"{CheckpointSummary.kind!r}: it is of another dlemu"
+            f"{CheckpointSummary.kind!r}: another version of dlemu wrote it"
         )
     return saved
 
@@ -58,7 +58,7 @@ def _checked(run: CheckpointRun) -> CheckpointRun:
         raise UserError(f"{run.folder} is damaged: its facts have more ranks, or layers and experts, than any model")
     for part in (run.rows, run.progress):
         if len(part) and not 0 <= int(part["rank"].min()) <= int(part["rank"].max()) < facts.ranks:
-            raise UserError(f"{run.folder} is damaged: it has rows of ranks that the run has not")
+            raise UserError(f"{run.folder} is damaged: it has rows of ranks that the run does not have")
     check_hosts(run, rows=len(run.rows))
     return computed(run)
 

@@ -23,7 +23,7 @@ class CheckpointJournal(RunJournal):
     clock_offsets_ns: tuple[int, ...] = ()
     """What to add to each host's CLOCK_MONOTONIC to get the first host's, in node order; empty for one host."""
     ceiling_gb_per_second: float | None = None
-    """1e9 bytes/s of all ranks that content is made at, with nothing to write it to."""
+    """1e9 bytes/s of all ranks that content is made at, without writing it to storage."""
     under_way: UnderWay | None = None
     """What the ranks were at; None between two checkpoints."""
     complete: tuple[int, ...] = ()

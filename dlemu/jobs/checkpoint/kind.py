@@ -32,12 +32,12 @@ KIND = Kind(
     noun="a run of checkpoints",
     marks=(ROWS, f"{LIVE}/{OLDER_LIVE_FACTS}"),
     command="checkpoint",
-    help="Write and read a model's checkpoints and say how fast the storage took and gave them.",
-    usage="""Write and read the checkpoints of a model, and say how fast the storage took and gave them.
+    help="Write and read a model's checkpoints and report how fast the storage wrote and read them.",
+    usage="""Write and read the checkpoints of a model, and report how fast the storage wrote and read them.
 
     \b
     dlemu checkpoint workload=llama3_8b checkpoint.checkpoint_folder=/mnt/nvme/ckpt
-    dlemu checkpoint workload=llama3_8b scale=laptop            # files and tensors as many, a 250th of the bytes
+    dlemu checkpoint workload=llama3_8b scale=laptop            # as many files and tensors, 1/250 of the bytes
     mpirun -np 64 dlemu checkpoint workload=llama3_70b checkpoint.checkpoint_folder=/mnt/lustre/ckpt
     dlemu checkpoint workload=llama3_1t ranks=8 checkpoint.job_ranks=1024 checkpoint.first_rank=16
 

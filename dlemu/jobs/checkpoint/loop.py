@@ -164,8 +164,8 @@ class _CheckpointRank:
                 if error.errno in NO_SPACE:
                     raise explained(error, path, 0) from error
                 raise UserError(
-                    f"{path} can't be written, removed or looked at: {error.strerror or error}; see `dmesg` and who "
-                    "else uses the folder, or set checkpoint.checkpoint_folder to another one"
+                    f"{path} can't be written, removed or accessed: {error.strerror or error}; see `dmesg` and "
+                    "what else uses the folder, or set checkpoint.checkpoint_folder to another one"
                 ) from error
 
     def _run(self) -> CheckpointJournal:
@@ -217,7 +217,7 @@ class _CheckpointRank:
         return self._comm.local_rank == 0 if self._job.settings.node_local else self._comm.rank == 0
 
     def _measure_ceiling(self, buffers: list[memoryview]) -> float | None:
-        """Return how fast content is made with nothing to write it to, 1e9 bytes/s of all ranks; None if unasked."""
+        """Return how fast content is made without writing it to storage, 1e9 bytes/s of all ranks; None if unasked."""
         seconds = min(self._job.workload.metric.ceiling_seconds, 1.0)
         if seconds <= 0:
             return None

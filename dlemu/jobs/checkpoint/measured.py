@@ -49,8 +49,8 @@ class CheckpointRunFacts(RunFacts):
         if is_built_in(FORMATS, self.workload.checkpoint.format):
             return self.plan.sizes
         raise UserError(
-            f"checkpoint.format is {self.workload.checkpoint.format!r}, a module of somebody's own, which is not "
-            "imported to read a result, and the result does not say how large its files are: run it again"
+            f"checkpoint.format is {self.workload.checkpoint.format!r}, a user module, which is not imported to "
+            "read a result; how large its files are is not recorded: run it again"
         )
 
 

@@ -30,10 +30,10 @@ _TILES = (
     ("fsync", "write.fsync_percent", "%", "of the ranks' time of writing"),
     ("read", "read.slowest_gib_per_second.mean", "GiB/s", "by the slowest rank, mean"),
     ("read", "read.slowest_seconds.mean", "s", "one checkpoint, slowest rank"),
-    ("from storage", "read.from_storage_percent", "%", "of the bytes read; memory gave the rest"),
-    ("training stands still", "training.percent", "%", "at the interval asked for"),
-    ("content is made at", "ceiling_gb_per_second", "GB/s", "with nothing to write it to"),
-    ("memory of a rank", "peak_memory_mb", "MB", "at most, its own"),
+    ("from storage", "read.from_storage_percent", "%", "of the bytes read; the rest came from memory"),
+    ("training paused", "training.percent", "%", "at the requested interval"),
+    ("content is made at", "ceiling_gb_per_second", "GB/s", "without writing it to storage"),
+    ("memory per rank", "peak_memory_mb", "MB", "peak, private"),
 )
 
 
@@ -121,9 +121,9 @@ def _phase(phase: PhaseSummary | None, name: str) -> Iterator[Row]:
     yield name, f"{number(phase.slowest_gib_per_second.mean)} GiB/s", f"slowest rank (the rules), {times}"
     yield "  as DLIO", _gib(phase.rank0_gib_per_second), "by rank 0 alone"
     yield (
-        "  on the wall",
+        "  wall clock",
         f"{number(phase.wall_gb_per_second)} GB/s",
-        "first begin to last end",
+        "first start to last end",
     )
     seconds = phase.slowest_seconds
     spread = f"p50 {number(seconds.p50)}, p99 {number(seconds.p99)}, max {number(seconds.max)} s"
@@ -131,7 +131,7 @@ def _phase(phase: PhaseSummary | None, name: str) -> Iterator[Row]:
     if name == "write":
         longest = max(part.fsync_max_seconds for part in phase.checkpoints)
         of_folder = max(part.folder_sync_seconds for part in phase.checkpoints)
-        once = f"; of it {number(of_folder)} s of the folder, once a host: only that of files grows with ranks"
+        once = f"; of it {number(of_folder)} s for the folder, once per host: only that of files grows with ranks"
         words = f"of the time; longest {number(longest)} s{once if of_folder else ''}"
         yield "  fsync", f"{phase.fsync_percent:.1f} %", words
     else:
@@ -141,7 +141,7 @@ def _phase(phase: PhaseSummary | None, name: str) -> Iterator[Row]:
         yield "  devices", f"{number(phase.device_mb_per_second)} MB/s", "all behind the folder"
     if phase.cpu_seconds_per_gb is not None:
         content = phase.content_cpu_seconds_per_gb
-        made = "" if content is None else f"; {number(content)} of it to make the content"
+        made = "" if content is None else f"; {number(content)} of it for making the content"
         yield "  CPU", f"{number(phase.cpu_seconds_per_gb)} s/GB", f"all ranks{made}"
 
 
@@ -150,7 +150,7 @@ def _partial(summary: CheckpointSummary) -> Iterator[Row]:
     if at is not None:
         verb = "written" if at.phase == "write" else "read"
         moved = f"{size(at.bytes)} of {size(at.of_bytes)}; {at.ranks} of {summary.ranks} ranks were done"
-        yield f"being {verb}", f"checkpoint {at.checkpoint}", f"{at.files} of {at.of_files} files whole, {moved}"
+        yield f"being {verb}", f"checkpoint {at.checkpoint}", f"{at.files} of {at.of_files} files complete, {moved}"
 
 
 def _gib(figure: OverCheckpoints | None) -> str:
@@ -172,7 +172,7 @@ def _training(summary: CheckpointSummary) -> Iterator[Row]:
         yield (
             "best interval",
             f"{cost.best_interval_seconds:,.0f} s",
-            f"Daly, a failure every {cost.mtbf_hours:g} h: {cost.wasted_percent:.2f} % of the time lost in all",
+            f"Daly, one failure every {cost.mtbf_hours:g} h: {cost.wasted_percent:.2f} % of the time lost in total",
         )
 
 
@@ -180,8 +180,8 @@ def _behind(summary: CheckpointSummary) -> Iterator[Row]:
     behind = summary.asynchronous
     if behind is None or behind.safe_seconds is None:
         return
-    yield "asynchronous", f"AU {behind.au_percent:.2f} %", f"{number(behind.compute_seconds)} s computed between two"
-    yield "  snapshot", f"{number(behind.snapshot_seconds)} s", "training stands still"
+    yield "asynchronous", f"AU {behind.au_percent:.2f} %", f"{number(behind.compute_seconds)} s of computing between"
+    yield "  snapshot", f"{number(behind.snapshot_seconds)} s", "training paused"
     yield (
         "  safe after",
         f"{number(behind.safe_seconds.mean)} s",
@@ -190,7 +190,7 @@ def _behind(summary: CheckpointSummary) -> Iterator[Row]:
     yield (
         "  at most every",
         f"{number(behind.shortest_interval_seconds)} s",
-        f"of computing for AU {behind.au_threshold_percent:g} %: {number(behind.per_hour)} checkpoints an hour",
+        f"of computing for AU {behind.au_threshold_percent:g} %: {number(behind.per_hour)} checkpoints per hour",
     )
 
 
@@ -199,19 +199,19 @@ def _cost(summary: CheckpointSummary) -> Iterator[Row]:
         yield (
             "content is made at",
             f"{number(summary.ceiling_gb_per_second)} GB/s",
-            "with nothing to write to",
+            "without writing it to storage",
         )
     if summary.peak_memory_mb is not None:
-        yield "memory of a rank", f"{number(summary.peak_memory_mb)} MB", "at most, its own"
+        yield "memory per rank", f"{number(summary.peak_memory_mb)} MB", "peak, private"
     what, object_requests = summary.what, summary.requests
     through = ["O_DIRECT" if what.odirect else "page cache", "fsync" if what.fsync else "no fsync"]
     ways = [*(["uploads in parts"] if object_requests is not None else through), f"content {what.content}"]
-    yield "written", ", ".join(ways), f"{count(what.writers, 'thread')} a rank; {what.kept} complete ones kept"
+    yield "written", ", ".join(ways), f"{count(what.writers, 'thread')} per rank; {what.kept} kept"
     if what.kept:
         yield "left there", size(what.kept * what.bytes), f"{count(what.kept, 'checkpoint')} in {what.folder}"
     if summary.read is not None:
-        how = f"{count(what.readers, 'thread')} a rank" if what.read_as == "fast" else f"as {what.read_as}"
-        checks = "every byte compared" if what.verified else "first blocks looked at"
+        how = f"{count(what.readers, 'thread')} per rank" if what.read_as == "fast" else f"as {what.read_as}"
+        checks = "every byte compared" if what.verified else "first blocks compared"
         evicted = "evicted; " if what.evicted and not what.odirect and object_requests is None else ""
         yield "read", how, evicted + checks
     if object_requests is not None:
@@ -236,7 +236,7 @@ def _sections(summary: CheckpointSummary) -> Iterator[Words]:
             title = f"{name} was limited by: {limit.what} (confidence: {limit.confidence})"
             yield Words(title, [*limit.evidence, *limit.advice])
     if summary.issues:
-        yield Words("What to know about these numbers", summary.issues)
+        yield Words("Notes on these numbers", summary.issues)
 
 
 def _single_tables(summary: CheckpointSummary) -> Iterator[Table]:

@@ -68,7 +68,7 @@ def plan_checkpoints(workload: Workload, ranks: int, folder: str, started_at: st
     )
     if not job.checkpoint_bytes:
         raise UserError(
-            "a checkpoint of this model has no byte: wanted a workload with model.num_layers and model.transformer, "
+            "a checkpoint of this model is empty: wanted a workload with model.num_layers and model.transformer, "
             "such as workload=llama3_8b, or model.model_size_bytes"
         )
     replaced = tuple(number for number in there if number <= job.writes)
@@ -76,7 +76,7 @@ def plan_checkpoints(workload: Workload, ranks: int, folder: str, started_at: st
         _check_same_kind(job, storage, number)
     if replaced:
         gone = count(len(replaced), "checkpoint")
-        note = f"{gone} of an earlier run of the same kind made room in {settings.checkpoint_folder}"
+        note = f"deleted {gone} of an earlier run of the same kind to make room in {settings.checkpoint_folder}"
         job = replace(job, replaced=replaced, notes=(*job.notes, note))
     return replace(job, sources=tuple(_sources(job, storage, there)))
 
@@ -88,18 +88,18 @@ def check_checkpoint_host(job: CheckpointJob, local_ranks: int) -> None:
     folder = settings.checkpoint_folder.rstrip("/")
     if job.token and not settings.node_local and not _sees(storage, f"{folder}/{job.token}"):
         raise UserError(
-            f"checkpoint.checkpoint_folder is {folder}, which this host does not share with rank 0's: wanted a folder "
-            "that all hosts see, or checkpoint.node_local=true for drives of each host's own"
+            f"checkpoint.checkpoint_folder is {folder}, which this host does not share with rank 0: wanted a folder "
+            "that all hosts see, or checkpoint.node_local=true if each host has its own drives"
         )
     if settings.recovery_rank_shift and job.sources and (local_ranks >= job.ranks or settings.node_local):
         raise UserError(
-            "checkpoint.recovery_rank_shift is true: each rank would read what another host's rank wrote, and there is "
-            "one host or a folder for each; wanted ranks on two hosts or more and a folder that they share"
+            "checkpoint.recovery_rank_shift is true: each rank would read what another host's rank wrote, but there is "
+            "only one host, or one folder per host; wanted ranks on two or more hosts and a folder that they share"
         )
     wanted, available = local_ranks * _RANK_BYTES, host_memory().available_bytes
     if wanted > available:
         raise SpaceError(
-            f"{local_ranks} ranks want {wanted / 2**30:.1f} GiB of memory on this host for their buffers and "
+            f"{local_ranks} ranks need {wanted / 2**30:.1f} GiB of memory on this host for their buffers and "
             f"{available / 2**30:.1f} GiB are available: run fewer ranks on it"
         )
     _check_room(job, storage, local_ranks)
@@ -119,9 +119,9 @@ def _check_room(job: CheckpointJob, storage: StorageBase, local_ranks: int) -> N
     given_back = sum(_stored_bytes(storage, job.folder_of(number)) for number in job.replaced)
     if each * at_most > free + given_back:
         raise SpaceError(
-            f"{count(at_most, 'checkpoint')} of {each / 2**30:,.2f} GiB want {each * at_most / 2**30:,.2f} GiB in "
+            f"{count(at_most, 'checkpoint')} of {each / 2**30:,.2f} GiB need {each * at_most / 2**30:,.2f} GiB in "
             f"{job.settings.checkpoint_folder}, and {(free + given_back) / 2**30:,.2f} GiB are free there: set "
-            f"checkpoint.keep_last (each new one wants room beside those kept), write fewer "
+            f"checkpoint.keep_last (each new one needs room besides those kept), write fewer "
             "(checkpoint.num_checkpoints_write), or use a larger drive"
         )
 
@@ -135,7 +135,7 @@ def _check_same_kind(job: CheckpointJob, storage: StorageBase, number: int) -> N
     folder = job.folder_of(number)
     if is_link(storage, folder):
         raise UserError(
-            f"{folder} is a link, and this run would replace what lies behind it: set checkpoint.checkpoint_folder to "
+            f"{folder} is a link, and this run would replace what it points to: set checkpoint.checkpoint_folder to "
             "another folder, or remove the link"
         )
     note = read_note(storage, folder)
@@ -193,7 +193,7 @@ def _stored_source(job: CheckpointJob, storage: StorageBase, number: int) -> Rea
         return ReadSource(checkpoint=number, plan=job.plan, settings=job.settings, seed=0, known=False)
     if not note.complete:
         raise UserError(
-            f"{folder} is not complete: the run that wrote it ended before all ranks had; delete it, or write it again"
+            f"{folder} is not complete: its run ended before all ranks were done; delete it, or write it again"
         )
     if note.model != job.workload.model:
         raise UserError(
@@ -202,8 +202,8 @@ def _stored_source(job: CheckpointJob, storage: StorageBase, number: int) -> Rea
         )
     if note.settings.format != job.settings.format and not is_built_in(FORMATS, note.settings.format):
         raise UserError(
-            f"{folder} is in format {note.settings.format!r}, a module of somebody's own: if you trust it, name it "
-            "yourself by checkpoint.format"
+            f"{folder} is in format {note.settings.format!r}, a user module: if you trust it, set "
+            "checkpoint.format yourself"
         )
     plan = plan_checkpoint(note.model, note.settings, note.ranks)
     if not job.settings.reshard:
@@ -220,9 +220,9 @@ def _not_readable(job: CheckpointJob, note: StoredNote, plan: CheckpointPlan) ->
     if plan.grid != job.plan.grid or missing:
         yield (
             f"it was written by {note.ranks} ranks on {note.hosts} hosts (ranks {plan.ranks.start} to "
-            f"{plan.ranks.stop - 1} of {plan.grid.ranks}), and {job.ranks} are to read it (ranks "
-            f"{job.plan.ranks.start} to {job.plan.ranks.stop - 1} of {job.plan.grid.ranks}): run as many, or set "
-            "checkpoint.reshard=true to read it in byte ranges"
+            f"{plan.ranks.stop - 1} of {plan.grid.ranks}), and {job.ranks} would read it (ranks "
+            f"{job.plan.ranks.start} to {job.plan.ranks.stop - 1} of {job.plan.grid.ranks}): use as many ranks, "
+            "or set checkpoint.reshard=true to read it in byte ranges"
         )
 
 
@@ -235,7 +235,7 @@ def leave_token(storage: StorageBase, folder: str) -> str:
     except OSError as error:
         raise UserError(
             f"checkpoint.checkpoint_folder {folder} can't be written: {error.strerror or error}; set it to a folder "
-            "you may write"
+            "that you can write to"
         ) from error
     return name
 

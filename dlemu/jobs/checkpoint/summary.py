@@ -41,7 +41,7 @@ class PhaseSummary:
     """As the rules of MLPerf Storage ask: over the time of the slowest rank."""
     slowest_seconds: OverCheckpoints | None
     wall_gb_per_second: float | None
-    """All bytes of all checkpoints over the sum of their times on the wall, 1e9 bytes/s."""
+    """All bytes of all checkpoints over the sum of their wall-clock times, 1e9 bytes/s."""
     fsync_percent: float
     """Share of the ranks' time in fsync."""
     from_storage_percent: float | None = None
@@ -49,7 +49,7 @@ class PhaseSummary:
     device_mb_per_second: float | None = None
     """What the devices behind the folder wrote (or read) meanwhile, 1e6 bytes/s."""
     cpu_seconds_per_gb: float | None = None
-    """CPU time of the ranks for each 1e9 bytes, content and all."""
+    """CPU time of the ranks per 1e9 bytes, making the content included."""
     content_cpu_seconds_per_gb: float | None = None
     """Of it, what making the content took while it was written; of reading null."""
     slowest_ranks: tuple[RankTimes, ...] = ()
@@ -93,7 +93,7 @@ class Asynchronous:
     compute_seconds: float
     """Between two of them in this run (`checkpoint.time_between_checkpoints`)."""
     au_percent: float
-    """Share of the time in which accelerators computed in this run, reading aside."""
+    """Share of the time in which accelerators computed in this run, reading excluded."""
     shortest_interval_seconds: float
     """Least time to compute between two that leaves an AU of `metric.au`."""
     per_hour: float
@@ -167,7 +167,7 @@ class CheckpointSummary(JobSummary):
     training: TrainingCost | None = None
     asynchronous: Asynchronous | None = None
     ceiling_gb_per_second: float | None = None
-    """Rate at which all ranks made content with nothing to write it to, 1e9 bytes/s: no storage can show more here."""
+    """Rate at which all ranks made content without storage, 1e9 bytes/s: no storage can show more here."""
     peak_memory_mb: float | None = None
     """Most private memory of a rank after a checkpoint, 1e6 bytes."""
     cpu_seconds: float | None = None

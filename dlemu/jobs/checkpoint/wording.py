@@ -40,7 +40,7 @@ def result_word(code: str | None) -> str:
 def result_line(write: PhaseSummary | None, read: PhaseSummary | None) -> str:
     """Return the rates of a run that is complete, as one line."""
     rates = [*_rate("WRITE", write), *_rate("READ", read)]
-    return "; ".join(rates) or "NOTHING: no checkpoint was asked for"
+    return "; ".join(rates) or "NOTHING: no checkpoint was requested"
 
 
 def _rate(verb: str, phase: PhaseSummary | None) -> list[str]:
@@ -49,7 +49,7 @@ def _rate(verb: str, phase: PhaseSummary | None) -> list[str]:
     limit = f", limited by: {phase.limited_by.what}" if phase.limited_by else ""
     return [
         f"{verb}: {phase.slowest_gib_per_second.mean:.3f} GiB/s by the slowest rank, "
-        f"{phase.slowest_seconds.mean:.2f} s a checkpoint{limit}"
+        f"{phase.slowest_seconds.mean:.2f} s per checkpoint{limit}"
     ]
 
 
@@ -60,7 +60,7 @@ def why_incomplete(failure: str, kept: Sequence[int], partial: PartialCheckpoint
         return f"{failure}; {whole}"
     verb = "written" if partial.phase == "write" else "read"
     files = f"{partial.files} of {partial.of_files} files"
-    at = f"checkpoint {partial.checkpoint} was being {verb}: {files}, {partial.bytes / 2**30:.3f} GiB, were whole"
+    at = f"checkpoint {partial.checkpoint} was being {verb}: {files}, {partial.bytes / 2**30:.3f} GiB, were complete"
     return f"{failure}; {whole}; {at}"
 
 
@@ -78,8 +78,8 @@ def _threads(
 ) -> str:
     sync = f", {fsync_percent:.0f} % in fsync" if phase == "write" else ""
     return (
-        f"{gb_per_second:,.2f} GB/s by all ranks; their threads were {call_percent:.0f} % of the time in {phase} "
-        f"calls{sync} and had a core {cpu_percent:.0f} % of it, wanted one {cpu_wait_percent:.0f} %"
+        f"{gb_per_second:,.2f} GB/s by all ranks; their threads spent {call_percent:.0f} % of the time in {phase} "
+        f"calls{sync}, ran on a core for {cpu_percent:.0f} % of it and waited for one for {cpu_wait_percent:.0f} %"
     )
 
 
@@ -91,12 +91,12 @@ def _devices(*, mb_per_second: float, busy_percent: float | None = None, depth: 
 
 _SEEN: Wording = {
     Seen.THREADS: _threads,
-    Seen.CONTENT: "with nothing to write to, content is made at {gb_per_second:,.1f} GB/s; threads waited for it "
+    Seen.CONTENT: "without storage, content is made at {gb_per_second:,.1f} GB/s; threads waited for it "
     "{starved_percent:.1f} % of the time",
     Seen.SERVED: "the storage served {percent:.0f} % of the bytes",
     Seen.DEVICES: _devices,
     Seen.CORES: "the cores of the busiest host were in use {percent:.0f} % of the time",
-    Seen.LINK: "the busiest network link was used to {percent:.0f} %",
+    Seen.LINK: "the busiest network link was {percent:.0f} % utilised",
 }
 
 
@@ -117,11 +117,11 @@ def _try_more_threads(*, phase: str, threads: int) -> str:
 
 
 _ADVICE: Wording = {
-    Advice.EVICT: "checkpoint.evict_page_cache=true empties it before reading, checkpoint.odirect=true goes past it",
-    Advice.GO_PAST_CACHE: "checkpoint.odirect=true goes past it",
-    Advice.MORE_CORES_A_RANK: "this says nothing of the storage: use more cores a rank, fewer ranks, or more hosts",
+    Advice.EVICT: "checkpoint.evict_page_cache=true empties it before reading, checkpoint.odirect=true bypasses it",
+    Advice.GO_PAST_CACHE: "checkpoint.odirect=true bypasses it",
+    Advice.MORE_CORES_A_RANK: "this says nothing about the storage: use more cores per rank, fewer ranks or more hosts",
     Advice.RAISE_CPU_LIMIT: "raise the CPU limit of this container or job (cgroup); else more cores, or fewer ranks",
-    Advice.SPARE_CACHE_COPY: "checkpoint.odirect=true spares the copy into the page cache; else more cores, or fewer "
+    Advice.SPARE_CACHE_COPY: "checkpoint.odirect=true avoids the copy into the page cache; else more cores, or fewer "
     "ranks",
     Advice.MORE_CORES: "more cores, or fewer ranks",
     Advice.FASTER_LINK: "a faster link, or more hosts",
@@ -142,15 +142,15 @@ _ISSUES: Wording = {
     Issue.NOTE: "{text}",
     Issue.TELEMETRY_ENDS_EARLY: "telemetry of {host} ends early or is missing: its recorder was killed or stopped "
     "during the run",
-    Issue.PARTIAL_LEFT: "{folder} holds what was written of a checkpoint that is not complete: delete it, or a further "
-    "run of the same kind takes its place",
-    Issue.IN_MEMORY: "THE STORAGE IS MEMORY: the checkpoints lie on {file_system}",
+    Issue.PARTIAL_LEFT: "{folder} holds an incomplete checkpoint: delete it, or let the next run of the same kind "
+    "replace it",
+    Issue.IN_MEMORY: "MEASURED MEMORY, NOT STORAGE: the checkpoints are on {file_system}",
     Issue.NO_FSYNC: "checkpoint.fsync is false: writing ended when the page cache had the bytes, not the storage; as "
     "in MLPerf Storage v2.0, whose code never calls fsync",
-    Issue.NOT_READ: "STORAGE WAS NOT READ: the page cache served {cache_percent:.0f} % of the bytes; {would_help}=true "
-    "reads the storage",
+    Issue.NOT_READ: "MEASURED MEMORY, NOT STORAGE: the page cache served {cache_percent:.0f} % of the bytes; "
+    "{would_help}=true reads from storage",
     Issue.CONTENT_CEILING: "content is made at {ceiling_gb_per_second:.1f} GB/s on these hosts and was written at "
-    "{gb_per_second:.1f}: what the storage could take beyond that is not seen",
+    "{gb_per_second:.1f}: whether the storage can take more is unknown",
 }
 
 

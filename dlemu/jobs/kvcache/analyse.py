@@ -118,7 +118,7 @@ def spread(seconds: Floats) -> Spread | None:
 
 
 class Seen:
-    """The rows, with times in seconds from the beginning of each rank's load."""
+    """The rows, with times in seconds from the start of each rank's load."""
 
     def __init__(self, run: RowsRun) -> None:
         self.run = run
@@ -381,13 +381,13 @@ def _limit(seen: Seen, backlog: Backlog | None) -> KvLimit | None:
     late = float(np.percentile(seen.prompts["late_ns"], 95)) / 1e9
     load = float(np.percentile(seen.load_seconds, 95)) if len(seen.load_seconds) else math.inf
     if backlog.storage_grows:
-        evidence.append(f"at the end {backlog.storage_seconds:.1f} s of reads and writes were waiting, and ever more")
+        evidence.append(f"at the end {backlog.storage_seconds:.1f} s of reads and writes were queued, and growing")
     if backlog.compute_grows:
-        evidence.append(f"at the end {backlog.compute_seconds:.1f} s of computing were waiting, and ever more")
+        evidence.append(f"at the end {backlog.compute_seconds:.1f} s of computing were queued, and growing")
     served = seen.from_storage_percent
     if served is not None and served < NOT_READ_PERCENT:
         what = "page cache"
-        evidence.append(f"the storage served {served:.0f} % of the bytes, memory the others")
+        evidence.append(f"the storage served {served:.0f} % of the bytes, memory the rest")
     elif late > _LATE_SHARE * load:
         what = "emulator"
         evidence.append(
@@ -407,11 +407,11 @@ def _limit_of_official(seen: Seen) -> KvLimit | None:
     left = len(rows) - len(seen.computed)
     evidence = [
         f"workers spent {100 * share:.0f} % of their time in reads and writes",
-        f"{left:,} of {len(rows):,} requests were not served when the tool counted",
+        f"{left:,} of {len(rows):,} requests had not been served when the tool stopped counting",
     ]
     ceiling = seen.ceiling_times(0.0)
     if served is not None and served < NOT_READ_PERCENT:
-        evidence.append(f"the storage served {served:.0f} % of the bytes, memory the others")
+        evidence.append(f"the storage served {served:.0f} % of the bytes, memory the rest")
         return KvLimit(what="page cache", evidence=tuple(evidence))
     if ceiling is not None and ceiling < LEAST_CEILING:
         return KvLimit(what="emulator", evidence=tuple(evidence))
@@ -425,7 +425,7 @@ def _official_verdict(seen: Seen, official: Official) -> str:
         return "nothing was measured"
     rates = f"read {official.true_read_gib_per_second:.3g} and write {official.true_write_gib_per_second:.3g} GiB/s"
     above = official.overstated_percent
-    too_much = f", {above:.0f} % too much" if above >= LEAST_OVERSTATED_PERCENT else ""
+    too_much = f", {above:.0f} % too high" if above >= LEAST_OVERSTATED_PERCENT else ""
     published = f"read {official.read_gib_per_second:.3g} and write {official.write_gib_per_second:.3g}"
     return (
         f"option {official.option}: {rates} over {official.true_window_seconds:.1f} s; MLPerf Storage's tool would "
@@ -472,7 +472,7 @@ def _verdict(
         return f"{word}nothing was measured"
     if ttft is None:
         behind = "storage" if seen.waits_for_storage else "accelerators"
-        why = f"the {behind} fell behind, and latencies would only say how long it ran"
+        why = f"the {behind} fell behind, so latencies would only reflect how long it ran"
         return f"{word}{rate:.3g} prompts/s are NOT SUSTAINED: {why}"
     utilisation = seen.utilisation_percent
     parts = [f"{rate:.3g} prompts/s sustained", f"first token p95 {ttft.p95:.3g} s{_bound_text(seen.settings.ttft)}"]
@@ -484,7 +484,7 @@ def _verdict(
 
 
 def _bound_text(limit: float) -> str:
-    return f" (asked: {limit:g})" if limit else ""
+    return f" (limit: {limit:g})" if limit else ""
 
 
 def _issues(seen: Seen, complete: bool, ceiling: float | None) -> Iterator[str]:
@@ -495,16 +495,16 @@ def _issues(seen: Seen, complete: bool, ceiling: float | None) -> Iterator[str]:
     if storage is not None and storage.file_system in IN_MEMORY:
         yield f"{storage.folder} is {storage.file_system}, which is memory: no storage was measured"
     elif served is not None and served < PARTLY_READ_PERCENT:
-        yield f"the storage served {served:.0f} % of the bytes read, the page cache the others: kv.odirect=true"
+        yield f"the storage served {served:.0f} % of the bytes read, the page cache the rest: set kv.odirect=true"
     if settings.option:
         yield from _official_issues(seen)
         return
     if complete and not len(seen.reading):
-        yield "nothing was read: no prompt had a prefix on storage; a longer load, or fewer kv.gpu_gb and kv.dram_gb"
+        yield "nothing was read: no prompt had a prefix on storage; use a longer load, or less kv.gpu_gb and kv.dram_gb"
     if ceiling is not None and ceiling < _CAUTIOUS_CEILING:
         yield f"the emulator itself could move only {ceiling:.1f} times this load: wanted {_CAUTIOUS_CEILING:g}"
     if 0 < len(seen.load_seconds) < LEAST_LOADS:
-        yield f"only {len(seen.load_seconds)} prompts read from storage: percentiles want {LEAST_LOADS} and more"
+        yield f"only {len(seen.load_seconds)} prompts read from storage: percentiles need {LEAST_LOADS} or more"
 
 
 def _official_issues(seen: Seen) -> Iterator[str]:
@@ -513,18 +513,18 @@ def _official_issues(seen: Seen) -> Iterator[str]:
     if published.late:
         yield (
             f"the tool stops its clock at {published.clock_seconds:g} s and lets {published.late:,} more requests "
-            "finish: their bytes count, their time does not; the slower the storage, the larger the gift"
+            "finish: their bytes count, their time does not; the slower the storage, the more this flatters it"
         )
     if published.again_percent:
         yield (
             f"{published.again_percent:.0f} % of the bytes read were reads of the file just written, as the tool's "
-            "decoding does them: no engine does"
+            "decoding does; no inference engine does"
         )
     if published.memory_percent:
-        yield f"{published.memory_percent:.0f} % of all bytes read came from the host's memory, as the option has it"
+        yield f"{published.memory_percent:.0f} % of all bytes read came from the host's memory, as the option requires"
     starved = [one for one in published.classes if one.served < one.requests]
     if starved:
         shares = ", ".join(f"{one.name} {one.served:,} of {one.requests:,}" for one in published.classes)
-        yield f"requests wait in a queue that nobody bounds; served: {shares}: latencies tell how long it ran"
+        yield f"requests wait in an unbounded queue; served: {shares}: latencies reflect how long it ran"
     if not settings.odirect:
         yield "read and written through the page cache, dropped before each read, as the tool does it"

@@ -275,6 +275,6 @@ def _progress(notify: Notify | None, replay: Replay | TurnsReplay, prompts: int)
         nonlocal due
         if notify is not None and time.monotonic() >= due:
             due = time.monotonic() + _PROGRESS_SECONDS
-            notify(Doing(f"{arrived} of {prompts} prompts of rank 0 have come, {len(replay.unfinished)} are under way"))
+            notify(Doing(f"{arrived} of {prompts} prompts of rank 0 arrived, {len(replay.unfinished)} are in progress"))
 
     return look

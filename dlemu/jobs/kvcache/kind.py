@@ -21,7 +21,7 @@ KIND = Kind(
     noun="a run of KV-cache offload",
     command="kvcache",
     help="Serve a load of prompts with the KV cache on storage: latencies, utilisation, requests/s.",
-    usage="""Replay a load of prompts whose KV cache lies on storage, on the load's own clock.
+    usage="""Replay a load of prompts whose KV cache is on storage, on the load's own clock.
 
     \b
     dlemu kvcache workload=llama3_1_8b kv.folder=/mnt/nvme/kv scale=laptop
@@ -30,7 +30,7 @@ KIND = Kind(
     dlemu kvcache workload=mlperf_kv kv.option=1 kv.folder=/mnt/nvme/kv       # MLPerf Storage's load
 
     Prompts arrive when the trace says, whether the storage keeps up or not; accelerators are emulated. MLPerf Storage's
-    load prints what its tool would publish beside the true rates. What is written is removed at the end.
+    load prints what its tool would publish next to the true rates. What is written is removed at the end.
     docs/kvcache.md has the formulas and what they leave out.
     """,
     wants=has_model,

@@ -74,7 +74,7 @@ def read_trace(settings: KvSettings) -> Load:
                 if len(prompts) >= MOST_REQUESTS or blocks > MOST_BLOCKS:
                     raise UserError(
                         f"{path} has more than {MOST_REQUESTS:,} prompts, or {MOST_BLOCKS:,} blocks of "
-                        f"{settings.block_tokens} tokens: cut it, or wanted a larger kv.block_tokens"
+                        f"{settings.block_tokens} tokens: cut it, or set a larger kv.block_tokens"
                     )
                 dense = np.array([numbers.setdefault(one, len(numbers)) for one in ids], np.int64)
                 keys = (dense[:, None] * each + np.arange(each)).ravel()[: tokens // settings.block_tokens]
@@ -84,7 +84,7 @@ def read_trace(settings: KvSettings) -> Load:
             f"kv.trace is {path}, which can't be read: {error.strerror}; wanted a file of JSON lines"
         ) from error
     if not prompts:
-        raise UserError(f"{path} has no line: wanted one of JSON for each prompt")
+        raise UserError(f"{path} is empty: wanted a line of JSON for each prompt")
     first_ns = min(prompt.at_ns for prompt in prompts)
     prompts.sort(key=lambda prompt: prompt.at_ns)
     return [replace(prompt, at_ns=prompt.at_ns - first_ns) for prompt in prompts]
@@ -105,7 +105,7 @@ def _checked(text: bytes, where: str, block_tokens: int) -> tuple[float, int, in
     try:
         line = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise UserError(f"{where} is no JSON ({error}): wanted an object with {', '.join(_KEYS)}") from None
+        raise UserError(f"{where} is not JSON ({error}): wanted an object with {', '.join(_KEYS)}") from None
     if not isinstance(line, dict) or any(key not in line for key in _KEYS):
         raise UserError(f"{where}: wanted an object with {', '.join(_KEYS)}")
     at_ms, tokens, output, ids = (line[key] for key in _KEYS)

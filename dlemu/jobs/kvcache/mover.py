@@ -125,7 +125,7 @@ class Mover:
         silent = (time.monotonic_ns() - self._moved_ns) / 1e9
         if self._moving and silent > self._seconds:
             raise PatienceError(
-                f"the storage of {self._folder} finished no block for {silent:.0f} s (timeout_seconds): a file system "
+                f"the storage of {self._folder} completed no block for {silent:.0f} s (timeout_seconds): a file system "
                 "that hangs does this; see `df` and `dmesg`"
             )
 
@@ -184,5 +184,5 @@ def _explained(error: BaseException, folder: str) -> BaseException:
     if not isinstance(error, OSError) or isinstance(error, DlemuError):
         return error
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return SpaceError(f"{folder} is full: free some space, or limit each rank's share by kv.capacity_gb")
+        return SpaceError(f"{folder} is full: free some space, or limit each rank's share with kv.capacity_gb")
     return DlemuError(f"a block could not be moved: {error.strerror or error} ({error.filename or f'in {folder}'})")

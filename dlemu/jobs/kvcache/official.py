@@ -88,13 +88,13 @@ def completed(settings: KvSettings) -> KvSettings:
     option = OPTIONS[settings.option]
     if settings.trace or settings.speed != 1:
         raise UserError(
-            f"kv.option={settings.option} is a load of its own: wanted neither kv.trace nor kv.speed; its rate is the "
-            "number of its users (kv.users) and of ranks"
+            f"kv.option={settings.option} defines its own load: wanted neither kv.trace nor kv.speed; its rate "
+            "follows from its users (kv.users) and ranks"
         )
     if settings.tp != 1 or settings.layout != "files":
-        raise UserError(f"kv.option={settings.option} writes one file a turn: wanted kv.tp=1 and kv.layout=files")
+        raise UserError(f"kv.option={settings.option} writes one file per turn: wanted kv.tp=1 and kv.layout=files")
     if not settings.seconds:
-        raise UserError(f"kv.option={settings.option} goes on for kv.seconds: wanted more than 0 (300 in CLOSED)")
+        raise UserError(f"kv.option={settings.option} runs for kv.seconds: wanted more than 0 (300 in CLOSED)")
     shape: Mapping[str, Any] = {} if settings.layers else option.shape
     users = settings.users or option.users
     return replace(settings, **shape, users=users, threads=min(users, MOST_WORKERS))

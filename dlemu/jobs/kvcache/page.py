@@ -26,13 +26,13 @@ _OFFICIAL_TILES = (
     ("MLPerf read", "official.read_gib_per_second", "GiB/s", "what the tool would publish"),
     ("true write", "official.true_write_gib_per_second", "GiB/s", "from the first request to the last byte"),
     ("MLPerf write", "official.write_gib_per_second", "GiB/s", "what the tool would publish"),
-    ("overstated by", "official.overstated_percent", "%", "published beside true"),
+    ("overstated by", "official.overstated_percent", "%", "published relative to true"),
 )
 _TILES = (
-    ("prompts", "prompts_per_second", "/s", "as the load has them come"),
-    ("first token", "ttft_seconds.p95", "s", "95 % of the prompts had it by then"),
+    ("prompts", "prompts_per_second", "/s", "as the load defines"),
+    ("first token", "ttft_seconds.p95", "s", "95 % of the prompts had it within this time"),
     ("load", "load_times.p95", "s", "95 % of those that read from storage"),
-    ("utilisation", "utilisation_percent", "%", "computing, of that and waiting for blocks"),
+    ("utilisation", "utilisation_percent", "%", "computing / (computing + waiting for blocks)"),
     ("read", "read_gb_per_second", "GB/s", "from the first prompt to the last byte"),
     ("accelerators", "accelerators", "", "emulated"),
 )
@@ -51,7 +51,7 @@ def open_page(folder: str) -> Opened:
     summary: KvSummary = run.summary
     words = [Words(f"Limited by: {summary.limited_by.what}", summary.limited_by.evidence)] if summary.limited_by else []
     if summary.issues:
-        words.append(Words("What to know about these numbers", summary.issues))
+        words.append(Words("Notes on these numbers", summary.issues))
     if summary.official is not None:
         words.append(Words("MLPerf Storage", (_OFFICIAL_NOTE, TRADEMARK)))
     page = Page(
@@ -104,8 +104,8 @@ def _load_rows(summary: KvSummary) -> Iterator[Row]:
     what, official = summary.what, summary.official
     if official is not None:
         shrunk = f", 1/{what.shrink} of it as stored" if what.shrink > 1 else ""
-        yield "bytes per token", f"{what.token_bytes:,}", f"{official.model}{shrunk}; a file for each turn"
-        length = f"of each rank, who ask {number(summary.prompts_per_second)} times a second, served or not"
+        yield "bytes per token", f"{what.token_bytes:,}", f"{official.model}{shrunk}; one file per turn"
+        length = f"per rank, who send {number(summary.prompts_per_second)} requests/s, served or not"
         yield "users", f"{official.users:,}", length
         return
     shown = f"block of {what.block_tokens} tokens: {size(what.block_bytes)}"
@@ -116,7 +116,7 @@ def _load_rows(summary: KvSummary) -> Iterator[Row]:
     length = f"{summary.prompts:,} in {number(summary.load_seconds)} s, {source}, speed {what.speed:g}"
     yield "prompts", f"{number(summary.prompts_per_second)} /s", length
     yield "  tokens", f"{summary.input_tokens_mean:,.0f}", "of a prompt, mean"
-    yield "users", f"{summary.users:,.0f}", "at a prompt every kv.think_seconds each"
+    yield "users", f"{summary.users:,.0f}", "with one prompt every kv.think_seconds each"
     yield "accelerators", f"{summary.accelerators:,}", "emulated, all ranks"
 
 
@@ -150,10 +150,10 @@ def _official_rows(official: Official) -> Iterator[Row]:
         over = f"what the tool would publish: over {official.clock_seconds:g} s, whatever came later"
         yield f"  MLPerf {way}", f"{number(published)} GiB/s", over
     if official.overstated_percent is not None:
-        words = "published beside true, reads and writes together"
+        words = "published relative to true, reads and writes together"
         yield "  overstated by", f"{official.overstated_percent:.1f} %", words
     late = f"{official.late:,} of them after the clock ended"
-    yield "requests served", f"{official.served:,}", f"of {official.requests:,} asked for; {late}"
+    yield "requests served", f"{official.served:,}", f"of {official.requests:,} requested; {late}"
     if official.storage_p95_seconds is not None and official.slowest_seconds is not None:
         words = f"reads and writes of a request; the slowest took {number(official.slowest_seconds)} s from its arrival"
         yield "request p95", f"{number(official.storage_p95_seconds)} s", words
@@ -168,7 +168,7 @@ def _official_classes(summary: KvSummary) -> Iterator[Table]:
         (one.name, f"{one.requests:,}", f"{one.served:,}", "-" if one.p95_seconds is None else number(one.p95_seconds))
         for one in summary.official.classes
     ]
-    head = columns("class", "asked for", "served", "p95 s", right=range(1, 4))
+    head = columns("class", "requested", "served", "p95 s", right=range(1, 4))
     yield Table(title="Requests by class of service", columns=head, rows=rows)
 
 
@@ -188,16 +188,16 @@ def _storage_rows(summary: KvSummary) -> Iterator[Row]:
     if summary.devices is not None:
         shares = summary.devices.read_percent_of_app, summary.devices.write_percent_of_app
         read, write = ("-" if share is None else f"{share:.0f} %" for share in shares)
-        yield "device bytes", read, f"read, of what was asked for; written {write}"
+        yield "device bytes", read, f"read, of what was requested; written {write}"
     if summary.break_even_gb_per_second is not None:
-        words = "an accelerator must load faster, or computing anew wins (full-size model)"
+        words = "below this rate per accelerator, recomputing is faster (full-size model)"
         yield "break-even", f"{number(summary.break_even_gb_per_second)} GB/s", words
     if summary.official is not None:
         return
-    won = f"accelerator seconds against computing all anew; computed {number(summary.gpu_seconds_computed)}"
+    won = f"accelerator seconds compared with recomputing everything; computed {number(summary.gpu_seconds_computed)}"
     if summary.what.shrink > 1:
-        won += f"; blocks of full size would be waited for longer than those of 1/{summary.what.shrink}"
-    yield "time won", f"{number(summary.gpu_seconds_won)} s", won
+        won += f"; waiting for full-size blocks would take longer than for those of 1/{summary.what.shrink}"
+    yield "time saved", f"{number(summary.gpu_seconds_won)} s", won
 
 
 def _own_rows(summary: KvSummary) -> Iterator[Row]:

@@ -13,7 +13,7 @@ GB, TOKENS = Unit("GB"), Unit("tokens")
 
 @dataclass(frozen=True, kw_only=True)
 class KvSettings:
-    """KV-cache offload: which model is served, which prompts come, and where the blocks lie."""
+    """KV-cache offload: which model is served, which prompts arrive, and where the blocks are."""
 
     option: Annotated[int, Range(0, 3, "0 to 3")] = 0
     """The official load: option 1, 2 or 3 of MLPerf Storage v3.0's kv_cache; 0: prompts of a trace, or drawn."""
@@ -40,16 +40,16 @@ class KvSettings:
     prefill_tokens_per_second: Annotated[float, at_least(0), Unit("tokens/s")] = 0.0
     """Of one accelerator, as you measured it; 0 takes the formula."""
     accelerators: Annotated[int, at_least(0, 10**6)] = 0
-    """Of each rank, a multiple of `tp`; 0: as many as compute half of the time."""
+    """Of each rank, a multiple of `tp`; 0: as many as are busy half of the time."""
     shrink: Annotated[int, at_least(1, 4096)] = 1
     """Divide the bytes of a token by this much; times and tokens stay (for `scale=laptop`)."""
 
     trace: str = ""
-    """File of prompts, a line of JSON each (Mooncake's format); empty draws them."""
+    """File of prompts, one line of JSON each (Mooncake's format); empty draws them."""
     trace_block_tokens: Annotated[int, at_least(1, 65_536), TOKENS] = 512
     """Tokens that one of the trace's `hash_ids` stands for."""
     speed: Annotated[float, Range(0.001, 1e6, "0.001 to 1000000"), Unit("times")] = 1.0
-    """The load runs so many times as fast: prompts, and the users they come from, per second."""
+    """The load runs this many times as fast: prompts, and the users they come from, per second."""
     seconds: Annotated[float, at_least(0), SECONDS] = 60.0
     """Length of the load as it runs: drawn for so long, or so much of the trace; 0 takes the whole trace."""
     seed: Annotated[int, at_least(0, 2**63 - 1)] = 1
@@ -72,7 +72,7 @@ class KvSettings:
     """Of such a prefix."""
 
     folder: str = "./kv"
-    """Where the blocks lie; what a run writes there it removes at its end."""
+    """Folder of the blocks; what a run writes there it removes at its end."""
     layout: Literal["files", "slots"] = "files"
     """`files`: a file (or an object) for each block and shard; `slots`: offsets in one file of each rank."""
     block_tokens: Annotated[int, at_least(1, 65_536), TOKENS] = 256
@@ -95,9 +95,9 @@ class KvSettings:
     ttft: Annotated[float, at_least(0), SECONDS] = 0.0
     """The run passes when 95 % of the prompts have their first token within this time; 0: no limit."""
     load: Annotated[float, at_least(0), SECONDS] = 0.0
-    """The run passes when 95 % of the loads from storage take no longer; 0: no limit."""
+    """The run passes when 95 % of the loads from storage take no longer than this; 0: no limit."""
     pipe_gb_per_second: Annotated[float, at_least(0), Unit("GB/s")] = 0.0
-    """Rate of the storage as you measured it, for the FIFO model beside the result; 0: what this run got."""
+    """Rate of the storage as you measured it, for the FIFO model next to the result; 0: what this run got."""
 
     def problems(self, where: str) -> Iterator[str]:
         """Name values that can't be together."""

@@ -65,11 +65,11 @@ def figures_of(
     warnings = []
     if from_storage is not None and from_storage < _FROM_CACHE_PERCENT:
         warnings.append(
-            f"only {from_storage:.0f} % of the bytes read came from the storage: the page cache had the others "
-            "(odirect=true reads past it)"
+            f"only {from_storage:.0f} % of the bytes read came from the storage: the page cache served the "
+            "rest (odirect=true bypasses it)"
         )
     if passed_over:
-        warnings.append(f"{settings.source}: left out {count(passed_over, 'file')} not named as images are")
+        warnings.append(f"{settings.source}: left out {count(passed_over, 'file')} whose names are not those of images")
     skipped = done.skipped
     if skipped:
         warnings.append(f"{count(len(skipped), 'image')} could not be decoded: left out of the packed set")
@@ -122,21 +122,21 @@ def left_out(packed: PackedSet) -> Iterator[str]:
     left = packed.samples - files * samples
     if not left:
         return
-    read = f"training reads {files * samples} of the {packed.samples} images: its files are all of one length"
+    read = f"training reads {files * samples} of the {packed.samples} images: it needs files of equal length"
     if packed.skipped:
-        yield f"{read}, and images were left out of some; remove the damaged images and pack again"
+        yield f"{read}, but images were left out of some; remove the damaged images and pack again"
         return
     each = even_share(packed.samples, packed.images_per_file)
     even = f"images_per_file={each}" if each else f"images={files * samples}"
     whole = "all" if each else "no more than these"
-    yield f"{read}, and the last one holds fewer; to pack {whole} in equal files: {even}, into an empty target"
+    yield f"{read}, but the last one holds fewer; to pack {whole} in equal files: {even}, into an empty target"
 
 
 def shares_of(packing: Packing) -> PackShares:
     """Return where the processes' time went.
 
     A process is where its middle thread is. What that waits for the reading (writing) thread is the storage's in the
-    share in which that thread was blocked, and computing or wanting a core in the shares in which it did these.
+    share in which that thread was blocked, and computing or waiting for a core in the shares in which it did these.
     """
     whole = len(packing.rows) * (packing.end_ns - packing.begin_ns)
     read, write = _blocked(packing, "read"), _blocked(packing, "write")

@@ -31,8 +31,8 @@ _TILES = (
     ("CPU", "figures.cpu_percent", "%", "of all cores, by the processes"),
 )
 _SHARES = (
-    "read, comp., core, write, idle: where the processes' time went - blocked in reads, computing, wanting a core, "
-    "blocked in writes, without an image."
+    "read, comp., core, write, idle: where the processes' time went - blocked in reads, computing, waiting for a "
+    "core, blocked in writes, without an image."
 )
 
 
@@ -95,7 +95,7 @@ def _figure_cells(figures: PackFigures) -> Iterator[Cell]:
     yield from (f"- {sentence}" for sentence in limit.evidence)
     yield from (f"- advice: {sentence}" for sentence in limit.advice)
     if figures.kept_images:
-        yield f"- {count(figures.kept_images, 'image')} packed before, by the packing that this one went on with"
+        yield f"- {count(figures.kept_images, 'image')} packed earlier, by the interrupted run that this one continued"
     yield from (Line(f"- {warning}", "caution") for warning in figures.warnings)
     yield from (f"  {path}" for path in figures.skipped_paths)
 
@@ -198,7 +198,7 @@ def pack_page(opened: OpenedPack) -> Page:
     sections = [] if best is None else [Words("What limited it", [*best.limited_by.evidence, *best.limited_by.advice])]
     warnings = list(dict.fromkeys(warning for figures in known for warning in figures.warnings))
     if warnings:
-        sections.append(Words("What to know about the numbers", warnings))
+        sections.append(Words("Notes on these numbers", warnings))
     if best is not None and len(answer.points) == 1 and best.train:
         sections.append(Words("Train on it", [best.train]))
     return Page(

@@ -55,8 +55,7 @@ FIGURES = "figures.json"
 PROGRESS = "progress.json"
 PACKER = Role(
     "packer",
-    "use fewer processes or a smaller ahead; run the same command again, which goes on with the files that are "
-    "finished",
+    "use fewer processes or a smaller ahead; run the same command again: it continues after the finished files",
 )
 _SIZES_LOOKED_UP = 256
 """Images whose sizes show how much memory a process needs."""
@@ -101,7 +100,7 @@ def pack_here(order: Order, folder: str) -> None:
         images = ImageList(train.folder, train, kind)
         if kind == "file" and not settings.recipe.keeps:
             raise UserError(
-                f"dataset.format is {workload.dataset.format}: its files hold no single pictures; wanted jpeg, png, "
+                f"dataset.format is {workload.dataset.format}: its files hold no single images; wanted jpeg, png, "
                 "tiff or npy, or encode=keep to pack files as they are"
             )
     count = check_count(settings.images, len(images))
@@ -169,12 +168,12 @@ def _begin(
         differing = [f"{key} was {there.about.get(key)}, is {value}" for key, value in about.items()]
         differing = [line for line, key in zip(differing, about, strict=True) if there.about.get(key) != about[key]]
         raise UserError(
-            f"{target} holds an interrupted packing with other settings ({'; '.join(differing)}): give the same, set "
+            f"{target} holds an interrupted packing with other settings ({'; '.join(differing)}): use the same, set "
             "target to an empty folder, or delete it"
         )
     if settings.images_per_file and there is not None and there.images_per_file != settings.images_per_file:
         raise UserError(
-            f"{target} was begun with images_per_file={there.images_per_file}, not {settings.images_per_file}: give "
+            f"{target} was started with images_per_file={there.images_per_file}, not {settings.images_per_file}: use "
             "the same, set target to an empty folder, or delete it"
         )
     each = images_each(count, settings.processes, settings.images_per_file)
@@ -191,7 +190,7 @@ def _begin(
     sides = sides_of(find("datagen.formats", settings.format, "Format")())
     for folder in folders_of(layout, sides):
         if leads_elsewhere(target, folder, storage):
-            raise UserError(f"{folder} is a link, or lies behind one: set target to a new or an empty folder")
+            raise UserError(f"{folder} is a link, or is below one: set target to a new or an empty folder")
         storage.make_folder(folder)
         storage.remove_unfinished(folder)
     return packed, _open_journal(target, packed, begun=there is not None, storage=storage)
@@ -201,7 +200,7 @@ def _refuse_foreign(folder: str, storage: StorageBase) -> None:
     with contextlib.suppress(FileNotFoundError), storage.entries(folder) as entries:
         name = next((entry.name for entry in entries if not entry.name.startswith(".")), None)
         if name is not None:
-            raise UserError(f"{folder} holds files of something else, such as {name}: set target to an empty folder")
+            raise UserError(f"{folder} holds other files, such as {name}: set target to an empty folder")
 
 
 def _open_journal(target: str, packed: PackedSet, *, begun: bool, storage: StorageBase) -> IO[str]:
@@ -225,7 +224,7 @@ def _check_made(packed: PackedSet, job: Job, storage: StorageBase) -> None:
     wanted = [file.bytes for file in packed.made if file.samples]
     for path, size, there in zip(paths, wanted, storage.sizes(paths), strict=True):
         if size != there:
-            raise DlemuError(f"{path} has {there} bytes where {size} were written: something else changed it")
+            raise DlemuError(f"{path} has {there} bytes where {size} were written: another program changed it")
 
 
 class _Tasks:

@@ -105,7 +105,8 @@ def pack(
     """
     if detect_launcher() != "none":
         raise UserError(
-            "dlemu pack was started by mpirun, srun or torchrun: start it once, without; it starts its processes"
+            "dlemu pack was started by mpirun, srun or torchrun: start it once, without a launcher; it starts its own "
+            "processes"
         )
     wanted_folder, words = take_word(overrides, "output.folder")
     checked = check_each(points(words), lambda point: Checked(point, *read_words(point.words, config_dir), config_dir))

@@ -32,22 +32,22 @@ class PackSettings:
     format: str = "tfrecord"
     processes: int = 1
     images: int = 0
-    """The first so many, by name; 0: all."""
+    """The first this many, by name; 0: all."""
     images_per_file: int = 0
-    """0: so many that each process makes some files, 1024 at most."""
+    """0: such that each process makes some files, 1024 at most."""
     resize: str = "0"
     """`256`: pixels of the shorter side; `224x224`: height x width; `0`: no rescaling."""
     encode: Literal["auto", "keep", "raw", "jpeg", "png"] = "auto"
-    """What a sample is: the file as it is, its pixels, or a picture. `auto` is raw where it is rescaled, else keep."""
+    """What a sample is: the file as it is, its pixels, or an image. `auto` is raw where it is rescaled, else keep."""
     quality: int = 90
     ahead: int = 2
     """Images that a process reads while it works on one."""
     skip_damaged: bool = False
     """Leave out images that can't be decoded, and count them; else the first one ends the packing."""
     evict: bool = True
-    """Drop the images from the page cache before: what is measured is the storage."""
+    """Drop the images from the page cache first, so that the storage is measured."""
     odirect: bool = False
-    """Read past the page cache."""
+    """Bypass the page cache (O_DIRECT)."""
     keep: bool = False
     """Keep what each point of a sweep packed; one packing alone is always kept."""
 

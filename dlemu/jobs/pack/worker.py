@@ -212,8 +212,8 @@ class _Packing:
         path = images.path(image.index)
         if not self._job.skip_damaged:
             raise UserError(
-                f"{path}: {reason}. Mend or remove it, or pack the others with skip_damaged=true, which counts and "
-                "names it; what is packed already is kept"
+                f"{path}: {reason}. Repair or remove it, or pack the others with skip_damaged=true, which counts "
+                "and lists it; what is packed already is kept"
             )
         return Skipped(path=path, reason=reason[:_REASON_CHARACTERS])
 
@@ -268,8 +268,8 @@ def _write_failed(error: OSError, path: str, storage: StorageBase) -> UserError:
     with contextlib.suppress(OSError):
         free = storage.free_bytes(os.path.dirname(path))
     return UserError(
-        f"no room for {path} ({reason}): {'?' if free is None else free} bytes are left. Make room and run the same "
-        "command again: it goes on with the files that are finished"
+        f"no room for {path} ({reason}): {'?' if free is None else free} bytes are left. Free some space and run "
+        "the same command again: it continues after the finished files"
     )
 
 

@@ -79,7 +79,7 @@ class Stream:
 def why_no_aio() -> str | None:
     """Return why it can't be used here, or None when it can."""
     if platform.machine() not in _NUMBERS:
-        return f"no numbers of its calls are known for {platform.machine()}"
+        return f"the numbers of its system calls are not known for {platform.machine()}"
     try:
         _Context(1).close()
     except OSError as error:

@@ -1,6 +1,6 @@
 """GET requests to an object store, so many always in flight from one thread, by the client that training reads with.
 
-Each requests a range of an object, as long as wanted, from any place of any object. There is a connection for each
+Each requests a range of an object, as long as wanted, from any place of any object. There is one connection per
 request in flight, and one thread polls them: datagen/storage/_s3_client.py.
 """
 
@@ -71,7 +71,7 @@ def _opened(storage: Storage, path: str) -> ObjectReader:
     try:
         return storage.open(path)
     except FileNotFoundError:
-        raise DlemuError(f"{path} is no longer there: leave the objects alone while they are read") from None
+        raise DlemuError(f"{path} no longer exists: do not delete objects while they are read") from None
 
 
 def _ranges(stream: GetStream, readers: list[ObjectReader]) -> Iterator[tuple[ObjectReader, int]]:

@@ -19,7 +19,7 @@ _TILES = (
     ("requests", "best.iops", "/s", "in that cell"),
     ("latency there", "best.latency_ms.mean", "ms", "mean, submission to completion"),
     ("99 % within", "best.latency_ms.p99", "ms", "in that cell"),
-    ("CPU", "best.cpu_seconds_per_gb", "s/GB", "of the processes that asked"),
+    ("CPU", "best.cpu_seconds_per_gb", "s/GB", "of the processes that sent the requests"),
     ("cells took", "seconds", "s", "all of them"),
 )
 
@@ -88,17 +88,17 @@ def _verdict(answer: ProbeAnswer) -> str:
         if answer.question.workload
         else (f"{best.access} of {size_name(best.size_bytes)}, {best.in_flight} in flight")
     )
-    return f"{best.mb_per_second / 1e3:.3f} GB/s at most ({what})"
+    return f"up to {best.mb_per_second / 1e3:.3f} GB/s ({what})"
 
 
 def _notes(answer: ProbeAnswer) -> Iterator[Cell]:
     note = f" ({answer.engine_note})" if answer.engine_note else ""
     who = {
         "fio": f"{answer.extra.get('fio', 'fio')}, libaio, direct",
-        "kernel aio": "dlemu's own requests by the kernel's AIO, direct",
+        "kernel aio": "dlemu's own requests through the kernel's AIO, direct",
         "threads": "dlemu's own requests by threads, direct",
         "batches": "a loader's readers, each sample once",
-        "s3": "dlemu's S3 client, GET of ranges, a connection for each request in flight",
+        "s3": "dlemu's S3 client, GET of ranges, one connection per request in flight",
     }
     yield f"by {who[answer.engine]}{note}; through host memory"
     if not any(cell.power for cell in answer.cells):
@@ -108,7 +108,7 @@ def _notes(answer: ProbeAnswer) -> Iterator[Cell]:
 
 def _feeds(fed: Fed) -> str:
     return (
-        f"{fed.accelerators} x {fed.accelerator or 'accelerator'} on {fed.workload}: each takes "
+        f"{fed.accelerators} x {fed.accelerator or 'accelerator'} on {fed.workload}: each needs "
         f"{number(fed.threshold_percent / 100 * fed.mb_per_second_each)} MB/s at {fed.threshold_percent:g} %"
     )
 

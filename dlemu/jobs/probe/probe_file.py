@@ -72,9 +72,9 @@ def remove_left(folder: str) -> list[str]:
                 continue
             path = os.path.join(folder, name)
             if match[2] is not None and match[2] != _host():
-                warnings.append(f"{path} is of a probe on another host: remove it if that is over")
+                warnings.append(f"{path} belongs to a probe on another host: remove it if that probe has ended")
             elif size_bytes := _removed(path, int(match[1])):
-                warnings.append(f"{path} ({size(size_bytes)}) was left by a probe that was killed: it is removed")
+                warnings.append(f"{path} ({size(size_bytes)}) was left by a probe that was killed: removed it")
     return warnings
 
 

@@ -32,7 +32,7 @@ SETTLE_SECONDS = 0.5
 """Of each cell, before what counts."""
 _PATIENCE_SECONDS, _STOPPED_SECONDS = 120.0, 60.0  # beyond the cell's own time; of a stop (SIGSTOP)
 _FIO = Role("fio", "use fewer --jobs or smaller --depths")
-_PROCESS, _JOB = Role("the process of the requests", _FIO.remedy), Role("job", _FIO.remedy)
+_PROCESS, _JOB = Role("the process that sends the requests", _FIO.remedy), Role("job", _FIO.remedy)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -251,8 +251,8 @@ def probe_workload(
 
     kind_with("pattern").part("pattern")(workload, cached=cached, readers=readers, on_level=keep)
     issues = [
-        f"{count(level.readers, 'reader')} read the whole dataset in {level.seconds:.1f} s: make it larger for a surer "
-        "figure"
+        f"{count(level.readers, 'reader')} read the whole dataset in {level.seconds:.1f} s: make it larger for a more "
+        "reliable figure"
         for level in levels
         if level.short
     ]
@@ -309,14 +309,14 @@ def _check_cells(cells: Sequence[Wanted], target: str, *, overwrite_device: bool
     for cell in cells:
         if cell.size_bytes % 512 or cell.size_bytes < 512:
             raise UserError(
-                f"a request of {cell.size_bytes} bytes can't go past the page cache: wanted a multiple of 512"
+                f"a request of {cell.size_bytes} bytes can't bypass the page cache: wanted a multiple of 512"
             )
     if not os.path.exists(target):
-        raise UserError(f"{target} is not there: wanted a folder of the storage, a file to read, or a block device")
+        raise UserError(f"{target} does not exist: wanted a folder of the storage, a file to read, or a block device")
     mode = os.stat(target).st_mode
     if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode) or stat.S_ISBLK(mode)):
         raise UserError(
-            f"{target} is a pipe, a socket or a device without blocks: wanted a folder of the storage, a file to read, "
+            f"{target} is a pipe, a socket or a character device: wanted a folder of the storage, a file to read, "
             "or a block device"
         )
     if not any(cell.writes for cell in cells):
@@ -327,8 +327,8 @@ def _check_cells(cells: Sequence[Wanted], target: str, *, overwrite_device: bool
         )
     if _is_device(target) and not overwrite_device:
         raise UserError(
-            f"a probe that writes would destroy what lies on {target}: name a folder of a file system on it, or say "
-            "--overwrite-device if all of it may go"
+            f"a probe that writes would destroy what is on {target}: name a folder of a file system on it, or "
+            "give --overwrite-device if all of it may be lost"
         )
 
 
@@ -339,7 +339,7 @@ def _opened(target: str, file_bytes: int) -> Iterator[tuple[str, int]]:
         try:
             descriptor = os.open(target, os.O_RDONLY)
         except OSError as error:
-            raise UserError(f"{target} can't be read: {error.strerror}; wanted a device that you may read") from error
+            raise UserError(f"{target} can't be read: {error.strerror}; wanted a device that you can read") from error
         try:
             # A link such as those of /dev/disk/by-id: what is written to is opened without following any.
             yield os.path.realpath(target), os.lseek(descriptor, 0, os.SEEK_END)
@@ -353,8 +353,8 @@ def _opened(target: str, file_bytes: int) -> Iterator[tuple[str, int]]:
     free_bytes = free.f_bavail * free.f_frsize
     if free_bytes < 1.1 * file_bytes:  # a tenth for metadata and for whoever else writes meanwhile
         raise SpaceError(
-            f"{target} has {size(free_bytes)} free, the file to read wants {size(file_bytes)}: free some, or "
-            "say a smaller --file-size"
+            f"{target} has {size(free_bytes)} free, the file to read needs {size(file_bytes)}: free some "
+            "space, or set a smaller --file-size"
         )
     with probe_file(target, file_bytes) as path:
         yield path, file_bytes
@@ -368,7 +368,7 @@ def _check_size(cells: Sequence[Wanted], path: str, size_bytes: int) -> None:
         os.close(os.open(path, os.O_RDONLY | os.O_DIRECT))
     except OSError as error:
         raise UserError(
-            f"{path} can't be read past the page cache ({error.strerror}): a probe of it would measure memory; name "
+            f"{path} can't be read with O_DIRECT ({error.strerror}): a probe of it would measure memory; name "
             "another folder"
         ) from None
 

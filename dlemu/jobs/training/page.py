@@ -323,7 +323,7 @@ def _checkpoints(summary: Summary) -> Iterator[Row]:
         yield "  safe after", f"{number(behind.safe_seconds)} s", "after it was requested, mean"
         if behind.slow_down_percent is not None:
             steps = count(behind.steps_during, "step")
-            yield "  steps meanwhile", f"{behind.slow_down_percent:+.1f} %", f"longer, {steps}"
+            yield "  steps while saving", f"{behind.slow_down_percent:+.1f} %", f"longer, {steps}"
 
 
 def _evaluation(summary: Summary) -> Iterator[Row]:
@@ -342,7 +342,7 @@ def _costs(summary: Summary) -> Iterator[Row]:
     if apart is not None:
         saved = f", checkpoints {apart.checkpoints:,.1f}" if apart.checkpoints else ""
         yield (
-            "  beside reading",
+            "  apart from reading",
             f"{apart.start + apart.trials + apart.checkpoints:,.1f} s",
             (f"start {apart.start:,.1f}, trials {apart.trials:,.1f}{saved}"),
         )

@@ -256,7 +256,7 @@ def causes_line(limit: Limit) -> str | None:
         f"{cause.name} {cause.au_percent:.1f} %" + (f" ({cause.setting})" if cause.setting else "")
         for cause in limit.causes
     )
-    return f"AU over whole epochs if one of these alone were mended: {'; '.join(each)}"
+    return f"AU over whole epochs if one of these alone were fixed: {'; '.join(each)}"
 
 
 # Who served its bytes

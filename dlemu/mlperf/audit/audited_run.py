@@ -39,7 +39,7 @@ _SOURCE_FILES = frozenset({"setup.py", "pyproject.toml", "benchmark.sh"})
 _ALONE = 16
 """Runs that one process audits sooner than others are started."""
 _CHUNK = 8  # runs for each process at least: fewer do not pay for its start
-_PROCESS, _AUDITOR = (Role(name, "give fewer runs at a time") for name in ("the process of the audit", "auditor"))
+_PROCESS, _AUDITOR = (Role(name, "audit fewer runs at a time") for name in ("the audit process", "auditor"))
 _STOPPED_SECONDS = 60.0  # of a stop (SIGSTOP), after which an auditor counts as lost
 
 
@@ -99,7 +99,7 @@ def audit_trees(trees: Iterable[str], processes: int | None = None, book: Rulebo
     trees = list(trees)
     for tree in trees:
         if not os.path.isdir(tree):
-            raise UserError(f"{tree} is no folder that can be read: wanted a folder with results below it")
+            raise UserError(f"{tree} is not a readable folder: wanted a folder with results below it")
     runs = find_runs(trees)
     if not runs:
         raise UserError(
@@ -244,7 +244,7 @@ def _copies(prints: tuple[Print, ...]) -> Iterator[Finding]:
     same = [f"{second.where} has the steps of {first.where}" for first, second in twins(prints)]
     if same:
         more = f" and {len(same) - 1} more" if len(same) > 1 else ""
-        wanted = "steps of its own for each rank and epoch: no two of them wait alike"
+        wanted = "different steps for each rank and epoch: no two of them wait alike"
         yield Finding("error", "ranks.copied", f"{same[0]}{more}", wanted, "copy the files from the run again")
 
 
@@ -276,7 +276,7 @@ def _names(folder: str, findings: list[Finding]) -> list[str]:
         return os.listdir(folder)
     except OSError as error:
         seen = f"the folder can't be listed: {error.strerror}"
-        findings.append(Finding("error", "file.broken", seen, "a folder that may be read", "give the right to read it"))
+        findings.append(Finding("error", "file.broken", seen, "a readable folder", "grant permission to read it"))
         return []
 
 
@@ -287,7 +287,7 @@ def _trained(printed: Printed, logs: Logs) -> bool:
 def _no_training(printed: Printed) -> Finding:
     if printed.checkpoints or printed.foreign:
         fix = "nothing: its figures are recomputed" if printed.checkpoints else "nothing: the audit is of training"
-        seen = "a run of checkpoints alone" if printed.checkpoints else "the summary of another kind of benchmark"
+        seen = "a run of checkpoints only" if printed.checkpoints else "the summary of another kind of benchmark"
         return Finding("info", "no.training", seen, "a training run", fix)
     seen = "no training in its files"
     return Finding("error", "no.training", seen, "a training run that ended", "the run's log says why it ended")

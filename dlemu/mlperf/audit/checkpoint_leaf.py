@@ -212,7 +212,7 @@ def _slowest(leaf: CheckpointLeaf) -> Iterator[Finding]:
                 f"a {kind} took rank 0 {first:.2f} s, the slowest rank {slowest:.2f} s{rate} (means of {len(rounds)})"
             )
             wanted = "the text's figures: the longest duration and the lowest throughput of all ranks"
-            fix = "publish what the tool prints, and read it as rank 0's; checkpoint.rank_sync=true makes them one"
+            fix = "publish what the tool prints, and read it as rank 0's; checkpoint.rank_sync=true makes them equal"
             yield Finding("warning", "checkpoint.slowest", seen, wanted, fix)
 
 
@@ -244,7 +244,7 @@ def _apart(parts: Sequence[Part], metric: Mapping[str, Any]) -> Iterator[str]:
 def _off_their_stamps(parts: Sequence[Part]) -> Iterator[str]:
     for index, part in enumerate(parts, 1):
         if part.stamped_seconds is not None and abs(part.stamped_seconds - part.seconds) > _STAMP_SECONDS:
-            yield f"{part.kind} {index} took {part.seconds:g} s, its stamps say {part.stamped_seconds:g} s"
+            yield f"{part.kind} {index} took {part.seconds:g} s, its time stamps give {part.stamped_seconds:g} s"
 
 
 def _off_the_summary(leaf: CheckpointLeaf) -> Iterator[str]:

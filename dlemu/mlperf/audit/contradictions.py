@@ -154,7 +154,7 @@ def _counts(setup: Setup, printed: Printed, again: Recomputed, *, by_dlemu: bool
         yield Finding("warning", "epochs.count", seen, "the same run in both", _ASK)
     if printed.accelerators and again.ranks_kept > printed.accelerators:
         seen = f"files of {again.ranks_kept} ranks, but printed {printed.accelerators} accelerators"
-        yield Finding("error", "ranks.count", seen, "one file a rank", "keep one run in one folder")
+        yield Finding("error", "ranks.count", seen, "one file per rank", "keep one run in one folder")
     if setup.config is not None and setup.num_files and printed.num_files and setup.num_files != printed.num_files:
         seen = f"config.yaml says {setup.num_files} files, summary.json {printed.num_files}"
         yield Finding("error", "files.count", seen, "the same run in both", _ASK)
@@ -251,7 +251,7 @@ def _hosts(printed: Printed, logs: Logs) -> Iterator[Finding]:
         alone = printed.hosts == 1 and whole > own * (1 + _MEMORY)
         if alone or whole < own * (1 - _MEMORY):
             seen = f"host_memory_GB gives {whole:.1f} GiB of {printed.hosts} hosts, host_meminfo {own:.1f} GiB of one"
-            yield Finding("error", "hosts.memory", seen, "the memory that /proc/meminfo tells", _ASK)
+            yield Finding("error", "hosts.memory", seen, "the memory that /proc/meminfo reports", _ASK)
     names = {host.name for host in logs.hosts.values() if host.name}
     ranks = printed.accelerators or len(logs.hosts)
     if (
@@ -272,7 +272,7 @@ def _hosts(printed: Printed, logs: Logs) -> Iterator[Finding]:
         # Of the slots only the sum is right: mlpstorage has put all hosts' memory into the first one.
         whole = len(memory) == printed.hosts
         if total < least * (1 - _MEMORY) or (whole and total > least * (1 + _MEMORY)):
-            seen = f"summary.json tells {total:.1f} GiB of all hosts, the ranks' files {least:.1f} GiB of {len(memory)}"
+            seen = f"summary.json reports {total:.1f} GiB on all hosts, ranks' files {least:.1f} GiB on {len(memory)}"
             yield Finding("error", "hosts.memory", seen, "the memory that the ranks' hosts have", _ASK)
 
 
@@ -301,7 +301,7 @@ def _copies(printed: Printed, logs: Logs) -> Iterator[Finding]:
     ]
     if same:
         seen = f"epochs {same[0][0]} and {same[0][1]} have the same AU and samples/s, to the last digit"
-        yield Finding("error", "epochs.copied", seen, "figures of its own for each epoch", _ASK)
+        yield Finding("error", "epochs.copied", seen, "different figures for each epoch", _ASK)
     stamped: dict[tuple[tuple[int, int], ...], int] = {}
     for rank, spans in logs.spans.items():
         key = tuple((span.start_us, span.end_us) for _, span in sorted(spans.items()))
@@ -311,7 +311,7 @@ def _copies(printed: Printed, logs: Logs) -> Iterator[Finding]:
             severity: Severity = (
                 "error" if len(key) > 1 else "warning"
             )  # dlemu's ranks begin together: one end alone may agree
-            yield Finding(severity, "ranks.copied", seen, "stamps of its own for each rank", _ASK)
+            yield Finding(severity, "ranks.copied", seen, "different time stamps for each rank", _ASK)
             return
 
 

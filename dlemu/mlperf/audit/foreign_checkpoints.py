@@ -65,9 +65,9 @@ def _only_saves(run: str) -> bool:
 
 
 def _workload(leaf: CheckpointLeaf) -> str:
-    told = text(leaf.metadata.get("model")) or text(leaf.settings("model").get("name"))
-    model = official_model(told)
-    return model.workload if model else told or "a model without a name"
+    stated = text(leaf.metadata.get("model")) or text(leaf.settings("model").get("name"))
+    model = official_model(stated)
+    return model.workload if model else stated or "a model without a name"
 
 
 def _size_gib(leaves: Sequence[CheckpointLeaf]) -> float | None:
@@ -83,7 +83,7 @@ def _rounds(calls: Sequence[CheckpointLeaf], kind: Kind) -> list[list[float]]:
         rounds = rounds_of(leaf, kind)
         if leaf.ranks is None or len(leaf.parts) < leaf.ranks or not rounds:
             raise UserError(
-                f"{leaf.path} does not tell how long every rank took: times of {len(leaf.parts)} of "
+                f"{leaf.path} does not record how long every rank took: times of {len(leaf.parts)} of "
                 f"{leaf.ranks or 'so many'} ranks; wanted R_per_epoch_stats.json of each, of as many checkpoints: the "
                 "slowest rank is what is compared"
             )
@@ -102,7 +102,7 @@ def _figures(phase: str, rounds: Sequence[Sequence[float]], size_gib: float | No
 
 
 def _warnings(leaves: Sequence[CheckpointLeaf]) -> Iterator[str]:
-    yield "recomputed from DLIO's files, which do not tell fsync, what the storage served and what limited it"
+    yield "recomputed from DLIO's files, which record neither fsync, nor what the storage served, nor what limited it"
     for leaf in leaves:
         if any(finding.severity == "error" for finding in checkpoint_numbers(leaf)):
             yield f"its files contradict themselves; `dlemu audit {leaf.path}` lists how"

@@ -97,8 +97,8 @@ class KvRank:
     def window_seconds(self) -> float | None:
         """The least time in which all its bytes can have moved: the clock's, or its slowest request's if longer."""
         classes = map(mapping, mapping(self.summary.get("qos_metrics")).values())
-        told = [number(mapping(each.get("latency_ms")).get("max")) for each in classes]
-        known = [*self.latencies_seconds, *(value / 1e3 for value in told if value is not None)]
+        stated = [number(mapping(each.get("latency_ms")).get("max")) for each in classes]
+        known = [*self.latencies_seconds, *(value / 1e3 for value in stated if value is not None)]
         return None if self.elapsed_seconds is None else max([self.elapsed_seconds, *known])
 
     def most_gib_per_second(self, way: str) -> float | None:
@@ -136,8 +136,8 @@ class KvLeaf:
 
     def published(self, option: int, name: str) -> float | None:
         """Return one of the summary's numbers of an option."""
-        told = mapping(mapping(self.summary.get("options")).get(str(option)))
-        return number(told.get(f"aggregated_{name}"))
+        stated = mapping(mapping(self.summary.get("options")).get(str(option)))
+        return number(stated.get(f"aggregated_{name}"))
 
     def most_gib_per_second(self, option: int, way: str) -> float | None:
         """Return the most that an option can have done: ranks summed, trials averaged, as the text has it (6.3.4.1)."""
@@ -193,7 +193,7 @@ def kv_numbers(leaf: KvLeaf) -> Iterator[Finding]:
 
 def _missing(leaf: KvLeaf) -> Iterator[Finding]:
     seen = [] if leaf.summary else [_no_summary(leaf)]
-    seen += [] if leaf.metadata else ["no *_metadata.json: the tool passes the run over"]
+    seen += [] if leaf.metadata else ["no *_metadata.json: the tool skips the run"]
     ranks, trials = leaf.rank_count or 1, leaf.trial_count or 1
     there = {(rank.option, rank.trial, rank.rank) for rank in leaf.ranks if rank.summary}
     every = [(option, trial, rank) for option in OPTIONS for trial in range(trials) for rank in range(ranks)]
@@ -201,12 +201,12 @@ def _missing(leaf: KvLeaf) -> Iterator[Finding]:
     if gone:
         first = "option_{}/trial_{}/rank_{}".format(*gone[0])
         seen.append(f"results of {len(gone)} of {len(every)} ranks missing, the first {first}")
-    told = [name for name, value in leaf.summary.items() if name in ("partial_failure", "trial_failures") and value]
+    stated = [name for name, value in leaf.summary.items() if name in ("partial_failure", "trial_failures") and value]
     options = mapping(leaf.summary.get("options")).values()
     lost = sum(len(files) for each in options if isinstance(files := mapping(each).get("missing_files"), list))
-    if told or lost:
+    if stated or lost:
         seen.append(
-            f"the tool itself reports {', '.join(told) or 'nothing'}, {lost} missing files: means of what is left"
+            f"the tool itself reports {', '.join(stated) or 'nothing'}, {lost} missing files: means of what is left"
         )
     if seen:
         wanted = f"3 options x {trials} trials x {ranks} ranks, with summary and metadata"
@@ -215,7 +215,7 @@ def _missing(leaf: KvLeaf) -> Iterator[Finding]:
 
 def _no_summary(leaf: KvLeaf) -> str:
     old = next((name for name in leaf.files if _OLD_SUMMARY.match(name)), None)
-    return f"no summary.json{f', but {old}: the name of an older tool' if old else ''}"
+    return f"no summary.json{f', but {old}: as an older tool names it' if old else ''}"
 
 
 def _own_numbers(leaf: KvLeaf) -> Iterator[Finding]:
@@ -224,9 +224,9 @@ def _own_numbers(leaf: KvLeaf) -> Iterator[Finding]:
     for rank in leaf.ranks:
         took, asked = rank.elapsed_seconds, count(rank.summary.get("total_requests"), 0)
         for way, word in (("read", "read"), ("written", "write")):
-            told, moved = rank.stat(f"tier_storage_{word}_bandwidth_gbps"), rank.gib("storage", way)
-            if took and told is not None and not math.isclose(told, moved / took, rel_tol=_SAME, abs_tol=1e-9):
-                apart.append(f"{rank.where}: {told:.4g} GiB/s {way}, its bytes over its time give {moved / took:.4g}")
+            stated, moved = rank.stat(f"tier_storage_{word}_bandwidth_gbps"), rank.gib("storage", way)
+            if took and stated is not None and not math.isclose(stated, moved / took, rel_tol=_SAME, abs_tol=1e-9):
+                apart.append(f"{rank.where}: {stated:.4g} GiB/s {way}, its bytes over its time give {moved / took:.4g}")
         kept = len(rank.latencies_seconds)
         if asked is not None and kept and asked != kept:
             apart.append(f"{rank.where}: {asked} requests, latencies of {kept}")
@@ -251,9 +251,9 @@ def _sums(leaf: KvLeaf) -> Iterator[Finding]:
         trials = leaf.of(option)
         for name, part in SUMS if trials else ():
             printed = leaf.published(option, name)
-            told = [[part(rank) for rank in trial] for trial in trials]
-            parts = [[value for value in trial if value is not None] for trial in told]
-            if printed is None or parts != told:
+            stated = [[part(rank) for rank in trial] for trial in trials]
+            parts = [[value for value in trial if value is not None] for trial in stated]
+            if printed is None or parts != stated:
                 if leaf.summary:
                     lacking = printed if printed is None else None
                     yield from unapplied("kv.differs", **{f"{name}_of_option_{option}": lacking})
@@ -267,7 +267,7 @@ def _sums(leaf: KvLeaf) -> Iterator[Finding]:
             )
             wanted, fix = "ranks summed, trials averaged", "copy the files from the run again"
             if how:
-                yield Finding("warning", "kv.aggregate", f"{seen}: it is {how}", wanted, "let today's tool sum it up")
+                yield Finding("warning", "kv.aggregate", f"{seen}: it is {how}", wanted, "sum it up with today's tool")
             else:
                 yield Finding("error", "kv.differs", seen, wanted, fix)
         slowest = [mapping(rank.summary.get("storage_io_latency_ms")).get("p95") for trial in trials for rank in trial]
@@ -275,7 +275,7 @@ def _sums(leaf: KvLeaf) -> Iterator[Finding]:
         printed = leaf.published(option, "p95_latency_ms")
         if printed is not None and known and not math.isclose(printed, max(known), rel_tol=_SAME):
             seen = f"option {option}: aggregated_p95_latency_ms is {printed:.6g}, the ranks' largest {max(known):.6g}"
-            yield Finding("error", "kv.differs", seen, "the largest of all ranks and trials", "take the files again")
+            yield Finding("error", "kv.differs", seen, "the largest of all ranks and trials", "copy the files again")
 
 
 def _windows(leaf: KvLeaf) -> Iterator[Finding]:
@@ -303,7 +303,7 @@ def _windows(leaf: KvLeaf) -> Iterator[Finding]:
             yield Finding("warning", "kv.window", seen, wanted, fix)
         elif ranks:
             fix = "nothing: no request outlasted the clock, so the published rates stand as far as the files tell"
-            yield Finding("info", "kv.listed", what, "published and recomputed beside each other", fix)
+            yield Finding("info", "kv.listed", what, "published and recomputed side by side", fix)
 
 
 def _rate(value: float | None) -> str:
@@ -329,7 +329,7 @@ def _devices(leaf: KvLeaf) -> Iterator[Finding]:
     )
     wanted = "the ranks' bytes, and no more work than the clock has seconds"
     if busy > clock * _LONGER:
-        fix = f"read the published rates as {100 * (busy / clock - 1):.0f} % too high on average: so long it worked"
+        fix = f"read the published rates as {100 * (busy / clock - 1):.0f} % too high on average: it was busy that long"
         yield Finding("warning", "kv.device", seen, wanted, fix)
     elif moved["read"] and read < _UNREAD * moved["read"]:
         fix = "ask what served the rest: the page cache, or devices of other hosts"
@@ -358,9 +358,9 @@ def _counters(snapshot: Mapping[str, Any]) -> dict[str, list[float]]:
         disks = host.get("disks")
         for disk in map(mapping, disks if isinstance(disks, list) else ()):
             name = text(disk.get("device_name"))
-            told = [number(disk.get(key)) for key in ("sectors_read", "sectors_written", "time_doing_ios_ms")]
-            known = [value for value in told if value is not None]
-            if name and len(known) == len(told) and not (_PARTITION.match(name) or _STACKED.match(name)):
+            stated = [number(disk.get(key)) for key in ("sectors_read", "sectors_written", "time_doing_ios_ms")]
+            known = [value for value in stated if value is not None]
+            if name and len(known) == len(stated) and not (_PARTITION.match(name) or _STACKED.match(name)):
                 found[f"{host.get('hostname')}:{name}"] = known
     return found
 
@@ -380,7 +380,7 @@ def _tiers(leaf: KvLeaf) -> Iterator[Finding]:
             yield Finding("error", "kv.tiers", seen, wanted, "repeat it with the option's own settings")
         elif not storage:
             yield Finding(
-                "error", "kv.tiers", seen, "some read from the storage (6.3.4.4)", "count the option for OPEN"
+                "error", "kv.tiers", seen, "some read from the storage (6.3.4.4)", "submit the option as OPEN"
             )
         else:
             fix = "read the option as one of memory, the more so the faster the storage is"
@@ -393,26 +393,26 @@ def _starved(leaf: KvLeaf) -> Iterator[Finding]:
         shown = []
         ranks = [rank for trial in leaf.of(option) for rank in trial]
         for name in ("interactive", "responsive", "batch"):
-            told = [mapping(mapping(rank.summary.get("qos_metrics")).get(name)) for rank in ranks]
+            stated = [mapping(mapping(rank.summary.get("qos_metrics")).get(name)) for rank in ranks]
             asked = [
                 (count(each.get("total_requests")), number(mapping(each.get("sla")).get("compliance")), each)
-                for each in told
+                for each in stated
             ]
             served = [(many, share) for many, share, _ in asked if many is not None and share is not None]
             if served:
                 total = sum(many for many, _ in served)
                 within = sum(many * share for many, share in served) / total
-                p95 = max(number(mapping(each.get("latency_ms")).get("p95")) or 0 for each in told) / 1e3
+                p95 = max(number(mapping(each.get("latency_ms")).get("p95")) or 0 for each in stated) / 1e3
                 shown.append(f"{name} {total} requests, {100 * within:.1f} % in time, p95 {p95:,.1f} s")
         if shown:
-            seen, wanted = f"option {option}: {'; '.join(shown)}", "each class served within the time it asks for"
+            seen, wanted = f"option {option}: {'; '.join(shown)}", "each class served within its time limit"
             fix = "read latencies as lengths of a queue that is never emptied: arrivals do not wait for the storage"
             yield Finding("info", "kv.starved", seen, wanted, fix)
 
 
 def _tokens(leaf: KvLeaf) -> Iterator[Finding]:
     """A token's bytes follow from the model: another number means that tokens/s are not what they seem."""
-    models = {option: told.get("model") for option, told in kv_commands(leaf).items()}
+    models = {option: stated.get("model") for option, stated in kv_commands(leaf).items()}
     for option in OPTIONS:
         ranks = [rank for trial in leaf.of(option) for rank in trial]
         tokens = sum(rank.stat("storage_tokens_processed") or 0 for rank in ranks)
@@ -421,9 +421,9 @@ def _tokens(leaf: KvLeaf) -> Iterator[Finding]:
         if not tokens or not wanted:
             yield from unapplied("kv.tokens", **{f"tokens_or_model_of_option_{option}": None}) if ranks else ()
         elif abs(moved / tokens / wanted - 1) > _TOKEN_SLACK:
-            seen = f"option {option}: {moved / tokens:,.0f} bytes a token, {models[option]} has {wanted:,}"
+            seen = f"option {option}: {moved / tokens:,.0f} bytes per token, {models[option]} has {wanted:,}"
             fix = "don't compare tokens/s with other runs: builds before 3.0.13 count them too low"
-            yield Finding("warning", "kv.tokens", seen, "the model's bytes a token", fix)
+            yield Finding("warning", "kv.tokens", seen, "the model's bytes per token", fix)
 
 
 def kv_commands(leaf: KvLeaf) -> dict[int, dict[str, str]]:
@@ -431,10 +431,10 @@ def kv_commands(leaf: KvLeaf) -> dict[int, dict[str, str]]:
     kept, found = leaf.metadata.get("command_output_files"), {}
     for each in map(mapping, kept if isinstance(kept, list) else ()):
         words = (text(each.get("command")) or "").split()
-        told = {word[2:]: value for word, value in pairwise(words) if word.startswith("--")}
-        option = re.search(r"option_(\d+)", told.get("rank-output-base", ""))
+        stated = {word[2:]: value for word, value in pairwise(words) if word.startswith("--")}
+        option = re.search(r"option_(\d+)", stated.get("rank-output-base", ""))
         if option:
-            found[int(option[1])] = told
+            found[int(option[1])] = stated
     return found
 
 
@@ -448,5 +448,5 @@ def _copies(leaf: KvLeaf) -> Iterator[Finding]:
         first = known.setdefault(key, rank)
         if first is not rank:
             seen = f"{rank.where} has the latencies of {first.where}"
-            wanted = "requests of its own for each rank and trial"
+            wanted = "different requests for each rank and trial"
             yield Finding("error", "kv.copied", seen, wanted, "copy the files from the run again")

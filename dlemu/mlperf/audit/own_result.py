@@ -36,7 +36,9 @@ _MARKS = ("facts.json", "steps.parquet", "checkpoints.parquet")
 _VERSION = re.compile(rb'^\s*\{\s*"schema_version":\s*\d')
 """How dlemu's summary.json begins."""
 _OWN_NAME = re.compile(rf"^{OWN_FOLDER}(-\d+)?$")
-_NOTES = ("issues", "limited_by.evidence", "limited_by.advice", "page_cache.warning", "telemetry.notes")
+_NOTES = re.compile(
+    r"(entries of )?(issues|((write|read)\.)?limited_by\.(evidence|advice)|page_cache\.warning|telemetry\.notes)"
+)
 """Sentences, whose wording may change from version to version."""
 _FIRST = ("passed", "verdict", "metrics.au_percent.mean", "metrics.samples_per_second.mean", "limited_by.what")
 """Keys that come before the others."""
@@ -163,7 +165,7 @@ def _audit_checkpoints(folder: str) -> OwnResult:
         return OwnResult(setup=Setup(), printed=Printed(), recomputed=NOTHING, findings=(_broken(error),))
     summary, failure, journal = run.summary, run.facts.failure, run.facts.journal
     findings = [
-        Finding("info", "no.training", "a run of checkpoints alone", "a training run", "nothing: it is recomputed")
+        Finding("info", "no.training", "a run of checkpoints only", "a training run", "nothing: it is recomputed")
         if failure is None
         else _incomplete(why_incomplete(failure, sorted(set(journal.complete) - set(journal.removed)), summary.partial))
     ]
@@ -240,7 +242,7 @@ def _is_reworded(key: str, old: dict[str, Value], new: dict[str, Value]) -> bool
 
 
 def _is_note(key: str) -> bool:
-    return key.removeprefix("entries of ").startswith(_NOTES)
+    return bool(_NOTES.match(key))
 
 
 def _judged_otherwise(old: dict[str, Value], new: dict[str, Value], keys: list[str], judge: str) -> Finding:

@@ -81,7 +81,7 @@ def audit_page(audit: Audit) -> Page:
     answer, summary = audit.answer, audit.answer.summary
     wrong, runs = summary.runs_with_errors, count(summary.runs, "run")
     rest = f" {'run' if wrong == 1 else 'runs'} with errors, of {summary.runs:,}" if wrong else "no run has an error"
-    rules = f", held against the rules of MLPerf Storage v{answer.edition}, {answer.division}" if answer.edition else ""
+    rules = f", checked by the rules of MLPerf Storage v{answer.edition}, {answer.division}" if answer.edition else ""
     return Page(
         title=f"Audit of {runs}",
         lead=f"AU and samples/s recomputed from what the runs kept, and compared with what they printed{rules}.",
@@ -99,7 +99,7 @@ def _legend() -> Words:
         "printed: by the run's own summary. again: recomputed from the steps of the ranks, by the formula that comes "
         "closest; where only block times were kept, >= is a bound. whole: AU of all epochs together, no "
         "step dropped. sustained: what an endless epoch would give; credit: share of the counted steps' batches that "
-        "was read before these began (both by the readers' number, and >=, but for runs of dlemu's).",
+        "was read before these began (both estimated from the number of readers, and >=, except for runs of dlemu).",
         "Lost time, in percent of all blocks' time. first steps: until the first batch is there. load: later waits for "
         "batches. late: the host woke late. slower: waits for the slowest rank. barrier: the rest, outside of steps. "
         "all other: all but first steps, where no steps were kept.",

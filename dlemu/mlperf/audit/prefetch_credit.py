@@ -59,7 +59,7 @@ def prefetch_finding(
 ) -> Finding:
     """Return the sentence for a run that passes by DLIO's formula and may not by what the storage sustains."""
     up_to, least = ("", "") if exact else ("up to ", ", at the least")
-    readers = f"; {setup.read_threads} readers, {steps_per_epoch} steps an epoch" if setup.read_threads else ""
+    readers = f"; {setup.read_threads} readers, {steps_per_epoch} steps per epoch" if setup.read_threads else ""
     seen = (
         f"PASS by DLIO's formula ({au:.2f} %), by {up_to}{au - sustained:.1f} points of prefetch: the storage sustains "
         f"{sustained:.1f} %{least}{readers}"

@@ -150,7 +150,7 @@ def completed(
         return setup
     pair = shipped[str(setup.workload)][accelerator]
     seen = f"no config.yaml; batch size and step time are those of {setup.workload} on {accelerator}"
-    findings.append(Finding("info", "config.assumed", seen, "config.yaml of the run", "keep it beside the results"))
+    findings.append(Finding("info", "config.assumed", seen, "config.yaml of the run", "keep it with the results"))
     return replace(
         setup,
         accelerator=accelerator,
@@ -163,7 +163,7 @@ _V05_ACCELERATOR = "v100"
 
 
 def _no_config() -> Finding:
-    fix = "keep the folder with hydra's files (configs, dlio_config or .hydra) beside the results"
+    fix = "keep the folder with hydra's files (configs, dlio_config or .hydra) with the results"
     return Finding("warning", "config.missing", "no config.yaml that can be read", "the settings of the run", fix)
 
 

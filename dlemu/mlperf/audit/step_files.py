@@ -129,7 +129,7 @@ def epochs_of(content: object) -> Iterator[tuple[int, Mapping[str, Any]]]:
 def unusable(seen: str) -> Finding:
     """Return the finding of a block that can't be used."""
     fix = "copy the file from the run again; the block is left out"
-    return Finding("error", "file.unusable", seen, "what DLIO writes: finite seconds, one a step", fix)
+    return Finding("error", "file.unusable", seen, "what DLIO writes: finite seconds, one per step", fix)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -238,7 +238,7 @@ def _arrays(epoch_output: Mapping[str, Any], name: str, where: str, findings: li
     missing = [key for key, values in lists.items() if values is None]
     load, proc, compute = lists.values()
     if load is None or proc is None or compute is None:
-        findings.append(unusable(f"{where}: {', '.join(missing)} is no list of seconds"))
+        findings.append(unusable(f"{where}: {', '.join(missing)} is not a list of seconds"))
         return None
     if not len(load) == len(proc) == len(compute):
         lengths = ", ".join(f"{key} {len(values)}" for key, values in lists.items() if values is not None)

@@ -37,8 +37,8 @@ def out_of_order(epochs: Sequence[tuple[int, Mapping[str, Any]]], where: str) ->
         yield Finding("error", "time.order", f"{where}: {'; '.join(apart[:3])}", "stamps that follow one another", fix)
 
 
-def _span(told: object, name: str) -> Interval | None:
-    start, end = (stamp_us(mapping(told).get(key)) for key in ("start", "end"))
+def _span(stated: object, name: str) -> Interval | None:
+    start, end = (stamp_us(mapping(stated).get(key)) for key in ("start", "end"))
     return None if start is None or end is None else (start, end, str(name))
 
 

@@ -38,8 +38,8 @@ class VectorLeaf:
     @property
     def recall(self) -> float | None:
         """Share of the true neighbours that were found."""
-        told = self.recall_stats.get("recall_at_k", self.summary.get("recall"))
-        return number(told)
+        stated = self.recall_stats.get("recall_at_k", self.summary.get("recall"))
+        return number(stated)
 
     @property
     def queries_per_second(self) -> float | None:
@@ -85,15 +85,15 @@ def vector_numbers(leaf: VectorLeaf) -> Iterator[Finding]:
 def _metrics(leaf: VectorLeaf) -> Iterator[Finding]:
     lacking = [name for name in ("throughput_qps", *LATENCIES) if number(leaf.summary.get(name)) is None]
     if lacking:
-        seen, wanted = f"no {', '.join(lacking)}", "queries a second and their latencies"
+        seen, wanted = f"no {', '.join(lacking)}", "queries per second and their latencies"
         yield Finding("error", "vdb.metrics", seen, wanted, "repeat the run with the tool's own client")
 
 
 def _differing(leaf: VectorLeaf) -> Iterator[Finding]:
-    told, apart = leaf.summary, []
+    stated, apart = leaf.summary, []
     queries, seconds, rate = (
-        count(told.get("total_queries"), 0),
-        number(told.get("total_time_seconds")),
+        count(stated.get("total_queries"), 0),
+        number(stated.get("total_time_seconds")),
         leaf.queries_per_second,
     )
     if (
@@ -114,12 +114,12 @@ def _differing(leaf: VectorLeaf) -> Iterator[Finding]:
     ):
         apart.append(f"{VERDICT} has recall {judged:.6g}, {STATISTICS} {leaf.recall:.6g}")
     order = [
-        number(told.get(name)) for name in ("p95_latency_ms", "p99_latency_ms", "p999_latency_ms", "max_latency_ms")
+        number(stated.get(name)) for name in ("p95_latency_ms", "p99_latency_ms", "p999_latency_ms", "max_latency_ms")
     ]
     known = [value for value in order if value is not None]
     if known != sorted(known):
         apart.append(f"percentiles of latency fall: {', '.join(f'{value:.6g}' for value in known)} ms")
-    failed = count(told.get("failed_batches"))
+    failed = count(stated.get("failed_batches"))
     if failed:
         apart.append(f"{failed} batches failed")
     if apart:
@@ -129,23 +129,23 @@ def _differing(leaf: VectorLeaf) -> Iterator[Finding]:
 def _recall(leaf: VectorLeaf) -> Iterator[Finding]:
     called = text(leaf.verdict.get("result"))
     if leaf.recall is None:
-        seen, wanted = "no recall", "a recall beside the queries a second"
+        seen, wanted = "no recall", "a recall with the queries per second"
         yield Finding("error", "vdb.recall", seen, wanted, "repeat the run with recall")
     elif leaf.recall <= 0:
         seen = f"recall {leaf.recall:.2f}{f', called {called!r}' if called else ''}: no query found a true neighbour"
-        wanted, fix = "neighbours that are found", "mend index or ground truth: such queries a second measure nothing"
+        wanted, fix = "neighbours that are found", "fix index or ground truth: these queries per second mean nothing"
         yield Finding("error", "vdb.recall", seen, wanted, fix)
-    told, config = leaf.summary, leaf.config
+    stated, config = leaf.summary, leaf.config
     vectors = count(mapping(leaf.verdict.get("flat_setup")).get("total_vectors"))
     words = (
         f"{config.get('index_type') or 'index not named'}",
         f"{vectors or '?'} vectors of {config.get('vector_dim') or '?'}",
         f"recall@{leaf.recall_stats.get('k', '?')} {_shown(leaf.recall)}, {_shown(leaf.queries_per_second)} queries/s",
-        f"p95 {_shown(number(told.get('p95_latency_ms')))} ms",
+        f"p95 {_shown(number(stated.get('p95_latency_ms')))} ms",
         f"called {called!r}" if called else "no verdict",
     )
-    fix = "compare queries a second at one recall only: no rule sets a least one"
-    yield Finding("info", "vdb.listed", ", ".join(words), "recall beside queries a second", fix)
+    fix = "compare queries per second at equal recall only: no rule sets a minimum"
+    yield Finding("info", "vdb.listed", ", ".join(words), "recall with queries per second", fix)
 
 
 def _shown(value: float | None) -> str:
@@ -167,4 +167,4 @@ def _truth(leaf: VectorLeaf) -> Iterator[Finding]:
     short = copied is not None and total is not None and copied < total
     if setup.get("ok") is False or leaf.verdict.get("valid") is False or short or (share is not None and share < 1):
         seen = f"{VERDICT}: {leaf.verdict.get('result')}, {copied} of {total} vectors in the ground truth"
-        yield Finding("error", "vdb.truth", seen, wanted, "build the ground truth anew, and repeat the run")
+        yield Finding("error", "vdb.truth", seen, wanted, "rebuild the ground truth, and repeat the run")

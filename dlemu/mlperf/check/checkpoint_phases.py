@@ -100,12 +100,12 @@ def duration(result: CheckpointResult) -> Found:
     if first is not last:
         between = seconds_between(first.summary.get("end"), last.summary.get("start"))
         seen += f", of them {between:.1f} s between the calls" if between is not None else ""
-    remap = _told(result).get(_REMAP)
+    remap = _stated(result).get(_REMAP)
     loads = [part.seconds for part in last.parts.get(min(last.parts, default=0), ()) if part.kind == "load"]
     if _is_seconds(remap) and remap and loads:
         seen += f"; a load by rank 0 takes {fmean(loads):.2f} s, with {remap} s of remapping {fmean(loads) + remap:.2f}"
     wanted = "first write to last read, with the time of remapping"
-    yield result.path, Finding("info", "checkpoint.duration", seen, wanted, "nothing: readers ask for it")
+    yield result.path, Finding("info", "checkpoint.duration", seen, wanted, "nothing: for readers who want it")
 
 
 def capabilities(result: CheckpointResult) -> Found:
@@ -117,35 +117,35 @@ def capabilities(result: CheckpointResult) -> Found:
         lacking = unapplied("checkpoint.simultaneous", description_of_the_system=None)
         yield from ((result.path, finding) for finding in lacking)
         return
-    path, told = described[0], _told(result)
-    unknown = [name for name in _FLAGS if not is_blank(told.get(name)) and not isinstance(told.get(name), bool)]
+    path, stated = described[0], _stated(result)
+    unknown = [name for name in _FLAGS if not is_blank(stated.get(name)) and not isinstance(stated.get(name), bool)]
     if unknown:
-        seen = ", ".join(f"capabilities.{name} is {told.get(name)}" for name in unknown)
+        seen = ", ".join(f"capabilities.{name} is {stated.get(name)}" for name in unknown)
         yield path, Finding("error", "checkpoint.simultaneous", seen, "true or false", "state what the system can do")
-    denied = [name for name in _FLAGS[1:] if told.get(name) is False]
+    denied = [name for name in _FLAGS[1:] if stated.get(name) is False]
     if denied:
         seen = f"{' and '.join(denied)} false, and the run did both on what its hosts share"
         fix = "state true, or how the checkpoints were handed over"
         yield path, Finding("warning", "checkpoint.simultaneous", seen, "what the run shows", fix)
     hosts = max((leaf.hosts or 0 for leaf in result.leaves), default=0)
-    if told.get("multi_host") is False and hosts > 1:
+    if stated.get("multi_host") is False and hosts > 1:
         seen = f"multi_host is false, the run was on {hosts} hosts"
         yield (
             path,
             Finding("error", "checkpoint.simultaneous", seen, "multi_host: true", "describe the system as it ran"),
         )
-    yield from _remapping(result, path, told)
+    yield from _remapping(result, path, stated)
 
 
-def _remapping(result: CheckpointResult, path: str, told: Mapping[str, Any]) -> Found:
-    remap, both = told.get(_REMAP), told.get("simultaneous_write") is True and told.get("simultaneous_read") is True
+def _remapping(result: CheckpointResult, path: str, stated: Mapping[str, Any]) -> Found:
+    remap, both = stated.get(_REMAP), all(stated.get(name) is True for name in _FLAGS[1:])
     if is_blank(remap):
         return
     if not _is_seconds(remap):
         seen, wanted = f"{_REMAP} is {remap}", "whole seconds, 0 where nothing is remapped"
         yield path, Finding("error", "checkpoint.remap", seen, wanted, "time it once, and write it there")
         return
-    known = all(isinstance(told.get(name), bool) for name in _FLAGS[1:])
+    known = all(isinstance(stated.get(name), bool) for name in _FLAGS[1:])
     if known and both != (remap == 0):
         seen = (
             f"{_REMAP} is {remap}, simultaneous_write and simultaneous_read are {'both' if both else 'not both'} true"
@@ -166,7 +166,7 @@ def _remapping(result: CheckpointResult, path: str, told: Mapping[str, Any]) -> 
         yield result.path, Finding("error", "checkpoint.remap", seen, wanted, "state the time that remapping takes")
 
 
-def _told(result: CheckpointResult) -> Mapping[str, Any]:
+def _stated(result: CheckpointResult) -> Mapping[str, Any]:
     described = described_system(result.path)
     return mapping(mapping(described[1].get("solution")).get("capabilities")) if described else {}
 

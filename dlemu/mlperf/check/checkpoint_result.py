@@ -30,8 +30,8 @@ class CheckpointResult:
     def model(self) -> OfficialModel | None:
         """The edition's model, None for any other."""
         first = self.leaves[0]
-        told = text(first.metadata.get("model")) or text(mapping(first.metadata.get("args")).get("model"))
-        return official_model(told or os.path.basename(self.path) or text(first.settings("model").get("name")))
+        stated = text(first.metadata.get("model")) or text(mapping(first.metadata.get("args")).get("model"))
+        return official_model(stated or os.path.basename(self.path) or text(first.settings("model").get("name")))
 
     @property
     def closed(self) -> bool:

@@ -86,18 +86,18 @@ def _settings(result: CheckpointResult) -> Found:
         if leaf.workload is None:
             yield from ((leaf.path, finding) for finding in unapplied("checkpoint.settings", configuration=None))
             continue
-        told = dict(settings_of(leaf.workload))
-        keys = [key for key in {*official, *told} if is_checkpoint_core(key) and key not in _BY_THE_TOOL]
+        stated = dict(settings_of(leaf.workload))
+        keys = [key for key in {*official, *stated} if is_checkpoint_core(key) and key not in _BY_THE_TOOL]
         ours = ("model.name", "checkpoint.fsync")  # its name is another here; fsync has a rule of its own
         changed = [
-            f"{key}={told.get(key)}, official {official.get(key)}"
+            f"{key}={stated.get(key)}, official {official.get(key)}"
             for key in sorted(keys)
             if key not in ours
             and (result.closed or key.startswith("model."))
-            and (canonical(told.get(key)) or False) != (canonical(official.get(key)) or False)
+            and (canonical(stated.get(key)) or False) != (canonical(official.get(key)) or False)
         ]
         if changed:
-            fix = "leave the edition's workload file as it comes"
+            fix = "leave the edition's workload file unchanged"
             yield leaf.path, Finding("error", "checkpoint.settings", "; ".join(changed[:4]), result.model.name, fix)
         elif result.closed:
             yield from _hash(leaf, result.model)
@@ -117,15 +117,15 @@ def _overrides(result: CheckpointResult) -> Found:
     for leaf in result.leaves:
         if not result.closed:
             continue
-        told = mapping(leaf.metadata.get("override_parameters"))
+        stated = mapping(leaf.metadata.get("override_parameters"))
         words = leaf.setup.overrides
-        if words is None and not told:
+        if words is None and not stated:
             yield from ((leaf.path, finding) for finding in unapplied("checkpoint.overrides", overrides=None))
             continue
-        other = sorted({*told, *override_keys(words or ())} - _BY_THE_TOOL)
+        other = sorted({*stated, *override_keys(words or ())} - _BY_THE_TOOL)
         if other:
             fix = f"leave {', '.join(other)} out"
-            wanted = "checkpoint.checkpoint_folder alone, beside what mlpstorage sets"
+            wanted = "checkpoint.checkpoint_folder alone, besides what mlpstorage sets"
             yield leaf.path, Finding("error", "checkpoint.overrides", ", ".join(other), wanted, fix)
 
 
@@ -245,7 +245,7 @@ def _accelerators(result: CheckpointResult) -> Found:
         if not table and isinstance(size, int | float) and leaf.ranks and leaf.ranks * ACCELERATOR_GIB < size:
             seen = f"{size:,.0f} GiB of checkpoint, {leaf.ranks} accelerators"
             wanted = f"at least {size / leaf.ranks:,.0f} GiB of memory in each; the checker takes {ACCELERATOR_GIB}"
-            fix = "more processes, or say which accelerator has so much"
+            fix = "more processes, or name an accelerator that has so much"
             yield leaf.path, Finding("warning", "checkpoint.accelerator", seen, wanted, fix)
 
 
@@ -253,12 +253,12 @@ def _folders(result: CheckpointResult) -> Found:
     for leaf in result.leaves:
         if not result.strict or not leaf.metadata:
             continue
-        told = mapping(leaf.metadata.get("args"))
-        data, results = text(told.get("checkpoint_folder")), text(told.get("results_dir"))
+        stated = mapping(leaf.metadata.get("args"))
+        data, results = text(stated.get("checkpoint_folder")), text(stated.get("results_dir"))
         folders = {os.path.normpath(known) for known in (data, text(leaf.settings("checkpoint").get(_FOLDER))) if known}
         if not data or not results or os.path.normpath(results) in folders:
             seen = f"checkpoints in {data or 'an unnamed folder'}, results in {results or 'an unnamed folder'}"
-            fix = "--checkpoint-folder and --results-dir of their own"
+            fix = "separate --checkpoint-folder and --results-dir"
             yield leaf.path, Finding("error", "checkpoint.folder", seen, "two folders, both named", fix)
         path = os.path.join(leaf.path, SEPARATION)
         same = mapping(read_json(path, [])).get("same_filesystem") if os.path.isfile(path) else None
@@ -275,7 +275,7 @@ def _files(result: CheckpointResult) -> Found:
     if not result.strict:
         return
     if not os.path.isfile(os.path.join(result.path, RESULTS)):
-        fix = "let the tool sum the calls up"
+        fix = "aggregate the calls with the tool"
         yield result.path, Finding("error", "files.checkpoint_results", f"no {RESULTS}", RESULTS, fix)
     for leaf in result.leaves:
         lacking = [kind.pattern for kind in (RANK_FILE, RANK_STATS) if not any(map(kind.match, leaf.files))]
@@ -295,7 +295,7 @@ def _alike(result: CheckpointResult) -> Found:
         ("rank 0's host", [text(leaf.summary.get("hostname")) for leaf in result.leaves if leaf.hosts == 1]),
     ):
         seen = sorted({str(value) for value in values if value is not None})
-        if len(seen) > 1 and not (what == "rank 0's host" and _told_multi(result)):
+        if len(seen) > 1 and not (what == "rank 0's host" and _stated_multi(result)):
             fix = "repeat the calls with the same processes on the same hosts"
             yield (
                 result.path,
@@ -303,7 +303,7 @@ def _alike(result: CheckpointResult) -> Found:
             )
 
 
-def _told_multi(result: CheckpointResult) -> bool:
+def _stated_multi(result: CheckpointResult) -> bool:
     """Whether another host may read what one wrote: a call on another host is the failover that 4.7.1 is about."""
     described = described_system(result.path)
     solution = mapping(described[1].get("solution")) if described else {}

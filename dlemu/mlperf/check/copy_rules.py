@@ -45,7 +45,7 @@ def copied_runs(results: Sequence[Result], checkpoints: Sequence[CheckpointResul
     for copy, original in found.items():
         seen = f"numbers are those of {os.path.relpath(original, copy)}, to the last digits"
         fix = "submit what was measured; repeat the run"
-        yield Located(copy, Finding("error", "runs.copied", seen, "a run of its own", fix))
+        yield Located(copy, Finding("error", "runs.copied", seen, "a separate run", fix))
 
 
 def copied_ranks(result: CheckpointResult) -> Iterator[tuple[str, Finding]]:
@@ -63,7 +63,7 @@ def copied_ranks(result: CheckpointResult) -> Iterator[tuple[str, Finding]]:
                 same += [f"{second.where} has the times of {first.where}" for first, second in twins(rounds)]
         if same:
             seen, fix = "; ".join(same[:3]), "copy the files from the run again"
-            yield call.path, Finding("error", "ranks.copied", seen, "times of its own for each rank", fix)
+            yield call.path, Finding("error", "ranks.copied", seen, "different times for each rank", fix)
 
 
 def runs_overlap(result: Result) -> Iterator[Located]:
@@ -74,7 +74,7 @@ def runs_overlap(result: Result) -> Iterator[Located]:
     for (_, ended, before), (begun, _, leaf) in pairwise(timed):
         if begun < ended - timedelta(seconds=1):
             seen = f"began at {begun}, {before.name} ended at {ended}"
-            fix = "run them one after another; a copy tells the time of its original"
+            fix = "run them one after another; a copy has the time of its original"
             yield Located(leaf.path, Finding("error", "runs.overlap", seen, "runs one after another", fix))
 
 
@@ -118,8 +118,8 @@ def checkpoint_sums_agree(result: CheckpointResult) -> Iterator[tuple[str, Findi
         return
     known: dict[str, tuple[float, ...]] = {}
     for leaf in result.leaves:
-        told = {**leaf.metric, "num_processes": leaf.ranks, "num_accelerators": leaf.ranks, "num_hosts": leaf.hosts}
-        for key, value in told.items():
+        stated = {**leaf.metric, "num_processes": leaf.ranks, "num_accelerators": leaf.ranks, "num_hosts": leaf.hosts}
+        for key, value in stated.items():
             printed = number(value)
             if printed is not None:
                 known[key] = (*known.get(key, ()), printed)
@@ -136,8 +136,8 @@ def _compared(path: str, allowed: Callable[[str, bool, str], tuple[float, ...]])
     if broken:
         return
     compared, apart = 0, []
-    for where, row, told in _mappings(content, ""):
-        for key, seen in told.items():
+    for where, row, stated in _mappings(content, ""):
+        for key, seen in stated.items():
             printed = number(seen) if isinstance(seen, int | float) else _number_in(seen)
             choices = allowed(where, row, key)
             if printed is None or not choices:
@@ -145,7 +145,7 @@ def _compared(path: str, allowed: Callable[[str, bool, str], tuple[float, ...]])
             compared += 1
             if not any(math.isclose(printed, choice, rel_tol=_SAME, abs_tol=1e-9) for choice in choices):
                 apart.append(f"{where + '.' if where else ''}{key} is {printed:.10g}; the runs give {choices[0]:.10g}")
-    fix = "let the tool sum the runs up again"
+    fix = "aggregate the runs with the tool again"
     if apart:
         yield Located(path, Finding("error", "results.differ", "; ".join(apart[:3]), "the sums of the runs below", fix))
     if not content:

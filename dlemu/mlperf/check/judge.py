@@ -79,7 +79,7 @@ def check_folder(
     UserError when it is no folder; whatever is wrong inside is a finding.
     """
     if not os.path.isdir(folder):
-        raise UserError(f"{folder} is no folder that can be read: wanted a submission tree, or results of runs")
+        raise UserError(f"{folder} is not a readable folder: wanted a submission tree, or results of runs")
     rehearsal, root = _rehearsal(os.path.normpath(folder))
     audited = audit_trees([root]) if find_runs([root]) else []
     finder = Finder(root, edition, division)
@@ -96,7 +96,7 @@ def check_folder(
     findings += _of_results(results, checkpoints, others)
     findings += _of_submissions(trees, organisations, results, checkpoints)
     if not results and not leaves:
-        fix = "give the folder above the runs, or `dlemu audit` for other results"
+        fix = "name the folder above the runs, or use `dlemu audit` for other results"
         seen = "no run of any benchmark below"
         findings.append(
             Located(root, Finding("error", "tree.empty", seen, "runs as mlpstorage or DLIO leave them", fix))

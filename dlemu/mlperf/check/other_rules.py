@@ -46,10 +46,10 @@ def _kv_settings(leaf: KvLeaf) -> Iterator[Finding]:
     """CLOSED runs each option as Table KVCache-1 has it, and the three of them in the locked sequence."""
     started, apart = kv_commands(leaf), []
     for option in OPTIONS:
-        told = started.get(option, {})
+        stated = started.get(option, {})
         fixed = {**KV_OPTIONS[option], **_EVERY_OPTION}
-        apart += [f"option {option}: {key} {told[key]}" for key in fixed if key in told and told[key] != fixed[key]]
-        apart += [f"option {option}: no {key}" for key in fixed if told and key not in told]
+        apart += [f"option {option}: {key} {stated[key]}" for key in fixed if stated.get(key, fixed[key]) != fixed[key]]
+        apart += [f"option {option}: no {key}" for key in fixed if stated and key not in stated]
         for rank in (rank for trial in leaf.of(option) for rank in trial):
             took, seed = rank.elapsed_seconds, count(rank.content.get("seed"), 0)
             if took is not None and abs(took - 300) > _DURATION_SLACK_SECONDS:  # Table KVCache-1: --duration 300
@@ -58,7 +58,7 @@ def _kv_settings(leaf: KvLeaf) -> Iterator[Finding]:
                 apart.append(f"{rank.where}: seed {seed}")
     args = mapping(leaf.metadata.get("args"))
     apart += [f"{key} {args[key]}" for key, value in _SEQUENCE.items() if key in args and number(args[key]) != value]
-    apart += ["a --config of its own"] if text(args.get("config_file")) else []
+    apart += ["a different --config"] if text(args.get("config_file")) else []
     if apart:
         more = f"; and {len(apart) - 4} more" if len(apart) > 4 else ""
         wanted = "the options of Table KVCache-1, seed 42 + rank, 3 trials, 90 s between options"
@@ -71,12 +71,12 @@ def _kv_settings(leaf: KvLeaf) -> Iterator[Finding]:
 def _vector_settings(leaf: VectorLeaf, result: OtherResult) -> Iterator[Finding]:
     """CLOSED: Milvus with one of three indexes, the one that the folder names (5.6.2, 5.6.3)."""
     args, apart = mapping(leaf.metadata.get("args")), []
-    told = {
+    stated = {
         "the folder": result.model,
         "config.json": text(leaf.config.get("index_type")),
         "the metadata": text(leaf.metadata.get("vdb_index")) or text(args.get("vdb_index")),
     }
-    kinds = {who: value.upper() for who, value in told.items() if value}
+    kinds = {who: value.upper() for who, value in stated.items() if value}
     if len(set(kinds.values())) > 1:
         apart.append(", ".join(f"{value} ({who})" for who, value in kinds.items()))
     if result.closed:
@@ -98,7 +98,7 @@ def _separate(leaf: VectorLeaf) -> Iterator[Finding]:
     vectors, results = text(args.get("storage_root")), text(args.get("results_dir"))
     if leaf.metadata and (vectors is None or results is None):
         seen = f"storage_root {vectors or 'not set'}, results_dir {results or 'not set'}"
-        yield Finding("warning", "vdb.folder", seen, "both, and different", "say --storage-root")
+        yield Finding("warning", "vdb.folder", seen, "both, and different", "set --storage-root")
     elif vectors is not None and results is not None and os.path.normpath(vectors) == os.path.normpath(results):
         yield Finding("error", "vdb.folder", f"both are {vectors}", "different folders", "keep results elsewhere")
     path = os.path.join(leaf.path, SEPARATION)
@@ -119,7 +119,7 @@ def copied_others(results: Sequence[OtherResult]) -> Iterator[Located]:
             if first != leaf.path:
                 seen, wanted = (
                     f"{rank.where} has the latencies of a rank of {first}",
-                    "requests of its own for each run",
+                    "different requests for each run",
                 )
                 yield Located(leaf.path, Finding("error", "kv.copied", seen, wanted, "submit each run once"))
                 break

@@ -153,9 +153,9 @@ Claims = Iterator[tuple[str, Any]]
 
 
 def _processes(papers: RunPapers) -> Claims:
-    told, words = mapping(papers.metadata), text(mapping(papers.metadata).get("executed_command"))
+    stated, words = mapping(papers.metadata), text(mapping(papers.metadata).get("executed_command"))
     launched = _RANKS.search(words) if words else None
-    yield "metadata", count(told.get("num_processes"))
+    yield "metadata", count(stated.get("num_processes"))
     if papers.phase != "datasize":
         yield "args.num_processes", count(papers.args.get("num_processes"))
         yield "the command's -n", int(launched[1]) if launched else None
@@ -190,7 +190,7 @@ def _short(host: str) -> str:
 def _model(papers: RunPapers) -> Claims:
     model, config = mapping(papers.metadata).get("model"), mapping(papers.setup.config).get("model")
     word = next((word for word in papers.setup.overrides or () if word.lstrip("+").startswith("workload=")), "")
-    told = {
+    stated = {
         "metadata": model,
         "args.model": papers.args.get("model"),
         "parameters.model.name": mapping(papers.parameters.get("model")).get("name"),
@@ -198,7 +198,7 @@ def _model(papers: RunPapers) -> Claims:
         "overrides.yaml": word.partition("=")[2],
         "the folder": papers.model_folder,
     }
-    for who, value in told.items():
+    for who, value in stated.items():
         yield who, _model_named(text(value), papers)
 
 
@@ -224,8 +224,8 @@ def _accelerator(papers: RunPapers) -> Claims:
 
 
 def _what(papers: RunPapers) -> Claims:
-    told = mapping(papers.metadata)
-    for who, value in (("metadata", told.get("benchmark_type")), ("args", papers.args.get("benchmark"))):
+    stated = mapping(papers.metadata)
+    for who, value in (("metadata", stated.get("benchmark_type")), ("args", papers.args.get("benchmark"))):
         yield who, _CALLED.get(value.lower(), value.lower()) if isinstance(value, str) else None
     yield "the folder", papers.benchmark
 
@@ -245,7 +245,7 @@ def _data(papers: RunPapers) -> Claims:
     if papers.phase == "datasize" or papers.args.get("data_access_protocol") == "object":
         return  # it has no dataset yet; an object store's address stands in other settings
     section, key, argument = _FOLDERS[papers.benchmark]
-    told = {
+    stated = {
         "metadata": mapping(papers.metadata).get(argument),
         "parameters": mapping(papers.parameters.get(section) if section else papers.parameters).get(key),
         "config.yaml": papers.setting(section, key),
@@ -253,7 +253,7 @@ def _data(papers: RunPapers) -> Claims:
         SEPARATION: mapping(papers.read(SEPARATION)).get("data_or_chkpt_path"),
     }
     models = (papers.model_folder, mapping(papers.metadata).get("model"), papers.args.get("model"))
-    for who, value in told.items():
+    for who, value in stated.items():
         if isinstance(value, str) and value:
             above, name = os.path.split(os.path.normpath(value))
             yield who, above if name in models else os.path.join(above, name)
@@ -281,10 +281,10 @@ def _memory(papers: RunPapers) -> Claims:
         HOSTS: sum(known) if known and len(known) == len(papers.hosts) == hosts else None,
         "metadata": noted_bytes / 2**30 if noted_bytes and noted.get("num_hosts") == hosts else None,
     }
-    told = [value for value in values.values() if value is not None]
-    same = told and max(told) <= min(told) * (1 + _MEMORY)
+    stated = [value for value in values.values() if value is not None]
+    same = stated and max(stated) <= min(stated) * (1 + _MEMORY)
     for who, value in values.items():
-        yield who, None if value is None else f"{told[0] if same else value:.2f} GiB"
+        yield who, None if value is None else f"{stated[0] if same else value:.2f} GiB"
 
 
 def _division(papers: RunPapers) -> Claims:
@@ -331,10 +331,10 @@ def _settings_agree(papers: RunPapers) -> Iterator[Finding]:
         ("overrides.yaml", {key.removeprefix("workload."): value for key, value in given.items() if "." in key}),
         ("metadata", dict(settings_of(papers.parameters))),
     )
-    for who, told in sources:
+    for who, stated in sources:
         apart = [
             f"{key}={canonical(value)} ({who}), {config[key]} (config.yaml)"
-            for key, value in told.items()
+            for key, value in stated.items()
             if key in config
             and str(canonical(value)) != str(config[key])
             and not (value is None or config[key] is None)
@@ -355,10 +355,10 @@ def _overrides_agree(papers: RunPapers, given: Mapping[str, str]) -> Iterator[Fi
     if isinstance(noted, Mapping) and (noted or papers.edition.checks_tree):
         kept = {key: value for key, value in mine.items() if "." not in key}  # the metadata have no choice of workload
         others["metadata"] = kept | {f"workload.{key}": str(value) for key, value in noted.items()}
-    for who, told in others.items():
-        if told is None:
+    for who, stated in others.items():
+        if stated is None:
             continue
-        theirs = {key: value for key, value in told.items() if key.startswith("workload")}
+        theirs = {key: value for key, value in stated.items() if key.startswith("workload")}
         apart = [
             f"{key.removeprefix('workload.')}={mine.get(key, 'not there')}, {theirs.get(key, 'not there')} in {who}"
             for key in sorted(mine | theirs)
@@ -374,15 +374,15 @@ def _word(word: str) -> tuple[str, str]:
     return key, value.strip("'\"")
 
 
-def division_told(papers: RunPapers) -> Iterator[Finding]:
+def division_stated(papers: RunPapers) -> Iterator[Finding]:
     """mlpstorage's metadata name the division that the tree has the run in."""
-    for who, told in _division(papers):
-        if told not in (None, papers.division, "whatif") and not (told == "closed" and who == "args.mode"):
-            seen = f"in {papers.division}, {who} says {told}"
+    for who, stated in _division(papers):
+        if stated not in (None, papers.division, "whatif") and not (stated == "closed" and who == "args.mode"):
+            seen = f"in {papers.division}, {who} has {stated}"
             fix = "move the result to the division that it was run for, or run it for this one"
-            severity: Literal["error", "warning"] = "warning" if told == "closed" else "error"
+            severity: Literal["error", "warning"] = "warning" if stated == "closed" else "error"
             yield Finding(severity, "division.differs", seen, "one division", fix)
-        elif told == "whatif":
+        elif stated == "whatif":
             yield Finding("error", "division.differs", f"{who} says whatif", papers.division, "run it for a division")
 
 
@@ -427,7 +427,7 @@ def ended_well(papers: RunPapers) -> Iterator[Finding]:
         yield Finding("error", "runs.exit", seen, "a call that succeeded", fix)
 
 
-PAPER_RULES = (papers_agree, division_told, papers_there, ended_well)
+PAPER_RULES = (papers_agree, division_stated, papers_there, ended_well)
 
 
 def judged(papers: RunPapers) -> Iterator[Located]:

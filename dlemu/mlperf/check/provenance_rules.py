@@ -130,8 +130,8 @@ def provenance(group: Sequence[RunPapers]) -> Iterator[Located]:
     for papers in group:
         if PROVENANCE not in papers.files:
             if mapping(papers.metadata).get("provenance_file"):
-                seen = f"the metadata name {PROVENANCE}, which is not there"
-                yield _located(papers.path, "provenance.broken", seen, "the file beside the metadata")
+                seen = f"the metadata name {PROVENANCE}, which is missing"
+                yield _located(papers.path, "provenance.broken", seen, "the file next to the metadata")
             continue
         broken: list[Finding] = []
         stamp = mapping(read_json(os.path.join(papers.path, PROVENANCE), broken))
@@ -174,7 +174,7 @@ def manifest(submission: Submission) -> Iterator[Located]:
     there = set(_leaves(submission.path))
     if listed != there:
         missing, gone = sorted(there - listed), sorted(str(leaf) for leaf in listed - there)
-        seen = f"not listed: {', '.join(missing[:2]) or 'none'}; listed and not there: {', '.join(gone[:2]) or 'none'}"
+        seen = f"not listed: {', '.join(missing[:2]) or 'none'}; listed but missing: {', '.join(gone[:2]) or 'none'}"
         yield _located(path, "submission.manifest", seen, "exactly the runs of the tree")
     edition = content.get(_EDITION)
     if edition is not None and str(edition) != submission.edition.name:

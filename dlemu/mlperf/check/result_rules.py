@@ -50,7 +50,7 @@ def by_the_rules(result: Result) -> Iterator[Located]:
                 name, gib = os.path.basename(limit.path), limit.memory_gib
                 seen = f"{name} says that a control group limits each host to {gib:g} GiB"
                 wanted = f"the {leaf.printed.memory_gib or 0:,.1f} GiB that the hosts measured, but for the limit"
-                yield _located(leaf.path, "info", "dataset.limited", seen, wanted, "nothing: the limit is taken")
+                yield _located(leaf.path, "info", "dataset.limited", seen, wanted, "nothing: the limit is used")
             for finding in rule_findings(_with_metadata(leaf), printed, book, by_dlemu=leaf.run.by_dlemu):
                 yield Located(leaf.path, _in_result(finding, leaf, result))
 
@@ -65,8 +65,8 @@ def _limited(leaf: Leaf, limit: StatedLimit | None) -> float | None:
 
 def _with_metadata(leaf: Leaf) -> Setup:
     """Return the run's settings with the overrides that only mlpstorage's metadata show."""
-    told = mapping(mapping(leaf.metadata).get("override_parameters"))
-    words = [f"++workload.{key}={value}" for key, value in told.items()]
+    stated = mapping(mapping(leaf.metadata).get("override_parameters"))
+    words = [f"++workload.{key}={value}" for key, value in stated.items()]
     if not words:
         return leaf.setup
     return replace(leaf.setup, overrides=tuple(dict.fromkeys([*(leaf.setup.overrides or ()), *words])))
@@ -152,7 +152,7 @@ def run_count(result: Result) -> Iterator[Located]:
         text = "a single run: the number of runs and the time between them are not judged"
         yield Located(result.path, Finding("info", "runs.single", text, wanted, fix))
     elif seen < edition.measured_runs or (edition.counts_runs and seen != edition.run_folders):
-        fix = "dlemu mlperf run goes on where it ended" if seen < edition.run_folders else "keep one sequence of runs"
+        fix = "dlemu mlperf run continues where it ended" if seen < edition.run_folders else "keep one sequence of runs"
         names = ", ".join(leaf.name for leaf in result.runs) or "none"
         yield _located(result.path, "error", "runs.count", f"{seen} runs: {names}", _wanted(result), fix)
     elif seen != edition.run_folders:
@@ -170,7 +170,7 @@ def run_stamps(result: Result) -> Iterator[Located]:
     for leaf in result.runs if result.phased else ():
         if leaf.stamp is None:
             fix = "leave the folder's name as the tool made it"
-            seen = f"a run's folder is called {leaf.name!r}"
+            seen = f"a run's folder is named {leaf.name!r}"
             yield Located(leaf.path, Finding("error", "runs.stamp", seen, "YYYYMMDD_HHMMSS", fix))
 
 
@@ -236,7 +236,7 @@ def shuffled_anew(result: Result) -> Iterator[Located]:
     if len(known) > 1 and len(set(known)) < len(known):
         seen = f"train.seed: {', '.join(map(str, known))}"
         fix = "nothing, if mlpstorage ran it: DLIO's seed stays; dlemu mlperf run changes it"
-        yield _located(result.path, "info", "runs.seed", seen, "another seed for each run, says the rules' text", fix)
+        yield _located(result.path, "info", "runs.seed", seen, "another seed for each run, by the rules' text", fix)
 
 
 def replicable(result: Result) -> Iterator[Located]:
@@ -275,17 +275,17 @@ def dataset_phases(result: Result) -> Iterator[Located]:
     severity: Severity = "error"
     for leaf, files in read:
         if made and files > max(made):
-            fix = "make the dataset that the runs read, or run on the one that was made"
+            fix = "generate the dataset that the runs read, or run on the one that was generated"
             seen = f"the run read {files:,} files, datagen made {max(made):,}"
             yield _located(leaf.path, severity, "dataset.phases", seen, "no more than datagen made", fix)
         if asked and files < min(asked):
-            seen = f"the run read {files:,} files, datasize asked for {min(asked):,}"
+            seen = f"the run read {files:,} files, datasize required {min(asked):,}"
             fix = f"run with dataset.num_files_train={min(asked)} or more"
-            yield _located(leaf.path, severity, "dataset.phases", seen, "no fewer than datasize asks for", fix)
+            yield _located(leaf.path, severity, "dataset.phases", seen, "no fewer than datasize requires", fix)
     if asked and made and max(made) < min(asked):
-        seen = f"datagen made {max(made):,} files, datasize asked for {min(asked):,}"
-        fix = f"make it again with dataset.num_files_train={min(asked)}"
-        wanted = "at least what datasize asks for"
+        seen = f"datagen made {max(made):,} files, datasize required {min(asked):,}"
+        fix = f"generate it again with dataset.num_files_train={min(asked)}"
+        wanted = "at least what datasize requires"
         yield _located(result.datagen[0].path, "error", "dataset.made", seen, wanted, fix)
 
 

@@ -325,8 +325,8 @@ def submissions(root: str, edition: Edition, division: Division | None) -> list[
     ]
 
 
-def division_of(folder: str, *told: object) -> Division:
+def division_of(folder: str, *stated: object) -> Division:
     """Return the division that the path names, or metadata; without one CLOSED, whose rules are the stricter ones."""
     inside = [name.lower() for name in folder.split(os.sep)]
-    is_open = "open" in inside or any(str(each).lower() == "open" for each in told)
+    is_open = "open" in inside or any(str(each).lower() == "open" for each in stated)
     return "open" if is_open and "closed" not in inside else "closed"

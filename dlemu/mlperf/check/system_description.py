@@ -66,7 +66,7 @@ def check_systems(submission: Submission, calls: Sequence[RanOn]) -> Iterator[Lo
             rule = "systems.pdf" if lacking == ["pdf"] else "systems.missing"
             fix = f"describe the system: {os.path.join(folder, lacking_names.split(' and ')[0])}"
             finding = Finding(
-                _severity(submission), rule, f"results/{system}, but no {lacking_names}", "a text and a pdf", fix
+                _severity(submission), rule, f"results/{system}, but no {lacking_names}", "a text file and a pdf", fix
             )
             yield Located(folder, finding)
         mine = [call for call in calls if call.path.startswith(os.path.join(submission.path, "results", system, ""))]
@@ -166,7 +166,7 @@ def _only_pairs(
             finding = Finding("error", "systems.files", name, "SYSTEM.yaml, SYSTEM.pdf and *.md", f"move {name} away")
             yield Located(os.path.join(folder, name), finding)
     for stem in sorted(stems["pdf"] - stems["text"]):
-        fix = "describe the system in a yaml file, too"
+        fix = "describe the system in a yaml file as well"
         finding = Finding("error", "systems.files", f"{stem}.pdf without {stem}.yaml", "both", fix)
         yield Located(os.path.join(folder, f"{stem}.pdf"), finding)
 
@@ -202,7 +202,7 @@ def _described(
     solution = mapping(under_test.get("solution"))
     if solution.get("submission_name") != system:
         seen = f"submission_name is {solution.get('submission_name')!r}"
-        finding = Finding("error", "systems.name", seen, f"{system!r}, as its folder", "call both the same")
+        finding = Finding("error", "systems.name", seen, f"{system!r}, as its folder", "name both the same")
         yield Located(path, finding)
     for call in calls:
         yield from _as_it_ran(call, under_test)

@@ -155,7 +155,7 @@ def _of_deployment(system: Mapping[str, Any], *, on_premises: bool) -> Iterator[
                 yield f"{where} is there, {why}"
                 continue
             if not isinstance(holder, Mapping):
-                continue  # told already
+                continue  # stated already
             for field in ("rack_units", "power"):
                 if (holder.get(field) is None) == on_premises:
                     yield f"{where}.{field} is {'missing' if on_premises else 'there'}, {why}"

@@ -46,15 +46,15 @@ def times(group: Sequence[RunPapers]) -> Iterator[Located]:
 def _years(group: Iterable[RunPapers]) -> Iterator[Located]:
     now = datetime.now() + timedelta(days=1)
     for papers in group:
-        told = {
+        stated = {
             "the folder's name": papers.stamp,
             "summary.json": _began(papers),
             "invocation_start_time": _invoked(papers),
         }
         first = papers.edition.first_year
-        odd = [f"{who} says {at}" for who, at in told.items() if at is not None and (at.year < first or at > now)]
+        odd = [f"{who} says {at}" for who, at in stated.items() if at is not None and (at.year < first or at > now)]
         if odd:
-            ahead = any(at is not None and at > now for at in told.values())
+            ahead = any(at is not None and at > now for at in stated.values())
             severity: Severity = "error" if ahead or papers.edition.checks_tree else "warning"
             wanted = f"{first} or later, and not the future: v{papers.edition.name} was run then"
             yield Located(papers.path, Finding(severity, "time.year", "; ".join(odd), wanted, "set the hosts' clocks"))
@@ -68,11 +68,11 @@ def _stamps(group: Sequence[RunPapers]) -> Iterator[Located]:
         zone = _zone([offset for _, offset in apart], late, early)
         for papers, offset in apart:
             if not -early <= offset - zone <= late:
-                yield _misdated(papers, f"the folder is called {papers.name}, the call began at {began(papers)}")
+                yield _misdated(papers, f"the folder is named {papers.name}, the call began at {began(papers)}")
     for papers in group:
-        told = text(mapping(papers.metadata).get("run_datetime"))
-        if papers.stamp is not None and told is not None and told != papers.name:
-            yield _misdated(papers, f"the folder is called {papers.name}, its metadata say {told}")
+        stated = text(mapping(papers.metadata).get("run_datetime"))
+        if papers.stamp is not None and stated is not None and stated != papers.name:
+            yield _misdated(papers, f"the folder is named {papers.name}, its metadata has {stated}")
 
 
 def _zone(offsets: Sequence[timedelta], late: timedelta, early: timedelta) -> timedelta:
@@ -112,6 +112,6 @@ def _lengths(group: Iterable[RunPapers]) -> Iterator[Located]:
         if runtime is not None and began is not None and ended is not None:
             took = (ended - began).total_seconds()
             if took > runtime + _SECONDS:
-                seen = f"summary.json tells {took:.1f} s, the metadata's runtime is {runtime:.1f} s"
+                seen = f"summary.json reports {took:.1f} s, the metadata's runtime is {runtime:.1f} s"
                 wanted = "a run no longer than the call that started it"
                 yield Located(papers.path, Finding("error", "time.length", seen, wanted, _KEEP))

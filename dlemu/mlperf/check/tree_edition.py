@@ -69,9 +69,9 @@ def tree_edition(leaves: Sequence[Voter], reading: Reading, *, named: str | None
 
 
 def _votes(leaf: Voter) -> Iterator[tuple[str, int]]:
-    told = told_edition(leaf.metadata)
-    if told in EDITIONS:
-        yield told, 3
+    stated = stated_edition(leaf.metadata)
+    if stated in EDITIONS:
+        yield stated, 3
     keys = {*mapping(leaf.metadata), *mapping(mapping(leaf.metadata).get("args"))}
     yield from ((edition, 2) for edition, signs in _SIGNS.items() if keys.intersection(signs))
     yield from ((edition, 2) for name, edition in _FILES.items() if name in leaf.files)
@@ -82,7 +82,7 @@ def _votes(leaf: Voter) -> Iterator[tuple[str, int]]:
         yield newest.name, 1
 
 
-def told_edition(metadata: Mapping[str, Any] | None) -> str:
+def stated_edition(metadata: Mapping[str, Any] | None) -> str:
     """Return the edition that metadata name, empty where they name none."""
     known = mapping(metadata)
     return text(known.get("rules_edition")) or text(known.get("edition")) or ""
@@ -91,8 +91,8 @@ def told_edition(metadata: Mapping[str, Any] | None) -> str:
 def other_editions(leaves: Iterable[Voter], edition: Edition) -> Iterator[tuple[str, Finding]]:
     """Yield the leaves that name another edition than their tree is of."""
     for leaf in leaves:
-        told = told_edition(leaf.metadata)
-        if told and told != edition.name:
-            seen = f"the metadata name edition {told}, the tree is of {edition.name}"
+        stated = stated_edition(leaf.metadata)
+        if stated and stated != edition.name:
+            seen = f"the metadata name edition {stated}, the tree is of {edition.name}"
             fix = "submit runs of one edition, or name it with --edition"
             yield leaf.path, Finding("error", "edition.differs", seen, "one edition for the whole tree", fix)

@@ -50,7 +50,7 @@ def phase_folders(result: Result) -> Iterator[Located]:
     if "datasize" in there and not result.datasize:
         fix = "keep the folder of `mlpstorage training datasize`"
         seen = "datasize holds no call"
-        yield Located(workload, Finding("error", "files.datasize", seen, "the call that asked for the size", fix))
+        yield Located(workload, Finding("error", "files.datasize", seen, "the call that computed the size", fix))
     for name in sorted(set(there) - set(PHASES)):
         fix = f"move {name} out of the tree"
         yield Located(workload, Finding("error", "files.phases", f"a folder {name}", ", ".join(PHASES), fix))
@@ -69,7 +69,7 @@ def datagen_files(result: Result) -> Iterator[Located]:
     for leaf in result.datagen:
         if leaf.stamp is None:
             fix = "leave the folder's name as the tool made it"
-            seen = f"a folder is called {leaf.name!r}"
+            seen = f"a folder is named {leaf.name!r}"
             yield Located(leaf.path, Finding("error", "files.datagen_stamp", seen, "YYYYMMDD_HHMMSS", fix))
         yield from missing(leaf, "files.datagen", [*DATAGEN_FILES, METADATA])
         yield from config_files(leaf, "files.datagen_config")
@@ -79,7 +79,7 @@ def results_json(result: Result) -> Iterator[Located]:
     """The sums over all runs lie beside them, or beside the folder `runs` that holds them."""
     name, severity = _sums(result)
     if name and sums_of(result) is None:
-        fix = "let the tool sum the runs up"
+        fix = "aggregate the runs with the tool"
         yield Located(result.path, Finding(severity, "files.results", f"no {name}", name, fix))
 
 
@@ -121,7 +121,7 @@ def _listed_by_v2(leaf: Leaf) -> Iterator[Located]:
     """mlpstorage v2.0 lists a run by one metadata file, and reads its configuration from dlio_config."""
     count = sum(name.endswith(METADATA) for name in leaf.files)
     if count != 1:
-        wanted = "one, else mlpstorage passes the run over without a word"
+        wanted = "one, else mlpstorage silently skips the run"
         yield _located(leaf, "error", "files.metadata", f"{count} files *{METADATA}", wanted)
     for name in ("config.yaml", "overrides.yaml"):
         if not os.path.isfile(os.path.join(leaf.path, CONFIG_FOLDER, name)):
@@ -160,7 +160,7 @@ def missing(
     lacking = [f"*{name}" if name.startswith("_") else name for name in wanted if not _has(leaf, name)]
     if lacking or others:
         seen = f"no {', '.join([*lacking, *others])}"
-        yield _located(leaf, "error", rule, seen, "all files that the edition's checker asks for")
+        yield _located(leaf, "error", rule, seen, "all files that the edition's checker requires")
 
 
 def _has(leaf: Leaf | CheckpointLeaf, name: str) -> bool:
@@ -191,7 +191,7 @@ def top_folders(root: str, submissions: list[Submission]) -> Iterator[Located]:
         return
     for name in _folders(root):
         if name not in _TOP and not _holds_code(os.path.join(root, name)):
-            fix = f"move {name} out of the tree, or spell the division in small letters"
+            fix = f"move {name} out of the tree, or write the division in lower case"
             finding = Finding("error", "submission.top", f"a folder {name}", "closed, open or both", fix)
             yield Located(os.path.join(root, name), finding)
 
@@ -200,8 +200,8 @@ def submission_folders(submission: Submission) -> Iterator[Located]:
     """DIVISION/ORG holds results and systems, and the code."""
     there = _folders(submission.path)
     if not _NAME.match(submission.organisation):
-        fix = "call the folder by letters, digits, dot, dash and underscore"
-        seen = f"the organisation's folder is called {submission.organisation!r}"
+        fix = "name the folder with letters, digits, dot, dash and underscore"
+        seen = f"the organisation's folder is named {submission.organisation!r}"
         yield Located(submission.path, Finding("error", "submission.name", seen, "[A-Za-z0-9._-]+", fix))
     for name in ("results", "systems"):
         if name not in there:

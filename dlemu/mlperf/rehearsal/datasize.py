@@ -126,7 +126,7 @@ def _edition(workload: Workload, name: str | None) -> Edition:
         f"v{each.name}: {', '.join(f'{w} on {a}' for w, a in each.officials)}" for each in EDITIONS.values()
     )
     seen = f"workload={pair[0]} accelerator={pair[1] or '(none)'}"
-    raise UserError(f"{seen} is in no rules of {f'v{name}' if name else 'MLPerf Storage'}: wanted a pair of {known}")
+    raise UserError(f"{seen} is not in the rules of {f'v{name}' if name else 'MLPerf Storage'}: wanted one of {known}")
 
 
 def _facts(workload: Workload, hosts: int) -> RunFacts:

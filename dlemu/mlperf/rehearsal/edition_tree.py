@@ -321,9 +321,9 @@ Laid out as MLPerf Storage v{edition} wants a result of {pair} in {plan.division
 
 - AU, samples/s and MB/s (MiB/s, really) in the files are by the formulas of DLIO 2.x, measured on dlemu's ranks.
 - Each run shuffles with a seed of its own (train.seed in config.yaml); overrides.yaml leaves that out.
-- systems/ holds a template with what the hosts told: fill in the rest, and add the pdf.
+- systems/ holds a template with what the hosts reported: fill in the rest, and add the pdf.
 - There is no copy of the official code: mlpstorage adds it to a submission.
-- What dlemu itself measured of each run, with its evidence, lies beside this tree, in runs/.
+- What dlemu itself measured of each run, with its evidence, is next to this tree, in runs/.
 """
     if plan.edition.checks_tree:
         text += f"- {SEPARATION} compares the device numbers of both folders.\n"

@@ -26,7 +26,7 @@ def merge(folder: str, rehearsals: Sequence[str]) -> Checked:
     something already, and for results that are in two of them; SpaceError when they can't be written.
     """
     if os.path.isdir(folder) and os.listdir(folder):
-        raise UserError(f"{folder} holds something already: wanted a new folder for the merged tree")
+        raise UserError(f"{folder} is not empty: wanted a new folder for the merged tree")
     return lay_together(folder, rehearsals)
 
 

@@ -214,7 +214,7 @@ class DatagenFailed(DlemuError):
     """The dataset could not be made; `dlemu datagen` itself has printed why."""
 
     def __init__(self, exit_status: int) -> None:
-        super().__init__("the dataset could not be made, see above; mend that and give the same command again")
+        super().__init__("the dataset could not be made, see above; fix that and run the same command again")
         self.exit_status = exit_status
 
 

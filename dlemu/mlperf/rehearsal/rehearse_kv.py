@@ -165,11 +165,11 @@ class KvRehearsal:
         runs, seconds = len(trials.missing), self.settings.seconds
         lines = [
             f"rehearsal of MLPerf Storage v{EDITION} {self.division.upper()}: kv_cache, {self.workload.ranks} ranks; "
-            f"{runs} runs of {seconds:g} s and what their requests take longer",
+            f"{runs} runs of {seconds:g} s, plus what their requests take longer",
             NOTE,
         ]
         if self.division == "closed" and seconds != 300:
-            lines.append(f"kv.seconds is {seconds:g}: CLOSED wants 300, so the result will not be valid")
+            lines.append(f"kv.seconds is {seconds:g}: CLOSED requires 300, so the result will not be valid")
         return [*lines, f"results: {self.folder}"]
 
     # the leaf

@@ -46,7 +46,7 @@ def split(words: Sequence[str]) -> list[list[str]]:
         else:
             parts[-1].append(word)
     if len(parts) > 1 and not all(parts):
-        raise UserError(f"nothing stands before or after a {SEPARATOR!r}: wanted the overrides of a workload")
+        raise UserError(f"nothing comes before or after a {SEPARATOR!r}: wanted the overrides of a workload")
     return parts
 
 
@@ -127,8 +127,8 @@ def _check_alike(parts: Sequence[Part]) -> None:
     editions = sorted({part.edition_name for part in parts})
     if len(editions) > 1:
         each = ", ".join(f"{part.called} of v{part.edition_name}" for part in parts)
-        raise UserError(f"{each}: one tree is of one edition; say --edition, or leave out what the edition lacks")
+        raise UserError(f"{each}: one tree is of one edition; set --edition, or leave out what the edition lacks")
     names = [part.called for part in parts]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
-        raise UserError(f"{twice} stands in two parts: a tree has one result of a workload on a system")
+        raise UserError(f"{twice} is in two parts: a tree has one result of a workload on a system")

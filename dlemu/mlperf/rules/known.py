@@ -38,8 +38,8 @@ class KnownRule:
 @cache
 def rule_groups() -> Mapping[str, tuple[KnownRule, ...]]:
     """Return the rules by what they are on, in the order of the documentation."""
-    told = yaml.safe_load(files("dlemu.mlperf.rules").joinpath("known.yaml").read_text(encoding="utf-8"))
-    return {title: tuple(_rule(name, row) for name, row in rules.items()) for title, rules in told.items()}
+    stated = yaml.safe_load(files("dlemu.mlperf.rules").joinpath("known.yaml").read_text(encoding="utf-8"))
+    return {title: tuple(_rule(name, row) for name, row in rules.items()) for title, rules in stated.items()}
 
 
 def _rule(name: str, row: Mapping[str, object]) -> KnownRule:

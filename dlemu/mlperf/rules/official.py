@@ -32,10 +32,10 @@ class OfficialRule:
 @cache
 def official_rules() -> tuple[OfficialRule, ...]:
     """Return the rules in the order of the text."""
-    told = yaml.safe_load(files("dlemu.mlperf.rules").joinpath("official.yaml").read_text(encoding="utf-8"))
+    stated = yaml.safe_load(files("dlemu.mlperf.rules").joinpath("official.yaml").read_text(encoding="utf-8"))
     return tuple(
         OfficialRule(number, row["name"], tuple(row.get("ours", ())), row.get("note", ""))
-        for number, row in told.items()
+        for number, row in stated.items()
     )
 
 

@@ -153,17 +153,17 @@ def _dataset(edition: Edition, official: Official, facts: RunFacts) -> Iterator[
     if facts.num_files >= bound.comfortable_files:
         return
     if bound.files - edition.spare_files <= facts.num_files < bound.files:
-        seen, fix = f"{facts.num_files:,} files, one less than the least", "round up, as the tool does since"
-        yield Finding("warning", "dataset.size", seen, f"{bound.files:,} files; the round let one less pass", fix)
+        seen, fix = f"{facts.num_files:,} files, one less than required", "round up, as the tool has done since"
+        yield Finding("warning", "dataset.size", seen, f"{bound.files:,} files; the round accepted one less", fix)
         return
     share = facts.num_files / bound.files
-    seen = f"{facts.num_files:,} files, {share:.4f} x the least"
+    seen = f"{facts.num_files:,} files, {share:.4f} x the required number"
     wanted = f"{bound.files:,} files or more: {bound.because}"
     fix = f"dataset.num_files_train={bound.comfortable_files}, or less memory or fewer accelerators"
     if share >= 1:
         yield Finding("warning", "dataset.near", seen, f"{wanted}; measured memory can differ a little", fix)
     elif share >= 1 - NEAR and not edition.exact_size:
-        allowed = f"{wanted}; v{edition.name}'s tool takes the memory that was typed, and rounds down"
+        allowed = f"{wanted}; v{edition.name}'s tool takes the memory that was entered, and rounds down"
         yield Finding("warning", "dataset.size", seen, allowed, fix)
     else:
         yield Finding("error", "dataset.size", seen, wanted, fix)
@@ -176,7 +176,7 @@ def _steps(official: Official, facts: RunFacts) -> Iterator[Finding]:
     per_step = (facts.batch_size or official.batch_size) * facts.accelerators
     if math.ceil(samples / per_step) < STEPS_PER_EPOCH:
         fix = f"at least {math.ceil(STEPS_PER_EPOCH * per_step / official.samples_per_file):,} files"
-        seen = f"{samples // per_step:,} steps an epoch"
+        seen = f"{samples // per_step:,} steps per epoch"
         yield Finding("error", "dataset.steps", seen, f"{STEPS_PER_EPOCH} or more", fix)
 
 
@@ -218,7 +218,7 @@ def _other_settings(edition: Edition, official: Official, facts: RunFacts, divis
         if key.startswith("checkpoint.") and settings.get("workflow.checkpoint") is not True:
             continue  # no checkpoint is saved
         if not _same(seen, value):
-            yield Finding("error", "workload.differs", f"{key}={seen}", f"{key}={value}", f"leave {key} as it comes")
+            yield Finding("error", "workload.differs", f"{key}={seen}", f"{key}={value}", f"leave {key} unchanged")
     for key, value in settings.items():
         if key.startswith("output.metric.exclude_") and value != (1 if "start" in key else 0):
             yield _changed(key, str(value), "DLIO's own: it decides which steps AU counts")
@@ -245,7 +245,7 @@ def _same(seen: Any, wanted: object) -> bool:
 
 
 def _changed(key: str, seen: str, wanted: str) -> Finding:
-    return Finding("error", "settings.changed", f"{key}={seen}", wanted, f"leave {key} as it comes")
+    return Finding("error", "settings.changed", f"{key}={seen}", wanted, f"leave {key} unchanged")
 
 
 def _hosts(facts: RunFacts) -> Iterator[Finding]:
@@ -285,5 +285,5 @@ def _workflow(edition: Edition, facts: RunFacts) -> Iterator[Finding]:
         return
     yield from unapplied("workflow.checkpoint", setting=facts.checkpoint)
     if facts.checkpoint is False:
-        seen, fix = "workflow.checkpoint is false", "leave workflow.checkpoint as it comes"
+        seen, fix = "workflow.checkpoint is false", "leave workflow.checkpoint unchanged"
         yield Finding("error", "workflow.checkpoint", seen, f"true for {facts.workload} in v{edition.name}", fix)

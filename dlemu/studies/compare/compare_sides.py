@@ -38,7 +38,7 @@ def compare(a: Side, b: Side, extras: tuple[Extras, Extras] = (Extras(), Extras(
     catalogue = a.catalogue
     if not catalogue.feeds_accelerators and extras != (Extras(), Extras()):
         raise UserError(
-            "price, watts, years and energy price are shared out over the accelerators that a storage feeds, and "
+            "price, watts, years and energy price are divided by the accelerators that a storage feeds, and "
             f"{kind_named(a.kind).noun} feeds none: leave them out"
         )
     pairs = _pairs(a, b)
@@ -175,7 +175,7 @@ def sentence(comparison: Comparison) -> str:
                 parts.append(f"A feeds {fed[0] or 'no'} accelerator{'s' * (fed[0] != 1)}, B {fed[1] or 'none'}")
         elif comparison.runs and all(passed is False for pair in comparison.runs for passed in pair.passed):
             parts.append("neither passes")
-    return "; ".join(parts) or "no figure is known of both"
+    return "; ".join(parts) or "no figure is known for both"
 
 
 def _times(comparison: Comparison) -> Iterator[str]:
@@ -187,7 +187,7 @@ def _times(comparison: Comparison) -> Iterator[str]:
         yield f"not comparable: {', '.join(pair.not_comparable)}"
         return
     a, b = pair.epochs
-    each = "" if a == b else f"A ran {count(a, 'epoch')} and B {b}: by the epoch, "
+    each = "" if a == b else f"A ran {count(a, 'epoch')} and B {b}: per epoch, "
     settings = pair_settings(pair, catalogue)
     with_settings = f"with {settings} " if catalogue.feeds_accelerators or pair.settings else ""
     for metric in catalogue.times:

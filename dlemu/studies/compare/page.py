@@ -27,11 +27,11 @@ _SHOWN_HOSTS = 4
 _ECONOMY = (
     ("accelerators fed", "accelerators_fed", "", "the largest count shown to pass"),
     ("read by them", "gb_per_second", "GB/s", "at that count"),
-    ("price for each one fed", "cost_per_accelerator", "", "--price, in its currency"),
+    ("price per accelerator fed", "cost_per_accelerator", "", "--price, in its currency"),
     ("GB/s per watt", "gb_per_second_per_watt", "", "--watts"),
-    ("power for each one fed", "watts_per_accelerator", "W", "--watts"),
-    ("energy over the years for each one fed", "energy_kwh_per_accelerator", "kWh", "--watts and --years"),
-    ("price and energy for each one fed", "cost_over_years_per_accelerator", "", "over --years, with --energy-price"),
+    ("power per accelerator fed", "watts_per_accelerator", "W", "--watts"),
+    ("energy over the years per accelerator fed", "energy_kwh_per_accelerator", "kWh", "--watts and --years"),
+    ("price and energy per accelerator fed", "cost_over_years_per_accelerator", "", "--years and --energy-price"),
 )
 
 
@@ -110,11 +110,11 @@ def _year_lines(pair: RunPair) -> Iterator[str]:
     if plan is None:
         return
     (a, b), (models_a, models_b) = plan.hours_per_model, plan.models_per_year
-    yield f"{plan.epochs} epochs take A {a:.3g} h and B {b:.3g} h: {models_a:.0f} and {models_b:.0f} models a year"
+    yield f"{plan.epochs} epochs take A {a:.3g} h and B {b:.3g} h: {models_a:.0f} and {models_b:.0f} models per year"
     if _is_shown(pair):
         days = plan.days_saved_per_year
-        saved = f"saves {days:.1f} days of it" if days >= 0 else f"takes {-days:.1f} days more"
-        yield f"what B trains in a year, A {saved}"
+        saved = f"{abs(days):.1f} days {'less' if days >= 0 else 'more'}"
+        yield f"what B trains in a year takes A {saved}"
 
 
 def _is_shown(pair: RunPair) -> bool:
@@ -129,15 +129,15 @@ def _economy_line(name: str, economy: Economy) -> str:
     if economy.gb_per_second is not None:
         parts.append(f"{economy.gb_per_second:.3g} GB/s")
     if economy.cost_per_accelerator is not None:
-        parts.append(f"{economy.cost_per_accelerator:,.2f} for each accelerator fed")
+        parts.append(f"{economy.cost_per_accelerator:,.2f} per accelerator fed")
     if economy.gb_per_second_per_watt is not None:
         parts.append(f"{economy.gb_per_second_per_watt:.3g} GB/s per watt")
     if economy.watts_per_accelerator is not None:
-        parts.append(f"{economy.watts_per_accelerator:.3g} W for each")
+        parts.append(f"{economy.watts_per_accelerator:.3g} W per accelerator")
     if economy.energy_kwh_per_accelerator is not None:
-        parts.append(f"{economy.energy_kwh_per_accelerator:,.0f} kWh for each in {economy.years:g} years")
+        parts.append(f"{economy.energy_kwh_per_accelerator:,.0f} kWh per accelerator in {economy.years:g} years")
     if economy.cost_over_years_per_accelerator is not None:
-        parts.append(f"{economy.cost_over_years_per_accelerator:,.2f} for each with that energy")
+        parts.append(f"{economy.cost_over_years_per_accelerator:,.2f} per accelerator with that energy")
     return f"{name}: {', '.join(parts)}"
 
 
@@ -176,7 +176,7 @@ def _tiles(answer: Comparison, catalogue: Catalogue) -> Iterator[TileRow]:
     if pair.plan is None:
         return
     if _is_shown(pair):
-        less = "what B trains in a year, A trains in less"
+        less = "fewer for A to train what B trains in a year"
         yield "saved in a year", f"{key}.plan.days_saved_per_year", "days", less
     for side, name in enumerate("AB"):
         yield f"{PLANNED_EPOCHS} epochs, {name}", f"{key}.plan.hours_per_model.{side}", "h", "at the measured pace"
@@ -193,7 +193,7 @@ def _words(answer: Comparison, catalogue: Catalogue) -> Iterator[Words]:
     if limits:
         yield Words("What limited them", limits)
     if answer.issues:
-        yield Words("What to know about these numbers", answer.issues)
+        yield Words("Notes on these numbers", answer.issues)
 
 
 def _limits(pair: RunPair, catalogue: Catalogue) -> Iterator[str]:
@@ -210,11 +210,11 @@ def _tables(answer: Comparison, catalogue: Catalogue) -> Iterator[Table]:
         yield _full_table(pair, catalogue, folded=folded)
     plans = [_plan_row(pair, catalogue) for pair in answer.runs if pair.plan]
     if plans:
-        names = ("", f"hours for {PLANNED_EPOCHS} epochs: A", "B", "models a year: A", "B", "days saved by A")
+        names = ("", f"hours for {PLANNED_EPOCHS} epochs: A", "B", "models per year: A", "B", "days saved by A")
         yield Table(title="A year of training", columns=columns(*names, right=range(1, 6)), rows=plans)
     if answer.economy is not None:
         head = columns("", "A", "B", right=(1, 2))
-        yield Table(title="What each feeds", columns=head, rows=list(_economy_rows(answer.economy)))
+        yield Table(title="Accelerators fed", columns=head, rows=list(_economy_rows(answer.economy)))
     if not answer.runs:
         yield from (_counts_table(name, side, catalogue) for name, side in zip("AB", answer.sides, strict=True))
     a, b = (side.about for side in answer.sides)

@@ -95,7 +95,7 @@ def read_side(folder: str, foreign: Foreign | None = None) -> list[Side]:
     if foreign is not None:
         return [foreign(folder)]
     raise UserError(
-        f"{folder} holds no summary.json of dlemu's, {SWEEP} or {SIZE}: wanted the folder of a run, sweep or size"
+        f"{folder} holds no summary.json written by dlemu, {SWEEP} or {SIZE}: wanted the folder of a run, sweep or size"
     )
 
 

@@ -66,19 +66,19 @@ def data_of(files: Counter[str], recording: Recording) -> Data | None:
 def data_problems(data: Data | None, recording: Recording) -> Iterator[str]:
     """Yield why a replay would read otherwise than the job."""
     if data is None:
-        yield "no file was seen that the samples come from: they are read where the recorder does not look"
+        yield "no file that the samples come from was seen: they are read where the recorder does not look"
         return
     if not data.format:
-        yield f"the files' format is none of dlemu's ({data.ending or 'no ending'})"
+        yield f"dlemu does not support the files' format ({data.ending or 'no ending'})"
     if recording.opens_per_sample >= 1.5:  # nearer to two than to one
-        yield f"a sample opens {recording.opens_per_sample:.1f} files, and a workload's sample is in one"
+        yield f"a sample opens {recording.opens_per_sample:.1f} files, but a workload's sample is in one"
     cached = recording.cached_percent
     if 0 < cached < 100 and abs(cached / 100 - _read_again(data, recording)) > _CACHED_OFF:
         yield f"the page cache served {cached} % of its bytes: record it cold, or with all of its data in memory"
     record = data.bytes / (data.files * data.samples_per_file)
     if not recording.mapped and recording.read_bytes_per_sample < _PARTIAL * record:
         share = 100 * recording.read_bytes_per_sample / record
-        yield f"a sample reads {share:.0f} % of its record, and a replay reads it whole"
+        yield f"a sample reads {share:.0f} % of its record, but a replay reads all of it"
 
 
 def _read_again(data: Data, recording: Recording) -> float:

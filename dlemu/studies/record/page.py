@@ -56,11 +56,11 @@ def open_page(folder: str) -> Opened:
     recording = answer.recording
     page = Page(
         title=f"A recorded job on {recording.ranks} accelerator{'s' * (recording.ranks != 1)}",
-        lead="Where the time of a training step goes in the real job, and how near its replay on the same storage is.",
+        lead="Where a training step's time goes in the real job, and how close its replay on the same storage comes.",
         state="passed" if answer.replayable else "open",
         verdict=_verdict(answer),
         tiles=list(_tiles(recording)),
-        words=[Words("What to know about these numbers", recording.notes)] if recording.notes else [],
+        words=[Words("Notes on these numbers", recording.notes)] if recording.notes else [],
         tables=list(_tables(answer)),
         source=os.path.basename(os.path.abspath(folder)),
     )
@@ -71,14 +71,14 @@ def _verdict(answer: RecordAnswer) -> tuple[str, str]:
     if not answer.replayable:
         return "NOT REPLAYABLE", answer.reason
     error = answer.replays[-1].error_percent(answer.recording)
-    return "REPLAYABLE", f"its replay on the same storage has {error:+.1f} % of its samples/s"
+    return "REPLAYABLE", f"its replay on the same storage differs by {error:+.1f} % in samples/s"
 
 
 def _tiles(recording: Recording) -> Iterator[Tile]:
     shown = (
         ("samples/s", "samples_per_second", recording.samples_per_second, "of all ranks, while training"),
-        ("step", "parts", 1000 * recording.parts.step, "ms, in the mean"),
-        ("computing", "computation", 1000 * recording.computation.mean, f"ms a batch, {_source(recording)}"),
+        ("step", "parts", 1000 * recording.parts.step, "ms, mean"),
+        ("computing", "computation", 1000 * recording.computation.mean, f"ms per batch, {_source(recording)}"),
     )
     for name, key, value, what in shown:
         yield Tile(name, f"recording.{key}", repr(value), number(value), what)
@@ -98,7 +98,7 @@ def _tables(answer: RecordAnswer) -> Iterator[Table]:
             (label, number(1000 * getattr(parts, name)), percent(100 * getattr(parts, name) / parts.step))
             for name, label in PARTS.items()
         ],
-        notes=["waits are shared out by what the workers did meanwhile: blocked, queueing for a core, or computing"],
+        notes=["waits are split by what the workers did meanwhile: blocked, queueing for a core, or computing"],
     )
     yield Table(title="What was recorded", columns=columns("", "", whole=(0,)), rows=list(_facts(answer)))
     if answer.replays:
@@ -109,28 +109,28 @@ def _facts(answer: RecordAnswer) -> Iterator[tuple[str, str]]:
     recording, loading = answer.recording, answer.recording.loading
     yield (
         "batches",
-        f"{recording.steps} of {recording.batch_size} samples a rank, {recording.ready_steps} of them ready",
+        f"{recording.steps} of {recording.batch_size} samples per rank, {recording.ready_steps} of them ready",
     )
-    yield "computing", f"{number(1000 * recording.computation.mean)} ms a batch, {_source(recording)}"
-    yield "the trainer's own CPU", f"{number(1000 * recording.step_cpu.mean)} ms a batch"
+    yield "computing", f"{number(1000 * recording.computation.mean)} ms per batch, {_source(recording)}"
+    yield "the trainer's own CPU", f"{number(1000 * recording.step_cpu.mean)} ms per batch"
     if recording.gradient_accumulation_steps > 1:
-        yield "gradient accumulation", f"{recording.gradient_accumulation_steps} batches a step"
+        yield "gradient accumulation", f"{recording.gradient_accumulation_steps} batches per step"
     kind = "iterable" if loading.iterable else "map"
     ahead = f"{count(loading.workers, 'worker')} ({loading.start_method}), {loading.prefetch} batches ahead each"
     yield "loader", f"{kind} dataset, {ahead if loading.workers else 'read by the trainer itself'}"
     if recording.ranks_that_read == "first":
         yield "who reads", "rank 0 alone, for all"
-    yield "CPU of a worker", f"{number(1000 * recording.worker_cpu_per_sample)} ms a sample"
+    yield "CPU of a worker", f"{number(1000 * recording.worker_cpu_per_sample)} ms per sample"
     read, device = (
         size(round(value)) for value in (recording.read_bytes_per_sample, recording.device_bytes_per_sample)
     )
-    yield "reads a sample", f"{recording.calls_per_sample:.1f} calls, {read}; {device} from devices"
+    yield "reads per sample", f"{recording.calls_per_sample:.1f} calls, {read}; {device} from devices"
     if answer.data is not None:
         data = answer.data
-        form = data.format or "of no format of dlemu's"
+        form = data.format or "of a format that dlemu does not support"
         yield (
             "dataset",
-            f"{count(data.files, 'file')} ({form}), {size(data.bytes)}, {number(data.samples_per_file)} samples a file",
+            f"{count(data.files, 'file')} ({form}), {size(data.bytes)}, {number(data.samples_per_file)} samples each",
         )
     if recording.saves is not None:
         saves = recording.saves
@@ -150,9 +150,9 @@ def _replay_table(recording: Recording, replays: tuple[Replay, ...]) -> Table:
         ("samples/s", lambda one: number(one.samples_per_second)),
         ("wait p50, ms", lambda one: number(1000 * one.wait_p50)),
         ("wait p99, ms", lambda one: number(1000 * one.wait_p99)),
-        ("calls a sample", lambda one: number(one.calls_per_sample)),
-        ("bytes from devices a sample", lambda one: f"{one.device_bytes_per_sample:,.0f}"),
-        ("CPU of a worker a sample, ms", lambda one: number(1000 * one.worker_cpu_per_sample)),
+        ("calls per sample", lambda one: number(one.calls_per_sample)),
+        ("bytes from devices per sample", lambda one: f"{one.device_bytes_per_sample:,.0f}"),
+        ("CPU of a worker per sample, ms", lambda one: number(1000 * one.worker_cpu_per_sample)),
     )
     measured: Sequence[Recording | Replay] = (recording, *replays)
     rows = [(label, *(write(one) for one in measured)) for label, write in shown]

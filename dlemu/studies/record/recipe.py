@@ -57,10 +57,10 @@ def workload_of(recording: Recording, data: Data | None, *, engine: str) -> dict
 def not_emulated(recording: Recording) -> Iterator[str]:
     """Yield what the job does and no setting of a workload says."""
     if recording.batch_sizes is not None:
-        yield "its batches differ in size, and those of a workload do not"
+        yield "its batches differ in size, but those of a workload do not"
     if recording.loaders > 1 and recording.gradient_accumulation_steps > 1:
         batches = recording.gradient_accumulation_steps
-        yield f"its ranks meet once in {batches} batches (gradient accumulation), those of a workload at each"
+        yield f"its ranks synchronise every {batches} batches (gradient accumulation), those of a workload after each"
 
 
 def _dataset(recording: Recording, data: Data) -> dict[str, Any]:

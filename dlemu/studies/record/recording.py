@@ -58,7 +58,7 @@ def analyse(processes: Sequence[ProcessRows], skip: int) -> Recording:
     if not fetches:
         raise UserError(
             "the trainer's batches were seen, but not how they were made: wanted PyTorch's own fetchers in its "
-            "workers; where these get no environment, write `import dlemu.record` as the first line of the script"
+            "workers; where they don't inherit the environment, write `import dlemu.record` as the script's first line"
         )
     counts = np.array([_samples(fetch) for fetch in fetches], float)
     samples = float(counts.sum())
@@ -361,11 +361,11 @@ def _problems(
     processes: Sequence[ProcessRows], loops: Sequence[Loop], fetches: Sequence[Fetch], source: str
 ) -> Iterator[str]:
     if _has_several_sources(loops[0]):
-        yield "several loaders feed the training, and a workload has one"
+        yield "several loaders feed the training, but a workload has one"
     if source == "nothing":
         yield (
-            "another thread than the trainer's takes the batches, and none was ready: what a step computes is not "
-            "known; record it on a faster storage, or with the data in the page cache"
+            "a thread other than the trainer's takes the batches, and none was ready: what a step computes is not "
+            "known; record it on faster storage, or with the data in the page cache"
         )
     there = [rows for rows in processes if rows.passes or rows.steps]
     ranks = max(rows.process.ranks for rows in there)
@@ -374,7 +374,7 @@ def _problems(
     if len(loops[0].wait) < LEAST_STEPS:
         yield f"{len(loops[0].wait)} batches counted: wanted {LEAST_STEPS} or more"
     if min(fetch.device for fetch in fetches) < 0:
-        yield "this kernel does not say what processes read (/proc/self/io)"
+        yield "this kernel does not report what processes read (/proc/self/io)"
 
 
 def _notes(
@@ -387,12 +387,12 @@ def _notes(
         share = 100 * parts.cpu_queue / parts.step
         yield f"{share:.0f} % of a step is waiting for a core: whatever else runs on this host is in the recording, too"
     if source == "all steps":
-        yield "few batches were ready when the trainer asked for them: what a step computes is taken from all steps"
+        yield "few batches were ready when the trainer requested them: what a step computes is taken from all steps"
     cpu, body = (sum(float(getattr(one, part).sum()) for one in loops) for part in ("cpu", "computation"))
     if cpu > 1.2 * body:  # a fifth above one core: less is the accounting's own blur
-        yield f"the trainer burns {cpu / body:.1f} cores; a replay burns one at most"
+        yield f"the trainer uses {cpu / body:.1f} cores; a replay uses one at most"
     if len(loops) == 1 and loops[0].rows.process.ranks > 1:
         ranks = loops[0].rows.process.ranks
-        yield f"one rank reads for {ranks}: the recipe has that one, with all that it reads and a step as long"
+        yield f"one rank reads for {ranks}: the recipe has only that one, with all its reads and the same step time"
     if len(loops) > 1 or loops[0].rows.process.ranks > 1:
-        yield "what ranks exchange is part of the step: it was recorded at this count of ranks, and does not scale"
+        yield "what ranks exchange is part of the step: it was recorded with this number of ranks, and does not scale"

@@ -107,7 +107,7 @@ def _check(question: RecordQuestion, folder: str, recipe: str) -> None:
     if os.path.lexists(os.path.join(folder, RECORD)):
         raise UserError(f"{folder} holds a recorded job; name a new folder with --output")
     if os.path.lexists(recipe):
-        raise UserError(f"{recipe} is there already: name another file with --out, or remove it")
+        raise UserError(f"{recipe} already exists: name another file with --out, or remove it")
     if not recipe.endswith(".yaml"):
         raise UserError(f"--out is {recipe}: wanted a name that ends in .yaml, as workloads have")
     above = os.path.dirname(os.path.abspath(recipe))

@@ -109,13 +109,13 @@ def verdict(recording: Recording, problems: Sequence[str], replay: Replay | None
         return "it was not replayed"
     error = replay.error_percent(recording)
     if abs(error) > MOST_ERROR_PERCENT:
-        says = f"its replay has {error:+.1f} % of samples/s: wanted {MOST_ERROR_PERCENT:g} % at most"
+        says = f"its replay differs by {error:+.1f} % in samples/s: wanted {MOST_ERROR_PERCENT:g} % at most"
         busy = 100 * recording.parts.cpu_queue / recording.parts.step
         return f"{says}; {busy:.0f} % of a step waited for a core: try a quieter host" if busy > _BUSY_PERCENT else says
     device = recording.device_bytes_per_sample
     off = 100 * _off(replay.device_bytes_per_sample, device)
     if device > _DEVICE_SHARE * recording.read_bytes_per_sample and off > MOST_BYTES_ERROR_PERCENT:
-        return f"its replay has other bytes from devices by {off:.0f} %: wanted {MOST_BYTES_ERROR_PERCENT:g} % at most"
+        return f"its replay differs by {off:.0f} % in bytes from devices: wanted {MOST_BYTES_ERROR_PERCENT:g} % at most"
     return ""
 
 

@@ -1,4 +1,4 @@
-"""A vendor's document, made again."""
+"""A vendor's document, reproduced."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from dlemu.results.kinds import Kind
 
 KIND = Kind(
     name="reproduction",
-    noun="a vendor's document made again",
+    noun="a reproduced vendor document",
     marks=("reproduce.json",),
     command="reproduce",
-    help="Make the figures of a vendor's document on your storage.",
+    help="Reproduce the figures of a vendor's document on your storage.",
     read="run.read_reproduced",
     result="run.Reproduced",
     page="page.open_page",

@@ -1,4 +1,4 @@
-"""A vendor's document made again: its tables, for the terminal and for its page."""
+"""A vendor's document reproduced: its tables, for the terminal and for its page."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def document_page(opened: OpenedDocument) -> Page:
         title=answer.title,
         lead=f"{answer.about} Here: {drives}.",
         state="passed" if answer.complete else "open",
-        verdict=("MADE AGAIN", f" on {len(opened.drives)} storage{'s' * (len(opened.drives) != 1)}"),
+        verdict=("REPRODUCED", f" on {len(opened.drives)} storage{'s' * (len(opened.drives) != 1)}"),
         words=[Words("How", commands)],
         tables=_tables(opened),
         source=os.path.join(opened.folder, REPRODUCED),

@@ -44,7 +44,7 @@ class StepDone:
 
 @dataclass(frozen=True, kw_only=True)
 class Reproduced:
-    """A document made again: reproduce.json."""
+    """A document reproduced: reproduce.json."""
 
     schema_version: int = ANSWER_VERSION
     complete: bool
@@ -158,12 +158,12 @@ class Document(RunList[Step, StepDone, Reproduced]):
 
 def _check(question: DocumentQuestion) -> None:
     if detect_launcher() != "none":
-        raise UserError("dlemu reproduce was started by mpirun, srun or torchrun: start it once, without")
+        raise UserError("dlemu reproduce was started by mpirun, srun or torchrun: start it once, without a launcher")
     if not question.drives:
         raise UserError("wanted drives=FOLDER[,FOLDER]: a folder on each of the storages to compare")
     for drive in question.drives:
         if not os.path.isdir(drive) or not os.access(drive, os.W_OK):
-            raise UserError(f"{drive} is no folder that can be written: wanted one on each of the storages to compare")
+            raise UserError(f"{drive} is not a writable folder: wanted one on each of the storages to compare")
     for name, values in (("price", question.price), ("watts", question.watts)):
         if values and (len(values) != len(question.drives) or min(values) <= 0):
             raise UserError(f"--{name}: wanted a number above 0 for each of the {len(question.drives)} drives")

@@ -16,7 +16,7 @@ LAPTOP_SECONDS = 0.0425
 
 @dataclass(frozen=True, kw_only=True)
 class DocumentQuestion:
-    """What is to be made again, and where."""
+    """What is to be reproduced, and where."""
 
     document: str
     drives: tuple[str, ...]

@@ -27,7 +27,7 @@ _TONES: dict[str, Tone] = {"pass": "good", "fail": "bad"}
 _SIZE_TILES = (
     ("accelerators fed", "max_accelerators", "", "the largest count shown to pass"),
     ("pass line", "threshold_percent", "%", "AU at which a count passes"),
-    ("one more would take", "for_one_more.wanted_mb_per_second", "MB/s", "at the pass line"),
+    ("one more would need", "for_one_more.wanted_mb_per_second", "MB/s", "at the pass line"),
     ("most delivered", "for_one_more.most_delivered_mb_per_second", "MB/s", "in any trial"),
     ("read probe", "probe_mb_per_second", "MB/s", "before the first trial"),
     ("predicted", "predicted.max_accelerators", "", "from the read probe, by the model"),
@@ -46,11 +46,11 @@ def print_answer(answer: SizeAnswer, folder: str, console: Console) -> None:
     word = answer.outcome or verdict_word(answer.passed)
     tones: dict[str, Tone] = {"pass": "good", "fail": "bad"}
     tone = tones.get(word, "open")
-    wanted = f"{more.accelerators} would take {number(more.wanted_mb_per_second)} MB/s"
+    wanted = f"{more.accelerators} would need {number(more.wanted_mb_per_second)} MB/s"
     lines: list[Cell] = [
         *(f"- {sentence}" for sentence in answer.limited_by.evidence),
         *(Line(f"- {issue}", "caution") for issue in answer.issues),
-        f"- {wanted}; the storage gave {number(answer.storage_mb_per_second)} at most",
+        f"- {wanted}; the storage delivered {number(answer.storage_mb_per_second)} at most",
         Line(answer.verdict, tone),
     ]
     if answer.at_least:
@@ -70,7 +70,7 @@ def _counts_table(answer: SizeAnswer) -> Table:
             *([_predicted(answer, tried.accelerators)] if answer.predicted else []),
             str(tried.trials),
             number(sum(rates) / len(rates) if rates else None),
-            verdict_word(tried.passed, unknown="too close to tell"),
+            verdict_word(tried.passed, unknown="too close to call"),
         )
 
     question = answer.question
@@ -220,11 +220,11 @@ def _size_words(answer: SizeAnswer) -> Iterator[Words]:
     if answer.host_only:
         could = answer.host_only.storage_could_feed
         enough = f", enough for about {count(could, 'accelerator')}" if could is not None else ""
-        given = f"It was seen to give {number(answer.storage_mb_per_second)} MB/s{enough}"
+        given = f"It delivered {number(answer.storage_mb_per_second)} MB/s{enough}"
         sentence = f"{given}: use a host with more cores, or several."
-        yield Words("The host gave out first, not the storage", [sentence])
+        yield Words("The host reached its limit first, not the storage", [sentence])
     if answer.issues:
-        yield Words("What to know about these numbers", answer.issues)
+        yield Words("Notes on these numbers", answer.issues)
 
 
 def _tables(series: RunSeries) -> Iterator[Table]:

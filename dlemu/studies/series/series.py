@@ -41,7 +41,7 @@ def points_of(folder: str) -> RunSeries:
         read_result(folder)  # says what is missing
     assert kind is not None
     if not kind.points:
-        raise UserError(f"{folder} holds {kind.noun}, which no page shares; make it a page of its own")
+        raise UserError(f"{folder} holds {kind.noun}, which can't share a page; make it a page of its own")
     series: RunSeries = kind.part("points")(folder)
     return series
 

@@ -91,7 +91,7 @@ def size(
         launcher_word, words = take_word(source, "launcher")
         launcher = launcher_word or launcher
         if any(word.lstrip("+").startswith("ranks=") for word in words):
-            raise UserError("ranks is what `dlemu size` finds: leave it out, or say --most N to try no more than N")
+            raise UserError("ranks is what `dlemu size` finds: leave it out, or give --most N to try no more than N")
         workload = load(words, config_dir=config_dir)
     check_launcher("size", launcher)
     check_runnable(workload)
@@ -161,7 +161,7 @@ def as_file(workload: Workload, folder: str) -> str:
     path, text = os.path.abspath(os.path.join(folder, WORKLOAD)), to_yaml(workload)
     if os.path.lexists(path):
         if read_untrusted(path, MOST_NOTE_BYTES) != text.encode():
-            raise UserError(f"{folder} holds a search for another workload; set output.folder anew")
+            raise UserError(f"{folder} holds a search for another workload; set output.folder to a new folder")
     else:
         write_text(folder, WORKLOAD, text)
     owned.claim(folder)

@@ -146,7 +146,7 @@ def _between(counts: Sequence[Count], low: int, high: int | None, limits: Limits
 
 
 def _below(counts: Sequence[Count], low: int, limits: Limits) -> int | None:
-    """Return the count to try where the largest that passes stays too close to tell: the largest that is shown to pass
+    """Return the count to try where the largest that passes stays too close to call: the largest that is shown to pass
     is still wanted. None when there is one, or none below.
     """
     tried = {count.accelerators: count for count in counts}

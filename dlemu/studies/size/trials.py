@@ -124,7 +124,7 @@ def make_trial(
     values = steady_series(rows, ahead=plan.batches_ahead, window_seconds=plan.window_seconds).sustained
     if len(values) < 2:
         raise DlemuError(
-            f"the trial with {accelerators} accelerator{'s' * (accelerators != 1)} ended before it said anything "
+            f"the trial with {accelerators} accelerator{'s' * (accelerators != 1)} ended before it gave a result "
             f"({len(values)} windows of {plan.window_seconds:g} s in its steady part): use more files, or a longer "
             "--trial-seconds"
         )

@@ -24,7 +24,7 @@ _SEEN: Wording = {
     "dataset.num_files_train={files}",
     Seen.REFUSED: "{message}",
     Seen.CEILING: _ceiling,
-    Seen.NOT_KNOWN: "the trials' summaries do not say",
+    Seen.NOT_KNOWN: "the trials' summaries do not record it",
 }
 
 
@@ -56,7 +56,7 @@ def sentence(answer: SizeAnswer) -> str:
 
 def _fares(count: CountResult) -> str:
     if count.passed is None:
-        return "is too close to tell"
+        return "is too close to call"
     if count.accelerators == 1:
         return "passes" if count.passed else "fails"
     return "pass" if count.passed else "fail"
@@ -71,12 +71,12 @@ def _limit(answer: SizeAnswer) -> str:
     if what == "count":
         return f"no more were tried: {answer.limited_by.evidence[0]}"
     if what == "host":
-        limit = f"this host holds no more: {answer.limited_by.evidence[0]}"
+        limit = f"this host can't hold more: {answer.limited_by.evidence[0]}"
     else:
-        limit = "what limits it is not known" if what == "not known" else f"limited by {what}"
+        limit = "what limits it is unknown" if what == "not known" else f"limited by {what}"
     if answer.host_only:
         could = answer.host_only.storage_could_feed
-        return f"{limit}; by what it was seen to give, the storage could have fed about {could}"
+        return f"{limit}; at the rate it delivered, the storage could have fed about {could}"
     return limit
 
 
@@ -85,7 +85,7 @@ def _rates(answer: SizeAnswer) -> str:
     if not passing:
         return ""
     rates = [trial.app_mb_per_second for trial in answer.trials_of(passing.accelerators)]
-    return f"; {_gb(sum(rates) / len(rates))} of the {_gb(answer.storage_mb_per_second)} that the storage gives"
+    return f"; {_gb(sum(rates) / len(rates))} of the {_gb(answer.storage_mb_per_second)} that the storage delivers"
 
 
 def _gb(mb_per_second: float) -> str:

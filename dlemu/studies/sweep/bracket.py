@@ -84,7 +84,7 @@ class BracketSearch(Sweep):
             if passed[value] is None and not any(passed[other] for other in passed if other < value):
                 raise UserError(
                     f"the run at {key}={value:g} neither passed nor failed ({point.figures and point.figures.verdict})"
-                    ": wanted a limit to hold it against, and runs that are long enough"
+                    ": wanted a limit to judge it by, and runs that are long enough"
                 )
         return {value: bool(one) for value, one in passed.items()}
 

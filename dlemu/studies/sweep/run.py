@@ -89,7 +89,7 @@ def _check(all_points: Sequence[Point], config_dir: str | None) -> list[Workload
     workloads = check_each(all_points, check)
     nouns = sorted({kind_asked(workload).noun for workload in workloads})
     if len(nouns) > 1:
-        raise UserError(f"some points are {' and some '.join(nouns)}, which have no figure in common: sweep apart")
+        raise UserError(f"some points are {' and some '.join(nouns)}, which have no figure in common: sweep each apart")
     return workloads
 
 

@@ -29,7 +29,7 @@ def open_page(folder: str) -> Opened:
     assert answer is not None  # the folder is known by its file
     verdicts = list(_verdicts(answer))
     page = Page(
-        title=" beside ".join(_title(one) for one in answer.jobs),
+        title=" and ".join(_title(one) for one in answer.jobs),
         lead="Each job ran alone, then all at once." if all(one.alone for one in answer.jobs) else "All ran at once.",
         state="neutral" if answer.complete else "open",
         verdict=(verdicts[0] if verdicts else "INCOMPLETE", ""),
@@ -42,7 +42,7 @@ def open_page(folder: str) -> Opened:
 
 def _issues(answer: Together) -> Iterator[Words]:
     if answer.issues:
-        yield Words("What to know about these numbers", answer.issues)
+        yield Words("Notes on these numbers", answer.issues)
 
 
 def _title(one: JobTogether) -> str:
@@ -57,16 +57,16 @@ def _table(one: JobTogether, number: int) -> Table:
     if told is None:
         return Table(title=title, columns=columns("metric"), rows=[])
     catalogue = catalogue_of(told.figures.kind)
-    notes = [] if one.overlap_percent is None else [f"others went on in {one.overlap_percent:.0f} % of its time"]
+    notes = [] if one.overlap_percent is None else [f"others ran during {one.overlap_percent:.0f} % of its time"]
     if one.cost:
-        head = columns("metric", "beside", "alone", "beside to alone", "+-", right=range(1, 5), whole=range(5))
+        head = columns("metric", "together", "alone", "change", "+-", right=range(1, 5), whole=range(5))
         return Table(title=title, columns=head, rows=short_rows(one.cost, catalogue), notes=notes)
     rows = [
         (metric.label, value_with_width(told.figures.metrics[metric.name], metric.unit))
         for metric in catalogue.compared
         if metric.name in told.figures.metrics
     ]
-    return Table(title=title, columns=columns("metric", "beside", right=(1,)), rows=rows, notes=notes)
+    return Table(title=title, columns=columns("metric", "together", right=(1,)), rows=rows, notes=notes)
 
 
 def _verdicts(answer: Together) -> Iterator[str]:
@@ -78,7 +78,7 @@ def _verdicts(answer: Together) -> Iterator[str]:
         if shown is not None:
             cost = one.cost[shown.name]
             percent = "" if cost.difference_percent is None else f" ({cost.difference_percent:+.1f} %)"
-            yield f"{_title(one)}: {shown.title} {cost.b:,.3g} {shown.unit} alone, {cost.a:,.3g} beside{percent}"
+            yield f"{_title(one)}: {shown.title} {cost.b:,.3g} {shown.unit} alone, {cost.a:,.3g} together{percent}"
 
 
 def _headlines(told: Told) -> list[Metric]:

@@ -146,9 +146,9 @@ def run_together(
     Raises UserError before the first job for what is wrong with any, and UserError or DlemuError for one that fails.
     """
     if detect_launcher() != "none":
-        raise UserError("dlemu together was started by mpirun, srun or torchrun: start it once, without")
+        raise UserError("dlemu together was started by mpirun, srun or torchrun: start it once, without a launcher")
     if len(asked) < 2:
-        raise UserError("one job has nobody beside it: wanted two or more")
+        raise UserError("only one job is named: wanted two or more")
     jobs = tuple(
         _plan(number, words, command, config_dir)
         for number, (words, command) in enumerate(zip(asked, commands or [""] * len(asked), strict=True))
@@ -160,7 +160,7 @@ def run_together(
         Planned(
             what=turn,
             name="",  # each job has a folder of its own
-            label=" beside ".join(one.label for one in turn) + " alone" * (len(turn) == 1),
+            label=" and ".join(one.label for one in turn) + " alone" * (len(turn) == 1),
             settings={},
         )
         for turn in turns
@@ -174,7 +174,7 @@ def run_together(
 class Study(RunList[Jobs, Turn, Together]):
     """Each job alone, then all of them beside each other."""
 
-    file, noun, runs_in, answer_type = TOGETHER, "study of jobs beside each other", "turns", Together
+    file, noun, runs_in, answer_type = TOGETHER, "study of concurrent jobs", "turns", Together
     setting = "--output"
     options: tuple[str, ...] = ()
 
@@ -226,11 +226,11 @@ def read_together(folder: str) -> Together | None:
 
 def _plan(number: int, words: Sequence[str], command: str, config_dir: str | None) -> Runnable:
     if any(word.lstrip("+").startswith("output.folder=") for word in words):
-        raise UserError("output.folder is set for a job: name the folder of all of them by --output")
+        raise UserError("output.folder is set for a job: name the folder of all of them with --output")
     workload = load(words, config_dir=config_dir)
     kind = kind_of_command(command) if command else kind_wanted(workload)
     if not kind.job:
-        raise UserError(f"`dlemu {kind.command}` is no job of ranks: wanted train, checkpoint, or another such job")
+        raise UserError(f"`dlemu {kind.command}` is no job with ranks: wanted train, checkpoint, or another such job")
     job = kind.part("job")
     whole = checked(workload, job)
     check_ahead(job, whole)
@@ -270,6 +270,6 @@ def _issues(jobs: Sequence[JobTogether]) -> Iterator[str]:
     for number, one in enumerate(jobs, start=1):
         if one.overlap_percent is not None and one.overlap_percent < WANTED_OVERLAP_PERCENT:
             yield (
-                f"job {number} ({one.command}) had others beside it in {one.overlap_percent:.0f} % of its time: make "
+                f"job {number} ({one.command}) ran with others for {one.overlap_percent:.0f} % of its time: make "
                 "the shorter ones longer (train.epochs, checkpoint.num_checkpoints_write) to see what they cost it"
             )

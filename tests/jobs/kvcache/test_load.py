@@ -45,8 +45,8 @@ def test_a_load_runs_faster_and_is_cut(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("{", "is no JSON"),
-        ("[" * 100_000, "is no JSON"),
+        ("{", "is not JSON"),
+        ("[" * 100_000, "is not JSON"),
         ([1], "wanted an object with timestamp"),
         ({"timestamp": 1}, "wanted an object with timestamp"),
         (LINE | {"timestamp": -1}, "timestamp is -1"),
@@ -71,7 +71,7 @@ def test_a_line_that_is_none_is_named(tmp_path: Path, line: object, said: str) -
 
 
 def test_what_is_no_trace_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(UserError, match="has no line"):
+    with pytest.raises(UserError, match="is empty: wanted a line"):
         read_trace(trace(tmp_path))
     os.mkfifo(tmp_path / "pipe")
     for path, why in (("pipe", "it is a pipe"), ("missing", "No such file"), (".", "it is a folder")):

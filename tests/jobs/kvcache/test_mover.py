@@ -146,5 +146,5 @@ def test_a_storage_that_fails_or_hangs_is_named() -> None:
     gate.open.set()
     with gated(gate) as moves, pytest.raises(DlemuError, match=r"could not be moved: Input/output error \(/mnt/kv/1\)"):
         done(moves, Batch(Way.READ, 0, (1,)))
-    with gated(Gate(), seconds=0.2) as moves, pytest.raises(DlemuError, match="finished no block for"):
+    with gated(Gate(), seconds=0.2) as moves, pytest.raises(DlemuError, match="completed no block for"):
         done(moves, Batch(Way.READ, 0, (1,)))

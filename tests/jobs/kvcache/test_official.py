@@ -221,7 +221,7 @@ def test_a_result_has_both_numbers_and_says_why_they_differ() -> None:
     assert told.true_read_gib_per_second == pytest.approx(0.02)
     assert told.overstated_percent == pytest.approx(50)
     assert (told.requests, told.served, told.late, told.again_percent) == (2, 1, 1, 100)
-    assert "50 % too much" in summary.verdict
+    assert "50 % too high" in summary.verdict
     assert any("1 more request" in issue for issue in summary.issues)
     assert summary.limited_by is not None
     assert summary.limited_by.what == "storage"

@@ -25,8 +25,8 @@ def draw(run: CheckpointRun, canvas: Canvas) -> Figure | None:
     lines = alt.Chart(data(rows)).mark_line(interpolate="step-before", strokeWidth=1.3)
     chart = lines.encode(x=time_axis(), y=y, color=colour, detail="part:N").properties(width=canvas.width, height=200)
     caption = (
-        "Bytes handed to the storage, or got from it, by the ranks in each stretch of time: the mean of all, and the "
-        "least and the most of one. Where the mean falls to zero within a checkpoint, the ranks wait for fsync."
+        "Bytes that the ranks wrote or read per interval: the mean of all, and the lowest and the highest of one. "
+        "Where the mean falls to zero within a checkpoint, the ranks wait for fsync."
     )
     return Figure("Throughput of the ranks over time", caption, chart)
 

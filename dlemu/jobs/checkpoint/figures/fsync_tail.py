@@ -33,5 +33,5 @@ def draw(run: CheckpointRun, canvas: Canvas) -> Figure | None:
         )
         .properties(width=canvas.width, height=160)
     )
-    caption = f"All {len(seconds):,} files that were written, by their time in fsync: the right end is the tail."
-    return Figure("fsync, from the quickest file to the slowest", caption, chart)
+    caption = f"All {len(seconds):,} files written, sorted by time in fsync: the right end is the tail."
+    return Figure("fsync, from the fastest file to the slowest", caption, chart)

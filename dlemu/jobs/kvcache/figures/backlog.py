@@ -27,7 +27,7 @@ def draw(run: RowsRun, canvas: Canvas) -> Figure | None:
         alt.Chart(data(rows))
         .mark_line(interpolate="step-after", strokeWidth=1.4)
         .encode(
-            x=alt.X("at:Q", title="seconds from the beginning"),
+            x=alt.X("at:Q", title="seconds from the start"),
             y=alt.Y("mb:Q", title="MB waiting"),
             color=alt.Color(
                 "line:N", scale=colours(["to be read", "to be written"], (BLUE, AMBER)), legend=legend(canvas)
@@ -35,5 +35,5 @@ def draw(run: RowsRun, canvas: Canvas) -> Figure | None:
         )
         .properties(width=canvas.width, height=180)
     )
-    caption = "Blocks of prompts that had come and were not loaded yet, and of those computed and not written yet."
+    caption = "Blocks of prompts that had arrived but were not loaded yet, and of those computed but not written yet."
     return Figure("What waited", caption, chart)

@@ -39,7 +39,7 @@ def draw(run: RowsRun, canvas: Canvas) -> Figure | None:
         alt.Chart(data(rows))
         .mark_bar()
         .encode(
-            x=alt.X("at:Q", title="arrival, seconds from the beginning"),
+            x=alt.X("at:Q", title="arrival, seconds from the start"),
             x2="to:Q",
             y=alt.Y("low:Q", title="seconds to the first token, mean"),
             y2="high:Q",
@@ -47,5 +47,5 @@ def draw(run: RowsRun, canvas: Canvas) -> Figure | None:
         )
         .properties(width=canvas.width, height=220)
     )
-    caption = "Prompts by when they came. Bars that rise to the right: more comes than storage and accelerators can do."
-    return Figure("What the time to the first token goes to", caption, chart)
+    caption = "Prompts by arrival. Bars that rise to the right: more arrive than storage and accelerators can serve."
+    return Figure("Where the time to the first token goes", caption, chart)

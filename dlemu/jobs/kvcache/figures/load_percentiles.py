@@ -36,7 +36,7 @@ def draw(run: RowsRun, canvas: Canvas) -> Figure | None:
         .properties(width=canvas.width, height=220)
     )
     caption = (
-        f"All {len(seen.loaded):,} loads by how long they took, beside what one pipe of {model[0]:.3g} GB/s "
+        f"All {len(seen.loaded):,} loads by how long they took, and what one pipe of {model[0]:.3g} GB/s "
         "that serves them in order would take: above it the storage slowed down, waited for writes, or stalled."
     )
-    return Figure("Loads, from the quickest to the slowest", caption, chart)
+    return Figure("Loads, from the fastest to the slowest", caption, chart)

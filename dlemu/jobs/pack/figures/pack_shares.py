@@ -12,7 +12,7 @@ ORDER = 30
 _PARTS = {
     "reading": (RED, "reading"),
     "computing": (GREEN, "computing"),
-    "wanting_core": (AMBER, "wanting a core"),
+    "wanting_core": (AMBER, "waiting for a core"),
     "writing": (BLUE, "writing"),
     "idle": (GREY, "no image left"),
 }
@@ -51,5 +51,5 @@ def draw(opened: OpenedPack, canvas: Canvas) -> Figure | None:
         .properties(width=canvas.width)
     )
     drawn = chart.facet(row=alt.Row("line:N", title=None)).resolve_scale(y="independent") if several else chart
-    caption = "Reading and writing: blocked in the storage with nothing else to do. Wanting a core: others had it."
+    caption = "Reading and writing: blocked in the storage with nothing else to do. Waiting for a core: others used it."
     return Figure("Where the processes' time went", caption, drawn)

@@ -41,5 +41,5 @@ def draw(answer: ProbeAnswer, canvas: Canvas) -> Figure | None:
     shown = legend(canvas) if len(names) > 1 else None
     base = alt.Chart(data(rows)).encode(x=x, y=y, color=alt.Color("line:N", scale=colours(names), legend=shown))
     chart = alt.layer(base.mark_line(strokeWidth=1.5).encode(strokeDash=dash), base.mark_point(filled=True, size=25))
-    caption = "From submission to completion: half of the requests, 99 % and 99.9 % of them took no longer."
+    caption = "From submission to completion: 50 %, 99 % and 99.9 % of the requests took no longer."
     return Figure(f"Latency against {axis_title(answer)}", caption, chart.properties(width=canvas.width, height=260))

@@ -35,5 +35,5 @@ def draw(answer: ProbeAnswer, canvas: Canvas) -> Figure | None:
                 rule(each, f"one {fed.accelerator or 'accelerator'} on {fed.workload}", GREEN, level, left=True)
             )
     chart = alt.layer(*lines[:3], base.mark_line(strokeWidth=1.6), base.mark_point(filled=True, size=45, opacity=1))
-    caption = "Level lines: what one accelerator takes at its pass line." if lines else "Each point is one measurement."
+    caption = "Horizontal: what one accelerator reads at its pass line." if lines else "Each point is one measurement."
     return Figure(f"Speed against {axis_title(answer)}", caption, chart.properties(width=canvas.width, height=260))

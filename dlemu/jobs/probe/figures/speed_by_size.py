@@ -28,5 +28,5 @@ def draw(answer: ProbeAnswer, canvas: Canvas) -> Figure | None:
     colour = alt.Color("line:N", scale=colours(names), legend=legend(canvas))
     base = alt.Chart(data(rows)).encode(x=x, y=alt.Y("value:Q", title="GB/s"), color=colour)
     chart = alt.layer(base.mark_line(strokeWidth=1.6), base.mark_point(filled=True, size=45, opacity=1))
-    caption = "Small requests are limited by how many a second, large ones by bandwidth."
+    caption = "Small requests are limited by IOPS, large ones by bandwidth."
     return Figure("Speed against size", caption, chart.properties(width=canvas.width, height=260))

@@ -101,7 +101,7 @@ def _spread(runs: list[PlacedRun], canvas: Canvas) -> Figure:
         base.mark_tick(thickness=2).encode(x=x["middle"], color=alt.value(INK)),
     )
     says = (
-        "Of each kind of run: half of the runs lie within the bar, 9 of 10 on the line, and the stroke is the median. "
+        "Of each kind of run: half of the runs are within the bar, 9 of 10 on the line, and the tick is the median. "
         "In brackets: of how many runs the part is known."
     )
     height = max(90, 16 * len(rows))

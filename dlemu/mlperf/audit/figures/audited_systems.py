@@ -37,7 +37,7 @@ def draw(audit: Audit, canvas: Canvas) -> Figure | None:
     )
     says = (
         "Full points: the mean of a system's runs as printed, with their range. Hollow: the same by the text of the "
-        "rules, with no step dropped. Small strokes: where a run passes."
+        "rules, with no step dropped. Small ticks: where a run passes."
     )
     if len(shown) < len(rows):
         says += f" The {len(shown)} of {len(rows)} systems with the lowest AU."

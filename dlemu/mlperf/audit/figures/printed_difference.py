@@ -28,7 +28,7 @@ def draw(audit: Audit, canvas: Canvas) -> Figure | None:
         return None
     says = (
         "Full points: from the steps of all ranks, and exact. Hollow: from rank 0's time stamps alone, which the other "
-        "ranks need not share. Dashed: from there on an audit says so. Between the dashed lines the scale is even, "
+        "ranks need not share. Dashed: from there on an audit reports it. Between the dashed lines the scale is even, "
         "beyond them logarithmic."
     )
     if max(len(au), len(rate)) == _MOST_POINTS:

@@ -1,4 +1,4 @@
-"""What each storage feeds, and what that takes in money and power."""
+"""How many accelerators each storage feeds, and at what price and power."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from dlemu.studies.compare.page import OpenedComparison
 ORDER = 50
 _SHOWN = {
     "accelerators_fed": "accelerators fed",
-    "gb_per_second": "GB/s to them",
-    "cost_per_accelerator": "price for each one fed",
+    "gb_per_second": "GB/s read by them",
+    "cost_per_accelerator": "price per accelerator fed",
     "gb_per_second_per_watt": "GB/s per watt",
-    "watts_per_accelerator": "watts for each one fed",
-    "cost_over_years_per_accelerator": "price and energy for each one",
+    "watts_per_accelerator": "watts per accelerator fed",
+    "cost_over_years_per_accelerator": "price and energy per accelerator",
 }
 
 
@@ -38,7 +38,7 @@ def draw(comparison: OpenedComparison, canvas: Canvas) -> Figure | None:
         caption += " Prices are as given with --price, in their currency."
     if any(side.gb_per_second_per_watt is not None for side in sides):
         caption += " Watts are as given with --watts."
-    return Figure("What each feeds, and what that takes", caption, chart)
+    return Figure("Accelerators fed, their price and their power", caption, chart)
 
 
 def _value(side: Economy, field: str) -> Value | None:

@@ -27,7 +27,7 @@ def draw(comparison: OpenedComparison, canvas: Canvas) -> Figure | None:
         f"100 x (A / B - 1) %: below 0 A has less. Lines are 95 % intervals over {comparison.catalogue.repetition}s; "
         "where one reaches 0, no difference is shown."
     )
-    return Figure("The difference of A to B", caption, chart)
+    return Figure("A relative to B", caption, chart)
 
 
 def _by_metric(pair: RunPair, catalogue: Catalogue, canvas: Canvas) -> alt.LayerChart | None:

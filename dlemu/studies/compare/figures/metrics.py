@@ -26,7 +26,7 @@ def draw(comparison: OpenedComparison, canvas: Canvas) -> Figure | None:
     if single:
         said.append("Thin lines: 95 % intervals.")
     if catalogue.judged:
-        said.append("Dashed: the pass line." if single else "Full points passed, hollow ones did not.")
+        said.append("Dashed: the pass line." if single else "Filled points passed, hollow ones did not.")
     return Figure("The figures side by side", " ".join(filter(None, said)), chart)
 
 

@@ -26,12 +26,12 @@ def draw(comparison: OpenedComparison, canvas: Canvas) -> Figure | None:
         return None
     caption = f"{PLANNED_EPOCHS} epochs at the measured pace, and what that leaves in a year of 8760 hours."
     if not single:
-        caption += " Days saved: what B trains in a year, A trains in so many days less (below 0: more)."
+        caption += " Days saved: what B trains in a year takes A so many days less (below 0: more)."
     return Figure(f"The time of {PLANNED_EPOCHS} epochs, and a year", caption, chart)
 
 
 def _pair(comparison: OpenedComparison, plan: YearPlan, canvas: Canvas) -> list[Panel]:
-    shown = {f"hours for {PLANNED_EPOCHS} epochs": plan.hours_per_model, "models a year": plan.models_per_year}
+    shown = {f"hours for {PLANNED_EPOCHS} epochs": plan.hours_per_model, "models per year": plan.models_per_year}
     return [
         partial(bars, names=comparison.names, values=[Value(side, None) for side in both], title=title, canvas=canvas)
         for title, both in shown.items()
@@ -55,7 +55,7 @@ def _pairs(comparison: OpenedComparison, canvas: Canvas) -> list[Panel]:
     title = f"hours for {PLANNED_EPOCHS} epochs"
     return [
         partial(lines, comparison=comparison, value=of, title=title, canvas=canvas),
-        partial(over_pairs, comparison=comparison, value=saved, title="days saved a year", canvas=canvas),
+        partial(over_pairs, comparison=comparison, value=saved, title="days saved per year", canvas=canvas),
     ]
 
 

@@ -21,7 +21,7 @@ def draw(opened: OpenedRecord, canvas: Canvas) -> Figure | None:
         alt.Chart(data(rows), width=canvas.width, height=60)
         .mark_bar()
         .encode(
-            x=alt.X("sum(ms):Q", title="ms of a step, in the mean"),
+            x=alt.X("sum(ms):Q", title="ms per step, mean"),
             color=alt.Color("part:N", scale=colours(names, _COLOURS), legend=legend(canvas, 2 if canvas.narrow else 3)),
             order=alt.Order("place:O"),
         )

@@ -12,10 +12,10 @@ from dlemu.studies.reproduce.steps import DocumentQuestion, Step, datagen, scale
 if TYPE_CHECKING:  # drawing needs packages that the rest does not
     from dlemu.report.figure_base import Canvas, Figure
 
-TITLE = "AMAX: time of the first epoch beside random reads"
+TITLE = "AMAX: time of the first epoch, and random reads"
 ABOUT = (
     "Their tables 3 and 4: the first epoch of image training with an empty page cache, random reads of 128 KiB at "
-    "depth 32 past the page cache in MB/s, IOPS and mean latency, and the cost of a TB. A folder on NFS is a drive too."
+    "depth 32 with O_DIRECT in MB/s, IOPS and mean latency, and the cost per TB. A folder on NFS is a drive too."
 )
 RANKS = "1,2"
 _LAPTOP = ("dataset.num_files_train=16", "train.computation_time=0.0195")
@@ -58,11 +58,11 @@ def tables(opened: OpenedDocument) -> Iterator[Table]:
             ]
         )
     first = [f"first epoch, s ({count} accelerator{'s' * (count != 1)})" for count in counts]
-    names = ["storage", *first, "random reads 128 KiB, MB/s", "IOPS", "mean latency, ms", "price of a TB"]
+    names = ["storage", *first, "random reads 128 KiB, MB/s", "IOPS", "mean latency, ms", "price per TB"]
     engines = {probed.engine for _, probed in opened.probes()}
-    notes = [f"Random reads: {', '.join(sorted(engines))}, depth 32, past the page cache."] if engines else []
+    notes = [f"Random reads: {', '.join(sorted(engines))}, depth 32, O_DIRECT."] if engines else []
     if question.price:
-        notes.append("Price of a TB: --price by the size of the file system.")
+        notes.append("Price per TB: --price divided by the size of the file system.")
     yield table("Tables 3 and 4", names, rows, tuple(notes))
 
 
@@ -91,6 +91,6 @@ def figures(opened: OpenedDocument, canvas: Canvas) -> Iterator[tuple[str, Figur
     ]
     if panels:
         says = (
-            "The first epoch began with an empty page cache. Where it does not follow the reads, something else limits."
+            "The first epoch began with an empty page cache. If it does not follow the reads, something else limits it."
         )
-        yield "amax_storages", Figure("First epoch beside random reads", says, grid(panels, canvas))
+        yield "amax_storages", Figure("First epoch and random reads", says, grid(panels, canvas))

@@ -17,7 +17,7 @@ if TYPE_CHECKING:  # drawing needs packages that the rest does not
 TITLE = "KIOXIA: unet3d on 1 to 18 accelerators"
 ABOUT = (
     "Their figures: average accelerator utilisation, samples/s, average and largest I/O throughput, average read "
-    "latency, training time; by accelerators, two drives beside each other."
+    "latency, training time; by accelerators, two drives side by side."
 )
 COUNTS = "1,2,4,8,16,17,18"
 METRICS = {
@@ -76,9 +76,9 @@ def _time_saved(opened: OpenedDocument, known: dict[tuple[str, int], JobFigures]
                 *(f"{YEAR_HOURS / hour:,.0f}" for hour in hours),
             ]
         )
-    names = ["accelerators", f"{first} faster, %", "days saved a year"]
+    names = ["accelerators", f"{first} faster, %", "days saved per year"]
     names += [f"hours of {PLANNED_EPOCHS} epochs, {drive}" for drive in (first, second)]
-    names += [f"models a year, {drive}" for drive in (first, second)]
+    names += [f"models per year, {drive}" for drive in (first, second)]
     return table("Time saved", names, rows)
 
 

@@ -15,8 +15,8 @@ if TYPE_CHECKING:  # drawing needs packages that the rest does not
 
 TITLE = "Micron 6550: transfer sizes by workers"
 ABOUT = (
-    "Their figures: GB/s and GB/s per watt of 4, 16, 128 and 1024 KiB by 1 to 512 workers of one request each, random "
-    "reads past the page cache. Theirs went straight into GPU memory; these go through the host's."
+    "Their figures: GB/s and GB/s per watt of 4, 16, 128 and 1024 KiB by 1 to 512 workers with one request each, "
+    "random reads with O_DIRECT. Theirs went straight into GPU memory; these go through the host's."
 )
 
 
@@ -76,7 +76,7 @@ def figures(opened: OpenedDocument, canvas: Canvas) -> Iterator[tuple[str, Figur
             if rows:
                 panels.append(lines(rows, "workers", f"{unit}, {size >> 10} KiB", opened.drives, canvas))
     if panels:
-        says = "Random reads past the page cache into the host's memory, one request of each worker at a time."
+        says = "Random reads with O_DIRECT into the host's memory, one request of each worker at a time."
         if not any(_watts(opened, drive, cell) for drive, cell in cells):
-            says += " No meter was found: --watts gives GB/s per watt."
+            says += " No power meter was found: --watts gives GB/s per watt."
         yield "micron_6550_rates", Figure("Transfer sizes by workers", says, grid(panels, canvas))

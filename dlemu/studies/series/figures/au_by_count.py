@@ -43,7 +43,7 @@ def draw(series: RunSeries, canvas: Canvas) -> Figure | None:
         layers.append(alt.layer(dots.encode(x=x_axis(series), y=y, detail="line:N")))
     layers.append(bars(series, marks, "AU, %", scale, canvas))
     chart = alt.layer(*layers, lines(series, marks, y, canvas))
-    caption = "Full points passed, hollow ones did not."
+    caption = "Filled points passed, hollow ones did not."
     if any(row["low"] != row["high"] for row in marks):
         caption += " Bars are intervals: 95 % over the epochs of a run, or those of a search."
     if ceilings:

@@ -19,7 +19,7 @@ def draw(series: RunSeries, canvas: Canvas) -> Figure | None:
     if not panels:
         return None
     chart = alt.concat(*panels, columns=1 if canvas.narrow else 2)
-    caption = f"{catalogue.note} Upright lines are 95 % intervals over {catalogue.repetition}s."
+    caption = f"{catalogue.note} Vertical lines are 95 % intervals over {catalogue.repetition}s."
     return Figure(f"Metrics against {series.axis}", caption.strip(), chart)
 
 

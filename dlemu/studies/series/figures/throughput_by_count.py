@@ -18,11 +18,11 @@ def draw(series: RunSeries, canvas: Canvas) -> Figure | None:
         return None
     panels = (
         _panel(series, read, "MB/s, all accelerators", canvas),
-        _panel(series, rows(series, _each), "MB/s of each accelerator", canvas),
+        _panel(series, rows(series, _each), "MB/s per accelerator", canvas),
     )
     caption = (
-        "What the loaders read, caches included (1e6 bytes), first steps of epochs included. Once the storage gives "
-        "all it can, the left line is flat and each accelerator gets less."
+        "What the loaders read, caches included (1e6 bytes), first steps of epochs included. Once the storage is at "
+        "its limit, the left line is flat and each accelerator gets less."
     )
     if canvas.narrow:
         caption = caption.replace("the left line", "the upper line")
