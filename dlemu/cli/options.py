@@ -89,11 +89,13 @@ def print_config(overrides: Sequence[str], config_dir: str | None, kind: Kind | 
 
 
 def say_part(event: Event) -> None:
-    """Say on stderr what a part of a probe got."""
-    from dlemu.runner.events import PartMeasured
+    """Say on stderr what a part of a probe got, and what takes its time now."""
+    from dlemu.runner.events import Doing, PartMeasured
 
     if isinstance(event, PartMeasured):
         click.echo(f"probe: {event.text}", err=True)
+    elif isinstance(event, Doing):
+        say_what(event.what)
 
 
 def say_what(goes_on: str) -> None:

@@ -13,6 +13,7 @@ from dlemu.cli.options import configured, json_option
 @configured
 @click.option("--from", "from_folder", metavar="DIR", help="Use the storage of a run (DLIO's too), or of a prediction.")
 @click.option("--mb-per-second", type=click.FloatRange(min=0, min_open=True), help="Assume a storage of this speed.")
+@click.option("--drive", metavar="SHEET", help="Assume a drive by its data sheet (a YAML file), or a probe's folder.")
 @click.option("--hosts", type=click.IntRange(min=1), default=1, show_default=True, help="Hosts that share the storage.")
 @click.option(
     "--most", type=click.IntRange(min=1), default=10_000, show_default=True, help="Predict at most this many."
@@ -26,6 +27,7 @@ def command(
     cfg: bool,
     from_folder: str | None,
     mb_per_second: float | None,
+    drive: str | None,
     hosts: int,
     most: int,
     make: bool,
@@ -38,11 +40,12 @@ def command(
     dlemu predict workload=unet3d accelerator=h100 dataset.data_folder=/mnt/nvme/unet3d            # the most that pass
     dlemu predict workload=unet3d accelerator=h100 dataset.data_folder=/mnt/nvme/unet3d ranks=8 --json
     dlemu predict workload=unet3d accelerator=b200 ranks=16 --from results/unet3d/20260102-030405-4711 # a run's storage
-    dlemu predict workload=unet3d accelerator=h100 --mb-per-second 7000                            # a data sheet's
+    dlemu predict workload=unet3d accelerator=h100 --mb-per-second 7000                            # a storage of 7 GB/s
+    dlemu predict workload=resnet50 accelerator=h100 --drive sheet.yaml                            # by size and depth
 
-    Without --from and --mb-per-second the storage is probed first: the workload's own reads by 1, 2, 4, ... readers,
-    two minutes at most. Then a model of loaders, accelerators and storage predicts what a run would measure. What it
-    can't know is in docs/prediction.md; the back-of-the-envelope estimate is printed next to its answer.
+    Without --from, --mb-per-second and --drive the storage is probed first: the workload's own reads by 1, 2, 4, ...
+    readers, two minutes at most. Then a model of loaders, accelerators and storage predicts what a run would measure.
+    What it can't know is in docs/prediction.md; the back-of-the-envelope estimate is printed next to its answer.
 
     Exit status: 0 the count passes or one at least does, 1 it does not, 2 a usage error, 3 a reader failed, 4 too close
     to call, 128 + signal.
@@ -64,6 +67,7 @@ def command(
         overrides,
         from_folder=from_folder,
         mb_per_second=mb_per_second,
+        drive=drive,
         hosts=hosts,
         most=most,
         cached=cached,

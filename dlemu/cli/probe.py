@@ -7,21 +7,12 @@ from typing import TYPE_CHECKING
 import click
 
 from dlemu.cli.options import config_dir_option, json_option
+from dlemu.report.units import bytes_of
 
 if TYPE_CHECKING:
     from dlemu.jobs.probe.result import Access
 
-_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 _ACCESSES = ("randread", "read", "randwrite", "write")
-
-
-def _size(text: str) -> int:
-    """Return the bytes of a size as fio takes it: 4k and 1m are binary."""
-    unit = text[-1:].lower() if text[-1:].lower() in _UNITS else ""
-    number = text.lower().removesuffix(unit)
-    if not number.isdecimal() or int(number) < 1:
-        raise click.BadParameter(f"{text!r} is not a size: wanted a number followed by k, m or g, such as 128k")
-    return int(number) * _UNITS[unit]
 
 
 def _count(text: str) -> int:
@@ -37,7 +28,7 @@ def _access(text: str) -> str:
 
 
 def _sizes(context: click.Context, option: click.Parameter, text: str | None) -> tuple[int, ...] | None:
-    return None if text is None else tuple(_size(part.strip()) for part in text.split(","))
+    return None if text is None else tuple(bytes_of(part.strip()) for part in text.split(","))
 
 
 def _counts(context: click.Context, option: click.Parameter, text: str | None) -> tuple[int, ...] | None:
@@ -62,6 +53,8 @@ def _accesses(context: click.Context, option: click.Parameter, text: str | None)
 @click.option("--engine", type=click.Choice(["auto", "fio", "aio", "threads"]), default="auto", show_default=True)
 @click.option("--readers", metavar="LIST", callback=_counts, help="With workload=: this many, not 1,2,4,...")
 @click.option("--cached", is_flag=True, help="With workload=: allow page-cache reads.")
+@click.option("--precondition", type=click.IntRange(0, 10), default=0, help="Write all of it this many times first.")
+@click.option("--steady", is_flag=True, help="Repeat each write until it is steady (SNIA); 25 rounds at most.")
 @click.option("--overwrite-device", is_flag=True, help="Write to a device; its contents are lost.")
 @click.option(
     "--output", type=click.Path(file_okay=False), help="Folder of the results [default: results/probe/TIME-PROCESS]."
@@ -80,6 +73,8 @@ def command(
     engine: str,
     readers: tuple[int, ...] | None,
     cached: bool,
+    precondition: int,
+    steady: bool,
     overwrite_device: bool,
     output: str | None,
     config_dir: str | None,
@@ -91,6 +86,7 @@ def command(
     dlemu probe /mnt/nvme                                    # 4k to 1m, 1 to 128 in flight, past the page cache
     dlemu probe /mnt/nvme --preset amax
     dlemu probe /dev/nvme1n1 --sizes 4k --depths 1,32,512    # a device: only read
+    dlemu probe /mnt/nvme --rw write --sizes 1m --precondition 2 --steady    # as a used drive writes
     dlemu probe s3://BUCKET storage.storage_options.endpoint_url=http://10.0.0.1:9000    # GET by size and in flight
     dlemu probe workload=unet3d dataset.data_folder=/mnt/nvme/unet3d     # the workload's own reads
 
@@ -108,7 +104,7 @@ def command(
     places = [word for word in target if "=" not in word]
     bucket = len(places) == 1 and places[0].startswith("s3://")
     if overrides and not bucket:
-        if places or preset or accesses or sizes or depths or jobs or overwrite_device:
+        if places or preset or accesses or sizes or depths or jobs or overwrite_device or precondition or steady:
             raise click.UsageError("a workload's own reads take no TARGET, --preset, --rw, --sizes, --depths or --jobs")
         if output:
             overrides.append(f"output.folder={output}")
@@ -131,8 +127,10 @@ def command(
             jobs=jobs or (),
             seconds=seconds,
             engine=engine,
-            file_bytes=_size(file_size) if file_size else None,
+            file_bytes=bytes_of(file_size) if file_size else None,
             overwrite_device=overwrite_device,
+            precondition=precondition,
+            steady=steady,
             options=overrides,
             folder=output or "",
             on_event=say_part,

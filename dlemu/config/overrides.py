@@ -146,7 +146,7 @@ def _inner(parts: KeyPath) -> KeyPath:
 
 _PLAIN_KEY = re.compile(r"\+{0,2}[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*", re.ASCII)
 _PLAIN_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?")
-_CONSTANTS = {"true": True, "false": False, "null": None}
+_CONSTANTS = {"true": True, "false": False, "null": None, "": ""}
 
 
 def take_word(words: Sequence[str], key: str) -> tuple[str, list[str]]:

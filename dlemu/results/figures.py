@@ -9,6 +9,7 @@ import numpy as np
 
 from dlemu.metrics.spread import Mean
 from dlemu.metrics.t_interval import half_width
+from dlemu.metrics.verdict import Outcome
 
 CONFIDENCE = 0.95  # docs/sizing.md, section 6; as k = 2 of uncertainty.md
 
@@ -38,6 +39,8 @@ class JobFigures:
     passed: bool | None = None
     """None of a job that neither passes nor fails, and of a run without a verdict."""
     verdict: str = ""
+    outcome: Outcome | None = None
+    """None of a job that is not judged."""
     limited_by: dict[str, str | None] = field(default_factory=dict)
     """By phase (`run` of a job that has one alone): what limited it."""
     threshold_percent: float | None = None

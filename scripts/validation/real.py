@@ -42,8 +42,9 @@ MEAN_PERCENT, WORST_PERCENT = 5.0, 10.0
 """Of a replay's samples/s beside the job's own."""
 MEGABYTES = 800
 """Of each job's files: more than a run reads, so that nothing is read twice."""
-SECONDS = 8.0
-"""About how long a run takes, by what its drive gives."""
+SECONDS = 20.0
+"""About how long a run takes, by what its drive gives: most of a pass over the files, so that job and replay, which
+shuffle differently, read nearly the same ones."""
 RECORDED_STEPS = 105
 SKIP = 10
 _REQUEST_BYTES = 100_000

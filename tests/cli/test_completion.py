@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import os
+import pty
+import select
+import shlex
+import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -12,6 +17,7 @@ import pytest
 from datagen.registry import names
 from dlemu.config.workload_files import workload_names
 from tests.cli.test_light import HEAVY
+from tests.e2e.harness import DEADLINE_SECONDS
 
 DLEMU = Path(sys.executable).parent / "dlemu"
 FRAMEWORKS = HEAVY & {"hydra", "numpy", "pyarrow", "rich", "torch"}
@@ -87,6 +93,51 @@ def test_bash_gets_the_part_behind_the_equals_sign() -> None:
     assert in_bash("dlemu", "train", "works") == []
     assert in_bash("dlemu", "train", "workl") == ["workload="]
     assert in_bash("dlemu", "train", "workload=unet") == ["workload=unet3d"], "where COMP_WORDBREAKS has no ="
+
+
+def in_zsh(words: str, folder: Path) -> str:
+    """Return what an interactive zsh shows once the words are typed and completed by Tab."""
+    terminal, there = pty.openpty()
+    at = os.environ | {"PATH": f"{DLEMU.parent}:{os.environ['PATH']}", "TERM": "dumb", "HOME": str(folder)}
+    shell = subprocess.Popen(["zsh", "-f", "-i"], stdin=there, stdout=there, stderr=there, env=at, cwd=folder)
+    os.close(there)
+    shown = b""
+
+    def read_until(wanted: bytes) -> None:
+        nonlocal shown
+        deadline = time.monotonic() + DEADLINE_SECONDS
+        while wanted not in shown and time.monotonic() < deadline:
+            if select.select([terminal], [], [], 0.1)[0]:
+                shown += os.read(terminal, 65536)
+
+    try:
+        os.write(terminal, b"autoload -Uz compinit; compinit -u -d dump; PS1=; RPS1=\n")
+        os.write(terminal, b'eval "$(_DLEMU_COMPLETE=zsh_source dlemu)"; echo rea""dy\n')
+        read_until(b"ready")
+        shown = b""
+        os.write(terminal, words.encode() + b"\t")
+        read_until(b"train ")
+        os.write(terminal, b"\x15exit\n")  # Ctrl-U: the line is not to run
+        shell.wait(DEADLINE_SECONDS)
+    finally:
+        shell.kill()
+        shell.wait()
+        os.close(terminal)
+    return shown.decode(errors="replace")
+
+
+@pytest.mark.skipif(shutil.which("zsh") is None, reason="zsh is not installed")
+def test_zsh_itself_completes(tmp_path: Path) -> None:
+    assert "dlemu train " in in_zsh("dlemu tra", tmp_path)
+
+
+@pytest.mark.skipif(shutil.which("fish") is None, reason="fish is not installed")
+def test_fish_itself_completes(tmp_path: Path) -> None:
+    at = os.environ | {"PATH": f"{DLEMU.parent}:{os.environ['PATH']}", "HOME": str(tmp_path)}
+    for words, wanted in (("dlemu tra", "train"), ("dlemu train workload=unet", "workload=unet3d")):
+        script = f"_DLEMU_COMPLETE=fish_source dlemu | source; complete -C {shlex.quote(words)}"
+        ran = subprocess.run(["fish", "-c", script], env=at, capture_output=True, text=True, check=True)
+        assert wanted in [line.partition("\t")[0] for line in ran.stdout.splitlines()]
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh"])

@@ -358,7 +358,16 @@ def test_a_plain_word_means_what_hydras_grammar_makes_of_it(key: str, value: str
 
 
 def test_numbers_words_and_paths_are_plain() -> None:
-    values = {"4": 4, "-1": -1, "0.25": 0.25, "true": True, "null": None, "npz": "npz", "/mnt/a-b_1.2": "/mnt/a-b_1.2"}
+    values = {
+        "4": 4,
+        "-1": -1,
+        "0.25": 0.25,
+        "true": True,
+        "null": None,
+        "npz": "npz",
+        "/mnt/a-b_1.2": "/mnt/a-b_1.2",
+        "": "",
+    }
     for text, value in values.items():
         setting = plain_setting(f"a.b={text}")
         assert setting is not None

@@ -17,6 +17,7 @@ import psutil
 import pyarrow.parquet as pq
 
 from dlemu.metrics.verdict import COMPLETED
+from tests.e2e.zygote import zygote
 
 DLEMU = str(Path(sys.executable).parent / "dlemu")
 DLIO = str(Path(sys.executable).parent / "dlio_benchmark")
@@ -65,8 +66,7 @@ class Ended:
 
 def dlemu(*arguments: str, launcher: Sequence[str] = (), cwd: Path | None = None, **environment: str) -> Ended:
     """Run `dlemu` to its end."""
-    process = start(*arguments, launcher=launcher, cwd=cwd, **environment)
-    return wait(process)
+    return wait(start(*arguments, launcher=launcher, cwd=cwd, **environment))
 
 
 def start(
@@ -75,13 +75,16 @@ def start(
     """Start `dlemu`, or its other program, in a session of its own; an MPI launcher's count stands in for ranks=N."""
     if any(os.path.basename(word) in ("mpirun", "mpiexec", "srun") for word in launcher):
         arguments = tuple(word for word in arguments if not word.startswith("ranks="))
+    whole = os.environ | environment
+    if program == DLEMU and not launcher and zygote().can_run(whole):
+        return zygote().start([DLEMU, *map(str, arguments)], str(cwd or Path.cwd()), whole)
     return subprocess.Popen(
         [*launcher, program, *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         cwd=cwd,
-        env=os.environ | environment,
+        env=whole,
         start_new_session=True,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler) and None,
     )

@@ -121,6 +121,13 @@ ISSUES: list[tuple[Issue, dict[str, Any], str]] = [
         "Storage v2.0, whose code never calls fsync",
     ),
     (
+        Issue.NOT_STEADY,
+        {"first_gib_per_second": 3.004, "last_gib_per_second": 1.5},
+        "the last five checkpoints were not written equally fast (3.00 GiB/s, then 1.50 in the end): the storage was "
+        "not in a steady state (a fresh SSD writes faster than a used one); write more: "
+        "checkpoint.num_checkpoints_write",
+    ),
+    (
         Issue.NOT_READ,
         {"cache_percent": 75.2, "would_help": "checkpoint.odirect"},
         "MEASURED MEMORY, NOT STORAGE: the page cache served 75 % of the bytes; checkpoint.odirect=true reads from "

@@ -21,6 +21,11 @@ def test_one_slow_rank_is_named_with_its_steps_and_its_loss() -> None:
     assert found.loss_percent == pytest.approx(100 * (3 * 30 + 20) / (4 * 40 + 10))
 
 
+def test_without_a_list_of_hosts_the_ranks_of_the_rows_are_all_of_the_first() -> None:
+    (found,) = find_stragglers(make_steps([[0.0, 0.0, 30.0, 0.0]] * 3), (), ("here",))
+    assert (found.rank, found.host) == (2, "here")
+
+
 def test_ranks_that_are_slow_in_turns_are_not_named() -> None:
     rows = make_steps([[30.0 if rank == step % 4 else 0.0 for rank in range(4)] for step in range(12)])
     assert find_stragglers(rows, (0,) * 4, ("here",)) == []

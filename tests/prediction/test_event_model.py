@@ -64,6 +64,13 @@ def test_decoding_shares_the_cores() -> None:
     assert au(decoding) == pytest.approx(0.5, rel=0.05)
 
 
+def test_who_began_to_decode_alone_is_slowed_by_who_comes_after() -> None:
+    """One core, 40 ms each: A's from 0 alone, B's from 20 ms. A has 20 ms of work left then, and gets half a core."""
+    far = rates((CurvePoint(readers=1, mb_per_second=50.0), CurvePoint(readers=2, mb_per_second=100.0)), 2)
+    pair = scene(1, 2, work_bytes=np.array([[1.0, MB]]), after_seconds=np.full((1, 2), 0.04), rate=far, cores=1.0)
+    assert simulate(pair).finished[0] == pytest.approx([0.06, 0.08], rel=1e-6)
+
+
 def test_ranks_wait_for_the_slowest() -> None:
     uneven = np.full((2, 100), 0.02)
     uneven[1] = 0.03

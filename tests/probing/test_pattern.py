@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -152,7 +153,7 @@ class Storage:
     def room(self, monkeypatch: pytest.MonkeyPatch, available_bytes: int) -> None:
         monkeypatch.setattr(pattern, "host_memory", lambda: SimpleNamespace(available_bytes=available_bytes))
 
-    def _level(self, job: Any, spec: Any, samples: int, readers: int, seconds: float) -> Level:
+    def _level(self, job: Any, spec: Any, samples: int, readers: int, steps: int, seconds: float) -> Level:
         self.asked.append((readers, seconds))
         self.now += SETTLE_SECONDS + seconds
         return level(readers, self._speed(readers), seconds=seconds, **self._reads)
@@ -251,6 +252,38 @@ def test_files_that_a_loader_reads_itself_are_read_by_dlemus_own_engine() -> Non
     job = make_job(ranks=1, dataset=dataset, reader=reader)
     assert job.read_by_loader
     assert reading_spec(job)[0].phases["train"].fetch.engine == "matched"
+
+
+@pytest.mark.parametrize(
+    ("changes", "most"),
+    [
+        ({}, 76),  # of 100 MB a tenth, by 128 KiB, a batch of one sample
+        ({"evicts": False}, 25_000),
+        ({"sample_shuffle": "off"}, 25_000),  # neighbours are read one after the other, each once
+        ({"odirect": True}, 25_000),
+        ({"num_samples_per_file": 1}, 25_000),  # nothing is read around the end of a file
+        ({"record_length_bytes": 140_000}, 25_000),
+    ],
+)
+def test_a_level_reads_no_more_than_leaves_the_page_cache_cold(changes: dict[str, Any], most: int) -> None:
+    """What the kernel reads around a sample of 4 kB serves others later: a level of all would measure memory."""
+    given: dict[str, Any] = {
+        "sample_shuffle": "seed",
+        "odirect": False,
+        "num_samples_per_file": 100,
+        "record_length_bytes": 4000,
+    }
+    given |= {"evicts": True} | changes
+    per_file, size_bytes = given["num_samples_per_file"], given["record_length_bytes"]
+    reader = Reader(batch_size=1, sample_shuffle=given["sample_shuffle"], odirect=given["odirect"])
+    dataset = DatasetSpec(
+        data_folder="x", num_files_train=25_000 // per_file, num_samples_per_file=per_file,
+        record_length_bytes=size_bytes,
+    )  # fmt: skip
+    job = make_job(ranks=1, dataset=dataset, reader=reader)
+    job = replace(job, found=replace(job.found, total_bytes=25_000 * size_bytes))
+    request = pattern._Request(job, (), None, 256, given["evicts"], costs=False)
+    assert pattern._most_reads(request, samples=1, readers=2) == most
 
 
 def test_each_sample_of_the_dataset_is_read_once() -> None:

@@ -41,6 +41,7 @@ from dlemu.metrics.cache import WANTED_RATIO
 from dlemu.metrics.demand import demand
 from dlemu.results.levels import READ_DTYPE, Level
 from dlemu.runner.cold import treatment, treatment_of
+from dlemu.runner.events import Doing
 from dlemu.telemetry.probe_base import Reading
 from tests.object_stores import BUCKET, KEYS, own_server
 
@@ -348,6 +349,71 @@ def test_every_cell_of_the_grid_is_measured_and_kept_at_once(measured: list[Any]
     assert answer.best is not None
     assert answer.best.access == "write"
     assert not list((tmp_path / "place").iterdir())
+
+
+def test_writes_are_repeated_until_they_are_steady(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A fresh drive: each round 10 % slower, until the last ones are alike."""
+    rates = [1000.0 * 0.9**turn for turn in range(8)] + [430.0] * 20
+    turns = iter(rates)
+    monkeypatch.setattr(run_probe, "measure_cell", lambda wanted, *_: cell(wanted, next(turns)))
+    grid = Grid(accesses=("write", "randread"), sizes=(MIB,), depths=(1,))
+    place, doing = tmp_path / "place", []
+    place.mkdir()
+    answer, _ = probe_requests(
+        str(place), grid=grid, engine="threads", file_bytes=2 * MIB, precondition=3, steady=True,
+        folder=str(tmp_path / "r"), on_event=lambda event: doing.append(event) if isinstance(event, Doing) else None,
+    )  # fmt: skip
+    written, read = answer.cells
+    assert written.rounds == tuple(rates[: len(written.rounds)])
+    assert written.mb_per_second == pytest.approx(np.mean(written.rounds[-5:]))
+    assert written.iops == pytest.approx(written.mb_per_second * 1e6 / MIB)
+    assert 8 < len(written.rounds) < 14
+    assert (written.steady, read.steady, read.rounds, answer.issues) == (True, None, (), ())
+    assert answer.question.precondition == 3
+    (said,) = doing
+    assert said.what.startswith("writing 6.3 MB to precondition ")
+
+
+@pytest.mark.parametrize(
+    ("steady", "words"),
+    [(True, "not steady after 25 rounds: 1 write; try --precondition 2"), (False, "steady state is not known")],
+)
+def test_writes_that_are_not_known_to_be_steady_say_so(
+    steady: bool, words: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    turns = itertools.cycle([100.0, 200.0])
+    monkeypatch.setattr(run_probe, "measure_cell", lambda wanted, *_: cell(wanted, next(turns)))
+    grid = Grid(accesses=("randwrite",), sizes=(4096,), depths=(1,))
+    answer, _ = probe_requests(
+        str(tmp_path), grid=grid, engine="threads", file_bytes=MIB, steady=steady, folder=str(tmp_path / "r")
+    )
+    (written,) = answer.cells
+    assert (written.steady, len(written.rounds)) == ((False, 25) if steady else (None, 0))
+    (issue,) = answer.issues
+    assert words in issue
+
+
+def test_what_is_preconditioned_is_written_whole_by_bytes_of_its_own(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(bytes(MIB))
+    run_probe._precondition(str(path), MIB, 1, lambda _: None)
+    once = path.read_bytes()
+    run_probe._precondition(str(path), MIB, 1, lambda _: None)
+    twice = path.read_bytes()
+    pages = {data[at : at + 4096] for data in (once, twice) for at in range(0, MIB, 4096)}
+    assert len(pages) == 2 * MIB // 4096, "no page is like another, nor like that of the pass before"
+    link = tmp_path / "link"
+    link.symlink_to(path)
+    with pytest.raises(UserError, match="can't be written"):
+        run_probe._precondition(str(link), MIB, 1, lambda _: None)
+
+
+def test_only_writes_have_a_steady_state(tmp_path: Path) -> None:
+    for words in ({"steady": True}, {"precondition": 1}):
+        with pytest.raises(UserError, match="are for writes"):
+            probe_requests(str(tmp_path), engine="threads", folder=str(tmp_path / "r"), **words)
+        with pytest.raises(UserError, match="a bucket is probed by GET"):
+            run_probe.probe_target("s3://bucket", **words)
 
 
 def test_what_a_probe_would_feed_is_by_its_best_reads(measured: list[Any], tmp_path: Path) -> None:

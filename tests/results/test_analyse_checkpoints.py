@@ -280,3 +280,31 @@ def test_a_lost_recorder_is_an_issue() -> None:
     assert numbers_of(run.summary, Issue.TELEMETRY_ENDS_EARLY) is None
     lost = numbers_of(noted(run, lost_recorders=(0,)).summary, Issue.TELEMETRY_ENDS_EARLY)
     assert lost == {"host": run.facts.journal.hosts[0].host}
+
+
+def test_writing_that_slows_down_is_not_steady() -> None:
+    order = [(WRITE, number) for number in range(1, 8)]
+    run = checkpoint_run(order=order)
+
+    def as_if(*seconds: float) -> CheckpointSummary:
+        rows = run.rows.copy()
+        for number, took in enumerate(seconds, 1):
+            part = rows["checkpoint"] == number
+            rows["ended_ns"][part] = rows["began_ns"][part] + round(took * 1e9)
+        return replace(run, rows=rows).summary
+
+    for seconds, steady in (((1, 1, 2, 2, 2, 2, 2), True), ((1, 1, 1, 1, 1.2, 1.5, 1.9), False)):
+        summary = as_if(*seconds)
+        assert summary.write is not None
+        assert summary.write.steady is steady
+        numbers = numbers_of(summary, Issue.NOT_STEADY)
+        assert (numbers is None) is steady
+    assert numbers is not None
+    first, last = numbers["first_gib_per_second"], numbers["last_gib_per_second"]
+    assert isinstance(first, float)
+    assert isinstance(last, float)
+    assert first == pytest.approx(1.9 * last, rel=0.01)
+    few = checkpoint_run().summary
+    assert few.write is not None
+    assert few.read is not None
+    assert (few.write.steady, few.read.steady) == (None, None)

@@ -68,7 +68,7 @@ def reader(work: Work, folder: Path) -> None:
     job = make_job(ranks=1)
     job = replace(job, workload=replace(job.workload, timeout_seconds=STOPPED_SECONDS))
     spec, samples = pattern.reading_spec(job)
-    pattern._level(job, spec, samples, 3, 600.0)
+    pattern._level(job, spec, samples, 3, 6, 600.0)
 
 
 def job(work: Work, folder: Path) -> None:

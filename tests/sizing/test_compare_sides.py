@@ -263,6 +263,10 @@ def test_runs_of_two_datasets_plan_no_year(tmp_path: Path) -> None:
         read_side(str(write_run(tmp_path / name, telemetry=False, steps=steps)))[0]
         for name, steps in (("a", 9), ("b", 12))
     )
+    few, many = (
+        replace(side, runs={settings: replace(run, outcome="pass") for settings, run in side.runs.items()})
+        for side in (few, many)
+    )
     compared = compare(few, many)
     assert compared.verdict.startswith("not comparable: num_files_train is ")
     assert all(pair.plan is None for pair in compared.runs)
@@ -294,6 +298,12 @@ def test_no_plan_without_the_time_of_both() -> None:
     assert plan is not None
     assert (plan.hours_per_model, plan.models_per_year) == ((1.0, 2.0), (8760.0, 4380.0))
     assert plan.days_saved_per_year == 182.5
+
+
+@pytest.mark.parametrize(("outcome", "planned"), [("no verdict", False), ("undecided", True), ("fail", True)])
+def test_no_year_follows_from_a_run_that_says_nothing_of_the_storage(outcome: str, planned: bool) -> None:
+    for pair in (figures(), figures(outcome=outcome)), (figures(outcome=outcome), figures()):
+        assert (compare_runs(*pair).plan is not None) is planned
 
 
 def test_prices_of_nothing_and_of_what_is_not_known() -> None:

@@ -46,6 +46,7 @@ from dlemu.metrics.checkpoint_rates import (
 from dlemu.metrics.device import delivered_between
 from dlemu.metrics.findings import Finding, Number
 from dlemu.metrics.spread import known
+from dlemu.metrics.steady_state import WINDOW, is_steady
 from dlemu.metrics.windows import Window, mean_within
 from dlemu.results.file_names import KILLED
 from dlemu.results.measured import common_fields
@@ -159,6 +160,7 @@ def _phase(run: MeasuredCheckpoints, phase: int) -> PhaseSummary | None:
         fsync_percent=activity.fsync_percent,
         from_storage_percent=served,
         device_mb_per_second=device,
+        steady=is_steady([part.slowest_gib_per_second or 0.0 for part in times]) if phase == WRITE else None,
         cpu_seconds_per_gb=float(rows["cpu_ns"].sum()) / size_bytes if size_bytes else None,
         content_cpu_seconds_per_gb=_content_cpu(rows, phase),
         slowest_ranks=_slowest_ranks(run, rows, times),
@@ -394,6 +396,9 @@ def _issues(facts: CheckpointRunFacts, write: PhaseSummary | None, read: PhaseSu
         yield Finding(Issue.IN_MEMORY, "loud", {"file_system": storage.file_system})
     if write is not None and not settings.fsync and not facts.journal.requests:
         yield Finding(Issue.NO_FSYNC, "caution")
+    if write is not None and write.steady is False:
+        first, *_, last = (part.slowest_gib_per_second or 0.0 for part in write.checkpoints[-WINDOW:])
+        yield Finding(Issue.NOT_STEADY, "caution", {"first_gib_per_second": first, "last_gib_per_second": last})
     if read is not None and read.from_storage_percent is not None and read.from_storage_percent < _NOT_READ_PERCENT:
         would_help = "checkpoint.odirect" if settings.evict_page_cache else "checkpoint.evict_page_cache"
         served: dict[str, Number] = {"cache_percent": 100 - read.from_storage_percent, "would_help": would_help}

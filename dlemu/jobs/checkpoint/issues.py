@@ -24,5 +24,7 @@ class Issue(StrEnum):
     PARTIAL_LEFT = "partial_checkpoint_left"
     IN_MEMORY = "storage_is_memory"
     NO_FSYNC = "no_fsync"
+    NOT_STEADY = "not_steady"
+    """The last checkpoints were not written equally fast."""
     NOT_READ = "storage_not_read"
     CONTENT_CEILING = "content_ceiling"

@@ -48,6 +48,8 @@ class PhaseSummary:
     """Of reading: the storage's share of the bytes by the kernel's accounting or the devices, whichever is less."""
     device_mb_per_second: float | None = None
     """What the devices behind the folder wrote (or read) meanwhile, 1e6 bytes/s."""
+    steady: bool | None = None
+    """Of writing: the last five checkpoints were as fast as each other (SNIA's steady state); null of fewer."""
     cpu_seconds_per_gb: float | None = None
     """CPU time of the ranks per 1e9 bytes, making the content included."""
     content_cpu_seconds_per_gb: float | None = None

@@ -147,6 +147,9 @@ _ISSUES: Wording = {
     Issue.IN_MEMORY: "MEASURED MEMORY, NOT STORAGE: the checkpoints are on {file_system}",
     Issue.NO_FSYNC: "checkpoint.fsync is false: writing ended when the page cache had the bytes, not the storage; as "
     "in MLPerf Storage v2.0, whose code never calls fsync",
+    Issue.NOT_STEADY: "the last five checkpoints were not written equally fast ({first_gib_per_second:.2f} GiB/s, then "
+    "{last_gib_per_second:.2f} in the end): the storage was not in a steady state (a fresh SSD writes faster than a "
+    "used one); write more: checkpoint.num_checkpoints_write",
     Issue.NOT_READ: "MEASURED MEMORY, NOT STORAGE: the page cache served {cache_percent:.0f} % of the bytes; "
     "{would_help}=true reads from storage",
     Issue.CONTENT_CEILING: "content is made at {ceiling_gb_per_second:.1f} GB/s on these hosts and was written at "

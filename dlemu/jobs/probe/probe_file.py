@@ -44,7 +44,7 @@ def _made(path: str, size_bytes: int) -> Iterator[None]:
         with contextlib.suppress(OSError):  # a file system without locks: then the process alone says that it lives
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         try:
-            _fill(descriptor, size_bytes)
+            fill(descriptor, size_bytes)
         except OSError as error:
             raise SpaceError(f"{path} can't be written: {error.strerror}; name another folder") from error
         yield
@@ -52,7 +52,8 @@ def _made(path: str, size_bytes: int) -> Iterator[None]:
         os.close(descriptor)
 
 
-def _fill(descriptor: int, size_bytes: int) -> None:
+def fill(descriptor: int, size_bytes: int) -> None:
+    """Write so many bytes that no drive can compress or find equal, and wait until the device has them."""
     block = bytearray(os.urandom(_WRITE_BYTES))
     for offset in range(0, size_bytes, _WRITE_BYTES):
         for start in range(0, _WRITE_BYTES, 4096):  # no two pages are equal

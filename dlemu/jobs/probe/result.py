@@ -63,6 +63,10 @@ class ProbeCell:
     power: tuple[Watts, ...] = ()
     first_byte_ms: Latency | None = None
     """Of GET requests, from sending one to the first byte of its answer; None of others."""
+    rounds: tuple[float, ...] = ()
+    """MB/s of each round of a write with --steady; the cell's own is the mean of the last five."""
+    steady: bool | None = None
+    """Of writes: these five were as fast as each other (SNIA's steady state); null where that was not looked at."""
     failed: int = 0
     """GET requests that failed and were made again."""
 
@@ -95,7 +99,9 @@ class ProbeQuestion:
     """Of a workload's own pattern; else empty."""
     overrides: tuple[str, ...] = ()
     seconds: float
-    """Duration of each cell."""
+    """Of each cell, or round."""
+    precondition: int = 0
+    """Times that what is written to was written whole before the first cell."""
 
 
 @dataclass(frozen=True, kw_only=True)

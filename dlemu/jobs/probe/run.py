@@ -6,9 +6,10 @@ import contextlib
 import os
 import stat
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 
 from datagen.errors import SpaceError, UserError
 from datagen.storage.s3 import SCHEME
@@ -17,7 +18,7 @@ from dlemu.comm.environment import describe_folder, describe_host, existing_fold
 from dlemu.config import load, workload_names
 from dlemu.config.published import without_secrets
 from dlemu.jobs.probe.object_gets import objects_to_read
-from dlemu.jobs.probe.probe_file import probe_file, remove_left
+from dlemu.jobs.probe.probe_file import fill, probe_file, remove_left
 from dlemu.jobs.probe.requests import Wanted, choose_engine, fio_version, latency_of, measure_cell, measure_gets
 from dlemu.jobs.probe.result import (
     PROBE,
@@ -29,12 +30,13 @@ from dlemu.jobs.probe.result import (
     ProbeQuestion,
 )
 from dlemu.metrics.demand import demand
+from dlemu.metrics.steady_state import MOST_ROUNDS, WINDOW, is_steady
 from dlemu.report.units import size
 from dlemu.results.answer_files import read_answer, save_answer
 from dlemu.results.kinds import kind_with
 from dlemu.results.levels import Level
 from dlemu.results.wording import count
-from dlemu.runner.events import OnEvent, PartMeasured, ignore
+from dlemu.runner.events import Doing, OnEvent, PartMeasured, ignore
 from dlemu.runner.run_folder import check_new, new_folder
 
 KIB, MIB = 1 << 10, 1 << 20
@@ -91,6 +93,8 @@ def probe_target(
     engine: str = "auto",
     file_bytes: int | None = None,
     overwrite_device: bool = False,
+    precondition: int = 0,
+    steady: bool = False,
     options: Sequence[str] = (),
     folder: str = "",
     on_event: OnEvent = ignore,
@@ -105,6 +109,8 @@ def probe_target(
         jobs=tuple(jobs) or base.jobs,
     )
     if bucket:
+        if precondition or steady:
+            raise UserError("--precondition and --steady are for writes, and a bucket is probed by GET: leave them out")
         return probe_objects(
             target,
             options=options,
@@ -123,6 +129,8 @@ def probe_target(
         engine=engine,
         file_bytes=FILE_BYTES if file_bytes is None else file_bytes,
         overwrite_device=overwrite_device,
+        precondition=precondition,
+        steady=steady,
         folder=folder,
         on_event=on_event,
     )
@@ -185,34 +193,84 @@ def probe_requests(
     engine: str = "auto",
     file_bytes: int = FILE_BYTES,
     overwrite_device: bool = False,
+    precondition: int = 0,
+    steady: bool = False,
     folder: str = "",
     on_event: OnEvent = ignore,
 ) -> tuple[ProbeAnswer, str]:
     """Measure requests of several sizes and depths on a folder, a file or a device; return the answer and its folder.
 
     In a folder a file is made, of `file_bytes`, and removed; a file that is there, and a device, are only read, unless
-    `overwrite_device` says that what is on the device may go. Raises UserError, SpaceError, DlemuError.
+    `overwrite_device` says that what is on the device may go. Before writes are measured, what they go to is written
+    `precondition` times; with `steady` each is repeated until it is (`dlemu.metrics.steady_state`).
+
+    Raises UserError, SpaceError, DlemuError.
     """
     grid = grid or PRESETS.get(preset) or Grid()
     cells, seen = grid.cells(), os.path.abspath(target)
+    writes = any(cell.writes for cell in cells)
+    if (precondition or steady) and not writes:
+        raise UserError("--precondition and --steady are for writes: wanted --rw randwrite or write")
     used, note = choose_engine(engine)
     folder = _results_folder(folder)
     _check_cells(cells, seen, overwrite_device=overwrite_device)
-    question = ProbeQuestion(target=seen, preset=preset, seconds=seconds)
+    question = ProbeQuestion(target=seen, preset=preset, seconds=seconds, precondition=precondition)
     left = remove_left(seen) if os.path.isdir(seen) else []
     answer = replace(_begun(question, used, note, seen), issues=tuple(left))
     began = time.monotonic()
     wanted_bytes = max(file_bytes, max(cell.size_bytes * cell.jobs for cell in cells))
     with _opened(seen, wanted_bytes) as (path, size_bytes):
         _check_size(cells, path, size_bytes)
+        _precondition(path, size_bytes, precondition, on_event)
         for wanted in cells:
-            cell = measure_cell(wanted, path, size_bytes, seconds, used)
+            measure = partial(measure_cell, wanted, path, size_bytes, seconds, used)
+            cell = _until_steady(measure) if steady and wanted.writes else measure()
             answer = replace(answer, cells=(*answer.cells, cell), seconds=time.monotonic() - began)
             save_answer(folder, PROBE, answer)
             on_event(_measured(cell))
-    answer = replace(answer, complete=True, feeds=tuple(_fed(answer)))
+    state = [*_state_of_writes(answer.cells)] if writes else []
+    answer = replace(answer, complete=True, feeds=tuple(_fed(answer)), issues=(*answer.issues, *state))
     save_answer(folder, PROBE, answer)
     return answer, folder
+
+
+def _precondition(path: str, size_bytes: int, times: int, on_event: OnEvent) -> None:
+    """Write all of a file or device so many times, and say before how much that is; raises UserError."""
+    if not times:
+        return
+    on_event(Doing(f"writing {size(times * size_bytes)} to precondition {path}"))
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            for _ in range(times):
+                fill(descriptor, size_bytes)
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        raise UserError(f"{path} can't be written: {error.strerror}; wanted one that you may write") from error
+
+
+def _until_steady(measure: Callable[[], ProbeCell]) -> ProbeCell:
+    """Repeat a write until it is steady, or as often as SNIA's specification does; latencies are the last round's."""
+    rates: list[float] = []
+    while len(rates) < MOST_ROUNDS and not is_steady(rates):
+        cell = measure()
+        rates.append(cell.mb_per_second)
+    mean = sum(rates[-WINDOW:]) / WINDOW
+    iops = mean * 1e6 / cell.size_bytes
+    return replace(cell, mb_per_second=mean, iops=iops, rounds=tuple(rates), steady=is_steady(rates))
+
+
+def _state_of_writes(cells: Sequence[ProbeCell]) -> Iterator[str]:
+    written = [cell for cell in cells if cell.access.endswith("write")]
+    if any(cell.steady is None for cell in written):
+        yield (
+            "whether writes had reached their steady state is not known, and a fresh SSD writes faster than a used "
+            "one: --steady repeats each until it has, --precondition 2 writes all of it twice before"
+        )
+    restless = sum(cell.steady is False for cell in written)
+    if restless:
+        yield f"not steady after {MOST_ROUNDS} rounds: {count(restless, 'write')}; try --precondition 2"
 
 
 def _measured(cell: ProbeCell) -> PartMeasured:

@@ -32,6 +32,7 @@ def figures(run: Run) -> JobFigures:
         epochs=metrics.epochs,
         passed=summary.passed,
         verdict=summary.verdict,
+        outcome=summary.outcome,
         limited_by={RUN: limit.name if limit else None},
         threshold_percent=metrics.au_threshold_percent,
         metrics=training_metrics(

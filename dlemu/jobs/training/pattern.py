@@ -10,7 +10,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from itertools import pairwise
 
 import numpy as np
@@ -29,6 +29,7 @@ from dlemu.jobs.training.evict import evict
 from dlemu.jobs.training.plan import TrainingJob, make_job
 from dlemu.loaders.loader_base import BatchMaker, Loader, LoaderSpec
 from dlemu.metrics.t_interval import estimate
+from dlemu.plan.samples import Plan, RankPlan
 from dlemu.results.levels import READ_DTYPE, Level, ReadRows
 from dlemu.runner.clean_process import run_clean
 from dlemu.runner.cold import treatment_of
@@ -55,6 +56,10 @@ LEAST_CORRELATION = -0.8  # at -1 the interval would have no width
 READ_BYTES = 32 << 20  # larger: a slow drive finishes too few reads in a level
 """A read is a batch, or as many of its samples as have about so many bytes; but one at least."""
 MOST_READERS = 256  # each is a process; more crowd the cores of most hosts before the storage
+READ_AHEAD_BYTES = 128 << 10
+"""That the kernel reads around a random place of a file, unless it was set: /sys/block/NAME/queue/read_ahead_kb."""
+MOST_COVERED = 0.1
+"""Share of the dataset that a level may have the kernel read: what is read around one sample serves others later."""
 FLAT_PERCENT = 3.0
 """Less than this from one level to the next, twice, and more readers are no use."""
 MEMORY_SHARE = 0.25  # of what is available, for buffers: a probe must not push others into swap
@@ -141,7 +146,8 @@ def _measure(request: _Request) -> Iterator[Level]:
     def measure(readers: int, seconds: float) -> Level:
         if request.evicts:
             evict(request.job, 0, 1, write_first=not measured)
-        measured.append(_level(request.job, spec, samples, readers, seconds))
+        steps = _most_reads(request, samples, readers)
+        measured.append(_level(request.job, spec, samples, readers, steps, seconds))
         return measured[-1]
 
     while waiting:
@@ -166,6 +172,17 @@ def _measure(request: _Request) -> Iterator[Level]:
         if left < LEVEL_SECONDS:
             return
         yield measure(readers, min(left, seconds_again(nearest, readers)))
+
+
+def _most_reads(request: _Request, samples: int, readers: int) -> int:
+    """Return how many reads a level may make at most, so that it is the storage that is measured, and not memory."""
+    plan, total_bytes = request.job.train_plan, request.job.found.total_bytes
+    every = plan.num_samples // samples
+    apart = plan.num_samples_per_file == 1 or not plan.sample_shuffle
+    alone = total_bytes >= READ_AHEAD_BYTES * plan.num_samples or request.job.workload.reader.odirect
+    if not request.evicts or apart or alone:  # no sample is read because of another
+        return every
+    return min(every, max(2 * readers, int(MOST_COVERED * total_bytes / READ_AHEAD_BYTES / samples)))
 
 
 def fewest_that_get_all(levels: Sequence[Level]) -> int:
@@ -222,31 +239,14 @@ def reading_spec(job: TrainingJob) -> tuple[LoaderSpec, int]:
     phase = replace(spec.phases["train"], batch_size=samples)
     if job.read_by_loader:
         phase = replace(phase, fetch=replace(phase.fetch, engine="matched"))
-    phase = replace(phase, plan=_Once(job, samples))
+    # All samples in the order of an epoch, as one rank would read them by a reader; readers share its steps.
+    order = Plan(**{part.name: getattr(job.train_plan, part.name) for part in fields(Plan)})
+    phase = replace(phase, plan=RankPlan(replace(order, batch_size=samples, ranks=1, worker_streams=1), 0))
     return replace(spec, phases={"train": phase}, preprocess_time=NO_TIME), samples
 
 
-@dataclass(frozen=True)
-class _Once:
-    """Reads of so many samples each, in the order of an epoch that training does not come to; each sample once."""
-
-    job: TrainingJob
-    samples: int
-
-    def sample_ids(self, epoch: int, step: int) -> NDArray[np.int64]:
-        return self.batches(epoch, np.array([step])).ravel()
-
-    def batches(self, epoch: int, steps: NDArray[np.int64]) -> NDArray[np.int64]:
-        plan = self.job.train_plan
-        positions = (steps[:, np.newaxis] - 1) * self.samples + np.arange(self.samples)
-        return plan.samples_at(epoch, positions.ravel() % plan.num_samples).reshape(positions.shape)
-
-    def runs(self, epoch: int, steps: NDArray[np.int64]) -> None:
-        return None
-
-
-def _level(job: TrainingJob, spec: LoaderSpec, samples: int, readers: int, seconds: float) -> Level:
-    """Read with so many readers for so long."""
+def _level(job: TrainingJob, spec: LoaderSpec, samples: int, readers: int, steps: int, seconds: float) -> Level:
+    """Read with so many readers for so long, and not more than so many reads."""
     began_ns = 0
 
     def begin() -> None:
@@ -255,7 +255,7 @@ def _level(job: TrainingJob, spec: LoaderSpec, samples: int, readers: int, secon
 
     timeout_seconds = job.workload.timeout_seconds
     parts = run_crew(
-        lambda worker, _: _read(worker, job, spec, samples, readers, seconds),
+        lambda worker, _: _read(worker, job, spec, readers, steps, seconds),
         range(readers),
         _READER,
         timeout_seconds=timeout_seconds,
@@ -318,16 +318,18 @@ def _earliest_last(rows: ReadRows) -> int:
     return min(int(rows["end_ns"][rows["reader"] == reader].max()) for reader in np.unique(rows["reader"]))
 
 
-def _read(worker: Worker, job: TrainingJob, spec: LoaderSpec, samples: int, readers: int, seconds: float) -> ReadRows:
+def _read(worker: Worker, job: TrainingJob, spec: LoaderSpec, readers: int, steps: int, seconds: float) -> ReadRows:
     """Be one reader."""
     os.nice(spec.nice)
     maker, room = BatchMaker(spec, worker.number), AlignedBuffer(spec.slot_bytes)
     out = room.view(spec.slot_bytes)
-    epoch, steps = len(job.schedule) + readers, job.found.train.num_samples // samples
-    rows = []
+    epoch, rows = len(job.schedule) + readers, []
     worker.ready()
     deadline = time.monotonic() + SETTLE_SECONDS + seconds
-    for step in range(1 + worker.number, steps + 1, readers):
+    turns, stretch = range(1 + worker.number, steps + 1, readers), steps // readers
+    if job.workload.reader.worker_streams:  # as its loader deals batches to workers: a stretch of the epoch to each
+        turns = range(1 + worker.number * stretch, 1 + (worker.number + 1) * stretch)
+    for step in turns:
         if time.monotonic() > deadline:
             break
         trace = maker.make("train", epoch, step, 0, out)

@@ -28,6 +28,7 @@ from dlemu.jobs.training.result import Run, make_facts, make_run
 from dlemu.jobs.training.steplog import STEP_DTYPE, log_name
 from dlemu.jobs.training.trainer import RunLog, run_rank, salvage
 from dlemu.results.file_names import KILLED
+from dlemu.results.wording import count
 from dlemu.runner.events import Doing, JobBegan, Making, OnEvent, OnlyDataMade
 from dlemu.runner.job import JobKind, Look, Notify, NoVerdictError, in_time
 from dlemu.runner.ranks import Ranks
@@ -131,7 +132,7 @@ class Training(JobKind[TrainingJob, RunLog, Run]):
             return run_rank(job, comm, loader)
         log = run_rank(job, comm, loader, progress_of(job, notify), lambda what: notify(Doing(what)))
         if log is not None:
-            notify(Doing(f"computing the result of {len(log.rows):,} steps"))
+            notify(Doing(f"computing the result of {count(len(log.rows), 'step')}"))
         return log
 
     def salvage(self, live_folder: str) -> RunLog | None:

@@ -121,6 +121,8 @@ def _other_work(a: JobFigures, b: JobFigures, work: Sequence[str]) -> list[str]:
 
 
 def _plan(a: JobFigures, b: JobFigures) -> YearPlan | None:
+    if "no verdict" in (a.outcome, b.outcome):  # memory or the host set the pace: no year of the storage follows
+        return None
     of_a, of_b = _plan_hours(a), _plan_hours(b)
     if not of_a or not of_b:
         return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 from dlemu.metrics.percent_interval import plus_minus
@@ -52,6 +53,27 @@ def sentence(answer: SizeAnswer) -> str:
         if count.accelerators in answer.too_close_to_tell and count != failing
     ]
     return f"{', '.join(parts)}: {_limit(answer)}{_rates(answer)}"
+
+
+def contradictions(answer: SizeAnswer) -> Iterator[str]:
+    """Yield a sentence where a count was measured to pass that was predicted to fail, or the other way round."""
+    predicted, threshold = answer.predicted, answer.threshold_percent
+    for tried in answer.counts:
+        expected = predicted.au(tried.accelerators) if predicted is not None else None
+        if predicted is None or expected is None or tried.passed is None:
+            continue
+        low, high = expected.au_interval_percent
+        if (high < threshold) if tried.passed else (low >= threshold):
+            why = "part of what the trials read came from memory, or the storage is faster under more readers"
+            if not tried.passed:
+                why = "this host, the loader or the storage's latency limits them, which no short read shows"
+            yield (
+                f"prediction and measurement contradict each other: by the read probe of "
+                f"{number(answer.probe_mb_per_second)} MB/s {predicted.max_accelerators} pass, but "
+                f"{tried.accelerators} {_fares(tried)} (au {_au(tried)}, predicted {low:.1f} to {high:.1f} %): the "
+                f"trials decide; {why}"
+            )
+            return
 
 
 def _fares(count: CountResult) -> str:

@@ -56,7 +56,7 @@ class Scene:
     synchronous: bool
     """The host needs a batch only after the step before it."""
     cores: float
-    """That decoding shares, of all hosts."""
+    """Of all hosts: batches that are decoded at once share them evenly."""
     costs: HostCosts
 
 
@@ -107,18 +107,18 @@ class _Epoch:
         share, free, requested = self._share, self._free, self._requested
         costs, in_turn, ahead = scene.costs, scene.in_turn, not (scene.synchronous or self._own)
         hand_over, late = costs.hand_over_seconds, costs.step_seconds
-        begun_first = min(self._window, steps)
+        never, begun_first = float("inf"), min(self._window, steps)
         queued = [begun_first] * ranks  # batches that workers may begin
         begun = [0] * ranks  # of a pool: batches begun
         idle = [workers] * ranks  # of a pool: workers without work
         resting = bytearray(b"\1") * (ranks * workers)  # in turn: that worker has no work
         taken, delivered = [0] * ranks, [0] * ranks
         reads: list[tuple[float, int]] = []
-        timed: list[
-            tuple[float, int]
-        ] = []  # a code >= 0: that batch is over; -1: the step is over; else rank -2 - code
-        active, deciding = 0, 0
+        making: list[tuple[float, int]] = []  # batches that were read, and are decoded or preprocessed
+        timed: list[tuple[float, int]] = []  # a code of -1: the step is over; else rank -2 - code
+        active = 0
         now, given, rate = 0.0, 0.0, 0.0
+        made, pace = 0.0, 1.0  # seconds of work that each of `making` has had, and in a second from now
         step, waiting, latest = 0, ranks, 0.0  # of the step: ranks that have not begun it, the latest end so far
         free_at = 0.0
 
@@ -127,6 +127,10 @@ class _Epoch:
             started[batch] = now
             active += 1
             heappush(reads, (given + work[batch], batch))
+
+        def share_cores() -> float:
+            """Return how fast each batch in the making gets on: as fast as on a core of its own, or by its share."""
+            return min(1.0, scene.cores / len(making)) if making else 1.0
 
         def put(rank: int, number: int) -> None:
             """Give a batch to the loader's workers."""
@@ -183,17 +187,15 @@ class _Epoch:
             request_batch(rank)
         rate = share[active]
         while step < steps:
-            over = now + (reads[0][0] - given) / rate if active else float("inf")
-            if timed and timed[0][0] <= over:
+            over = now + (reads[0][0] - given) / rate if active else never
+            complete = now + (making[0][0] - made) / pace if making else never
+            if timed and timed[0][0] <= min(over, complete):
                 moment, code = heappop(timed)
                 if moment > now:
                     given += (moment - now) * rate
+                    made += (moment - now) * pace
                     now = moment
-                if code >= 0:  # a batch is complete that was decoded
-                    deciding -= 1
-                    rank, number = divmod(code, steps)
-                    over_batch = True
-                elif code == -1:  # a step is over on all accelerators
+                if code == -1:  # a step is over on all accelerators
                     step += 1
                     free_at = free[step] = latest
                     if step == steps:
@@ -202,7 +204,7 @@ class _Epoch:
                     if late:
                         heappush(timed, (now + late, -2 - ranks))
                         continue
-                    over_batch, code = False, -2 - ranks
+                    code = -2 - ranks
                 if code == -2 - ranks:  # the trainers ask for their next batches
                     for rank in range(ranks):
                         if delivered[rank] > step == taken[rank]:
@@ -211,48 +213,48 @@ class _Epoch:
                             request_batch(rank)
                     rate = share[active]
                     continue
-                if code < -1:  # a batch comes into the trainer's hands
-                    rank = -2 - code
-                    number = delivered[rank]
-                    ready[rank * steps + number] = now
-                    delivered[rank] = number + 1
-                    if number + self._window < steps and not self._own:
-                        put(rank, number + self._window)
-                    if taken[rank] == number == step and now >= free_at + (late if step else 0.0):
-                        take(rank)
-                    rate = share[active]
-                    continue
-            else:
-                given, batch = heappop(reads)
-                now = over
-                active -= 1
-                read[batch] = now
-                if after is not None:
-                    deciding += 1
-                    seconds = after[batch] * max(1.0, deciding / scene.cores)
-                    heappush(timed, (now + seconds, batch))
-                    rate = share[active]
-                    continue
-                code, over_batch = batch, True
-                rank, number = divmod(batch, steps)
-            if over_batch:
-                finished[code] = now
-                done[code] = 1
-                if requested[rank] and delivered[rank] == number:
-                    requested[rank] = 0
-                    heappush(timed, (now + hand_over, -2 - rank))
-                if in_turn:
-                    following = number + workers
-                    if following < queued[rank]:
-                        begin(rank * steps + following)
-                    else:
-                        resting[rank * workers + number % workers] = 1
-                elif begun[rank] < queued[rank]:
-                    begin(rank * steps + begun[rank])
-                    begun[rank] += 1
-                else:
-                    idle[rank] += 1
+                # A batch comes into the trainer's hands.
+                rank = -2 - code
+                number = delivered[rank]
+                ready[rank * steps + number] = now
+                delivered[rank] = number + 1
+                if number + self._window < steps and not self._own:
+                    put(rank, number + self._window)
+                if taken[rank] == number == step and now >= free_at + (late if step else 0.0):
+                    take(rank)
                 rate = share[active]
+                continue
+            if complete <= over:
+                given += (complete - now) * rate
+                made, batch = heappop(making)
+                now, pace = complete, share_cores()
+            else:
+                made += (over - now) * pace
+                given, batch = heappop(reads)
+                now = read[batch] = over
+                active -= 1
+                if after is not None:
+                    heappush(making, (made + after[batch], batch))
+                    rate, pace = share[active], share_cores()
+                    continue
+            rank, number = divmod(batch, steps)
+            finished[batch] = now
+            done[batch] = 1
+            if requested[rank] and delivered[rank] == number:
+                requested[rank] = 0
+                heappush(timed, (now + hand_over, -2 - rank))
+            if in_turn:
+                following = number + workers
+                if following < queued[rank]:
+                    begin(rank * steps + following)
+                else:
+                    resting[rank * workers + number % workers] = 1
+            elif begun[rank] < queued[rank]:
+                begin(rank * steps + begun[rank])
+                begun[rank] += 1
+            else:
+                idle[rank] += 1
+            rate = share[active]
         shape = ranks, steps
         arrays = (np.array(times).reshape(shape) for times in (ready, started, read, finished))
         return EpochTimes(np.array(free), *arrays)

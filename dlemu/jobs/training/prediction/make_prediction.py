@@ -48,7 +48,7 @@ HELPS_PERCENT = 2.0
 """Points of AU that a change must bring to be named as the limit."""
 MORE_READERS, FASTER = 4, 2.0  # as many readers as the trial after a run (scaling.TIMES) has
 BUSY_SHARE = 0.25
-"""Of a host's cores: from there on who else keeps them busy is named."""
+"""Of a host's cores: from there on who else keeps them busy is named, and every lower end allows for them."""
 
 
 def predict(
@@ -121,6 +121,10 @@ class _Question:
         self._threshold_percent = 100 * workload.metric.au
         self._by = workload.metric.verdict
         self._speed = max(SPEED_PERCENT, calibration.half_width_percent) / 100
+        busy = calibration.busy_cores / calibration.cores
+        # Whoever took these cores during the probe may take them from the run as well: by how much it is slower then no
+        # model knows, but it is no slower than its own processes' share of the host.
+        self._others = min(1.0, busy) if busy > BUSY_SHARE else 0.0
         self._rate = demand(workload.model.name, workload).samples_per_second or math.inf
         self.saturated = calibration.saturated
         self._counts: dict[int, PredictedCount] = {}
@@ -154,14 +158,15 @@ class _Question:
 
         def around(name: str) -> Interval:
             margin = math.hypot(AU_PERCENT, getattr(chance, name))
-            least, most = _around(getattr(outcome, name), getattr(low, name), getattr(high, name), margin)
-            return least, most if self._calibration.saturated else 100.0
+            middle = getattr(outcome, name)
+            least, most = _around(middle, getattr(low, name), getattr(high, name), margin)
+            return min(least, middle * (1 - self._others)), most if self._calibration.saturated else 100.0
 
         sustained, headline = around(VERDICT_AUS["sustained"]), around("au_percent")
         rate = outcome.samples_per_second
         rate_margin = math.hypot(rate * RATE_PERCENT / 100, chance.samples_per_second)
         rates = _around(rate, low_rate, high_rate, rate_margin, most=math.inf)
-        most_rate = rates[1] * self._sooner(run)
+        least_rate, most_rate = min(rates[0], rate * (1 - self._others)), rates[1] * self._sooner(run)
         if not self._calibration.saturated:
             most_rate = max(most_rate, ranks * self._rate)
         interval = around(VERDICT_AUS[self._by])
@@ -175,7 +180,7 @@ class _Question:
             au_interval_percent=headline,
             au_sustained_interval_percent=sustained,
             au_rules_percent=outcome.au_whole_percent,
-            samples_per_second_interval=(rates[0], most_rate),
+            samples_per_second_interval=(least_rate, most_rate),
             passed=None if inside or ahead else outcome.verdict_au(self._by) >= self._threshold_percent,
             null_model=self.null_model(ranks),
         )
@@ -218,7 +223,9 @@ class _Question:
         """
         limit = self.limit(most)
         middle = self._most_passing(limit, 1.0)
-        low = min(middle, self._most_passing(limit, 1 - self._speed, near=middle, margin=AU_PERCENT))
+        low = 0
+        if 100 * (1 - self._others) >= self._threshold_percent:
+            low = min(middle, self._most_passing(limit, 1 - self._speed, near=middle, margin=AU_PERCENT))
         step = max(1, middle // 64)
         while low and not self.count(low).passed:
             low = max(0, low - step)

@@ -20,6 +20,7 @@ from dlemu.jobs.training.folder import read_run
 from dlemu.jobs.training.pattern import probe_pattern
 from dlemu.jobs.training.plan import make_job
 from dlemu.jobs.training.prediction.calibration import Calibration, calibrate_from_run, given_speed
+from dlemu.jobs.training.prediction.data_sheet import calibrate_from_drive
 from dlemu.jobs.training.prediction.from_probe import calibrate_from_levels
 from dlemu.jobs.training.prediction.from_times import ForeignRun, calibrate_from_times
 from dlemu.jobs.training.prediction.make_prediction import predict
@@ -40,6 +41,7 @@ def run_prediction(
     *,
     from_folder: str | None = None,
     mb_per_second: float | None = None,
+    drive: str | None = None,
     hosts: int = 1,
     most: int = 10_000,  # ends the search on a storage that no count fills
     cached: bool = False,
@@ -58,6 +60,7 @@ def run_prediction(
             the overrides leave them open; else the storage is probed.
         read_foreign: reads a folder that is neither.
         mb_per_second: a storage of so many 1e6 bytes/s; nothing is read.
+        drive: a storage as a data sheet (a YAML file) or a probe's folder has it; nothing is read.
         hosts: the accelerators are spread over so many hosts like this one, which share the storage.
         most: no more accelerators are predicted.
         cached: the page cache may serve the probe.
@@ -67,8 +70,10 @@ def run_prediction(
 
     Raises UserError.
     """
-    if from_folder is not None and mb_per_second is not None:
-        raise UserError("--from and --mb-per-second both describe the storage: give only one of them")
+    given = {"--from": from_folder, "--mb-per-second": mb_per_second, "--drive": drive}
+    described = [option for option, value in given.items() if value is not None]
+    if len(described) > 1:
+        raise UserError(f"{' and '.join(described)} both describe the storage: give only one of them")
     known = None if from_folder is None else read_known(from_folder, read_foreign)
     if isinstance(source, Workload):
         workload, words, ranks = source, [], source.ranks if source.ranks > 1 else None
@@ -76,13 +81,15 @@ def run_prediction(
         words = list(source)
         settings = words if known is None else completed(words, known.workload, config_dir=config_dir)
         workload = load(settings, config_dir=config_dir)
-        given = any(word.lstrip("+").startswith("ranks=") for word in words)
-        ranks = workload.ranks if given else None
+        counted = any(word.lstrip("+").startswith("ranks=") for word in words)
+        ranks = workload.ranks if counted else None
     check_runnable(workload)
     folder = workload.output.folder or new_folder(workload.model.name, "predict-")
     check_new(folder)
     if mb_per_second is not None:
         calibration = given_speed(mb_per_second, cores=usable_cores())
+    elif drive is not None:
+        calibration = calibrate_from_drive(drive, workload, cores=usable_cores())
     elif known is not None:
         calibration = known.calibration
     else:

@@ -76,7 +76,8 @@ _ISSUES: Wording = {
     Issue.OTHER_SAMPLES: "calibrated with samples of {calibrated_bytes:,.0f} bytes, predicted for samples of "
     "{sample_bytes:,.0f}: a storage's speed depends on the size of what is read",
     Issue.BUSY_CORES: "besides the readers, {busy_cores:.1f} of {cores:g} cores were busy while the storage was "
-    "probed (other programs, or the storage's own software): the prediction assumes the same load",
+    "probed (other programs, or the storage's own software): the intervals reach down to what is left of the host if "
+    "they take as much from the run; stop them and predict again",
     Issue.CHECKPOINTS_LEFT_OUT: "checkpoints are not included: no AU counts them, but they lengthen the run",
     Issue.STEPS_LEFT_OUT: "{simulated_steps:,} of {planned_steps:,} steps were simulated",
     Issue.NOTE: "{text}",

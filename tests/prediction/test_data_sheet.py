@@ -1,0 +1,174 @@
+"""What a data sheet or a probe says of a drive, and what follows for so many readers."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from datagen.errors import UserError
+from dlemu.config import load
+from dlemu.config.schema import Workload
+from dlemu.jobs.training.prediction.curve import flat, most_mb_per_second, rates
+from dlemu.jobs.training.prediction.data_sheet import Rate, calibrate_from_drive, curve_of, requests_of
+from tests.e2e.harness import dlemu
+
+KIB = 1 << 10
+SHEET = """
+name: EXAMPLE 7450
+reads:
+  - {size: 128k, depth: 32, mb_per_second: 6800}
+  - {size: 4k, depth: 512, iops: 1000000}
+  - {size: 4k, latency_us: 80}
+"""
+
+
+def given_to(readers: int, *known: Rate, size_bytes: int = 128 * KIB, in_flight: int = 1) -> float:
+    """MB/s of so many readers."""
+    return float(rates(curve_of(known, size_bytes, in_flight), readers)[readers]) / 1e6
+
+
+def rate(size_bytes: int, depth: int, per_second: float) -> Rate:
+    return Rate(size_bytes=size_bytes, depth=depth, per_second=per_second)
+
+
+def test_channels_of_known_latency_give_their_share() -> None:
+    """Four channels of 10 ms: 100 requests/s in flight each, 400 at most."""
+    known = rate(128 * KIB, 1, 100), rate(128 * KIB, 4, 400)
+    each = 128 * KIB * 100 / 1e6
+    assert [given_to(readers, *known) / each for readers in (1, 2, 3, 4, 9)] == pytest.approx([1, 2, 3, 4, 4])
+    assert given_to(2, *known, in_flight=2) == pytest.approx(4 * each)
+
+
+def test_between_two_sizes_a_request_and_a_byte_have_a_price_each() -> None:
+    known = rate(4 * KIB, 64, 1e5), rate(132 * KIB, 64, 1e4)  # 10 us, and 90 us more for 128 KiB
+    for size_kib, seconds in ((4, 10e-6), (68, 55e-6), (132, 100e-6), (1, 10e-6), (264, 200e-6)):
+        assert given_to(64, *known, size_bytes=size_kib * KIB) == pytest.approx(size_kib * KIB / seconds / 1e6)
+
+
+def test_a_latency_of_one_size_is_that_of_all_with_their_further_bytes() -> None:
+    known = rate(4 * KIB, 1, 1e4), rate(128 * KIB, 32, 8e9 / (128 * KIB))  # 100 us; 8 GB/s
+    alone = 100e-6 + 124 * KIB / 8e9
+    assert given_to(1, *known) == pytest.approx(128 * KIB / alone / 1e6)
+    assert given_to(32, *known) == pytest.approx(8000, rel=1e-3)
+
+
+def test_without_a_latency_any_number_of_readers_gets_all() -> None:
+    assert curve_of([rate(128 * KIB, 32, 1000)], 128 * KIB, 2) == flat(128 * KIB * 1000 / 1e6)
+
+
+@given(
+    known=st.lists(
+        st.builds(rate, st.sampled_from([512, 4096, 1 << 17]), st.integers(1, 64), st.floats(1, 1e6)), min_size=1
+    ),
+    size_bytes=st.integers(512, 1 << 22),
+    in_flight=st.integers(1, 3),
+)
+def test_no_drive_gives_nothing_or_more_than_its_best(known: list[Rate], size_bytes: int, in_flight: int) -> None:
+    best = max(one.per_second * max(one.size_bytes, size_bytes) for one in known) / 1e6
+    found = curve_of(known, size_bytes, in_flight)
+    assert min(point.mb_per_second for point in found) > 0
+    assert most_mb_per_second(found) <= best * (1 + 1e-9)
+
+
+def workload(**changes: Any) -> Workload:
+    made = load(["workload=unet3d", "accelerator=h100"])
+    return replace(made, reader=replace(made.reader, **changes))
+
+
+def test_a_reader_s_requests_are_the_kernel_s_or_its_own() -> None:
+    through_cache = replace(workload(), reader=replace(workload().reader, odirect=False))
+    assert requests_of(through_cache, 140e6) == (128 * KIB, 2)
+    assert requests_of(through_cache, 100e3) == (100_000, 1)
+    assert requests_of(workload(odirect=True), 3e6) == (3_000_000, 1)
+    records = replace(
+        workload(sample_shuffle="off", batch_size=48),
+        dataset=replace(workload().dataset, num_samples_per_file=1000),
+    )
+    assert requests_of(records, 2500) == (120_000, 1), "one batch after the other of the same file"
+    assert requests_of(replace(records, reader=replace(records.reader, sample_shuffle="seed")), 2500) == (2500, 1)
+
+
+def test_a_sheet_is_a_storage(tmp_path: Path) -> None:
+    sheet = tmp_path / "sheet.yaml"
+    sheet.write_text(SHEET)
+    found = calibrate_from_drive(str(sheet), workload(odirect=False), cores=4)
+    assert found.source.startswith("the data sheet of EXAMPLE 7450: each reader has 2 of 131,072 bytes in flight")
+    assert most_mb_per_second(found.curve) == pytest.approx(6800)
+    assert found.curve[0].mb_per_second == pytest.approx(2 * 0.131072 / (80e-6 + 126_976 / 6.8e9))
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("reads: []", "reads is empty: wanted a line such as"),
+        ("name: x", "reads is missing"),
+        ("reads: [{size: 4k, iops: 5, latency_us: 7}]", "wanted a depth of 1 or more and one of mb_per_second, iops"),
+        ("reads: [{size: 4k}]", "one of mb_per_second, iops and latency_us"),
+        ("reads: [{size: 4k, iops: 5, depth: 0}]", "wanted a depth of 1 or more"),
+        ("reads: [{size: large, iops: 5}]", "'large' is not a size: wanted a number followed by k, m or g"),
+        ("reads: [{size: 4k, iop: 5}]", "did you mean"),
+        ("- 1", "wanted a mapping"),
+    ],
+)
+def test_a_sheet_that_says_nothing_says_why(tmp_path: Path, text: str, words: str) -> None:
+    sheet = tmp_path / "sheet.yaml"
+    sheet.write_text(text)
+    with pytest.raises(UserError, match=re.escape(words)):
+        calibrate_from_drive(str(sheet), workload(), cores=1)
+
+
+def probed(folder: Path, *cells: tuple[str, int, int, int, float], workload: str = "") -> str:
+    names = "access", "size_bytes", "depth", "jobs", "iops"
+    answer = {
+        "schema_version": 1,
+        "question": {"target": "/mnt/nvme", "workload": workload},
+        "cells": [dict(zip(names, cell, strict=True)) for cell in cells],
+    }
+    (folder / "probe.json").write_text(json.dumps(answer))
+    return str(folder)
+
+
+def test_a_probe_is_a_storage_by_its_random_reads(tmp_path: Path) -> None:
+    cells = ("read", 128 * KIB, 8, 1, 9e4), ("randread", 128 * KIB, 1, 1, 1e3), ("randread", 128 * KIB, 4, 2, 6e3)
+    found = calibrate_from_drive(probed(tmp_path, *cells), workload(odirect=False), cores=1)
+    assert found.source.startswith("a probe of /mnt/nvme")
+    assert most_mb_per_second(found.curve) == pytest.approx(6e3 * 128 * KIB / 1e6)
+    only = probed(tmp_path, cells[0])
+    assert most_mb_per_second(calibrate_from_drive(only, workload(odirect=False), cores=1).curve) > 9e3
+
+
+def test_a_folder_without_what_is_needed_says_so(tmp_path: Path) -> None:
+    def refused(words: str) -> None:
+        with pytest.raises(UserError, match=words):
+            calibrate_from_drive(str(tmp_path), workload(), cores=1)
+
+    refused("has no probe.json: wanted the folder of `dlemu probe`, or a data sheet")
+    probed(tmp_path, ("write", 4096, 1, 1, 5.0))
+    refused("has no reads")
+    probed(tmp_path, workload="unet3d")
+    refused("is a probe of the reads of unet3d")
+    os.unlink(tmp_path / "probe.json")
+    os.mkfifo(tmp_path / "sheet")
+    with pytest.raises(UserError, match="it is a pipe, wanted a regular file"):
+        calibrate_from_drive(str(tmp_path / "sheet"), workload(), cores=1)
+
+
+def test_the_command_answers_from_a_sheet(tmp_path: Path) -> None:
+    sheet = tmp_path / "sheet.yaml"
+    sheet.write_text(SHEET)
+    words = "workload=unet3d", "accelerator=h100", "output.report=false", f"output.folder={tmp_path / 'out'}"
+    ended = dlemu("predict", *words, "--drive", str(sheet), "--json", cwd=tmp_path)
+    answer = json.loads(ended.out)
+    assert ended.status == 0
+    assert answer["calibration"]["source"].startswith("the data sheet of EXAMPLE 7450")
+    both = dlemu("predict", *words, "--drive", str(sheet), "--mb-per-second", "7000", cwd=tmp_path)
+    assert (both.status, both.out) == (2, "")
+    assert "--mb-per-second and --drive both describe the storage: give only one of them" in both.err
