@@ -113,7 +113,7 @@ def _ran_out(bed: Bed) -> Iterator[Check]:
     checks.append(Check(name, "after", float(CREDIT_MB), megabytes, "MB", within=15, percent=True))
     lasts = float(out["mb_per_second_after"]) if out else None
     checks.append(Check(name, "what lasts", float(SLOW), lasts, "MB/s", within=10, percent=True))
-    checks.append(advice(name, "a cache or a burst credit", ran.advice))
+    checks.append(advice(name, "a cache or burst credit", ran.advice))
     yield from ran.beside(checks)
 
 

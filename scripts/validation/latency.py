@@ -112,4 +112,4 @@ def check(threads: int, ran: Ran, plain_bytes_per_second: float) -> Iterator[Che
         limit = "loader" if threads < CHANNELS else "storage"
         yield Check(case, "limited by", limit, ran.limited_by)
     if threads < CHANNELS:
-        yield advice(case, "more reader.read_threads", ran.advice)
+        yield advice(case, "raise reader.read_threads", ran.advice)

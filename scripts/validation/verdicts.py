@@ -22,7 +22,7 @@ Workers are of niceness 10, whose weight is 110 where that of other programs is 
 BATCH, RANKS = 4, 2
 ADVICE = {
     "decoding on every core": "more cores or fewer ranks",
-    "another program on every core": "other programs have most of the cores",
+    "another program on every core": "other programs use most of the cores",
 }
 """Words that the advice must have: it is another where others have the cores."""
 
