@@ -141,7 +141,7 @@ def test_every_user_of_a_crew_ends_in_time_and_says_why(role: str, what: str, tm
             program.kill()
     _, said = program.communicate(timeout=PATIENCE_SECONDS)
     wanted, status = {
-        "killed": (rf"^dlemu: {role} \d \(process {victim}\) was killed by SIGKILL; .*, or (use|give) fewer ", 3),
+        "killed": (rf"^dlemu: {role} \d \(process {victim}\) was killed by SIGKILL; .*, or (use|audit) fewer ", 3),
         "stopped": (rf"^dlemu: {role} \d \(process {victim}\) was stopped from outside .* continue within 1 s$", 3),
         "raises": (rf"^dlemu: {role} \d: ValueError: odd$", 3),
         "interrupted": ("^$", 130),
