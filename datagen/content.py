@@ -170,14 +170,14 @@ def explain(data: memoryview | bytes, at: int, content: Content, file: int) -> t
     first = max(0, at - BLOCK_BYTES + 1)
     covering = [stamp for index, stamp in find_stamps(data[first : at + STAMP_BYTES]) if index <= at - first]
     if not covering:
-        return False, "there are bytes without a stamp of dlemu"
+        return False, "the bytes there have no dlemu stamp"
     stamp = covering[-1]
     origin = f"file number {stamp.file}, payload offset {stamp.offset}"
     if stamp.seed_hash != content.seed_hash:
         return True, f"there is a block of another dataset ({origin})"
     if stamp.file != file:
         return True, f"there is a block of {origin}"
-    return False, f"there is a block stamped {origin}, but not with its bytes or not in its place"
+    return False, f"there is a block stamped {origin}, but its bytes or its position are wrong"
 
 
 def hash_of_seed(seed: int) -> int:

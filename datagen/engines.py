@@ -300,8 +300,8 @@ class LibraryEngine:
         if storage.local_path(folder) is None:
             if not isinstance(file_format, (StreamFormat, IndexedStreamFormat)):
                 raise UserError(
-                    f"reader.engine=library opens files of this format by their path, and storage {storage.spec.type} "
-                    "has none: set reader.engine=fast"
+                    f"reader.engine=library opens files of this format by path, which storage {storage.spec.type} does "
+                    "not have: set reader.engine=fast"
                 )
             from datagen.library_files import LibraryFiles
 
@@ -319,7 +319,7 @@ class LibraryEngine:
             Exception
         ) as error:  # libraries raise whatever they meet: SyntaxError, OverflowError, errors of their own
             what = f"{type(error).__name__}: {str(error)[:200]}"
-            raise DatasetError(f"{path} is damaged, or no file of this format: its library says {what}") from error
+            raise DatasetError(f"{path} is damaged, or is not of this format: its library reports {what}") from error
         self.read_ns += max(0, time.monotonic_ns() - wall_ns - (time.thread_time_ns() - cpu_ns))
         return sample
 
@@ -401,7 +401,7 @@ class NullEngine:
 
 def ended_early(path: str, missing_bytes: int, at: int) -> DatasetError:
     """Return what to raise where a file ended before all of it was read."""
-    return damaged(path, f"the file ended, {missing_bytes} bytes early,", at)
+    return damaged(path, f"the file ended {missing_bytes} bytes early,", at)
 
 
 def unreadable(path: str, error: OSError) -> DlemuError:
@@ -410,7 +410,7 @@ def unreadable(path: str, error: OSError) -> DlemuError:
     if error.errno in (errno.EMFILE, errno.ENFILE):
         return SpaceError(f"{reason}: raise the limit (ulimit -n), or use fewer reader.read_threads")
     if isinstance(error, FileNotFoundError):
-        return DatasetError(f"{reason}: it was there at the start of the run; make it again with `dlemu datagen`")
+        return DatasetError(f"{reason}: it existed when the run started; make it again with `dlemu datagen`")
     if isinstance(error, PermissionError):
         return DatasetError(f"{reason}: give the user of this run permission to read the dataset")
     return DatasetError(f"{reason}: the storage failed to read it; see the kernel's log (dmesg) for why")

@@ -43,7 +43,7 @@ def shortage(error: BaseException) -> str:
         )
     if isinstance(error, BlockingIOError) or (isinstance(error, RuntimeError) and "start new thread" in str(error)):
         return (
-            "no further process or thread could be started: raise the limit (`ulimit -u`, a container's or job's limit "
+            "no more processes or threads could be started: raise the limit (`ulimit -u`, a container's or job's limit "
             "of pids), or use fewer ranks or workers"
         )
     return ""

@@ -116,7 +116,7 @@ class FetchSpec:
         folder = open_storage(self.storage.buffered).local_path(self.layout.folder)
         if folder is None:
             raise UserError(
-                f"{needed_by} opens {self.format} files by their path, and storage {self.storage.type} has none: set "
+                f"{needed_by} opens {self.format} files by path, which storage {self.storage.type} does not have: set "
                 "reader.data_loader=pytorch or threads, which read through the storage, or put the dataset in a folder"
             )
         storage = replace(FOLDERS, direct=self.storage.direct)
@@ -305,7 +305,7 @@ class Fetcher:
             if not 0 <= offset < len(out):  # it was decoded elsewhere
                 if begin + size > len(out):
                     raise SpaceError(
-                        f"sample {sample} has {size} bytes, its place {self._spec.place_bytes}: set "
+                        f"sample {sample} has {size} bytes, its slot {self._spec.place_bytes}: set "
                         "dataset.record_length_bytes_resize to the bytes of each sample that the trainer is to get"
                     )
                 offset = begin

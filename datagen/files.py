@@ -124,8 +124,8 @@ def files_of(spec: DatasetSpec) -> Files:
     wanted, free = files * FILE_BYTES, psutil.virtual_memory().available
     if wanted > free:
         raise SpaceError(
-            f"the sizes of {files:,} files want {wanted / 2**30:,.1f} GiB of memory, and {free / 2**30:,.1f} GiB are "
-            "free: wanted fewer files (dataset.num_files_train), with more samples in each"
+            f"the sizes of {files:,} files need {wanted / 2**30:,.1f} GiB of memory, and {free / 2**30:,.1f} GiB are "
+            "free: use fewer files (dataset.num_files_train), with more samples in each"
         )
     file_format = cast("Format", registry.find("datagen.formats", spec.format, "Format")())
     shapes = record_shapes(spec, 0, spec.num_files_train + spec.num_files_eval)

@@ -47,7 +47,7 @@ class Made:
     bytes: int
     """Bytes of them."""
     kept_files: int
-    """Files that were there already."""
+    """Files that existed already."""
     seconds: float
 
 
@@ -117,7 +117,7 @@ def finish(spec: DatasetSpec, storage: StorageSpec = FOLDERS) -> Manifest:
     """Check that every file is there and mark the manifest complete; one rank, after all have generated.
 
     Raises:
-        DatasetError: files are missing or have a wrong size; the manifest stays incomplete.
+        DatasetError: files are missing or have the wrong size; the manifest stays incomplete.
         UserError: the folder can't be written.
     """
     files, opened = files_of(spec), open_storage(storage.buffered)
@@ -125,7 +125,7 @@ def finish(spec: DatasetSpec, storage: StorageSpec = FOLDERS) -> Manifest:
         missing = list(_missing(files, opened))
         if missing:
             raise DatasetError(
-                f"{len(missing)} of {len(files)} files are not made ({', '.join(missing[:SHOWN_NAMES])}): "
+                f"{len(missing)} of {len(files)} files have not been made ({', '.join(missing[:SHOWN_NAMES])}): "
                 "run the same command again, which makes only what is missing"
             )
         for folder in files.folders():
@@ -213,7 +213,7 @@ def _refuse_other_dataset(spec: DatasetSpec, storage: StorageBase) -> None:
     if differing:
         raise UserError(
             f"{spec.data_folder} holds a dataset made with other settings: {'; '.join(differing)}. "
-            "Give the same settings to go on with it, set dataset.data_folder to an empty folder, or delete it first"
+            "Give the same settings to continue it, set dataset.data_folder to an empty folder, or delete it first"
         )
 
 
@@ -223,7 +223,7 @@ def _refuse_links(files: Files, storage: StorageBase) -> None:
     link = next((folder for folder in files.folders() if leads_elsewhere(top, folder, storage)), None)
     if link is not None and next(_missing(files, storage), None) is not None:
         raise UserError(
-            f"{link} leads out of {top} by a link, and files are missing there: set dataset.data_folder to a new folder"
+            f"{link} is a link out of {top}, and files are missing there: set dataset.data_folder to a new folder"
         )
 
 
@@ -232,7 +232,7 @@ def _refuse_foreign_files(spec: DatasetSpec, storage: StorageBase) -> None:
         try:
             check_usable(spec.data_folder, "dataset.data_folder")
         except UserError as error:
-            raise UserError(f"{error}; to train on what is there, nothing has to be made") from None
+            raise UserError(f"{error}; to train on what is there, no dataset has to be made") from None
         return
     for layout in layouts(spec):
         with contextlib.suppress(FileNotFoundError), storage.entries(layout.folder) as entries:
@@ -257,7 +257,7 @@ def _check_space(files: Files, storage: StorageBase) -> None:
     wanted = files.total_bytes() - made
     if wanted > free:
         raise SpaceError(
-            f"{folder} has {free} bytes left and {wanted} are still to be made: free {wanted - free} bytes, "
+            f"{folder} has {free} bytes free and {wanted} are still to be made: free {wanted - free} bytes, "
             "set dataset.data_folder to a larger file system, or lower dataset.num_files_train"
         )
 
@@ -287,5 +287,5 @@ def _failed(error: OSError, path: str, storage: StorageBase, size_bytes: int = 0
     free = storage.free_bytes(os.path.dirname(path) or ".")
     return SpaceError(
         f"no room for {path} ({reason}): it needs {size_bytes} bytes, and {'?' if free is None else free} "
-        "are left. Make room (or lift the limit on file sizes) and run the same command again: it goes on from here"
+        "are free. Free some space (or raise the limit on file sizes) and run the same command again: it continues"
     )

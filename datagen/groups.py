@@ -372,7 +372,7 @@ def _dealt(got: int, spans: Spans) -> list[int]:
 def _check_fits(wanted: int, out: memoryview) -> None:
     if wanted > len(out):
         raise SpaceError(
-            f"the rows of a batch lie in row groups of more than {len(out)} bytes, which neighbouring rows would fit: "
+            f"the row groups of a batch take more than the {len(out)} bytes into which neighbouring rows would fit: "
             "set reader.sample_shuffle=off, or make the dataset with a dataset.parquet.row_group_size of fewer rows"
         )
 
@@ -434,5 +434,5 @@ def paired(file: int, path: str, payload: Sequence[tuple[int, int]], columns: Se
         values.append(Values(file, data[at : at + size], payload_offset))
         at += size
     if len(values) < len(payload) or at < len(data) or next(column, None) is not None:
-        raise damaged(path, "a row group has other values than its schema says,", 0)
+        raise damaged(path, "a row group's values do not match its schema,", 0)
     return values

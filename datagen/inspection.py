@@ -143,7 +143,7 @@ def _with_what_is_left_out(asked: DatasetSpec, made: DatasetSpec) -> DatasetSpec
 def _check_manifest(manifest: Manifest, asked: DatasetSpec, advice: _Advice) -> None:
     folder = asked.data_folder
     if manifest.content_version != CONTENT_VERSION:
-        raise DatasetError(f"{folder} was made by another version of dlemu: make it anew in an empty folder. {advice}")
+        raise DatasetError(f"{folder} was made by another version of dlemu: make it again in an empty folder. {advice}")
     differing = differing_keys(manifest.spec, asked, READ_KEYS)
     if differing:
         raise DatasetError(
@@ -152,7 +152,7 @@ def _check_manifest(manifest: Manifest, asked: DatasetSpec, advice: _Advice) -> 
         )
     if not manifest.complete:
         raise DatasetError(
-            f"{folder}: generation was begun at {manifest.made_at} and never finished. "
+            f"{folder}: generation started at {manifest.made_at} and never finished. "
             f"The same command makes only what is missing: {advice.command}"
         )
 
@@ -173,7 +173,7 @@ class _Inspection:
     def dataset(self) -> Dataset:
         asked_train, asked_valid = layouts(self._asked)
         if not self._storage.is_folder(self._asked.data_folder):
-            raise DatasetError(f"there is no dataset: {self._asked.data_folder} is no folder. {self._advice}")
+            raise DatasetError(f"there is no dataset: {self._asked.data_folder} is not a folder. {self._advice}")
         train = self._recognise(self._where_it_lies(asked_train))
         first_valid = train.named_files if train.names is None else self._asked.num_files_train
         valid = self._recognise(replace(asked_valid, first_running_index=first_valid))
@@ -271,10 +271,10 @@ class _Inspection:
         self._lawless.add(layout.split)
         if self._manifest is not None or len(wrong) <= looked_up // 2:
             raise DatasetError(
-                f"{len(wrong)} of {looked_up} files looked up have a wrong size: {'; '.join(wrong[:SHOWN_NAMES])}. "
+                f"{len(wrong)} of {looked_up} files looked up have the wrong size: {'; '.join(wrong[:SHOWN_NAMES])}. "
                 f"Delete them and run the command again, which makes only what is missing. {self._advice}"
             )
-        self._notes.append(f"{layout.folder}: the sizes are not those of the settings; files are taken as they are")
+        self._notes.append(f"{layout.folder}: the sizes differ from the settings; files are used as they are")
         return sizes_on_disk(layout, self._storage), 0
 
     def _check_sides(self, spec: DatasetSpec, layout: Layout, shapes: NDArray[np.int64]) -> None:
@@ -286,7 +286,7 @@ class _Inspection:
             looked_up, wrong = wrong_sizes(paths, side.file_bytes(spec, shapes), self._storage)
             if wrong:
                 raise DatasetError(
-                    f"{len(wrong)} of {looked_up} index files looked up are missing or have a wrong size: "
+                    f"{len(wrong)} of {looked_up} index files looked up are missing or have the wrong size: "
                     f"{'; '.join(wrong[:SHOWN_NAMES])}. The same command makes them again. {self._advice}"
                 )
 

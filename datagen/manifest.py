@@ -58,14 +58,14 @@ def read(data_folder: str, storage: StorageBase) -> Manifest | None:
         return None
     except NotADirectoryError as error:
         raise DatasetError(
-            f"{data_folder} is no folder but a file, or lies below one: set dataset.data_folder to a folder, that of a "
+            f"{data_folder} is a file, not a folder, or is below a file: set dataset.data_folder to the folder of a "
             "dataset or a new one"
         ) from error
     except (DatasetError, ServerError):
         raise
     except (OSError, ValueError, AttributeError, UserError) as error:
         raise DatasetError(
-            f"{path} is no manifest of a dataset ({error}): restore it, or delete the dataset and make it again"
+            f"{path} is not a dataset's manifest ({error}): restore it, or delete the dataset and make it again"
         ) from error
     return replace(manifest, spec=replace(manifest.spec, data_folder=data_folder))
 
@@ -102,7 +102,7 @@ def _differing(name: str, made: Any, asked: Any) -> list[str]:
         return [text for key in inner for text in _differing(f"{name}.{key}", getattr(made, key), getattr(asked, key))]
     there, here = (f"{len(value)} of them" if _is_long(value) else str(value) for value in (made, asked))
     if there == here:
-        return [f"{name} are others there than in the settings"]
+        return [f"{name} there differ from those in the settings"]
     return [f"{name} is {there} there and {here} in the settings"]
 
 

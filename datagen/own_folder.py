@@ -63,15 +63,15 @@ def look(spec: DatasetSpec, storage: StorageSpec) -> OwnFolder:
         return _look(spec, opened)
     except OSError as error:
         raise DatasetError(
-            f"{error.filename or spec.data_folder}: {error.strerror or error}: the folder can't be looked at; check "
-            "permissions and the file system, or move away what is no file"
+            f"{error.filename or spec.data_folder}: {error.strerror or error}: the folder can't be scanned; check "
+            "permissions and the file system, or move away what is not a file"
         ) from error
 
 
 def _look(spec: DatasetSpec, storage: StorageBase) -> OwnFolder:
     folder = spec.data_folder.rstrip("/") or "/"
     if not storage.is_folder(folder):
-        raise DatasetError(f"{folder} is no folder: set dataset.data_folder to the folder of your files")
+        raise DatasetError(f"{folder} is not a folder: set dataset.data_folder to the folder of your files")
     if storage.is_folder(f"{folder}/{_TRAIN}"):
         folder = f"{folder}/{_TRAIN}"
     listed = sorted(_files_below(storage, folder))
@@ -231,8 +231,8 @@ def _cut(
     samples = max(map(int, counts), key=lambda each: each * int((counts >= each).sum()))
     if samples < 1:
         raise DatasetError(
-            f"{layout.folder}: no file has the {length} bytes of a sample: set dataset.record_length_bytes to what a "
-            "sample reads of a file"
+            f"{layout.folder}: no file has the {length} bytes of a sample: set dataset.record_length_bytes to what one "
+            "sample reads from a file"
         )
     kept = np.flatnonzero(counts >= samples)
     cut = replace(_some(layout, kept), num_samples_per_file=samples, used_bytes=samples * length)
@@ -283,7 +283,7 @@ def _records(path: str) -> int:
             offset += _FRAMING_BYTES + _FRAME.unpack(head)[0]
             records += 1
         if offset != size_bytes:
-            raise ValueError("it is no tfrecord file, or it is cut off")
+            raise ValueError("it is not a tfrecord file, or is truncated")
         return records
     finally:
         os.close(descriptor)

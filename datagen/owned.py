@@ -62,7 +62,7 @@ def check_usable(folder: str, setting: str, *, ours: Sequence[str] = ()) -> None
     """
     status = _status(folder)
     if status is not None and not stat.S_ISDIR(status.st_mode):
-        raise UserError(f"{setting} is {folder}, which is no folder: set it to a new or an empty folder")
+        raise UserError(f"{setting} is {folder}, which is not a folder: set it to a new or empty folder")
     if status is None or any(os.path.lexists(os.path.join(folder, name)) for name in (MARKER, *ours)):
         return
     try:
@@ -74,7 +74,7 @@ def check_usable(folder: str, setting: str, *, ours: Sequence[str] = ()) -> None
     if foreign is not None:
         raise UserError(
             f"{setting} is {folder}, which holds files that dlemu did not make, such as {foreign}: set it to a new or "
-            f"an empty folder, such as {os.path.join(folder, 'dlemu')}"
+            f"empty folder, such as {os.path.join(folder, 'dlemu')}"
         )
 
 
@@ -160,7 +160,7 @@ def claim(folder: str, *names: str) -> None:
     descriptor = os.open(path, flags, 0o644)
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise OSError(errno.ENODEV, "it is a pipe, a device or a folder, no file", path)
+            raise OSError(errno.ENODEV, "it is a pipe, a device or a folder, not a file", path)
         lines = [json.dumps(_HEAD)] if os.fstat(descriptor).st_size == 0 else []
         lines += [json.dumps(name) for name in names]
         if lines:  # by one call: several processes may append

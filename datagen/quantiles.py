@@ -39,11 +39,11 @@ def problems(quantiles: Sequence[float], mean: float, where: str, mean_at: str) 
     if not 2 <= len(quantiles) <= MOST_QUANTILES:
         yield f"{where} has {len(quantiles)} values: wanted 2 to {MOST_QUANTILES} quantiles"
     elif not all(math.isfinite(value) and value >= 0 for value in quantiles):
-        yield f"{where} has a value that is negative or no finite number: wanted quantiles of 0 or more"
+        yield f"{where} has a value that is negative or not finite: wanted quantiles of 0 or more"
     elif any(above < below for below, above in pairwise(quantiles)):
-        yield f"{where} is not ascending: wanted the quantiles from the least to the largest"
+        yield f"{where} is not ascending: wanted the quantiles from the smallest to the largest"
     elif not quantiles[0] <= mean <= quantiles[-1]:
-        yield f"{mean_at} is {mean:g}, beyond all of {where}: wanted their mean, {quantiles[0]:g} to {quantiles[-1]:g}"
+        yield f"{mean_at} is {mean:g}, outside of {where}: wanted their mean, {quantiles[0]:g} to {quantiles[-1]:g}"
 
 
 def values_at(quantiles: Sequence[float], mean: float, shares: NDArray[np.float64]) -> NDArray[np.float64]:

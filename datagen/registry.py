@@ -75,7 +75,7 @@ def _located(package: str, name: str) -> tuple[ModuleType, str]:
     if parent and _exists(parent):
         return _import(parent), last
     raise UserError(
-        f"{name!r} is no module that Python can import, nor a class in one: put its folder on PYTHONPATH, "
+        f"{name!r} is neither a module that Python can import nor a class in one: put its folder on PYTHONPATH, "
         f"or name one of {package}: {', '.join(names(package))}"
     )
 
@@ -111,7 +111,7 @@ def _attribute(module: ModuleType, attribute: str) -> Any:
 
 def _unknown(package: str, name: str, known: list[str]) -> str:
     hint = nearest(name, known)
-    return f"{package} has no {name!r}: {hint}It knows {', '.join(known)}, or the dotted name of your own module"
+    return f"{package} has no {name!r}: {hint}wanted one of {', '.join(known)}, or the dotted name of your own module"
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

@@ -63,4 +63,4 @@ def check_regular(path: str, mode: int) -> None:
 
 
 def _irregular(path: str, mode: int) -> OSError:
-    return OSError(errno.ENODEV, f"it is {_KINDS.get(stat.S_IFMT(mode), 'no file')}, wanted a regular file", path)
+    return OSError(errno.ENODEV, f"it is {_KINDS.get(stat.S_IFMT(mode), 'not a file')}, wanted a regular file", path)

@@ -176,7 +176,7 @@ def recognise(scanned: Scan, asked: Layout, advice: object) -> tuple[Layout, lis
         raise DatasetError(_incomplete(asked, scanned, advice))
     ruled = _ruled(scanned, asked)
     if ruled is None:
-        return _listed(scanned, asked, "their names do not follow one rule, so they are taken in the order of names")
+        return _listed(scanned, asked, "their names do not follow one pattern, so they are taken in order of name")
     there = set(scanned.names)
     missing = [name for name in map(ruled.name, range(wanted)) if name not in there]
     if not missing:
@@ -185,7 +185,7 @@ def recognise(scanned: Scan, asked: Layout, advice: object) -> tuple[Layout, lis
     lost = [name for name in missing if name.rpartition("/")[2] not in base_names]
     if lost:
         raise DatasetError(_incomplete(asked, scanned, advice, lost))
-    return _listed(scanned, asked, "their sub-folders do not follow the rule, so they are taken in the order of names")
+    return _listed(scanned, asked, "their sub-folders do not follow the pattern, so they are taken in order of name")
 
 
 def _states_more(scanned: Scan, asked: Layout) -> bool:
@@ -230,14 +230,14 @@ def _incomplete(asked: Layout, scanned: Scan, advice: object, missing: list[str]
     if missing is None and there and _ruled(scanned, replace(asked, num_files=0)) is None:
         first = os.path.basename(scanned.names[0])
         return (
-            f"{seen}, such as {first}, and {wanted} are asked for: to take what is there, set "
+            f"{seen}, such as {first}, and {wanted} are requested: to use what is there, set "
             f"dataset.num_files_{_KEYS[asked.split]}={there}"
         )
     if missing is None:
         found = set(scanned.names)
         missing = [name for name in map(asked.name, range(wanted)) if name not in found]
     shown = ", ".join(missing[:SHOWN_NAMES]) + (", ..." if len(missing) > SHOWN_NAMES else "")
-    return f"{seen}, {wanted} are asked for: {len(missing)} missing ({shown}). {advice}"
+    return f"{seen}, {wanted} are requested: {len(missing)} missing ({shown}). {advice}"
 
 
 def other_files(asked: Layout, scanned: Scan) -> str:

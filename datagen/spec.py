@@ -85,7 +85,7 @@ class DatasetSpec:
     source: Literal["generated", "folder"] = "generated"
     """`generated`: a dataset as these settings say. `folder`: your own files, whatever is in `data_folder`.
 
-    What format they have, how many there are, and how large, is looked up; they are only read (docs/own-workload.md).
+    Their format, number and sizes are determined from them; they are only read (docs/own-workload.md).
     """
     format: str = "tfrecord"
     """Name of a module in `datagen.formats`, or the dotted name of your own."""
@@ -96,7 +96,7 @@ class DatasetSpec:
     num_samples_per_file: Annotated[int, at_least(1)] = 1
     """Samples (records) in each file."""
     record_length_bytes: Annotated[float, at_least(1, MOST_RECORD_BYTES), BYTES] = 64 * 1024
-    """Mean bytes of one sample, as elements of one byte; of a picture those of its file."""
+    """Mean bytes of one sample, as elements of one byte; of an image those of its file."""
     record_length_bytes_stdev: Annotated[float, at_least(0, MOST_RECORD_BYTES), BYTES] = 0
     """Standard deviation of the samples' bytes, drawn as DLIO draws them; 0: all are alike."""
     record_length_bytes_quantiles: Annotated[tuple[float, ...], BYTES] = ()
@@ -107,19 +107,19 @@ class DatasetSpec:
     record_length_bytes_resize: Annotated[int, at_least(0, MOST_RECORD_BYTES), BYTES] = 0
     """Bytes of each sample that a worker ships to the trainer, cropped from what it read; 0 ships the whole sample."""
     record_dims: tuple[int, ...] = ()
-    """Shape of a record, of a picture height, width, channels; empty makes two axes from `record_length_bytes`."""
+    """Shape of a record, of an image height, width, channels; empty makes two axes from `record_length_bytes`."""
     record_element_type: str = "uint8"
-    """NumPy's name of a record's type of number. A record has so many bytes times its shape (DLIO's law)."""
+    """NumPy type of a record's numbers. A record has the bytes of its shape times those of the type (DLIO's rule)."""
     num_subfolders_train: Annotated[int, at_least(0)] = 0
-    """Folders below `train/` among which its files are dealt out; 0 or 1: all are in `train/` itself."""
+    """Folders below `train/` over which its files are distributed; 0 or 1: all are in `train/` itself."""
     num_subfolders_eval: Annotated[int, at_least(0)] = 0
     """The same for `valid/`."""
     file_prefix: str = "img"
     """What file names begin with, as in `img_3_of_8.npz`."""
     compression: Compression = "none"
-    """How the format compresses its records; each format knows some of these."""
+    """How the format compresses its records; each format supports some of these."""
     compression_level: Annotated[int, Range(1, 9, "1 to 9")] = 4
-    """Level of gzip, zip and zstd, 1 (fast) to 9 (small); snappy knows none."""
+    """Level of gzip, zip and zstd, 1 (fast) to 9 (small); snappy has none."""
     compressibility: Annotated[float, Range(0, math.nextafter(1, 0), "0 or more, and below 1")] = 0.0
     """Share of each block that a compressor can remove, 0 (random) to below 1 (nearly constant)."""
     enable_chunking: bool = False
@@ -162,7 +162,7 @@ class DatasetSpec:
         if not any(out_of_range(self, where)):  # else the product may be more than a float holds
             total_bytes = (self.num_files_train + self.num_files_eval) * self.num_samples_per_file * self.record_bytes
             if total_bytes > MOST_DATASET_BYTES:
-                seen = f"{where}.num_files_train, num_samples_per_file and record_length_bytes make"
+                seen = f"{where}.num_files_train, num_samples_per_file and record_length_bytes multiply to"
                 yield f"{seen} {total_bytes:.3g} bytes: wanted at most {MOST_DATASET_BYTES:.3g}"
         yield from self._record_problems(where)
         yield from self._name_problems(where)
@@ -180,7 +180,7 @@ class DatasetSpec:
             yield from self._quantile_problems(where)
         if not _is_number_type(self.record_element_type):
             actual = f"{where}.record_element_type is {self.record_element_type!r}"
-            yield f"{actual}: wanted NumPy's name of a type of number, such as uint8 or float32"
+            yield f"{actual}: wanted the name of a NumPy number type, such as uint8 or float32"
 
     def _quantile_problems(self, where: str) -> Iterator[str]:
         key, sizes = f"{where}.record_length_bytes_quantiles", self.record_length_bytes_quantiles
@@ -193,7 +193,7 @@ class DatasetSpec:
             "parquet.columns": self.parquet.columns,
         }
         for other in (name for name, value in others.items() if value):
-            yield f"{key} and {where}.{other} are both given, and both say how large records are: leave one out"
+            yield f"{key} and {where}.{other} are both given, and both set the size of records: leave one out"
 
     def _format_problems(self) -> list[str]:
         if not _is_number_type(self.record_element_type):

@@ -141,7 +141,7 @@ class _Builder:
         if near:
             paths = [path for path in elsewhere if path.rpartition(".")[2] == near[0]]
             return f"{unknown}: did you mean {' or '.join(paths)}?"
-        return f"{unknown}: {where or 'the top level'} knows {', '.join(_keys(cls))}"
+        return f"{unknown}: {where or 'the top level'} has {', '.join(_keys(cls))}"
 
 
 def _keys(cls: type[Any]) -> list[str]:

@@ -61,8 +61,8 @@ def verify(
         )
     if made.spec.format != spec.format and not is_built_in(FORMATS, made.spec.format):
         raise DatasetError(
-            f"{spec.data_folder} was made in format {made.spec.format!r}, a module of somebody's own: if you trust it, "
-            f"name it yourself by dataset.format={made.spec.format}"
+            f"{spec.data_folder} was made in format {made.spec.format!r}, a custom module: if you trust it, name "
+            f"it yourself with dataset.format={made.spec.format}"
         )
     files = files_of(replace(made.spec, data_folder=spec.data_folder))
     share = range(rank, len(files), ranks)
@@ -137,18 +137,18 @@ class _Checker:
         """Return what is wrong with a file that first differs at `offset`."""
         path, content = part.path, self._files.content
         if reader.size_bytes == wanted and part.is_side:
-            message = f"it differs from what was generated at offset {offset}"
+            message = f"it differs from what was generated, at offset {offset}"
             return Damage("error", path, "changed", message)
         if reader.size_bytes == wanted:
             around, at = _around(reader, offset)
             swapped, words = explain(around, at, content, running_index)
-            message = f"it differs from what was generated at offset {offset}: {words}, not of file {running_index}"
+            message = f"it differs from what was generated, at offset {offset}: {words}, not of file {running_index}"
             return Damage("error", path, "swapped" if swapped else "changed", message)
         first = next(iter(find_stamps(_around(reader, 0)[0])), None)
         if first is not None and (first[1].file, first[1].seed_hash) != (running_index, content.seed_hash):
             message = f"at offset {first[0]} it begins as file number {first[1].file}, not {running_index}"
             return Damage("error", path, "swapped", message)
-        message = f"it has {reader.size_bytes} bytes, wanted {wanted}; up to offset {offset} it is right"
+        message = f"it has {reader.size_bytes} bytes, wanted {wanted}; it is right up to offset {offset}"
         return Damage("error", path, "truncated" if reader.size_bytes < wanted else "changed", message)
 
     def _check_table(self, path: str) -> Damage | None:
@@ -161,7 +161,7 @@ class _Checker:
             groups = files.format.open_groups(SmallReads(path, reader, storage.alignment), files.spec)
             if groups.payload(0):
                 return None
-            return Damage("error", path, "changed", "its columns or row groups are not those it was made with")
+            return Damage("error", path, "changed", "its columns or row groups differ from those it was made with")
         finally:
             reader.close()
 
@@ -266,5 +266,5 @@ def _foreign(files: Files, storage: StorageBase) -> list[Damage]:
             message = f"it can't be listed: {error.strerror or error}"
             findings.append(Damage("error", folder, "unreadable", message))
             continue
-        findings += [Damage("warning", path, "foreign", "it is not of this dataset") for path in strangers]
+        findings += [Damage("warning", path, "foreign", "it does not belong to this dataset") for path in strangers]
     return findings

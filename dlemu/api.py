@@ -64,9 +64,9 @@ def train(
     workload = _workload(source, settings, config_dir)
     kind = kind_wanted(workload)
     if kind.command != "train":
-        raise UserError(f"the workload asks for {kind.noun}: use `dlemu {kind.command}`, or set workflow.train=true")
+        raise UserError(f"the workload is for {kind.noun}: use `dlemu {kind.command}`, or set workflow.train=true")
     if workload.workflow.generate_data and not workload.workflow.train:
-        raise UserError("the workload asks for its dataset alone: call dlemu.datagen, or set workflow.train=true")
+        raise UserError("the workload only makes its dataset: call dlemu.datagen, or set workflow.train=true")
     _refuse_launcher("train")
     request = api_process.Request("train", workload, make=make, size_is_given=_size_is_given(source, settings))
     return cast("Run", api_process.run(request, on_progress))
@@ -211,7 +211,7 @@ def probe(
     if isinstance(target, str | os.PathLike):
         check_letters([os.fspath(target), folder])
         if settings and not os.fspath(target).startswith("s3://"):
-            raise UserError(f"a target and settings ({', '.join(settings)}) were given: wanted one of both")
+            raise UserError(f"a target and settings ({', '.join(settings)}) were given: wanted only one of them")
         answer, _ = run.probe_target(
             os.fspath(target),
             preset=preset,
@@ -340,8 +340,8 @@ def _words(source: Source, settings: Mapping[str, object], *, several: bool = Fa
     """Return overrides as the command line has them."""
     if isinstance(source, Workload):
         raise UserError(
-            f"a Workload and settings ({', '.join(settings)}) were given: wanted one of both; put the settings into "
-            "the overrides that the Workload is loaded from"
+            f"a Workload and settings ({', '.join(settings)}) were given: wanted only one of them; put the settings "
+            "into the overrides that the Workload is loaded from"
         )
     if isinstance(source, str):
         raise UserError(f"{source!r} is one text: wanted a list of overrides, as in [{source!r}], or keywords")

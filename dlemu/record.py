@@ -158,7 +158,7 @@ def _never_fails(function: Callable[..., Any]) -> Callable[..., Any]:
         except Exception as error:
             if not _process.ended:
                 _process.ended = True
-                said = f"dlemu record: the recording of process {os.getpid()} ends ({error!r}); the job goes on"
+                said = f"dlemu record: the recording of process {os.getpid()} stopped ({error!r}); the job continues"
                 print(said, file=sys.stderr)
             return None
 

@@ -151,7 +151,7 @@ def test_a_framework_that_opens_files_by_path_is_refused_on_a_storage_without_pa
     made = dlemu(mine, "datagen", *settings, folder="set")
     assert made.returncode == 0, made.stderr
     ended = dlemu(mine, "train", *settings, "reader.data_loader=tensorflow", f"output.folder={mine}/run", folder="set")
-    message = "TensorFlow itself opens tfrecord files by their path, and there they have none"
+    message = "TensorFlow itself opens tfrecord files by path, and there they have none"
     assert (ended.returncode, message in ended.stderr) == (2, True), ended.stderr
 
 

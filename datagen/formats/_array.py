@@ -103,7 +103,7 @@ def parse(data: memoryview, name: str) -> Array:
     """
     magic, version, header_bytes = _PREFIX.unpack_from(data)
     if magic != MAGIC:
-        raise ArrayError(f"{name} is no NumPy array")
+        raise ArrayError(f"{name} is not a NumPy array")
     start = PREFIX_BYTES
     if version != 1:
         (header_bytes,) = struct.unpack_from("<L", data, 8)
@@ -114,7 +114,7 @@ def parse(data: memoryview, name: str) -> Array:
     if stated.fault:
         raise ArrayError(f"{name} {stated.fault},")
     if len(payload) != stated.payload_bytes:
-        raise ArrayError(f"{name} has {len(payload)} bytes, which does not make {stated.shape} of {stated.descr},")
+        raise ArrayError(f"{name} has {len(payload)} bytes, which do not make {stated.shape} of {stated.descr},")
     return Array(payload, stated.item_bytes, stated.fortran_order, stated.shape[-1] if stated.shape else 1)
 
 

@@ -107,7 +107,7 @@ class BufferedFile:
             return self._source.call(memoryview(bytearray(1)), self.size_bytes)
         got = self._source.call(self.image[offset:stop], offset)
         if got < stop - offset:
-            raise damaged(self.path, f"the file ended, {stop - offset - got} bytes early,", offset + got)
+            raise damaged(self.path, f"the file ended {stop - offset - got} bytes early,", offset + got)
         self._source.again_bytes += got - self._note(offset, stop)
         return got
 

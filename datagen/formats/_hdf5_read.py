@@ -92,7 +92,7 @@ class Hdf5File:
                 problem = f"a dataset holds {part.samples} samples, not {samples} as in the settings"
                 raise damaged(source.path, problem, 0)
             if isinstance(part, _Stretch) and part.offset + part.samples * part.bytes > source.size_bytes:
-                raise damaged(source.path, "a dataset ends behind the file", part.offset)
+                raise damaged(source.path, "a dataset ends beyond the end of the file", part.offset)
         if all(isinstance(part, _Stretch) for part in parts):
             close()
         return parts
@@ -195,7 +195,7 @@ def _part(dataset: Any) -> _Stretch | _Chunked:
         return _Chunked(dataset, chunk, sample_bytes)
     offset: int | None = dataset.get_offset()
     if offset is None:
-        raise ValueError("a dataset without bytes of its own in the file")
+        raise ValueError("a dataset whose bytes are not in the file")
     return _Stretch(dataset.shape[0], sample_bytes, offset)
 
 

@@ -195,7 +195,7 @@ def footer_bytes(source: Source) -> int:
     tail = bytes(source.read(max(source.size_bytes - TAIL_BYTES, 0), min(TAIL_BYTES, source.size_bytes)))
     size = int.from_bytes(tail[:4], "little")
     if tail[4:] != MAGIC or len(MAGIC) + size + TAIL_BYTES > source.size_bytes:
-        raise damaged(source.path, "no end of a Parquet file: it is truncated or no Parquet", source.size_bytes)
+        raise damaged(source.path, "no Parquet footer: the file is truncated or not Parquet", source.size_bytes)
     return size
 
 
@@ -323,7 +323,7 @@ def _values(path: str, name: str, column: Any) -> bytes:
     width = _width(flat[0].type) if flat else 0
     if not width or (listed and len(pc.unique(pc.list_value_length(column))) > 1):
         raise DatasetError(
-            f"{path} has a column {name} of type {column.type}, whose values differ in size: read its row groups "
+            f"{path} has a column {name} of type {column.type}, whose values vary in size: read its row groups "
             "with reader.engine=fast, or make a dataset with `dlemu datagen`"
         )
     return b"".join(_fixed(chunk, width) for chunk in flat)

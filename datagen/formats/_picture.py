@@ -118,10 +118,10 @@ class PictureFormat:
         name = self.codec.name
         problems = []
         if spec.compression != "none":
-            problems.append(f"dataset.compression is {spec.compression}: format {name} knows none only")
+            problems.append(f"dataset.compression is {spec.compression}: format {name} supports only none")
         if spec.num_samples_per_file != 1:
             samples = spec.num_samples_per_file
-            problems.append(f"dataset.num_samples_per_file is {samples}: a {name} file holds one picture, set it to 1")
+            problems.append(f"dataset.num_samples_per_file is {samples}: a {name} file holds one image: set it to 1")
         if spec.record_element_type != "uint8":
             problems.append(f"dataset.record_element_type is {spec.record_element_type}: pixels of {name} are uint8")
         return problems or self._unfit_shape(spec)
@@ -132,7 +132,7 @@ class PictureFormat:
             return [f"dataset.record_dims is {list(dims)}: wanted height and width, and 1 or 3 channels if any"]
         if max(dims) > self.codec.longest_side:
             return [
-                f"a picture of {_words(dims)} pixels: a side of {self.codec.name} has {self.codec.longest_side} at most"
+                f"an image of {_words(dims)} pixels: {self.codec.name} has at most {self.codec.longest_side} per side"
             ]
         least = self.codec.smallest(_shape(dims))
         if not spec.sizes_vary and spec.record_length_bytes < least:
@@ -211,7 +211,7 @@ class PictureFile:
         except DlemuError:
             raise
         except (OSError, ValueError, SyntaxError, RuntimeError) as error:
-            raise damaged(self._path, f"a picture that can't be decoded ({error})", 0) from error
+            raise damaged(self._path, f"an image that can't be decoded ({error})", 0) from error
 
     def _decode(self) -> memoryview:
         shape = self._shape
@@ -243,7 +243,7 @@ def pillow_image(data: memoryview) -> Any:
 def check_pixels(height: int, width: int) -> None:
     """Raise ValueError for more pixels than a picture has, before anything makes room for them."""
     if height * width > MOST_PIXELS:
-        raise ValueError(f"{width:,} x {height:,} pixels are more than the {MOST_PIXELS:,} of any picture")
+        raise ValueError(f"{width:,} x {height:,} pixels are more than the {MOST_PIXELS:,} allowed in an image")
 
 
 def padding_then_codes(

@@ -92,7 +92,7 @@ class TfrecordFile(OffsetRecords):
             self._offsets = self._find_offsets()
             raise MovedError
         if masked_crc(bytes(record[:8])) != crc:
-            raise damaged(self._source.path, "a record's length does not match its sum", offset)
+            raise damaged(self._source.path, "a record's length does not match its checksum", offset)
         if length + FRAME_BYTES != size:
             problem = f"a record states {length} bytes of data where its index gives {size - FRAME_BYTES}"
             raise damaged(self._source.path, problem, offset)
@@ -148,9 +148,9 @@ def _next_record(source: Source, at: int) -> int:
     head = bytes(source.read(at, HEAD_BYTES))
     length, crc = HEAD.unpack(head)
     if masked_crc(head[:8]) != crc:
-        raise damaged(source.path, "no TFRecord framing: a record's length does not match its sum", at)
+        raise damaged(source.path, "no TFRecord framing: a record's length does not match its checksum", at)
     if at + length + FRAME_BYTES > source.size_bytes:
-        raise damaged(source.path, f"a record of {length} bytes ends behind the file", at)
+        raise damaged(source.path, f"a record of {length} bytes ends beyond the end of the file", at)
     return at + int(length) + FRAME_BYTES
 
 
@@ -176,7 +176,7 @@ def _check_sum(path: str, record: memoryview, offset: int) -> None:
     data = np.frombuffer(record, np.uint8)
     (data_crc,) = struct.unpack("<L", record[-4:])
     if masked_crc(data[HEAD_BYTES:-4]) != data_crc:
-        raise damaged(path, "a record's data does not match its sum (CRC32C)", offset)
+        raise damaged(path, "a record's data does not match its checksum (CRC32C)", offset)
 
 
 def image_extent(path: str, example: memoryview, offset: int) -> tuple[int, int]:
@@ -255,7 +255,7 @@ def _read_varint(data: memoryview, at: int, stop: int) -> tuple[int, int]:
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
             return value, at
-    raise ValueError("a number that never ends")
+    raise ValueError("a varint that does not end")
 
 
 def _message(data: memoryview, at: int, stop: int) -> tuple[int, int, int]:

@@ -1,6 +1,6 @@
 """CSV: a line of numbers a record, without a header, as pandas writes it (DLIO's datasets).
 
-A record's bytes stand as decimal numbers, 0 to 255, with commas between them and a line feed behind the last. How long
+A record's bytes stand as decimal numbers, 0 to 255, separated by commas and a line feed behind the last. How long
 that text is depends on the numbers; of random ones 3.57 bytes each.
 """
 
@@ -33,9 +33,9 @@ class Format:
     def unfit(self, spec: DatasetSpec) -> list[str]:
         problems = []
         if spec.compression != "none":
-            problems.append(f"dataset.compression is {spec.compression}: format csv knows none only")
+            problems.append(f"dataset.compression is {spec.compression}: format csv supports only none")
         if spec.record_element_type != "uint8":
-            problems.append(f"dataset.record_element_type is {spec.record_element_type}: format csv knows uint8 only")
+            problems.append(f"dataset.record_element_type is {spec.record_element_type}: format csv supports uint8")
         return problems
 
     def file_bytes(self, spec: DatasetSpec, shapes: NDArray[np.int64]) -> NDArray[np.int64] | None:
@@ -88,7 +88,7 @@ class CsvFile:
         text = np.frombuffer(data, np.uint8)
         ends = np.flatnonzero(text == LINE_FEED)
         if len(ends) != samples or ends[-1] + 1 != len(text):
-            more = "" if len(text) and text[-1] == LINE_FEED else ", the last of them without its end,"
+            more = " and an incomplete one" if len(text) and text[-1] != LINE_FEED else ""
             problem = f"{len(ends)} whole lines{more} where {samples} samples were wanted"
             raise damaged(path, problem, len(text))
         self._bounds = [0, *(ends + 1).tolist()]
@@ -123,16 +123,16 @@ def _numbers(line: Bytes) -> Bytes:
     ends = np.append(np.flatnonzero(line == COMMA), len(line))
     lengths = np.diff(ends, prepend=-1) - 1
     if not ((lengths >= 1) & (lengths <= 3)).all():
-        raise ValueError("a field that is no number from 0 to 255")
+        raise ValueError("a field that is not a number from 0 to 255")
     digits = line - np.uint8(ZERO)  # wraps: what is no digit is 10 or more
     if ((digits > 9) & (line != COMMA)).any() or (digits[(ends - lengths)[lengths > 1]] == 0).any():
-        raise ValueError("a field that is no number from 0 to 255")
+        raise ValueError("a field that is not a number from 0 to 255")
     values = digits[ends - 1].astype(np.int64)
     for column, worth in ((2, 10), (3, 100)):
         longer = lengths >= column
         values[longer] += worth * digits[ends[longer] - column].astype(np.int64)
     if (values > 255).any():
-        raise ValueError("a field that is no number from 0 to 255")
+        raise ValueError("a field that is not a number from 0 to 255")
     numbers: Bytes = values.astype(np.uint8)
     return numbers
 

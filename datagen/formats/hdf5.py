@@ -50,9 +50,9 @@ class Format:
     def unfit(self, spec: DatasetSpec) -> list[str]:
         problems = []
         if spec.compression not in ("none", "gzip"):
-            problems.append(f"dataset.compression is {spec.compression}: format hdf5 knows none and gzip")
+            problems.append(f"dataset.compression is {spec.compression}: format hdf5 supports none and gzip")
         if spec.enable_chunking and not spec.hdf5.chunk_dims and spec.chunk_size < 1:
-            problems.append(f"dataset.chunk_size is {spec.chunk_size}: dataset.enable_chunking wants 1 byte or more")
+            problems.append(f"dataset.chunk_size is {spec.chunk_size}: dataset.enable_chunking needs 1 byte or more")
         parts = spec.hdf5.num_dset_per_record
         if parts < 1 or (parts > 1 and (not spec.record_dims or spec.record_dims[0] % parts)):
             problems.append(
@@ -334,8 +334,8 @@ def writing() -> Iterator[None]:
     except (OSError, RuntimeError) as error:  # which of them is h5py's choice
         folder = tempfile.tempdir or "any temporary folder"
         raise SpaceError(
-            f"HDF5's temporary file can't be written in {folder} ({error}); wanted: room for some chunks of a file "
-            "there. Set TMPDIR to a folder that has it"
+            f"HDF5's temporary file can't be written in {folder} ({error}); it needs room for a few chunks of "
+            "a file. Set TMPDIR to a folder with that room"
         ) from error
 
 

@@ -83,7 +83,7 @@ class Format:
 
     def unfit(self, spec: DatasetSpec) -> list[str]:
         if spec.compression != "none":
-            return [f"dataset.compression is {spec.compression}: format {spec.format} knows none"]
+            return [f"dataset.compression is {spec.compression}: format {spec.format} supports only none"]
         return []
 
     def record_bytes(self, spec: DatasetSpec, shapes: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -145,7 +145,7 @@ class IndexedFile:
             if by_index or rest or not self._is_even(offsets, sizes):
                 self._index = offsets, sizes
         elif rest or not self._record_bytes:
-            problem = f"its {source.size_bytes} bytes do not make {samples} records of one length, and it has no index"
+            problem = f"its {source.size_bytes} bytes are not {samples} records of one length, and it has no index"
             raise damaged(source.path, problem + " (FILE.off.idx, FILE.sz.idx);", 0)
 
     @property
@@ -161,7 +161,7 @@ class IndexedFile:
         offsets, sizes = self._index
         start, size = _entry(offsets, at), _entry(sizes, at)
         if start + size > self._source.size_bytes:
-            problem = f"by its index record {index} ends at {start + size}, behind the file,"
+            problem = f"its index puts the end of record {index} at {start + size}, beyond the end of the file,"
             raise damaged(self._source.path, problem, start)
         return start, size
 
@@ -181,7 +181,7 @@ class IndexedFile:
     def _check_length(self, side: Source) -> None:
         wanted = self._samples * ENTRY_BYTES
         if side.size_bytes < wanted:
-            problem = f"the index ends; {self._samples} records want {wanted} bytes,"
+            problem = f"the index is truncated: {self._samples} records need {wanted} bytes,"
             raise damaged(side.path, problem, side.size_bytes)
 
     def _is_even(self, offsets: Source, sizes: Source) -> bool:

@@ -189,7 +189,7 @@ def _stated_shape(data: memoryview) -> Shape:
             at += 2
             continue
         if size < 2 or at + 2 + size > end:
-            raise PictureError("a JPEG segment that ends behind the file", at)
+            raise PictureError("a JPEG segment that ends beyond the end of the file", at)
         if marker in FRAMES:
             height, width, components = struct.unpack_from(">HHB", data[at + 4 : at + 2 + size], 1)
             shape = Shape(height, width, 1 if components == 1 else 3)

@@ -23,7 +23,7 @@ class Format:
 
     def unfit(self, spec: DatasetSpec) -> list[str]:
         if spec.compression != "none":
-            return [f"dataset.compression is {spec.compression}: format npy knows none only"]
+            return [f"dataset.compression is {spec.compression}: format npy supports only none"]
         return []
 
     def file_bytes(self, spec: DatasetSpec, shapes: NDArray[np.int64]) -> NDArray[np.int64] | None:

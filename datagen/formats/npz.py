@@ -36,7 +36,7 @@ class Format:
 
     def unfit(self, spec: DatasetSpec) -> list[str]:
         if spec.compression not in ("none", "zip"):
-            return [f"dataset.compression is {spec.compression}: format npz knows none and zip"]
+            return [f"dataset.compression is {spec.compression}: format npz supports none and zip"]
         return []
 
     def file_bytes(self, spec: DatasetSpec, shapes: NDArray[np.int64]) -> NDArray[np.int64] | None:
@@ -101,7 +101,7 @@ class Packer:
         first = self._arrays[0] if self._arrays else sample.array.T
         if (sample.array.T.shape, sample.array.dtype) != (first.shape, first.dtype):
             raise ValueError(
-                f"an array of {sample.array.dtype} {sample.array.shape} beside one of {first.dtype} {first.T.shape}"
+                f"an array of {sample.array.dtype} {sample.array.shape} next to one of {first.dtype} {first.T.shape}"
             )
         self._arrays.append(np.ascontiguousarray(sample.array.T))
 
@@ -305,15 +305,15 @@ def packed_member(data: memoryview, entry: Entry) -> tuple[memoryview, int]:
     """Return a member's bytes as they are in the file, and their offset."""
     signature, *_, name_bytes, extra_bytes = _LOCAL.unpack_from(data, entry.start)
     if signature != b"PK\x03\x04":
-        raise StructureError("no member where the directory says", entry.start)
+        raise StructureError("no member where the directory points", entry.start)
     if entry.method not in (STORED, DEFLATED):
-        raise StructureError(f"member {entry.name} is packed by method {entry.method}, which NumPy never uses,", 0)
+        raise StructureError(f"member {entry.name} is compressed by method {entry.method}, which NumPy never uses,", 0)
     start = entry.start + _LOCAL.size + name_bytes + extra_bytes
     member = data[start : start + entry.packed_bytes]
     if len(member) != entry.packed_bytes:
-        raise StructureError(f"member {entry.name} ends behind the file", entry.start)
+        raise StructureError(f"member {entry.name} ends beyond the end of the file", entry.start)
     if entry.method == STORED and entry.plain_bytes != entry.packed_bytes:
-        raise StructureError(f"member {entry.name} is stored, yet has two sizes,", entry.start)
+        raise StructureError(f"member {entry.name} is stored, yet its two sizes differ,", entry.start)
     if entry.plain_bytes > MOST_INFLATION * (entry.packed_bytes + 1):
         raise StructureError(f"member {entry.name} can't hold {entry.plain_bytes} bytes, as stated", entry.start)
     return member, start
@@ -360,7 +360,7 @@ def _find_directory(data: memoryview) -> tuple[int, int, int]:
         first = max(0, end - MAX_COMMENT_BYTES)
         end = first + bytes(data[first:]).rfind(b"PK\x05\x06")
         if end < first or end + END_BYTES > len(data):
-            raise StructureError("no end of a zip directory: the file is truncated or no .npz;", len(data))
+            raise StructureError("no end-of-central-directory record: the file is truncated or not .npz;", len(data))
     *_, count, size, position, comment_bytes = _END.unpack_from(data, end)
     if end + END_BYTES + comment_bytes != len(data):
         raise StructureError("the end of the zip directory is not the end of the file", end)
@@ -368,7 +368,7 @@ def _find_directory(data: memoryview) -> tuple[int, int, int]:
         end = _END64_LOCATOR.unpack_from(data, end - _END64_LOCATOR.size)[2]
         signature, *_, count, size, position = _END64.unpack_from(data, end)
         if signature != b"PK\x06\x06":
-            raise StructureError("the zip64 end of the directory is missing", end)
+            raise StructureError("the zip64 end-of-central-directory record is missing", end)
     if position + size != end:
         raise StructureError("the zip directory does not end where the end record says", end)
     return position, count, size
@@ -451,7 +451,7 @@ def inflate(packed: memoryview, out: memoryview, offset: int, crc: int) -> memor
     except (_DAMAGED, ValueError) as error:
         raise StructureError(f"deflated data is damaged ({error})", offset) from error
     if not inflater.eof or done != len(out):
-        raise StructureError(f"deflated data gives {done} bytes, not {len(out)},", offset)
+        raise StructureError(f"deflated data unpacks to {done} bytes, not {len(out)},", offset)
     if summed != crc:
-        raise StructureError(f"deflated data unpacks to other bytes than were packed (CRC32 {summed:08x})", offset)
+        raise StructureError(f"deflated data does not match its checksum (CRC32 {summed:08x})", offset)
     return out

@@ -55,9 +55,9 @@ class Format:
     def unfit(self, spec: DatasetSpec) -> list[str]:
         problems = []
         if spec.compression not in COMPRESSIONS:
-            problems.append(f"dataset.compression is {spec.compression}: format parquet knows {_KNOWN}")
+            problems.append(f"dataset.compression is {spec.compression}: format parquet supports {_KNOWN}")
         if spec.record_length_bytes_resize:
-            wanted = "wanted 0, for whole row groups are shipped"
+            wanted = "wanted 0, because whole row groups are shipped"
             problems.append(f"dataset.record_length_bytes_resize is {spec.record_length_bytes_resize}: {wanted}")
         if spec.parquet.row_group_size < 1:
             problems.append(f"dataset.parquet.row_group_size is {spec.parquet.row_group_size}: wanted 1 or more")
@@ -68,7 +68,7 @@ class Format:
             if column.size < 1
         ]
         if len({column.name for column in columns}) != len(columns):
-            problems.append("dataset.parquet.columns: two columns have one name")
+            problems.append("dataset.parquet.columns: two columns have the same name")
         if columns and not any(column.read for column in columns):
             problems.append("dataset.parquet.columns: none has read: true, so there is nothing to train on")
         return problems

@@ -80,12 +80,12 @@ class Png:
                 if shape is None:
                     shape = _header(data, at, name)
                 if at + CHUNK_BYTES + size > len(data):
-                    raise PictureError("a PNG chunk that ends behind the file", at)
+                    raise PictureError("a PNG chunk that ends beyond the end of the file", at)
                 if name == b"IEND":
                     return shape
                 at += CHUNK_BYTES + size
         except struct.error as error:
-            raise PictureError("a PNG file without its end", len(data)) from error
+            raise PictureError("a PNG file without its end chunk", len(data)) from error
 
     def read_by_pillow(self, file: BufferedFile) -> None:
         file.read(16)  # Image.open looks what it is

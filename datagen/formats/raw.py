@@ -20,7 +20,7 @@ class Format:
     def unfit(self, spec: DatasetSpec) -> list[str]:
         problems = []
         if spec.compression != "none":
-            problems.append(f"dataset.compression is {spec.compression}: format raw knows none only")
+            problems.append(f"dataset.compression is {spec.compression}: format raw supports only none")
         if spec.num_samples_per_file != 1:
             problems.append(
                 f"dataset.num_samples_per_file is {spec.num_samples_per_file}: a raw file is one sample, set it to 1"

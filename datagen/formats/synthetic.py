@@ -20,7 +20,7 @@ class Format:
 
     def unfit(self, spec: DatasetSpec) -> list[str]:
         if spec.compression != "none":
-            return [f"dataset.compression is {spec.compression}: format synthetic knows none"]
+            return [f"dataset.compression is {spec.compression}: format synthetic supports only none"]
         return []
 
     def file_bytes(self, spec: DatasetSpec, shapes: NDArray[np.int64]) -> None:

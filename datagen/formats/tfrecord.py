@@ -91,7 +91,7 @@ class Format:
 
     def unfit(self, spec: DatasetSpec) -> list[str]:
         if spec.compression != "none":
-            return [f"dataset.compression is {spec.compression}: format tfrecord knows none"]
+            return [f"dataset.compression is {spec.compression}: format tfrecord supports only none"]
         return []
 
     def record_bytes(self, spec: DatasetSpec, shapes: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -71,7 +71,7 @@ class Tiff:
             if tags.get(_ROWS, shape.height) >= shape.height and tags.get(_COMPRESSION, _NONE) == _NONE:
                 end = tags[_STRIP_OFFSETS] + tags[_STRIP_BYTES]
                 if end > len(data):
-                    raise PictureError(f"a TIFF strip that ends at {end}, behind the file", len(data))
+                    raise PictureError(f"a TIFF strip that ends at {end}, beyond the end of the file", len(data))
         except struct.error as error:
             raise PictureError(f"no readable TIFF structure ({error})", 0) from error
         except KeyError as error:

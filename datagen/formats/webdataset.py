@@ -100,7 +100,7 @@ class Format:
 
     def unfit(self, spec: DatasetSpec) -> list[str]:
         if spec.compression != "none":
-            return [f"dataset.compression is {spec.compression}: format webdataset knows none"]
+            return [f"dataset.compression is {spec.compression}: format webdataset supports only none"]
         return []
 
     def record_bytes(self, spec: DatasetSpec, shapes: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -227,7 +227,7 @@ class TarRecords(OffsetRecords):
         return (begin, end - begin) if begin >= 0 else None
 
     def _not_there(self, offset: int) -> tuple[int, int]:
-        raise damaged(self._source.path, "a sample that is not what its headers said before", offset)
+        raise damaged(self._source.path, "a sample whose headers changed meanwhile", offset)
 
     def _known(self) -> NDArray[np.int64]:
         try:
@@ -265,11 +265,11 @@ class TarRecords(OffsetRecords):
             if member is None:
                 break
             if at + member.whole_bytes > self._source.size_bytes:
-                raise damaged(self._source.path, f"a member of {member.size_bytes} bytes that ends behind the file", at)
+                raise damaged(self._source.path, f"a member of {member.size_bytes} bytes ends past the file's end", at)
             yield at, member
             at += member.whole_bytes
         if self._source.size_bytes % BLOCK or at + len(TAIL) > self._source.size_bytes:
-            raise damaged(self._source.path, "a tar file without its end", self._source.size_bytes)
+            raise damaged(self._source.path, "a tar file without its end marker", self._source.size_bytes)
 
 
 def _first_member(source: Source) -> Member:
@@ -289,7 +289,7 @@ def parse(block: memoryview, path: str, offset: int) -> Member | None:
     plain = data[: _CHECKSUM.start] + b" " * 8 + data[_CHECKSUM.stop :]
     try:
         if len(data) < BLOCK or int(data[_CHECKSUM].strip(b" \0") or b"0", 8) != sum(plain):
-            raise ValueError("a header whose sum is wrong")
+            raise ValueError("a header whose checksum is wrong")
         size = data[_SIZE]
         size_bytes = int.from_bytes(size[1:], "big") if size[0] & _BASE_256 else int(size.strip(b" \0") or b"0", 8)
     except ValueError as error:

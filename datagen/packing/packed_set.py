@@ -112,13 +112,13 @@ def read_set(folder: str, storage: StorageBase) -> PackedSet | None:
             head, *lines = whole.split(b"\n") if name == JOURNAL_NAME else [whole]
             values = json.loads(head)
             if values.get("schema_version") != SCHEMA_VERSION:
-                raise DatasetError(f"{path} is of another version of dlemu: pack into an empty folder")
+                raise DatasetError(f"{path} was written by another version of dlemu: pack into an empty folder")
             packed = build(PackedSet, values)
             _check(packed)
         except FileNotFoundError:
             continue
         except NotADirectoryError as error:
-            raise DatasetError(f"{folder} is no folder: set target to a new one, or to that of a packed set") from error
+            raise DatasetError(f"{folder} is not a folder: set target to a new one, or to a packed set") from error
         except ServerError:
             raise
         except (OSError, ValueError, AttributeError, UserError) as error:
@@ -210,7 +210,7 @@ def verify_set(folder: str, storage: StorageBase) -> list[Damage]:
     """
     packed = read_set(folder, storage)
     if packed is None:
-        raise DatasetError(f"{folder} has no {PACKED_NAME}: `dlemu pack` made nothing there")
+        raise DatasetError(f"{folder} has no {PACKED_NAME}: `dlemu pack` wrote nothing there")
     layout, buffer, findings = layout_of(folder, packed), AlignedBuffer(), []
     for number in packed.missing():
         findings.append(Damage("error", layout.path(number), "missing", "it was never finished: pack again"))

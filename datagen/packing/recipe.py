@@ -90,7 +90,7 @@ def recipe_of(resize: str, encoding: Encoding | Literal["auto"], quality: int) -
         raise UserError(f"quality is {quality}: wanted 1 to 95")
     rescales = any(numbers)
     if rescales and encoding == "keep":
-        raise UserError(f"resize={resize} and encode=keep: a rescaled picture is encoded anew; wanted raw, jpeg or png")
+        raise UserError(f"resize={resize} and encode=keep: a resized image is encoded again; wanted raw, jpeg or png")
     chosen: Encoding = ("raw" if rescales else "keep") if encoding == "auto" else encoding
     height, width = numbers if len(numbers) == 2 else (0, 0)
     return Recipe(
@@ -155,7 +155,7 @@ def _decoded(data: memoryview, kind: Kind, recipe: Recipe) -> NDArray[np.uint8] 
     if image.mode in _SIXTEEN_BITS:
         return (np.asarray(image) >> 8).astype(np.uint8)
     if image.mode in ("I", "F"):
-        raise ValueError(f"pixels of mode {image.mode}, of which nobody knows the range; wanted 8 or 16 bits")
+        raise ValueError(f"pixels of mode {image.mode}, whose range is not known; wanted 8 or 16 bits")
     if image.mode not in _PLAIN_MODES:
         return image.convert("RGB")
     image.load()
@@ -181,7 +181,7 @@ def _encoded(name: str, pixels: NDArray[Any], recipe: Recipe) -> PackedSample:
         pixels = np.ascontiguousarray(pixels)
         return PackedSample(name, pixels.reshape(-1).view(np.uint8).data, "bin", pixels)
     if pixels.dtype != np.uint8 or pixels.ndim not in (2, 3):
-        raise DamagedError(f"pixels of {pixels.dtype} in shape {pixels.shape} make no picture; wanted uint8")
+        raise DamagedError(f"pixels of {pixels.dtype} in shape {pixels.shape} are not an image; wanted uint8")
     if recipe.encoding == "jpeg":
         shaped = np.ascontiguousarray(pixels if pixels.ndim == 3 else pixels[..., None])
         space = "GRAY" if shaped.shape[2] == 1 else "RGB"

@@ -190,6 +190,6 @@ def _explaining(path: str, client: str) -> Iterator[None]:
     except Exception as error:
         text = " ".join(str(error).split())[:300]
         raise DatasetError(
-            f"{path}: {client} can't read it ({type(error).__name__}: {text}). See whether the server is up, and "
+            f"{path}: {client} can't read it ({type(error).__name__}: {text}). Check whether the server is up, and "
             f"whether {client} finds credentials and the server's certificate"
         ) from error

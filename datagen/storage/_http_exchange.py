@@ -258,10 +258,10 @@ class Exchange:
     def _read_head(self, flags: int) -> None:
         free = memoryview(self._head)[self._head_bytes : self._head_bytes + FIRST_BYTES]
         if not free:
-            raise BrokenAnswerError(errno.EPROTO, "the head of the answer does not end")
+            raise BrokenAnswerError(errno.EPROTO, "the response headers do not end")
         count = self.connection.receive_into(free, 0, flags)
         if not count:
-            raise BrokenAnswerError(errno.ECONNRESET, "the server closed the connection without an answer")
+            raise BrokenAnswerError(errno.ECONNRESET, "the server closed the connection without a response")
         if not self._head_bytes:
             self.first_byte_ns = time.monotonic_ns()
         searched = max(0, self._head_bytes - 3)
@@ -275,7 +275,7 @@ class Exchange:
                 return
             self._interim += 1
             if self._interim > INTERIM_ANSWERS:
-                raise BrokenAnswerError(errno.EPROTO, f"{self._interim} answers of {self.status} came, and no other")
+                raise BrokenAnswerError(errno.EPROTO, f"{self._interim} responses of {self.status}, and no final one")
             self.status, self._head_bytes, searched = 0, len(rest), 0  # another head follows
             self._head[: len(rest)] = bytes(rest)
 
@@ -283,7 +283,7 @@ class Exchange:
         status = text[9:12]
         if not text.startswith("HTTP/1.") or not status.isdecimal():
             first = text[: text.index("\r\n")]
-            raise BrokenAnswerError(errno.EPROTO, f"the answer begins with {first[:60]!r}, which is no HTTP")
+            raise BrokenAnswerError(errno.EPROTO, f"the response begins with {first[:60]!r}, which is not HTTP")
         self.status = int(status)
         self.succeeded = self.status in (200, 204, 206)
         self._text, self._lower = text, text.lower()
@@ -325,7 +325,7 @@ class Exchange:
         else:
             self._raw_bytes += len(piece)
             if self._raw_bytes > 2 * (len(self._target or b"") + self._most_bytes + HEAD_BYTES):
-                raise BrokenAnswerError(errno.EPROTO, "the answer comes in chunks of some bytes each")
+                raise BrokenAnswerError(errno.EPROTO, "the response comes in chunks of a few bytes each")
             for part in self._chunks.parts_of(piece):
                 self._place(part)
         self._see_whether_over()
@@ -341,13 +341,13 @@ class Exchange:
         if self._collected is None:
             assert self._target is not None
             if self.got > len(self._target):
-                raise BrokenAnswerError(errno.EPROTO, f"the answer has more than the {len(self._target)} bytes wanted")
+                raise BrokenAnswerError(errno.EPROTO, f"the response exceeds the {len(self._target)} bytes wanted")
             self._target[begin : self.got] = part
             return
         self._collected += part[: self._most_bytes - len(self._collected)]
         if self.got > self._most_bytes:
             if self.succeeded:
-                text = f"the answer is longer than {self._most_bytes >> 10} KiB, the most that such a one has"
+                text = f"the response is longer than {self._most_bytes >> 10} KiB, the most that such a response has"
                 raise BrokenAnswerError(errno.EMSGSIZE, text)
             self._is_over, self.reusable = True, False  # the rest of an error says nothing more
 
@@ -371,7 +371,7 @@ class Exchange:
             self.length, self._is_over = self.got, True
             return
         of = "" if self.length is None else f" of {self.length}"
-        raise BrokenAnswerError(errno.ECONNRESET, f"the answer ended after {self.got}{of} bytes")
+        raise BrokenAnswerError(errno.ECONNRESET, f"the response ended after {self.got}{of} bytes")
 
 
 class Chunks:
@@ -435,4 +435,4 @@ def number_in(text: str) -> int | None:
 
 
 def _no_chunks() -> BrokenAnswerError:
-    return BrokenAnswerError(errno.EPROTO, "the chunks of the answer can't be told apart")
+    return BrokenAnswerError(errno.EPROTO, "the chunks of the response can't be parsed")

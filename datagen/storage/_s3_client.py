@@ -204,9 +204,9 @@ class Client:
                     late = active.pop(number)
                     poller.unregister(number)
                     self._give_up(late)
-                    text = f"no more than {LEAST_BYTES >> 10} KiB came in {self.server.timeout_seconds:g} s"
+                    text = f"no more than {LEAST_BYTES >> 10} KiB arrived in {self.server.timeout_seconds:g} s"
                     if late.collected:
-                        text = f"the answer, which should be short, did not end in {self.server.timeout_seconds:g} s"
+                        text = f"the response, which should be short, did not end in {self.server.timeout_seconds:g} s"
                     self._failed(late.request, None, TimeoutError(errno.ETIMEDOUT, text))
                     retry(late.request)
         finally:
@@ -291,7 +291,7 @@ class Client:
         while not exchange.advance(to_head=True, wait=True):
             left = until - time.monotonic()
             if left <= 0 or not exchange.connection.wait_for(_events(begun), left):
-                text = f"no answer came in {self.server.timeout_seconds:g} s"
+                text = f"no response arrived within {self.server.timeout_seconds:g} s"
                 raise TimeoutError(errno.ETIMEDOUT, text)
 
     def _read_error(self, begun: Active) -> None:
@@ -300,7 +300,7 @@ class Client:
         while not self._progress(begun, wait=True):
             left = until - time.monotonic()
             if left <= 0 or not begun.exchange.connection.wait_for(select.POLLIN, left):
-                raise TimeoutError(errno.ETIMEDOUT, f"an error did not end in {self.server.timeout_seconds:g} s")
+                raise TimeoutError(errno.ETIMEDOUT, f"an error body did not end in {self.server.timeout_seconds:g} s")
 
     def _progress(self, each: Active, *, wait: bool) -> bool:
         """Go on with an answer; return whether nothing more will come over its connection.
@@ -330,10 +330,10 @@ class Client:
                 return None
             return OSError(errno.EREMOTEIO, f"{exchange.status} {_code(exchange)}".strip())
         if request.target is not None and exchange.got != len(request.target):
-            text = f"the answer has {exchange.got} bytes of {len(request.target)}"
+            text = f"the response has {exchange.got} bytes of {len(request.target)}"
             return BrokenAnswerError(errno.ECONNRESET, text)
         if request.method == "HEAD" and request.key and number_in(exchange.header("content-length")) is None:
-            return BrokenAnswerError(errno.EPROTO, "the answer says no size (Content-Length)")
+            return BrokenAnswerError(errno.EPROTO, "the response has no Content-Length")
         if request.read is None:
             return None
         if code := _code(exchange):  # a success that turned out to be none while it was sent
@@ -341,7 +341,7 @@ class Client:
         try:
             request.content = request.read(exchange.body)
         except WrongXmlError as error:
-            return BrokenAnswerError(errno.EPROTO, f"the answer {error}")
+            return BrokenAnswerError(errno.EPROTO, f"the response {error}")
         return None
 
     def _failed(self, request: Request, exchange: Exchange | None, error: OSError) -> None:
@@ -369,9 +369,9 @@ class Client:
             raise self._explained(request, exchange, code)
         if isinstance(error, ssl.SSLCertVerificationError):
             raise ServerError(
-                f"{self.server.endpoint}: its certificate is not trusted ({error.verify_message}): give the authority "
-                "in storage.storage_options.ca_bundle, AWS_CA_BUNDLE or SSL_CERT_FILE (a file of certificates), or the "
-                "address that the certificate names"
+                f"{self.server.endpoint}: its certificate is not trusted ({error.verify_message}): give the "
+                "certificate authority in storage.storage_options.ca_bundle, AWS_CA_BUNDLE or SSL_CERT_FILE (a file of "
+                "certificates), or the address that the certificate names"
             ) from error
         if isinstance(error, ssl.SSLError) and error.reason == NO_TLS:
             raise ServerError(
@@ -398,11 +398,11 @@ class Client:
         what = f"{self.where(request)} failed {request.attempts} times, the last time because of: {_reason(error)}"
         if request.key and request.kind == "get":
             return DatasetError(
-                f"{what}. See whether the server is up and how loaded it is; storage.storage_options.s3_max_attempts "
-                "says how often to ask, timeout_seconds how long to wait"
+                f"{what}. Check whether the server is up and how loaded it is; "
+                "storage.storage_options.s3_max_attempts sets how many times to try, timeout_seconds how long to wait"
             )
         return ServerError(
-            f"{what}. Wanted an S3 server at {self.server.endpoint}: see whether it runs, and whether "
+            f"{what}. Wanted an S3 server at {self.server.endpoint}: check that it is running, and that "
             "storage.storage_options.endpoint_url is its address"
         )
 
@@ -423,11 +423,9 @@ class Client:
         if status == 404:
             return FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), f"s3://{bucket}/{request.key}")
         if code in ("InvalidAccessKeyId", "SignatureDoesNotMatch", "InvalidSecurity"):
-            return ServerError(f"{message}: the server does not take these credentials. They come from: {WAYS}")
+            return ServerError(f"{message}: the server does not accept these credentials. They come from: {WAYS}")
         if code in EXPIRED or code == "InvalidToken":
-            return ServerError(
-                f"{message}: the credentials are over, and there are no newer ones. They come from: {WAYS}"
-            )
+            return ServerError(f"{message}: the credentials have expired and can't be renewed. They come from: {WAYS}")
         if code == SKEWED:
             return ServerError(f"{message}: the clocks of this host and of the server differ too much: set them (ntp)")
         region = exchange.header("x-amz-bucket-region")
@@ -444,15 +442,15 @@ class Client:
             )
         if status == 403:
             return ServerError(
-                f"{message}: these credentials may not do that: give them the right to list, read and write bucket "
-                f"{bucket!r}, or take others"
+                f"{message}: these credentials are not allowed to do that: let them list, read and write bucket "
+                f"{bucket!r}, or use others"
             )
         if status == 412:
             return DatasetError(
-                f"{where}: the object was changed while it was read (its ETag is another): leave the dataset alone "
+                f"{where}: the object was changed while it was read (its ETag differs): leave the dataset alone "
                 "during a run, and run again"
             )
-        return ServerError(f"{message}: the server refuses that; wanted an S3 server at {self.server.endpoint}")
+        return ServerError(f"{message}: the server refuses the request; wanted an S3 server at {self.server.endpoint}")
 
     def where(self, request: Request) -> str:
         """Return what a request is, for messages: no credentials are in it."""
@@ -563,11 +561,11 @@ def _wrong_part(request: Request, exchange: Exchange) -> str:
     if span is not None and length == span.end - span.begin and stated == span.stated:
         return ""  # as nearly all are: no more is looked at
     if exchange.status == 204:
-        return "the answer has no object"
+        return "the response has no object"
     if stated or exchange.status == 206:  # rclone sends a range with status 200
         return _wrong_range(span, stated, length)
     if span is not None and (span.begin or span.size_bytes is not None or length is None or length > span.end):
-        return f"all of the object came where {span.header[1]} was requested: the server knows no ranges"
+        return f"all of the object arrived where {span.header[1]} was requested: the server does not support ranges"
     return _wrong_length(length, None if request.target is None else len(request.target))
 
 
@@ -581,11 +579,11 @@ def _wrong_range(asked: Span | None, stated: str, length: int | None) -> str:
             return _wrong_length(length, end - begin)
     of = "" if span.size_bytes is None else f" of {span.size_bytes}"
     wanted = "all of the object" if asked is None else f"{span.header[1]}{of}"
-    return f"{stated[:60]!r} came where {wanted} was requested"
+    return f"{stated[:60]!r} arrived where {wanted} was requested"
 
 
 def _wrong_length(length: int | None, wanted: int | None) -> str:
-    return f"the answer has {length} bytes of {wanted}" if None not in (length, wanted) and length != wanted else ""
+    return f"the response has {length} bytes of {wanted}" if None not in (length, wanted) and length != wanted else ""
 
 
 _content_range = re.compile(r"bytes ([0-9]{1,18})-([0-9]{1,18})/(?:([0-9]{1,18})|\*)", re.IGNORECASE).fullmatch

@@ -21,17 +21,17 @@ AWS = "aws"
 """What `endpoint_url` says for Amazon's own servers: nobody gets there by leaving something out."""
 ENDPOINT_VARIABLES = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
 OPTIONS: dict[str, str] = {
-    "endpoint_url": "address of the server, such as http://10.0.0.1:9000 (several: with commas), or aws",
+    "endpoint_url": "address of the server, such as http://10.0.0.1:9000 (several: separated by commas), or aws",
     "region": "region of the bucket",
     "s3_force_path_style": "true: HOST/BUCKET/KEY, false: BUCKET.HOST/KEY",
-    "s3_max_attempts": "how often a request is made before it is given up",
+    "s3_max_attempts": "how many times a request is tried",
     "s3_profile": "profile of ~/.aws whose credentials are used",
-    "timeout_seconds": "how long an answer may stand still",
+    "timeout_seconds": "time in which 64 KiB of a response must arrive, else it is requested again",
     "use_full_object_uri": "true: keys are whole URIs",
     "uri_scheme": "s3",
     "secure": "false: http where the address names no scheme",
-    "storage_library": "by which library reader.engine=library reads",
-    "ca_bundle": "file of the authorities that https trusts",
+    "storage_library": "the library with which reader.engine=library reads",
+    "ca_bundle": "file of the certificate authorities that https trusts",
     "checksum_writes": "false: do not send the SHA-256 of what is written",
 }
 """Options -> what they say."""
@@ -44,7 +44,7 @@ class Options:
     def __init__(self, given: dict[str, Option]) -> None:
         """Raises UserError that lists what is wrong with them."""
         problems = [
-            f"storage.storage_options.{name} is unknown to s3; wanted some of {', '.join(OPTIONS)}"
+            f"storage.storage_options.{name} is not an option of s3; wanted one of {', '.join(OPTIONS)}"
             for name in given
             if name not in OPTIONS
         ]
@@ -181,7 +181,7 @@ def _address(url: str, secure: bool) -> Address:
         )
     if parts.username or parts.password:
         raise UserError(
-            f"storage.storage_options.endpoint_url {_without_user(url)!r} has a user in it: give credentials in "
+            f"storage.storage_options.endpoint_url {_without_user(url)!r} contains a user name: give credentials in "
             "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
         )
     return Address(parts.scheme, parts.hostname, port or (443 if parts.scheme == "https" else 80))

@@ -66,7 +66,7 @@ class ObjectWriter:
             number, start, size = part_of(offset)
             if number in self._etags:
                 raise UserError(
-                    f"s3://{self._client.server.bucket}/{self._key}: bytes at offset {offset} are to be written after "
+                    f"s3://{self._client.server.bucket}/{self._key}: bytes at offset {offset} must be written after "
                     "their part was sent, which S3 can't do: write this format to a folder"
                 )
             part = self._parts.get(number)
@@ -162,7 +162,7 @@ class ObjectWriter:
             etag = request.answer.header("etag")
             if not etag:
                 raise UserError(
-                    f"{self._client.where(request)}: the answer names no ETag of the part, which completing the "
+                    f"{self._client.where(request)}: the response has no ETag of the part, which completing the "
                     f"upload needs: wanted an S3 server at {self._client.server.endpoint}"
                 )
             self._etags[number] = etag

@@ -123,7 +123,7 @@ def _walk(body: bytes, take: Callable[[list[str], str], None]) -> None:
         nonlocal elements
         elements += 1
         if elements > MOST_ELEMENTS or len(path) == DEEPEST:
-            raise WrongXmlError(f"has more than {MOST_ELEMENTS} elements, or more than {DEEPEST} within each other")
+            raise WrongXmlError(f"has more than {MOST_ELEMENTS} elements, or more than {DEEPEST} nested")
         path.append(name)
         text.clear()
 
@@ -133,7 +133,7 @@ def _walk(body: bytes, take: Callable[[list[str], str], None]) -> None:
         text.clear()
 
     def refuse(*_words: object) -> None:
-        raise WrongXmlError("has a DOCTYPE, which nothing of S3's has")
+        raise WrongXmlError("has a DOCTYPE, which no response of S3 has")
 
     parser = expat.ParserCreate("utf-8")
     parser.buffer_text = True
@@ -147,4 +147,4 @@ def _walk(body: bytes, take: Callable[[list[str], str], None]) -> None:
                 raise WrongXmlError(f"has a tag or comment of more than {TOKEN_BYTES >> 10} KiB")
         parser.Parse(b"", True)
     except expat.ExpatError as error:
-        raise WrongXmlError(f"is no XML ({error})") from error
+        raise WrongXmlError(f"is not XML ({error})") from error

@@ -32,7 +32,7 @@ class Storage(StorageBase):
         scheme, separator, rest = spec.root.partition("://")
         if not separator:
             raise UserError(
-                f"storage.storage_root is {public_text(spec.root)!r}: fsspec wants a URL there, such as gs://BUCKET, "
+                f"storage.storage_root is {public_text(spec.root)!r}: fsspec needs a URL there, such as gs://BUCKET, "
                 "abfs://CONTAINER or file:///mnt/data"
             )
         self._root = f"{scheme}://{rest.rstrip('/')}"
@@ -79,7 +79,7 @@ class Storage(StorageBase):
         if known["type"] == "directory":
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
         if known["type"] == "other":  # of a local file system: to open a pipe would wait for ever
-            raise OSError(errno.ENODEV, "it is no regular file", path)
+            raise OSError(errno.ENODEV, "it is not a regular file", path)
         return int(known["size"])
 
     def remove(self, path: str) -> None:
@@ -132,7 +132,7 @@ class FsspecReader:
         with self._errors(self._place):
             data = self._files.cat_file(self._place, start=offset, end=offset + wanted)
         if len(data) > wanted:  # of a server that knows no ranges
-            raise OSError(errno.EIO, f"{len(data)} bytes came where {wanted} were requested", self._place)
+            raise OSError(errno.EIO, f"{len(data)} bytes arrived where {wanted} were requested", self._place)
         buffer[: len(data)] = data
         self.app_bytes += len(data)
         return len(data)
@@ -170,7 +170,7 @@ class FsspecWriter:
         begin = offset - self._passed
         if begin < 0:
             raise UserError(
-                f"{self._place}: bytes at offset {offset} are to be written after they were sent: write this format to "
+                f"{self._place}: bytes at offset {offset} must be written after they were sent: write this format to "
                 "a folder"
             )
         missing = begin + len(data) - len(self._data)

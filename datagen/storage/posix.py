@@ -70,7 +70,7 @@ class Storage(StorageBase):
     def make_folder(self, folder: str) -> None:
         if "://" in folder:
             raise UserError(
-                f"{folder} is a URL, and storage.storage_type says folders: wanted a folder of a file system, or "
+                f"{folder} is a URL, and storage.storage_type is for folders: wanted a folder of a file system, or "
                 "storage.storage_type=s3 (fsspec for other servers)"
             )
         os.makedirs(folder, exist_ok=True)
@@ -211,7 +211,7 @@ class _explained:
         if isinstance(error, OSError) and error.errno == errno.EINVAL:
             raise UserError(
                 f"the file system of {os.path.dirname(self._path)} refuses O_DIRECT: "
-                f"set {self._instead} on one that has it (ext4, xfs, Lustre, NFS)"
+                f"set {self._instead} on one that supports it (ext4, xfs, Lustre, NFS)"
             ) from error
 
 
@@ -285,5 +285,5 @@ def _write_all(descriptor: int, view: memoryview, offset: int) -> None:
         # One call moves at most 2 GiB - 4 KiB (Linux), and a signal may cut it short.
         count = os.pwrite(descriptor, view[done:], offset + done)
         if count == 0:  # no error in POSIX, but to ask again would never end
-            raise OSError(errno.EIO, "the file system took no byte of a write, and named no error")
+            raise OSError(errno.EIO, "the file system accepted no byte of a write, and reported no error")
         done += count

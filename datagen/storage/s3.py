@@ -325,9 +325,9 @@ def _pages(client: Client, prefix: str) -> Iterator[list[Entry]]:
         pages, listed, idle = pages + 1, listed + len(entries), 0 if entries and not marks & seen else idle + 1
         if hash(page.continuation) in seen or idle > MOST_IDLE_PAGES or listed > MOST_LISTED:
             raise UserError(
-                f"{client.where(request)}: the listing of {prefix!r} does not end: {listed} names on {pages} pages so "
-                f"far, {idle} of these pages in a row without a new one, and the server names a further page. Wanted a "
-                f"folder of at most {MOST_LISTED} objects, from a server whose continuation tokens lead on"
+                f"{client.where(request)}: the listing of {prefix!r} does not end: {listed} names on {pages} pages "
+                f"so far, the last {idle} pages without a new one, and the server announces a further page. Wanted a "
+                f"folder of at most {MOST_LISTED} objects, from a server whose continuation tokens advance"
             )
         seen |= marks
         continuation = page.continuation
@@ -341,7 +341,7 @@ def _entries(client: Client, prefix: str, page: Page) -> list[Entry]:
         if not key.startswith(prefix) or "/" in name:
             raise UserError(
                 f"s3://{client.server.bucket} at {client.server.endpoint}: a listing of {prefix!r} has {key[:200]!r}, "
-                "which is not directly below it: the server does not do what ListObjectsV2 says of prefix and delimiter"
+                "which is not directly below it: the server does not follow ListObjectsV2 for prefix and delimiter"
             )
         if name not in NO_NAMES:  # no path of ours leads to those
             entries.append(Listed(name, is_folder))

@@ -104,8 +104,8 @@ def storage_spec(
     for name, value in options.items():
         if value == WITHHELD:
             raise UserError(
-                f"storage.storage_options.{name} was withheld when this configuration was written down, as what may be "
-                f"a credential is: give it again, storage.storage_options.{name}=VALUE"
+                f"storage.storage_options.{name} was left out when this configuration was saved, because it may "
+                f"be a credential: give it again, storage.storage_options.{name}=VALUE"
             )
     return StorageSpec(
         type=storage_type,

@@ -94,13 +94,13 @@ class FileContent:
         first = max(0, at - BLOCK_BYTES + 1)
         stamps = find_stamps(data[first : at + BLOCK_BYTES]) if self.bulk.is_stamped else []
         if not stamps:
-            return "there are bytes that dlemu did not write"
+            return "the bytes there were not written by dlemu"
         stamp = stamps[-1][1] if stamps[-1][0] <= at - first else stamps[0][1]
         if stamp.seed_hash != self.bulk.seed_hash:
             return "it holds bytes of another run's checkpoint"
         if stamp.file != int(self.number):
             return f"it holds the bytes of {FileNumber.of(stamp.file)}, wanted {self.number}"
-        return f"it holds bytes of this file's offset {stamp.offset} that were changed or lie in the wrong place"
+        return f"it holds bytes of this file's offset {stamp.offset} that were changed or are in the wrong place"
 
     def _literals(self, begin: int, end: int) -> Iterator[tuple[int, bytes]]:
         literals = self.layout.literals

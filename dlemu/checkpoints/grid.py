@@ -85,7 +85,7 @@ def problems_of(model: Model, settings: Checkpoint, ranks: int) -> list[str]:
     problems = _shape_problems(model)
     if cut.pipeline > 1 and cut.zero_stage == 3:
         problems.append(
-            f"model.parallelism.pipeline is {cut.pipeline} and zero_stage is 3: ZeRO 3 cuts every layer over all "
+            f"model.parallelism.pipeline is {cut.pipeline} and zero_stage is 3: ZeRO 3 shards every layer over all "
             "ranks, so there are no stages; wanted pipeline=1, or zero_stage 0 to 2"
         )
     if settings.mode == "subset":
@@ -112,8 +112,8 @@ def _whole_problems(model: Model, settings: Checkpoint, ranks: int) -> list[str]
     if whole % each:
         key = "checkpoint.job_ranks is" if settings.job_ranks else "ranks:"
         problems.append(
-            f"{key} {whole}, no multiple of the {each} ranks that share one copy of the model (tensor {cut.tensor} x "
-            f"pipeline {cut.pipeline}): wanted {max(1, whole // each) * each} or another multiple, or "
+            f"{key} {whole}, not a multiple of the {each} ranks that share one copy of the model (tensor "
+            f"{cut.tensor} x pipeline {cut.pipeline}): wanted {max(1, whole // each) * each} or another multiple, or "
             "checkpoint.mode=subset"
         )
     if settings.first_rank + ranks > whole:
@@ -157,8 +157,8 @@ def _shape_problems(model: Model) -> list[str]:
         )
     if cut.expert > 1 and cut.zero_stage == 3:
         problems.append(
-            f"model.parallelism.expert is {cut.expert} and zero_stage is 3: ZeRO 3 cuts the experts over all ranks as "
-            "it does every layer; wanted expert=1, or zero_stage 0 to 2"
+            f"model.parallelism.expert is {cut.expert} and zero_stage is 3: ZeRO 3 shards the experts over all ranks "
+            "like every layer; wanted expert=1, or zero_stage 0 to 2"
         )
     if cut.expert > 1 and shape.num_experts % cut.expert | (shape.num_experts == 0):
         problems.append(

@@ -165,7 +165,7 @@ class CheckpointReader:
         notes.add(began_ns, time.monotonic_ns(), got)
         if got < size_bytes:
             raise UserError(
-                f"{file.path} ended at byte {offset + got} while it was read, wanted {file.end}: it was cut short "
+                f"{file.path} ended at byte {offset + got} while it was read, wanted {file.end}: it was truncated "
                 "meanwhile; write the checkpoint again"
             )
         if file.checked:
@@ -229,7 +229,7 @@ def _check_size(file: FileToRead, reader: Reader) -> None:
     wanted = file.content.layout.size_bytes
     if reader.size_bytes == wanted:
         return
-    what = "is cut short" if reader.size_bytes < wanted else "is too long: another model's, or another format's"
+    what = "is truncated" if reader.size_bytes < wanted else "is too long: it is of another model or format"
     raise UserError(
         f"{file.path} {what}: it has {reader.size_bytes} bytes, wanted {wanted}; write the checkpoint again"
     )
@@ -238,7 +238,7 @@ def _check_size(file: FileToRead, reader: Reader) -> None:
 def _unreadable(file: FileToRead, error: OSError) -> UserError:
     if isinstance(error, FileNotFoundError):
         return UserError(
-            f"{file.path} is missing: the checkpoint is not complete, or of another model, format or number of ranks; "
+            f"{file.path} is missing: the checkpoint is incomplete, or of another model, format or number of ranks; "
             "write it again"
         )
     return UserError(f"{file.path} can't be read: {error.strerror or error}")

@@ -65,7 +65,7 @@ def folder_of(checkpoint_folder: str, checkpoint: int) -> str:
 def stored_checkpoints(storage: StorageBase, checkpoint_folder: str) -> list[int]:
     """Return the numbers of the checkpoints in a folder, whole or not, in order; none where there is no folder.
 
-    Raises UserError for what is no folder.
+    Raises UserError for what is not a folder.
     """
     try:
         with storage.entries(checkpoint_folder.rstrip("/") or "/") as entries:
@@ -97,7 +97,7 @@ def read_note(storage: StorageBase, folder: str) -> StoredNote | None:
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise UserError(f"{path} is damaged ({error}): write the checkpoint again") from error
     if (note.version, note.bulk_version) != (NOTE_VERSION, BULK_VERSION):
-        raise UserError(f"{path} is of another version of dlemu: write the checkpoint again")
+        raise UserError(f"{path} was written by another version of dlemu: write the checkpoint again")
     return note
 
 
@@ -151,7 +151,7 @@ def claim_blocks(storage: StorageBase, checkpoint_folder: str, names: Collection
         path = f"{folder}/{name}"
         if is_link(storage, path) or (name not in noted and _holds_anything(storage, path)):
             raise UserError(
-                f"{path} holds what dlemu did not write, and this run would write there: set "
+                f"{path} holds files that dlemu did not write, and this run would write there: set "
                 "checkpoint.checkpoint_folder to a new folder"
             )
     storage.make_folder(folder)

@@ -177,7 +177,7 @@ class CheckpointWriter:
 def explained(error: OSError, path: str, size_bytes: int) -> UserError:
     """Return what to report to a user who can't have a file of a checkpoint written."""
     if error.errno in NO_SPACE:
-        wants = f"wants {size_bytes} bytes" if size_bytes else "could not be written"
+        wants = f"needs {size_bytes} bytes" if size_bytes else "could not be written"
         return SpaceError(
             f"the disk is full: checkpoint {path} {wants}; free some space or set "
             "checkpoint.checkpoint_folder to another disk"

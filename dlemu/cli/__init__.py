@@ -53,11 +53,11 @@ _ORDER = (
 _OTHERS = {
     "demo": "Try it: a small dataset, 18 emulated H100s, a verdict.",
     "datagen": "Make a workload's dataset, or verify one.",
-    "watch": "Show how a run that goes on is doing: AU, MB/s, queue depth, time left.",
+    "watch": "Show the progress of a run: AU, MB/s, queue depth, time left.",
     "report": "Make a page with figures from results.",
     "schema": "Print the JSON Schema of a command's result.",
-    "workloads": "List the workloads and what each accelerator asks of the storage.",
-    "workload": "Show what a workload asks of the storage; write one of your own.",
+    "workloads": "List the workloads and what each accelerator demands of the storage.",
+    "workload": "Show what a workload demands of the storage; write one of your own.",
     "doctor": "Check this host before a run.",
     "mlperf": "Rehearse an MLPerf Storage submission, check one, size its dataset.",
 }
@@ -98,7 +98,7 @@ class _Commands(click.Group):
         name = args[0]
         if name not in _ORDER and not name.startswith("-") and name not in (known := commands()):
             hint = nearest(name.lower(), known)
-            raise click.UsageError(f"there is no command {name!r}: {hint}known are {', '.join(known)}", ctx)
+            raise click.UsageError(f"there is no command {name!r}: {hint}known: {', '.join(known)}", ctx)
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 @click.command(name="audit", short_help="Recompute the numbers of DLIO's and MLPerf Storage's result folders.")
 @click.argument("folders", nargs=-1, required=True, metavar="DIR...", shell_complete=propose_folder)
-@click.option("--csv", "csv_file", metavar="FILE", help="Write a row a run as CSV.")
-@click.option("--parquet", "parquet_file", metavar="FILE", help="Write a row a run as Parquet.")
+@click.option("--csv", "csv_file", metavar="FILE", help="Write one row per run as CSV.")
+@click.option("--parquet", "parquet_file", metavar="FILE", help="Write one row per run as Parquet.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON list with every epoch and finding, for programs.")
 @click.option("--report", "report_folder", metavar="FOLDER", help="Save the audit and a page with figures in FOLDER.")
-@click.option("--edition", type=click.Choice(["1.0", "2.0", "3.0"]), help="Check MLPerf Storage's rules of it, too.")
+@click.option("--edition", type=click.Choice(["1.0", "2.0", "3.0"]), help="Check MLPerf Storage's rules, too.")
 @click.option("--division", type=click.Choice(["closed", "open"]), default="closed", show_default=True)
 def command(
     folders: tuple[str, ...],

@@ -106,8 +106,8 @@ def _legend() -> Iterator[Line]:
     for text in (
         "again: recomputed from the steps that the ranks kept; >= from block times alone, which give only a bound",
         "whole: compute / running time of all epochs together, no step dropped (the text of v1.0's rules)",
-        "sustained: what an endless epoch would give (of runs not dlemu's the least it can be); credit: share of the",
-        "counted steps' batches that was read before these began (of runs not dlemu's the most it can be)",
+        "sustained: what an endless epoch would give (other tools' runs: a lower bound); credit: share of the",
+        "counted steps' batches that was read before these began (other tools' runs: an upper bound)",
         "first: first step of each epoch; load: waits for batches; late: the host woke late;",
         "slower: waits for the slowest rank; barrier: the rest of the blocks' time, outside of all steps",
     ):

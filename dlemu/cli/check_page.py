@@ -42,9 +42,9 @@ def check_html(report: CheckReport) -> str:
 _LEGEND = (
     "Results and checkpoints: what was read off the files. Rates of training are recomputed where the ranks kept their "
     "steps; rates of checkpoints are rank 0's, as published.",
-    "Below them a table for each rule, the gravest first: where it was broken, what was seen, and what was wanted. "
+    "Below them a table for each rule, the most severe first: where it was broken, what was seen, and what was wanted. "
     "Brackets give the official checker's name of the rule.",
-    "`unapplied` is what could not be judged, with what it lacked; docs/mlperf-rules.md of dlemu has every rule.",
+    "`unapplied` is what could not be judged, with what was missing; docs/mlperf-rules.md of dlemu has every rule.",
     TRADEMARK,
 )
 

@@ -11,12 +11,10 @@ from dlemu.cli.options import propose_folder
 
 @click.command(name="compare", short_help="Compare two runs, sweeps or searches.")
 @click.argument("folders", nargs=-1, required=True, metavar="A [B]", shell_complete=propose_folder)
-@click.option("--price", metavar="A,B", help="Of each storage, in one currency: cost per fed accelerator.")
+@click.option("--price", metavar="A,B", help="Price of each storage, in one currency: cost per fed accelerator.")
 @click.option("--watts", metavar="A,B", help="Mean power of each storage: GB/s per watt.")
-@click.option(
-    "--years", type=click.FloatRange(min=0, min_open=True), help="Energy for each fed accelerator over these."
-)
-@click.option("--energy-price", type=click.FloatRange(min=0), help="Of a kWh: price and energy over --years.")
+@click.option("--years", type=click.FloatRange(min=0, min_open=True), help="Years of use: energy per fed accelerator.")
+@click.option("--energy-price", type=click.FloatRange(min=0), help="Price of a kWh: price and energy over --years.")
 @click.option("--output", metavar="DIR", help="Keep compare.json and the page here. [results/WORKLOAD/compare-TIME]")
 @click.option("--report/--no-report", default=True, show_default=True, help="Make report.html too.")
 @click.option("--json", "as_json", is_flag=True, help="Print compare.json, for programs; no page, kept with --output.")
@@ -30,14 +28,14 @@ def command(
     report: bool,
     as_json: bool,
 ) -> None:
-    """Put A beside B: differences with their uncertainty, and what they come to in a year of training.
+    """Compare A with B: differences with their uncertainty, and what they amount to in a year of training.
 
     \b
     dlemu compare results/unet3d/new-drive results/unet3d/old-drive
     dlemu compare results/unet3d/sweep-of-two-drives --price 900,600 --watts 14,11 --years 5 --energy-price 0.3
 
     A and B are folders that `dlemu train`, `checkpoint`, `sweep` or `size` left, or that DLIO or MLPerf Storage did,
-    both of one kind of job; a single sweep over two drives compares these.
+    both of the same kind of job; a single sweep over two drives compares these.
 
     A difference is of A to B: -12 % of total seconds says that A takes 12 % less time. compare.json and report.html go
     to a folder of their own, which a line at the end names.
@@ -87,7 +85,7 @@ def _check_years(
     from datagen.errors import UserError
 
     if years is not None and None in watts:
-        raise UserError("--years says how long the storages draw their power: wanted --watts A,B too")
+        raise UserError("--years says how long the storages draw power: wanted --watts A,B too")
     if energy_price is not None and (years is None or None in prices):
         raise UserError("--energy-price adds energy to prices over years: wanted --price A,B and --years N too")
 

@@ -10,7 +10,7 @@ from dlemu.cli.options import propose_setting
 @click.command(name="demo", short_help="Try it: a small dataset, 18 emulated H100s, a verdict.")
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...", shell_complete=propose_setting)
 def command(overrides: tuple[str, ...]) -> None:
-    """Make a small dataset (1.4 GB), train 18 emulated H100s on it, and say whether this host keeps them busy.
+    """Make a small dataset (1.4 GB), train 18 emulated H100s on it, and report whether this host keeps them busy.
 
     \b
     dlemu demo
@@ -18,7 +18,7 @@ def command(overrides: tuple[str, ...]) -> None:
     dlemu demo dataset.data_folder=/mnt/nvme/demo
 
     The dataset and the result are in a new folder below $TMPDIR, which is named at the end and stays. With
-    dataset.data_folder the dataset is made there, or used where it is there already, and the result is in results/.
+    dataset.data_folder the dataset is made there, or used if it exists already, and the result is in results/.
     The dataset fits in memory, which is allowed here (metric.cached=true): what is measured is this host.
 
     Exit status: that of `dlemu train`.

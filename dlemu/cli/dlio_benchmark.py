@@ -13,8 +13,8 @@ EXTRA_NAMES = {"help_option_names": ["-h", "--help"]}
 @click.command(name="dlio_benchmark", context_settings=EXTRA_NAMES)
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...", shell_complete=propose_setting)
 @click.option("--config-dir", "-cd", help="A folder with workload/NAME.yaml.")
-@click.option("--config-path", "-cp", help="The same, as DLIO's older scripts say it.")
-@click.option("--cfg", "-c", type=click.Choice(["job"]), help="Print the configuration as DLIO has it, and stop.")
+@click.option("--config-path", "-cp", help="The same, as DLIO's older scripts spell it.")
+@click.option("--cfg", "-c", type=click.Choice(["job"]), help="Print the configuration in DLIO's form, and stop.")
 @click.version_option(__version__, prog_name="dlio_benchmark, by dlemu")
 def command(overrides: tuple[str, ...], config_dir: str | None, config_path: str | None, cfg: str | None) -> None:
     """DLIO's command line, run by dlemu: for MLCommons' mlpstorage and other scripts around DLIO.

@@ -26,7 +26,7 @@ def command(overrides: tuple[str, ...], config_dir: str | None, as_json: bool) -
     \b
     dlemu doctor workload=unet3d accelerator=h100 ranks=18 dataset.data_folder=/mnt/nvme/unet3d
 
-    The last check runs the workload's ranks and loader for a moment on storage that costs nothing: the emulator's own
+    The last check runs the workload's ranks and loader for a moment on storage that takes no time: the emulator's own
     ceiling on this host, for which no dataset is needed (metric.ceiling_seconds=0 skips it).
 
     Exit status: 0 nothing fails, 2 something does.

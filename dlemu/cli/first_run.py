@@ -40,11 +40,11 @@ def allow(workload: Workload, folder: str, ranks: int, making_bytes: int, *, yes
     if making_bytes <= ASK_BYTES or yes:
         return
     free_text = f" ({size(free)} are free there)" if (free := free_bytes(workload, folder)) is not None else ""
-    plan = f"{size(making_bytes)} are to be made in {folder} for {count(ranks, 'rank')}"
+    plan = f"{size(making_bytes)} will be made in {folder} for {count(ranks, 'rank')}"
     if sys.stdin.isatty() and sys.stderr.isatty():
         import click
 
-        if click.confirm(f"{plan}{free_text}. Go on?", err=True):
+        if click.confirm(f"{plan}{free_text}. Continue?", err=True):
             return
         raise UserError("nothing was made")
     smaller = (

@@ -149,7 +149,7 @@ class Terminal:
                 for finding in event.findings:
                     print(f"{finding.severity} {finding.kind} {finding.path}: {finding.message}")
                 if all(finding.severity == "warning" for finding in event.findings):
-                    others = f"; {count(len(event.findings), 'other')} beside them" if event.findings else ""
+                    others = f"; {count(len(event.findings), 'other')} besides" if event.findings else ""
                     print(f"{count(event.files, 'file')} in {event.folder}: every byte is as generated{others}")
             case Doing():
                 say_what(event.what)
@@ -163,7 +163,7 @@ class Terminal:
 
 def _made_line(made: DatasetMade) -> str:
     rate = f", {made.bytes / 1e6 / made.seconds:.0f} MB/s" if made.bytes else ""
-    there = f"; {made.kept_files} were there already" if made.kept_files else ""
+    there = f"; {made.kept_files} existed already" if made.kept_files else ""
     return f"made {count(made.files, 'file')}, {size(made.bytes)}, in {made.folder}{rate}{there}"
 
 

@@ -31,7 +31,7 @@ def interrupted(stop: Interrupted, finished: str, folder: str) -> int:
 def resume_advice(folder: str) -> str:
     """Return advice with this command line, and the folder of what is finished."""
     words = [word for word in without_secrets(sys.argv[1:]) if not word.startswith("output.folder=")]
-    return f"go on with `{shlex.join(['dlemu', *words, f'output.folder={folder}'])}`"
+    return f"continue with `{shlex.join(['dlemu', *words, f'output.folder={folder}'])}`"
 
 
 class Watched:

@@ -24,7 +24,7 @@ def job_command(kind: Kind) -> click.Command:
     job = None if kind.is_unnamed else kind  # `dlemu train` runs what the workload asks for
 
     @configured
-    @click.option("--make", is_flag=True, help="Make first what the job reads and is missing; ask above 10 GB.")
+    @click.option("--make", is_flag=True, help="Make the data that the job reads first, if missing; ask above 10 GB.")
     @click.option("--yes", is_flag=True, help="With --make: do not ask.")
     @json_option("summary.json")
     @_exported(kind)
@@ -61,9 +61,7 @@ def _exported(kind: Kind) -> Callable[[_Command], _Command]:
     """Return what adds the option by which the settings of a job that DLIO has, too, are written for it."""
     if not kind.exported:
         return lambda command: command
-    return click.option(
-        "--export-dlio", metavar="FILE", help="Write the settings as a workload file of DLIO's, and stop."
-    )
+    return click.option("--export-dlio", metavar="FILE", help="Write the settings as a DLIO workload file, and stop.")
 
 
 def _export(overrides: Sequence[str], config_dir: str | None, path: str) -> None:

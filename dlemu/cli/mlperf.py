@@ -21,16 +21,16 @@ if TYPE_CHECKING:
 
 @click.group(name="mlperf", short_help="Rehearse an MLPerf Storage submission, and check one.")
 def command() -> None:
-    """MLPerf Storage: the rules before a run, a rehearsal of a submission, a check of what came out.
+    """MLPerf Storage: the rules before a run, a rehearsal of a submission, a check of the results.
 
-    docs/mlperf.md says what dlemu is good for there, and what not: CLOSED results need mlpstorage and DLIO, unchanged.
+    docs/mlperf.md says what dlemu can and can't do there: CLOSED results need mlpstorage and DLIO, unchanged.
     """
 
 
-@command.command(name="datasize", short_help="The least dataset that the rules allow, and how to make it.")
+@command.command(name="datasize", short_help="The smallest dataset that the rules allow, and how to make it.")
 @configured
 @click.option("--hosts", type=click.IntRange(min=1), default=1, show_default=True, help="Hosts that the ranks run on.")
-@click.option("--memory-gib", type=click.FloatRange(min=0.001), help="Of each host, in GiB; default: this host's.")
+@click.option("--memory-gib", type=click.FloatRange(min=0.001), help="Memory of a host, in GiB; default: this host's.")
 @click.option("--edition", type=click.Choice(["1.0", "2.0", "3.0"]), help="Default: the newest that has the pair.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON mapping, for programs.")
 def datasize_command(
@@ -49,10 +49,10 @@ def datasize_command(
     dlemu mlperf datasize workload=unet3d accelerator=b200 ranks=16 --hosts 2 --memory-gib 512
     dlemu mlperf datasize workload=llama3_70b --hosts 8 --memory-gib 1024
 
-    `ranks` are the accelerators of all hosts together. The rules want the larger of 5 times all hosts' memory and 500
-    steps of each accelerator in an epoch; where memory decides, 1 % is added. Fewer files, when dataset.num_files_train
-    asks for them, break that rule. Of a model's checkpoints: how large one is, the room for ten, and whether the hosts'
-    memory could serve what is read back.
+    `ranks` are the accelerators of all hosts together. The rules require the larger of 5 times all hosts' memory and
+    500 steps of each accelerator in an epoch; where memory decides, 1 % is added. Fewer files, when
+    dataset.num_files_train sets them, break that rule. For a model's checkpoints: how large one is, the room for ten,
+    and whether the hosts' memory could serve what is read back.
 
     Exit status: 0 done, 1 the settings break a rule, 2 a usage error.
     """
@@ -110,11 +110,11 @@ def _checkpoint_datasize(
 @click.option("--org", "organisation", default="rehearsal", show_default=True, help="Name of the submitter's folder.")
 @click.option("--system", default="system", show_default=True, help="Name of the system's folder.")
 @click.option("--hosts", type=click.IntRange(min=1), default=1, show_default=True, help="Hosts that the ranks run on.")
-@click.option("--memory-gib", type=click.FloatRange(min=0.001), help="Of each host, in GiB; default: this host's.")
+@click.option("--memory-gib", type=click.FloatRange(min=0.001), help="Memory of a host, in GiB; default: this host's.")
 @click.option(
     "--make",
     is_flag=True,
-    help="Make the dataset first, or what is missing of it; as many files as the rules want unless told.",
+    help="Make the dataset first, or what is missing of it; by default as many files as the rules require.",
 )
 @click.option(
     "--accelerator-type",
@@ -146,15 +146,15 @@ def run_command(
     dlemu mlperf run workload=mlperf_kv kv.folder=/mnt/nvme/kv ranks=2
     dlemu mlperf run --make workload=unet3d ... + workload=llama3_8b ... + workload=mlperf_kv ...
 
-    A warm-up run and 5 measured runs (v1.0: 5), each with another shuffle. Every run is a `dlemu train`, kept in runs/;
-    tree/ is what the edition's tool would leave. When interrupted, or when a run failed, the same command with
-    output.folder=FOLDER goes on. A model's checkpoints are written and read instead, in two `dlemu checkpoint` that
+    A warm-up run and 5 measured runs (v1.0: 5), each with a different shuffle. Every run is a `dlemu train`, kept in
+    runs/; tree/ is what the edition's tool would write. When interrupted, or when a run failed, the same command with
+    output.folder=FOLDER continues. A model's checkpoints are written and read instead, in two `dlemu checkpoint` that
     belong together, or in one where ten exceed three times the hosts' memory. kv_cache runs its three options three
     times each, and prints the true rates beside the tool's. Several workloads, with + between their overrides, run one
-    after another and end in one tree. This is no submission: CLOSED results need mlpstorage and DLIO, unchanged.
+    after another and end in one tree. This is not a submission: CLOSED results need mlpstorage and DLIO, unchanged.
 
-    Exit status: 0 all runs pass and no rule is broken, 1 not so, 2 a usage error, 3 a run failed, 4 no verdict (no rule
-    is broken, and this host alone kept runs from passing), 128 + signal.
+    Exit status: 0 all runs pass and no rule is broken, 1 otherwise, 2 a usage error, 3 a run failed, 4 no verdict (no
+    rule is broken, and this host alone kept runs from passing), 128 + signal.
     """
     from dlemu.cli import complain
     from dlemu.cli.interruption import install_signal_handlers, resume_advice
@@ -216,7 +216,7 @@ def merge_command(folder: str, rehearsals: tuple[str, ...]) -> None:
     dlemu mlperf run workload=llama3_8b ... output.folder=r/llama3
     dlemu mlperf merge r/all r/unet3d r/llama3
 
-    They are of one edition, and each result is in one of them. Organisations and systems stay as they were named.
+    All are of one edition, and each result is in only one of them. Organisations and systems stay as they were named.
 
     Exit status: 0 no rule is broken, 1 some rule is, 2 a usage error.
     """
@@ -231,14 +231,14 @@ def merge_command(folder: str, rehearsals: tuple[str, ...]) -> None:
 
 @command.command(name="check", short_help="Check finished runs or a submission tree against the rules.")
 @click.argument("folder", metavar="DIR", required=False)
-@click.option("--edition", type=click.Choice(["1.0", "2.0", "3.0"]), help="Default: as the tree's runs say.")
+@click.option("--edition", type=click.Choice(["1.0", "2.0", "3.0"]), help="Default: that of the tree's runs.")
 @click.option(
     "--rules",
     "reading",
     type=click.Choice(["published", "today"]),
     default="today",
     show_default=True,
-    help="v3.0 as its round was judged, or as its tool reads the rules since.",
+    help="v3.0 as its round was judged, or as its tool has read the rules since.",
 )
 @click.option("--list-rules", is_flag=True, help="Print every rule of v3.0's text and what is checked of it.")
 @click.option("--division", type=click.Choice(["closed", "open"]), help="Default: what the tree says, else closed.")

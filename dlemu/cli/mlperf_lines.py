@@ -89,7 +89,7 @@ def checkpoint_datasize_lines(workload: Workload, size: CheckpointDatasize, meas
     yield f"  each host       {size.written_gib_per_host:>16,.1f} GiB  {factor}"
     if size.edition == "2.0":
         memory = f"{largest_rank_memory_gib(one):>16,.1f} GiB"
-        yield f"  DLIO's memory   {memory}  a process keeps its share, and reads it beside that"
+        yield f"  DLIO's memory   {memory}  a process keeps its share, and reads it on top of that"
     if size.wrong is not None:
         whose = "the largest rank's share" if size.wrong.of_a_rank else "a checkpoint"
         yield f"  beware          {size.wrong.stated_gib:>16,.2f} GiB  {whose} by {size.wrong.where}: {size.wrong.why}"

@@ -57,7 +57,7 @@ def lasting_outlets() -> Iterator[None]:
         status = leave.code
     sys.stdout.flush()
     if out.problem is not None and out.problem.errno not in _READER_GONE:
-        print(f"dlemu: stdout could not be written ({out.problem.strerror}): it is not whole", file=sys.stderr)
+        print(f"dlemu: stdout could not be written ({out.problem.strerror}): it is incomplete", file=sys.stderr)
         if not status and "--json" in sys.argv:
             status = UserError.exit_status
     sys.stderr.flush()

@@ -16,7 +16,7 @@ from dlemu.cli.options import config_dir_option, json_option, propose_setting
 @click.option("--report/--no-report", default=True, show_default=True, help="Make report.html too.")
 @json_option("pack.json, or what `verify` found")
 def command(overrides: tuple[str, ...], config_dir: str | None, make: bool, report: bool, as_json: bool) -> None:
-    """Pack images: read, decode, rescale, encode and write them, with so many processes.
+    """Pack images: read, decode, rescale, encode and write them, with several processes.
 
     \b
     dlemu pack source=/mnt/images target=/mnt/packed processes=8 resize=256 encode=jpeg
@@ -27,7 +27,7 @@ def command(overrides: tuple[str, ...], config_dir: str | None, make: bool, repo
     The source is a folder of images of any names (jpeg, png, tiff, npy; of any files without resize), or a workload's
     dataset. Formats: tfrecord, webdataset, parquet, npz. A line at the end says how to train on what was packed.
     Several values are a sweep: each point packs into a folder of its own, which is removed again (keep=true keeps it).
-    When interrupted, the same command goes on with the files that are finished; a sweep with output.folder=FOLDER.
+    When interrupted, the same command continues after the finished files; a sweep with output.folder=FOLDER.
     All keys: docs/packing.md.
 
     Exit status: 0 packed (verify: nothing wrong), 2 a usage error or a damaged image (verify: something is wrong),
@@ -73,7 +73,7 @@ def _interrupted(stop: object, folder: str, *, several: bool) -> int:
     if several:
         return interrupted(stop, "finished points", folder)
     name = signal.Signals(stop.signal_number).name
-    complain(f"interrupted by {name}; files that are finished are kept: the same command goes on with them")
+    complain(f"interrupted by {name}; files that are finished are kept: the same command continues with them")
     return stop.exit_status
 
 

@@ -11,17 +11,15 @@ from dlemu.cli.options import configured, json_option
 
 @click.command(name="predict", short_help="Predict how many accelerators a storage keeps busy, without running them.")
 @configured
+@click.option("--from", "from_folder", metavar="DIR", help="Use the storage of a run (DLIO's too), or of a prediction.")
+@click.option("--mb-per-second", type=click.FloatRange(min=0, min_open=True), help="Assume a storage of this speed.")
+@click.option("--drive", metavar="SHEET", help="Assume a drive by its data sheet (a YAML file), or a probe's folder.")
+@click.option("--hosts", type=click.IntRange(min=1), default=1, show_default=True, help="Hosts that share the storage.")
 @click.option(
-    "--from", "from_folder", metavar="DIR", help="Take the storage of a run (DLIO's too), or of a prediction."
-)
-@click.option("--mb-per-second", type=click.FloatRange(min=0, min_open=True), help="Take a storage of this speed.")
-@click.option("--drive", metavar="SHEET", help="Take a drive by its data sheet (a YAML file), or a probe's folder.")
-@click.option("--hosts", type=click.IntRange(min=1), default=1, show_default=True, help="They share the storage.")
-@click.option(
-    "--most", type=click.IntRange(min=1), default=10_000, show_default=True, help="Predict no more than so many."
+    "--most", type=click.IntRange(min=1), default=10_000, show_default=True, help="Predict at most this many."
 )
 @click.option("--make", is_flag=True, help="Make the dataset first, or what is missing of it.")
-@click.option("--cached", is_flag=True, help="Let the page cache serve the probe: predicts memory, not storage.")
+@click.option("--cached", is_flag=True, help="Allow page-cache reads in the probe: predicts memory, not storage.")
 @json_option("predict.json")
 def command(
     overrides: tuple[str, ...],
@@ -46,8 +44,8 @@ def command(
     dlemu predict workload=resnet50 accelerator=h100 --drive sheet.yaml                            # by size and depth
 
     Without --from, --mb-per-second and --drive the storage is probed first: the workload's own reads by 1, 2, 4, ...
-    readers, two minutes at most. Then a model of loaders, accelerators and storage says what a run would. What it can't
-    know is in docs/prediction.md; the line of arithmetic that everybody can do is beside its answer.
+    readers, two minutes at most. Then a model of loaders, accelerators and storage predicts what a run would measure.
+    What it can't know is in docs/prediction.md; the back-of-the-envelope estimate is printed next to its answer.
 
     Exit status: 0 the count passes or one at least does, 1 it does not, 2 a usage error, 3 a reader failed, 4 too close
     to call, 128 + signal.

@@ -17,13 +17,13 @@ _ACCESSES = ("randread", "read", "randwrite", "write")
 
 def _count(text: str) -> int:
     if not text.isdecimal() or not 1 <= int(text) <= 4096:
-        raise click.BadParameter(f"{text!r}: wanted whole numbers from 1 to 4096, with commas between them")
+        raise click.BadParameter(f"{text!r}: wanted whole numbers from 1 to 4096, separated by commas")
     return int(text)
 
 
 def _access(text: str) -> str:
     if text not in _ACCESSES:
-        raise click.BadParameter(f"{text!r}: wanted of {', '.join(_ACCESSES)}, with commas between them")
+        raise click.BadParameter(f"{text!r}: wanted some of {', '.join(_ACCESSES)}, separated by commas")
     return text
 
 
@@ -45,19 +45,19 @@ def _accesses(context: click.Context, option: click.Parameter, text: str | None)
     "--preset", type=click.Choice(["amax", "micron-6550"]), help="128k randread at depth 32; sizes x workers."
 )
 @click.option("--rw", "accesses", metavar="LIST", callback=_accesses, help="Default: randread.")
-@click.option("--sizes", metavar="LIST", callback=_sizes, help="Bytes of a request: 4k,16k,128k,1m.")
+@click.option("--sizes", metavar="LIST", callback=_sizes, help="Request sizes: 4k,16k,128k,1m.")
 @click.option("--depths", metavar="LIST", callback=_counts, help="Requests that each job keeps in flight: 1,8,32,128.")
-@click.option("--jobs", metavar="LIST", callback=_counts, help="Beside each other: 1 (of fio threads, else processes).")
-@click.option("--seconds", type=click.FloatRange(min=0.1), default=2.0, show_default=True, help="Of each cell.")
-@click.option("--file-size", metavar="SIZE", help="Of what is made to be read: 4g in a folder, 1g in a bucket.")
+@click.option("--jobs", metavar="LIST", callback=_counts, help="Jobs in parallel: 1 (threads of fio, else processes).")
+@click.option("--seconds", type=click.FloatRange(min=0.1), default=2.0, show_default=True, help="Per cell.")
+@click.option("--file-size", metavar="SIZE", help="Size of the test file: 4g in a folder, 1g in a bucket.")
 @click.option("--engine", type=click.Choice(["auto", "fio", "aio", "threads"]), default="auto", show_default=True)
-@click.option("--readers", metavar="LIST", callback=_counts, help="With workload=: so many, not 1,2,4,...")
-@click.option("--cached", is_flag=True, help="With workload=: let the page cache serve.")
-@click.option("--precondition", type=click.IntRange(0, 10), default=0, help="Write all of it so many times before.")
+@click.option("--readers", metavar="LIST", callback=_counts, help="With workload=: this many, not 1,2,4,...")
+@click.option("--cached", is_flag=True, help="With workload=: allow page-cache reads.")
+@click.option("--precondition", type=click.IntRange(0, 10), default=0, help="Write all of it this many times first.")
 @click.option("--steady", is_flag=True, help="Repeat each write until it is steady (SNIA); 25 rounds at most.")
-@click.option("--overwrite-device", is_flag=True, help="Write to a device; what lies on it is lost.")
+@click.option("--overwrite-device", is_flag=True, help="Write to a device; its contents are lost.")
 @click.option(
-    "--output", type=click.Path(file_okay=False), help="The results' folder [default: results/probe/TIME-PROCESS]."
+    "--output", type=click.Path(file_okay=False), help="Folder of the results [default: results/probe/TIME-PROCESS]."
 )
 @config_dir_option
 @json_option("probe.json")
@@ -105,7 +105,7 @@ def command(
     bucket = len(places) == 1 and places[0].startswith("s3://")
     if overrides and not bucket:
         if places or preset or accesses or sizes or depths or jobs or overwrite_device or precondition or steady:
-            raise click.UsageError("a workload's own reads need no TARGET, --preset, --rw, --sizes, --depths or --jobs")
+            raise click.UsageError("a workload's own reads take no TARGET, --preset, --rw, --sizes, --depths or --jobs")
         if output:
             overrides.append(f"output.folder={output}")
         answer, folder = probe_workload(
@@ -117,7 +117,7 @@ def command(
         if readers or cached or config_dir:
             raise click.UsageError("--readers, --cached and --config-dir go with workload=NAME")
         if bucket and (overwrite_device or engine != "auto"):
-            raise click.UsageError("--overwrite-device and --engine are not for a bucket: dlemu's S3 client asks")
+            raise click.UsageError("--overwrite-device and --engine are not for a bucket: dlemu's S3 client is used")
         answer, folder = probe_target(
             places[0],
             preset=preset or "",

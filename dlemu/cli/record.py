@@ -7,8 +7,8 @@ import click
 
 @click.command(name="record", short_help="Record a training job of your own as a workload.")
 @click.argument("job", nargs=-1, metavar="-- COMMAND [WORD]...", type=click.UNPROCESSED)
-@click.option("--steps", type=click.IntRange(0), default=0, help="Record so many batches of each rank. [default: any]")
-@click.option("--minutes", type=click.FloatRange(0.01), default=10.0, show_default=True, help="Record so long.")
+@click.option("--steps", type=click.IntRange(0), default=0, help="Record this many batches per rank. [default: all]")
+@click.option("--minutes", type=click.FloatRange(0.01), default=10.0, show_default=True, help="Maximum time to record.")
 @click.option(
     "--skip", type=click.IntRange(0), default=10, show_default=True, help="Batches of a rank that are warm-up."
 )
@@ -36,9 +36,9 @@ def command(
     dlemu record --out job.yaml -- torchrun --nproc-per-node 2 train.py --lr 0.1
     dlemu train workload=job.yaml dataset.data_folder=/mnt/drive/data ranks=8
 
-    The job runs as it is; a hook in its Python processes writes down what each batch cost, under 2 % of its time. After
-    the window (--steps, --minutes) it goes on unrecorded, and once it ends, the recording is replayed on the same
-    storage, from the same files, which are only read. The recipe names no path, file, host or person.
+    The job runs as it is; a hook in its Python processes records what each batch cost, at less than 2 % of its time.
+    After the window (--steps, --minutes) it continues unrecorded, and once it ends, the recording is replayed on the
+    same storage, from the same files, which are only read. The recipe names no path, file, host or person.
 
     Where a launcher drops the environment (containers, ssh, python -I): write `import dlemu.record` as the first line
     of the script; its rows go to ./dlemu-record, and `dlemu record --rows dlemu-record` makes the recipe.

@@ -16,7 +16,7 @@ from dlemu.cli.options import propose_folder
 @click.option("--interactive", is_flag=True, help="Make interactive.html, whose figures show values under the pointer.")
 @click.option("--output", type=click.Path(dir_okay=False), help="Write the page here. Several DIRs then share it.")
 def command(folders: tuple[str, ...], png: bool, svg: bool, interactive: bool, output: str | None) -> None:
-    """Make report.html from the folder of a result: one file with figures, tables and configuration, to send on.
+    """Make report.html from the folder of a result: one file with figures, tables and configuration, to share.
 
     \b
     dlemu report results/unet3d/20260102-030405-4711
@@ -25,7 +25,7 @@ def command(folders: tuple[str, ...], png: bool, svg: bool, interactive: bool, o
     DIR is a folder of train, size, sweep or compare, or of `dlemu audit --report`. Without --output each gets a page of
     its own, DIR/report.html.
 
-    The page loads nothing and runs no script; it reads well on a phone, in print, by day and by night. `dlemu train`
+    The page loads nothing and runs no script; it reads well on a phone, in print, in light and dark mode. `dlemu train`
     makes it by itself (output.report=false leaves it out). An interactive page has a script (0.9 MB, Vega) and loads
     nothing either. Needs the extra `report`: pip install "dlemu[report]".
 

@@ -16,15 +16,15 @@ if TYPE_CHECKING:
 
 @click.command(name="reproduce", short_help="Reproduce the figures of a vendor's document on your storage.")
 @click.argument("words", nargs=-1, metavar="DOCUMENT drives=FOLDER[,FOLDER] [scale=laptop|full] [KEY=VALUE]...")
-@click.option("--price", metavar="A[,B]", help="Of each storage, in one currency: cost of a TB and of what it feeds.")
-@click.option("--watts", metavar="A[,B]", help="Mean power of each storage, where no meter tells it.")
+@click.option("--price", metavar="A[,B]", help="Price of each, in one currency: cost of a TB and of what it feeds.")
+@click.option("--watts", metavar="A[,B]", help="Mean power of each storage, where no meter reports it.")
 @click.option("--config-dir", "-cd", help="A folder with workload/NAME.yaml of your own.")
 @click.option("--report/--no-report", default=True, show_default=True, help="Make report.html too.")
 @json_option("reproduce.json")
 def command(
     words: tuple[str, ...], price: str | None, watts: str | None, config_dir: str | None, report: bool, as_json: bool
 ) -> None:
-    """Make the figures and tables of a vendor's document on your storage, one or several drives beside each other.
+    """Make the figures and tables of a vendor's document on your storage, for one drive or several side by side.
 
     \b
     dlemu reproduce kioxia drives=/mnt/a,/mnt/b
@@ -35,7 +35,7 @@ def command(
 
     At scale=laptop (the default) sizes and times are cut so that it takes minutes; scale=full has the document's own.
     Further settings go to every training run. Datasets stay on the drives. When interrupted, the same command with
-    output.folder=FOLDER goes on. What each document holds: docs/vendor-figures.md.
+    output.folder=FOLDER continues. What each document holds: docs/vendor-figures.md.
 
     Exit status: 0 done, 2 a usage error, 3 a step failed, 128 + signal.
     """

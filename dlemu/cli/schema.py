@@ -8,15 +8,15 @@ import click
 @click.command(name="schema", short_help="Print the JSON Schema of a command's result.")
 @click.argument("name", required=False, metavar="[COMMAND]")
 def command(name: str | None) -> None:
-    """Print the JSON Schema (2020-12) of what a command leaves, and prints with --json.
+    """Print the JSON Schema (2020-12) of what a command saves, and prints with --json.
 
     \b
     dlemu schema                      # which there are
     dlemu schema train > train.schema.json
 
-    Keys may be added within a schema_version; none changes its meaning or goes.
+    Keys may be added within a schema_version; none changes its meaning or disappears.
 
-    Exit status: 0, or 2 for a command that leaves no result.
+    Exit status: 0, or 2 for a command that saves no result.
     """
     from datagen.errors import UserError
     from datagen.registry import nearest
@@ -29,5 +29,5 @@ def command(name: str | None) -> None:
             click.echo(f"{command:12}{kind.answer}")
         return
     if name not in known:
-        raise UserError(f"{name!r} leaves no result with a schema: {nearest(name, known)}known are {', '.join(known)}")
+        raise UserError(f"{name!r} saves no result with a schema: {nearest(name, known)}known: {', '.join(known)}")
     click.echo(schema_text(known[name]), nl=False)

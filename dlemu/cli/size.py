@@ -18,24 +18,24 @@ if TYPE_CHECKING:
 
 @click.command(name="size", short_help="Find the most accelerators that this storage keeps busy.")
 @configured
-@click.option("--at-least", type=click.IntRange(min=1), help="Exit with 1 when fewer than so many pass (for CI).")
-@click.option("--most", type=click.IntRange(min=1), default=4096, show_default=True, help="Try no more than so many.")
+@click.option("--at-least", type=click.IntRange(min=1), help="Exit with 1 when fewer than this many pass (for CI).")
+@click.option("--most", type=click.IntRange(min=1), default=4096, show_default=True, help="Try at most this many.")
 @click.option(
     "--confidence",
     type=click.FloatRange(50, 99.99),
     default=95.0,
     show_default=True,
-    help="Of the verdicts, in percent.",
+    help="Confidence of the verdicts, in percent.",
 )
 @click.option(
     "--trial-seconds",
     type=click.FloatRange(min=1),
     default=120.0,
     show_default=True,
-    help="Most compute time of a trial; most end earlier, as soon as their verdict is decided.",
+    help="Maximum compute time of a trial; most trials end earlier, once their verdict is decided.",
 )
 @click.option("--make", is_flag=True, help="Make the dataset first, or what is missing of it.")
-@click.option("--cached", is_flag=True, help="Let the page cache serve: sizes memory, not storage.")
+@click.option("--cached", is_flag=True, help="Allow page-cache reads: sizes memory, not storage.")
 @json_option("size.json")
 def command(
     overrides: tuple[str, ...],
@@ -58,12 +58,12 @@ def command(
 
     Reads a little to estimate, brackets, closes in, and repeats the two counts at the edge. Each trial is a
     `dlemu train` that ends as soon as its verdict is decided. When interrupted, the same command with
-    output.folder=FOLDER goes on with the trials that are finished.
+    output.folder=FOLDER continues from the finished trials.
 
-    Of a KV cache it finds the most prompts a second that pass: kv.speed, by whole runs of `dlemu kvcache`.
+    For a KV cache it finds the most prompts per second that pass: kv.speed, by whole runs of `dlemu kvcache`.
 
-    Exit status: 0 found (--at-least: so many pass), 1 none passes (--at-least: fewer), 2 a usage error, 3 a trial
-    failed, 4 no verdict (too close to call, the host gave out first, too few samples for so many), 128 + signal.
+    Exit status: 0 found (--at-least: that many pass), 1 none passes (--at-least: fewer), 2 a usage error, 3 a trial
+    failed, 4 no verdict (too close to call, the host was the limit, too few samples for that many), 128 + signal.
     """
     from dlemu.cli.frontends import make_here
     from dlemu.cli.interruption import Watched, interrupted
@@ -123,7 +123,7 @@ def _find_bracket(overrides: tuple[str, ...], config_dir: str | None, watched: W
 
     def show(answer: SweepAnswer, folder: str, console: Console) -> None:
         print_sweep(answer, folder, console)
-        for title, point in (("the most that passes", found), ("what does not", above)):
+        for title, point in (("the largest that passes", found), ("the smallest that does not", above)):
             if point is not None and point.figures is not None:
                 settings = " ".join(f"{key}={value}" for key, value in point.settings.items())
                 click.echo(f"{title}: {settings}. {point.figures.verdict}")

@@ -12,7 +12,7 @@ from dlemu.cli.options import config_dir_option, json_option, propose_setting
 @config_dir_option
 @json_option("sweep.json")
 def command(overrides: tuple[str, ...], config_dir: str | None, as_json: bool) -> None:
-    """Run over several values and put the results beside each other.
+    """Run over several values and compare the results.
 
     \b
     dlemu sweep workload=unet3d accelerator=v100 ranks=1,2,4,8,16,17,18 dataset.data_folder=/mnt/nvme/unet3d
@@ -23,10 +23,10 @@ def command(overrides: tuple[str, ...], config_dir: str | None, as_json: bool) -
 
     Each combination is one run at full length of the command that the workload is for (`dlemu train`, `checkpoint`,
     `kvcache`); the last key changes fastest. reader.evict_page_cache=epochs keeps a dataset that fits into memory from
-    being served by it. A point's checkpoints have a folder of their own, and go again. When interrupted, the same
-    command with output.folder=FOLDER goes on.
+    being served by it. A point's checkpoints have a folder of their own, and are removed afterwards. When interrupted,
+    the same command with output.folder=FOLDER continues.
 
-    Exit status: 0 every point completed, 2 a usage error, be it a point's, 3 a point failed, 128 + signal.
+    Exit status: 0 every point completed, 2 a usage error, also of a point, 3 a point failed, 128 + signal.
     """
     from dlemu.cli.interruption import Watched, interrupted
     from dlemu.cli.options import show_answer

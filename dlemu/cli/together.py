@@ -14,17 +14,17 @@ if TYPE_CHECKING:
     from dlemu.studies.together.run import Together, Turn
 
 
-@click.command(name="together", short_help="Run several jobs beside each other: what each costs the others.")
+@click.command(name="together", short_help="Run several jobs in parallel: what each costs the others.")
 @click.argument("jobs", nargs=-1, required=True, metavar="JOB JOB [JOB]...")
 @config_dir_option
 @click.option("--alone/--no-alone", default=True, show_default=True, help="Run each alone first.")
-@click.option("--output", metavar="FOLDER", default="", help="Where the results go; an interrupted one goes on there.")
+@click.option("--output", metavar="FOLDER", default="", help="Where results go; an interrupted run continues there.")
 @json_option("together.json")
 @click.option("--report/--no-report", default=True, show_default=True, help="Make report.html too.")
 def command(
     jobs: tuple[str, ...], config_dir: str | None, alone: bool, output: str, as_json: bool, report: bool
 ) -> None:
-    """Run several jobs beside each other on one storage, and say what each costs the others.
+    """Run several jobs in parallel on one storage, and report what each costs the others.
 
     \b
     dlemu together training.yaml checkpoint.yaml
@@ -77,6 +77,6 @@ def command(
         )
     except Interrupted as stop:
         name = signal.Signals(stop.signal_number).name
-        complain(f"interrupted by {name}; jobs that ran alone are kept: the same command with --output {place} goes on")
+        complain(f"interrupted by {name}; jobs that ran alone are kept: repeat the command with --output {place}")
         raise SystemExit(stop.exit_status) from None
     show_answer(answer, folder, print_together, as_json=as_json, page=report)

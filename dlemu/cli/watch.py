@@ -21,24 +21,24 @@ if TYPE_CHECKING:
 LOOK_SECONDS = 1.0  # as often as the figures for Prometheus are written (docs/telemetry.md, section 5)
 
 
-@click.command(name="watch", short_help="Show how a run that goes on is doing: AU, MB/s, queue depth, time left.")
+@click.command(name="watch", short_help="Show the progress of a run: AU, MB/s, queue depth, time left.")
 @click.argument("folder", metavar="DIR", shell_complete=propose_folder)
 @click.option("--ranks", is_flag=True, help="Show each rank as well.")
 @click.option("--openmetrics", metavar="FILE", help="Show nothing; write the figures to FILE each second.")
 def command(folder: str, ranks: bool, openmetrics: str | None) -> None:
-    """Show how a run that goes on is doing, from another terminal: AU so far, MB/s, samples/s, wait, queue depth.
+    """Show the progress of a run from another terminal: AU so far, MB/s, samples/s, wait, queue depth.
 
     \b
     dlemu watch results/unet3d/20260102-030405-4711
     dlemu watch results/unet3d/20260102-030405-4711 --ranks
 
-    DIR is the run's folder (output.folder), or that of a sweep or a search, whose run that goes on is shown. On a
+    DIR is the run's folder (output.folder), or that of a sweep or a search, whose current run is shown. On a
     terminal the figures are redrawn each second, elsewhere each second is a line. Rates and waiting are those of the
-    last 10 seconds. It reads the files that the ranks write anyway, and takes no time from them but a part of a core.
+    last 10 seconds. It reads the files that the ranks write anyway, and costs them nothing but part of a core.
 
     For Prometheus: output.openmetrics=/var/lib/node_exporter/dlemu.prom of any run has the same figures written there
     each second, in a form that is both OpenMetrics and what node_exporter's textfile collector reads. At the end
-    dlemu_active is 0 and the other figures are gone. --openmetrics does the same for a run that goes on already.
+    dlemu_active is 0 and the other figures are gone. --openmetrics does the same for a run that is in progress.
 
     Exit status: that of the run when it ends (3 for one that failed or was killed), 2 when DIR holds no run.
     """
@@ -73,7 +73,7 @@ def _on_terminal(follower: RunFollower, console: Console, *, ranks: bool) -> See
 def _in_lines(follower: RunFollower, *, ranks: bool) -> Seen:
     while (seen := follower.look()).state in ("starts", "runs"):
         if seen.progress is None:
-            click.echo("the run starts")
+            click.echo("the run is starting")
         else:
             click.echo("  ".join([_head(seen.progress), *map(_in_line, seen.progress.figures)]))
             for rank, figures in sorted(seen.progress.ranks.items() if ranks else ()):
@@ -109,7 +109,7 @@ def _drawn(follower: RunFollower, progress: Progress | None, *, ranks: bool) -> 
 
     from dlemu.results.progress import Figure, figure_texts
 
-    title = Text(f"{follower.workload} in {follower.folder}\n{_head(progress) if progress else 'the run starts'}")
+    title = Text(f"{follower.workload} in {follower.folder}\n{_head(progress) if progress else 'the run is starting'}")
     if progress is None:
         return Group(title)
     rows = [(name + _of(figure), value) for figure in progress.figures for name, value in [figure_texts(figure)]]

@@ -19,7 +19,7 @@ Row = tuple[str, str, str]
 SHOWN_SHARES = (0, 10, 50, 90, 100)
 """Quantiles of the files' sizes that are shown, in percent."""
 _TEMPLATE = """\
-# {name}: a workload for `dlemu train workload={path}`. `dlemu workload show {path}` says what it asks of the storage,
+# {name}: a workload for `dlemu train workload={path}`. `dlemu workload show {path}` shows its demand on the storage,
 # `dlemu train --cfg workload={path}` lists all settings with what they mean.
 model:
   name: {name}
@@ -36,7 +36,7 @@ reader:
   file_shuffle: seed
   sample_shuffle: seed
 train:
-  # Seconds of one step when its batch is there already: forward, backward, optimizer, all-reduce.
+  # Seconds of one step when its batch is ready: forward, backward, optimizer, all-reduce.
   computation_time: {step_seconds}
   # CPU seconds of the trainer itself within each step; 0 where the accelerator does it all.
   step_cpu_time: 0
@@ -57,12 +57,12 @@ _GENERATED = """\
   record_length_bytes_stdev: {sample_bytes_stdev}"""
 
 
-@click.group(name="workload", short_help="Show what a workload asks of the storage; write one of your own.")
+@click.group(name="workload", short_help="Show what a workload demands of the storage; write one of your own.")
 def command() -> None:
     """Show what a workload is and needs from the storage, or write a commented file for one of your own."""
 
 
-@command.command(name="show", short_help="What a workload reads, and what an accelerator asks for.")
+@command.command(name="show", short_help="What a workload reads, and what an accelerator demands.")
 @click.argument("words", nargs=-1)
 def show(words: tuple[str, ...]) -> None:
     """Report what a workload reads, and what an accelerator that never waits needs from the storage.
@@ -143,7 +143,7 @@ def _bytes(value: float) -> str:
 
 _QUESTIONS: tuple[tuple[str, Any, str, str], ...] = (
     ("batch_size", int, "Samples of one step on one accelerator", "reader.batch_size"),
-    ("step_seconds", float, "Seconds of a step whose batch is there", "train.computation_time"),
+    ("step_seconds", float, "Seconds of a step whose batch is ready", "train.computation_time"),
     ("workers", int, "Worker processes of each rank", "reader.read_threads"),
     ("preprocess_seconds", float, "CPU seconds of a worker for each sample", "reader.preprocess_time"),
 )
@@ -157,12 +157,12 @@ _OF_GENERATED: tuple[tuple[str, Any, str, str], ...] = (
 
 @command.command(name="new", short_help="Write a commented file for a workload of your own.")
 @click.argument("path")
-@click.option("--data-folder", help="Your files, or with --format the folder where dlemu is to make some.")
+@click.option("--data-folder", help="Your files, or with --format the folder where dlemu makes some.")
 @click.option("--batch-size", type=int, help="Samples of one step on one accelerator.")
-@click.option("--step-seconds", type=float, help="Seconds of a step whose batch is there already.")
+@click.option("--step-seconds", type=float, help="Seconds of a step whose batch is ready.")
 @click.option("--workers", type=int, help="Worker processes of each rank.")
 @click.option("--preprocess-seconds", type=float, help="CPU seconds of a worker for each sample.")
-@click.option("--format", help="Make a dataset of this format, in place of files of yours.")
+@click.option("--format", help="Make a dataset of this format, instead of using your files.")
 @click.option("--files", type=int, help="Files to make.")
 @click.option("--samples-per-file", type=int, help="Samples in each of them.")
 @click.option("--sample-bytes", type=float, help="Mean bytes of a sample.")
@@ -170,8 +170,8 @@ _OF_GENERATED: tuple[tuple[str, Any, str, str], ...] = (
 def new(path: str, **given: Any) -> None:
     """Write a commented workload file PATH, which must not exist.
 
-    On a terminal dlemu asks for what is missing; elsewhere it is named. With --data-folder alone the dataset is the
-    files that are there; with --format, --files and --sample-bytes dlemu is to make one.
+    On a terminal dlemu prompts for what is missing; elsewhere it is named. With --data-folder alone the dataset is the
+    files that are there; with --format, --files and --sample-bytes dlemu makes one.
     """
     from datagen.errors import UserError
     from dlemu.config import load
@@ -199,7 +199,7 @@ def new(path: str, **given: Any) -> None:
     except BaseException:
         os.unlink(path)
         raise
-    click.echo(f"{path} is written; next: dlemu workload show {path}")
+    click.echo(f"{path} has been written; next: dlemu workload show {path}")
 
 
 def _quoted(text: str) -> str:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from dlemu.metrics.demand import Demand
 
 
-@click.command(name="workloads", short_help="List the workloads and what each accelerator asks of the storage.")
+@click.command(name="workloads", short_help="List the workloads and what each accelerator demands of the storage.")
 @config_dir_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON list, for programs.")
 def command(config_dir: str | None, as_json: bool) -> None:
@@ -89,7 +89,7 @@ def _print(demands: list[Demand]) -> None:
     )
     names = ("workload", "accelerator", "batch", "step s", "samples/s", "MB/s", "AU wanted")
     asked = Table(
-        title="what one busy accelerator asks for",
+        title="what one busy accelerator demands",
         columns=columns(*names, right=range(2, 7), whole=range(7)),
         rows=[
             (
@@ -119,7 +119,7 @@ def _print_sizes(sizes: list[CheckpointSize]) -> None:
         return
     names = ("workload", "parameters", "ranks", "TPxPPxDP", "ZeRO", "files", "GB", "GiB", "rank GiB")
     table = Table(
-        title="what one checkpoint is, and the most of one rank",
+        title="size of one checkpoint, and of its largest rank",
         columns=columns(*names, right=(1, 2, 4, 5, 6, 7, 8), whole=range(9)),
         rows=[
             (

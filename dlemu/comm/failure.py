@@ -117,7 +117,7 @@ def killed_by(who: str, process: int, signal_number: int, remedy: str) -> str:
     if signal_number == signal.SIGKILL:
         hint = f"; {who_killed()}, or {remedy}"
     elif signal_number == signal.SIGBUS:
-        hint = "; a full /dev/shm does this (see `df /dev/shm`), and a mapped file of the dataset that was cut short"
+        hint = "; a full /dev/shm does this (see `df /dev/shm`), or a mapped file of the dataset that was truncated"
     return f"{who} (process {process}) was killed by {signal.Signals(signal_number).name}{hint}"
 
 
@@ -125,7 +125,7 @@ def stopped_for(who: str, process: int, seconds: float) -> str:
     """Return the sentence on a process that somebody stopped and did not let go on."""
     return (
         f"{who} (process {process}) was stopped from outside (SIGSTOP, a debugger, a batch system that suspends jobs) "
-        f"and did not go on within {seconds:g} s"
+        f"and did not continue within {seconds:g} s"
     )
 
 
@@ -134,8 +134,8 @@ def overdue(who: str, process: int, seconds: float) -> str:
     if stands_still(process):
         return stopped_for(who, process, seconds)
     return (
-        f"{who} (process {process}) did not end within {seconds:g} s: look at the storage (`dmesg`, mount state), and "
-        "at what else this host does (`top`)"
+        f"{who} (process {process}) did not end within {seconds:g} s: check the storage (`dmesg`, mount state), and "
+        "what else runs on this host (`top`)"
     )
 
 
@@ -172,8 +172,8 @@ def late(rank: int, process: int, seconds: float, at_ns: int, role: Role = RANK)
 def unkillable(rank: int, process: int, at_ns: int, role: Role = RANK) -> Failure:
     """Describe a rank that lives on after SIGKILL."""
     message = (
-        f"{role.name} {rank} (process {process}) was killed but does not end: it waits in the kernel, as a read from "
-        "storage that hangs does; see `dmesg` and the state of the file system"
+        f"{role.name} {rank} (process {process}) was killed but does not end: it is blocked in the kernel, as in a "
+        "read from hung storage; see `dmesg` and the state of the file system"
     )
     return Failure(rank=rank, kind="Stuck", message=message, status=128 + signal.SIGKILL, at_ns=at_ns, echo=True)
 

@@ -140,7 +140,7 @@ def _keep_time(channel: int, seconds: float) -> NoReturn:
         if not select.select([channel], [], [], seconds + turn_seconds())[0]:
             print(
                 f"dlemu: MPI did not start within {seconds:g} s (timeout_seconds): a rank that the launcher started "
-                "hangs before it, or MPI can't reach it; look at the other hosts, or raise timeout_seconds",
+                "hangs before that, or MPI can't reach it; check the other hosts, or raise timeout_seconds",
                 file=sys.stderr,
                 flush=True,
             )

@@ -397,8 +397,8 @@ class Rendezvous:
         message = f"{names} did not arrive within {self._timeout_seconds:g} s"
         if self._strangers:
             message += (
-                f"; {self._strangers:,} calls from processes outside this run were turned away meanwhile: see who "
-                f"calls {self._whose_callers}"
+                f"; connections from processes outside this run were refused meanwhile ({self._strangers:,}): see who "
+                f"connects to {self._whose_callers}"
             )
         return PeerLostError(message)
 

@@ -50,7 +50,6 @@ def within(seconds: float, call: Callable[[], T], what: str) -> T:
     if not results:
         waited = "longer than" if interruption is None else "more than half of"
         raise PatienceError(
-            f"{what} took {waited} {seconds:g} s (timeout_seconds): a file system that hangs does this; see "
-            "`df` and `dmesg`"
+            f"{what} took {waited} {seconds:g} s (timeout_seconds): a hung file system does this; see `df` and `dmesg`"
         ) from interruption
     return results[0]

@@ -37,7 +37,7 @@ class Seal:
         """Raise DlemuError unless this code is the payload's."""
         if not hmac.compare_digest(self.code(rank, payload).tobytes(), array("q", code).tobytes()):
             raise DlemuError(
-                f"a message over {self._way} in the place of one from {sender} is not from this run, and was not read: "
-                f'keep strangers away from the ports of {self._way} (docs/reliability.md, "Others on the host and the '
-                'network")'
+                f"a message over {self._way} in place of one from {sender} is not from this run, and was not read: "
+                f'keep other processes away from the ports of {self._way} (docs/reliability.md, "Others on the host '
+                'and the network")'
             )

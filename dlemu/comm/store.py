@@ -62,7 +62,7 @@ class Place:
             local_size = int(environment.get("LOCAL_WORLD_SIZE") or _local_size(environment, local_rank))
             port = int(environment["MASTER_PORT"])
         except ValueError as error:
-            raise UserError(f"the launcher's variables are no numbers ({error}): {_given(environment)}") from error
+            raise UserError(f"the launcher's variables are not numbers ({error}): {_given(environment)}") from error
         if not 0 <= local_rank < local_size <= size or not local_rank <= rank <= size - local_size + local_rank:
             raise UserError(
                 f"the launcher's variables contradict each other: {_given(environment)}; wanted RANK below WORLD_SIZE, "
@@ -129,7 +129,7 @@ def _host_secret(place: Place, timeout_seconds: float, name: Callable[[int], str
                 with contextlib.suppress(OSError):
                     if received := first.recv(2 * _SECRET_BYTES, socket.MSG_WAITALL):
                         return received.decode()
-            raise PeerLostError(f"{name(0)} ended without a message, or not all ranks of this host came")
+            raise PeerLostError(f"{name(0)} ended without a message, or not all ranks of this host arrived")
         streams = {}
         missing = set(range(1, place.local_size))
         with contextlib.ExitStack() as callers:
@@ -229,7 +229,7 @@ class _Store:
         try:
             return json.loads(self._store.get(self._prefix + key))
         except ValueError as error:
-            raise DlemuError(f"what the store says of {who} is not from this run") from error
+            raise DlemuError(f"the store's entry for {who} is not from this run") from error
 
     def read_hosts(self, place: Place) -> list[tuple[int, dict[str, Any]]]:
         """Return each host's first rank, and what its leader says of it."""
@@ -242,11 +242,11 @@ class _Store:
                 if not 0 < ranks <= place.size - first:
                     raise ValueError(ranks)
             except (KeyError, TypeError, ValueError) as error:
-                raise DlemuError(f"what the store says of rank {first} is not from this run") from error
+                raise DlemuError(f"the store's entry for rank {first} is not from this run") from error
             if machine in machines:
                 raise UserError(
-                    f"ranks {machines[machine]} and {first} are on one host, and each is told that it is the first "
-                    "there: export LOCAL_RANK and LOCAL_WORLD_SIZE, as torchrun does"
+                    f"ranks {machines[machine]} and {first} are on one host, and both are marked as its "
+                    "first: export LOCAL_RANK and LOCAL_WORLD_SIZE, as torchrun does"
                 )
             machines[machine] = first
             hosts.append((first, host))

@@ -151,7 +151,7 @@ class LocalTree:
             self.announce_loss(str(error))
             raise
         except BaseException:
-            self.announce_loss(f"{self.name(self._rank)} left a collective call half way")
+            self.announce_loss(f"{self.name(self._rank)} left a collective call halfway")
             raise
 
     def announce_loss(self, message: str) -> None:

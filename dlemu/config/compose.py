@@ -37,7 +37,7 @@ def composed(choice: str, config_dir: str | None) -> dict[str, Any]:
             tree = _plain(composed_by_hydra(os.path.abspath(path)))
     except RecursionError:
         raise UserError(
-            f"workload={choice} can't be composed: its values refer to themselves, or lie too deep"
+            f"workload={choice} can't be composed: its values refer to themselves, or nest too deep"
         ) from None
     except (OmegaConfBaseException, yaml.YAMLError, UnicodeDecodeError, ValueError) as error:
         raise UserError(f"workload={choice} can't be composed: {error}") from None
@@ -86,7 +86,7 @@ def _checked_content(path: str) -> bytes:
         return content  # whoever composes it reports what is wrong
     values = _count(root, {})
     if values > MOST_YAML_VALUES:
-        raise UserError(f"{path} has {values} keys and values: wanted settings, {MOST_YAML_VALUES} of them at most")
+        raise UserError(f"{path} has {values} keys and values: wanted at most {MOST_YAML_VALUES} settings")
     return content
 
 
@@ -107,7 +107,7 @@ def resolved(tree: dict[str, Any]) -> dict[str, Any]:
     try:
         return _plain(OmegaConf.create(_with_environment(tree)), resolve=True)
     except RecursionError:
-        raise UserError("the settings refer to themselves, or lie too deep: wanted sections of plain values") from None
+        raise UserError("the settings refer to themselves, or nest too deep: wanted sections of plain values") from None
     except OmegaConfBaseException as error:
         raise UserError(
             f"{_first_line(error)} (at {error.full_key}): wanted a value, or a reference to a key that is set"

@@ -94,8 +94,8 @@ def _with_own_data(workload: Workload, given_layer: Collection[KeyPath]) -> Work
     found = [key for key in given if key != "record_length_bytes" or workload.dataset.format not in FLAT]
     if found:
         raise UserError(
-            f"dataset.source=folder reads what lies in {workload.dataset.data_folder}, and "
-            f"{', '.join(f'dataset.{key}' for key in found)} is looked up there: leave it out"
+            f"dataset.source=folder reads what is in {workload.dataset.data_folder}, and "
+            f"{', '.join(f'dataset.{key}' for key in found)} is determined from it: leave it out"
         )
     own = look(workload.dataset, workload.storage_spec)
     return replace(workload, dataset=own.spec, notes=tuple(dict.fromkeys((*workload.notes, *own.notes))))
@@ -134,8 +134,8 @@ def _check_recorded_scale(choice: str, tree: dict[str, Any]) -> None:
     if entries and not any(_value_at(tree, path) == value for path, value in entries):
         name = tree["scale"]
         raise UserError(
-            f"workload {choice!r} says scale: {name}, but has none of that scale's values: in a file it only records"
-            f" what made them; take it out of the file and give scale={name} as an override"
+            f"workload {choice!r} has scale: {name}, but none of that scale's values: in a file it only"
+            f" records where they came from; remove it there and give scale={name} as an override"
         )
 
 
@@ -157,7 +157,7 @@ def _chosen(choice: str, tree: dict[str, Any], key: str, section: str) -> dict[s
         )
     if str(name) not in table:
         raise UserError(
-            f"{key}={name} is none of workload {choice!r}: {nearest(str(name), table)}known are {', '.join(table)}"
+            f"{key}={name} is not in workload {choice!r}: {nearest(str(name), table)}known: {', '.join(table)}"
         )
     entry = table[str(name)]
     return entry if isinstance(entry, dict) else {}

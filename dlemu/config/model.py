@@ -23,12 +23,12 @@ class Parallelism:
     """Ranks that share each matrix."""
     pipeline: Annotated[int, at_least(1, MOST_PROCESSES)] = 1
     """Stages that share the layers."""
-    data: Annotated[int, positive_or("-1 for as many as there are ranks for")] = -1
-    """Copies of the model; -1: as many as there are ranks for. `checkpoint.mode=subset` needs it."""
+    data: Annotated[int, positive_or("-1 for as many as the ranks allow")] = -1
+    """Copies of the model; -1: as many as the ranks allow. `checkpoint.mode=subset` needs it."""
     zero_stage: Annotated[int, Range(0, 3, "0 to 3")] = 0
     """0: one copy writes all; 1, 2: each copy writes its part of the optimizer; 3: its part of the model as well."""
     expert: Annotated[int, at_least(1, MOST_PROCESSES)] = 1
-    """Ranks over which the experts of a layer are dealt out; they are part of the data-parallel ones."""
+    """Ranks over which the experts of a layer are distributed; they are part of the data-parallel ones."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,18 +65,18 @@ class Model:
     """`transformer` takes its layers from `transformer`; of any other a checkpoint also has `model_size_bytes`."""
     model_size_bytes: Annotated[int, at_least(0, MOST_BYTES), BYTES] = 10240
     """Bytes of one checkpoint of a model that is not given by its layers."""
-    num_layers: Annotated[int, Range(-1, 10**4, "1 to 10000, or -1 where they are not known")] = -1
+    num_layers: Annotated[int, Range(-1, 10**4, "1 to 10000, or -1 if they are not known")] = -1
     """Layers of a transformer; -1: the model has none that are known."""
     model_datatype: Datatype = "fp16"
     """Type of the model's numbers in a checkpoint."""
     optimizer_datatype: Datatype = "fp32"
     """Type of the optimizer's numbers in a checkpoint."""
     parallelism: Parallelism = Parallelism()
-    """Over which ranks the model is cut."""
+    """How the model is split over ranks."""
     transformer: Transformer = Transformer()
     """Widths and heads of a transformer."""
     layer_parameters: Annotated[tuple[int, ...], BYTES] = ()
-    """Bytes of each tensor of a layer, before it is cut by `parallelism.tensor` (DLIO's older way)."""
+    """Bytes of each tensor of a layer, before it is split by `parallelism.tensor` (DLIO's older way)."""
     optimization_groups: Annotated[tuple[int, ...], BYTES] = ()
     """Bytes of each group of the optimizer on each rank, which is stored three times (DLIO's older way)."""
 

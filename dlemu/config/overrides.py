@@ -71,10 +71,10 @@ def given_keys(overrides: Sequence[str]) -> set[str]:
 
 def _parse_one(text: str) -> Setting:
     if text.startswith("~"):
-        raise UserError(f"{text}: nothing can be deleted, every setting has a default; {text[1:]}=null asks for it")
+        raise UserError(f"{text}: nothing can be deleted, every setting has a default; {text[1:]}=null restores it")
     if "=" not in text:
         hint = f"did you mean workload={text}? " if text in workload_names() else ""
-        raise UserError(f"{text!r} is no setting: {hint}wanted KEY=VALUE, as in workload=unet3d or ranks=4")
+        raise UserError(f"{text!r} is not a setting: {hint}wanted KEY=VALUE, as in workload=unet3d or ranks=4")
     setting = plain_setting(text) or _by_grammar(text)
     if setting.path == WORKLOAD and not (isinstance(setting.value, str) and setting.value):
         raise UserError(f"{text}: wanted workload=NAME, or the path of a .yaml file")

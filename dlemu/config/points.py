@@ -44,7 +44,7 @@ def points(words: Sequence[str]) -> list[Point]:
             continue
         key = _renamed(parsed.get_key_element())
         if without_secrets([word]) != [word]:
-            raise UserError(f"{key} has several values, which may be credentials: wanted one value, as none is kept")
+            raise UserError(f"{key} has several values, which may be credentials: wanted one value, since none is kept")
         axes.append([(key, str(value)) for value in parsed.sweep_string_iterator()])
     return [Point(dict(chosen), (*fixed, *(f"{key}={value}" for key, value in chosen))) for chosen in product(*axes)]
 
@@ -66,7 +66,7 @@ def check_points(runs: Sequence[Point]) -> None:
     """Refuse a sweep of one run."""
     if len(runs) < 2:
         raise UserError(
-            "a sweep wants several values for a key, as in ranks=1,2,4,8 or drives=/mnt/a,/mnt/b; `dlemu train` makes "
+            "a sweep needs several values for a key, as in ranks=1,2,4,8 or drives=/mnt/a,/mnt/b; `dlemu train` makes "
             "one run"
         )
 

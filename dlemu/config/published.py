@@ -88,7 +88,7 @@ def check_letters(words: Iterable[str]) -> None:
         if _UNDECODED.search(word):
             shown = printable(_without_secret(word))
             raise UserError(
-                f"'{shown}' has bytes that are no text in {sys.getfilesystemencoding()}, and results could not name it:"
+                f"'{shown}' has bytes that are not valid {sys.getfilesystemencoding()}, so results could not name it:"
                 " rename it, or give a link to it; where the name is UTF-8, set PYTHONUTF8=1"
             )
 

@@ -54,7 +54,7 @@ class Storage:
     storage_root: str = "./"
     """A relative `data_folder` or `checkpoint_folder` starts here; `dlemu.config.load` joins them and leaves `./`.
 
-    For s3 it is the bucket, or `bucket/prefix`. A storage of your own gets it as it is.
+    For s3 it is the bucket, or `bucket/prefix`. A storage of your own gets it unchanged.
     """
     storage_options: dict[str, str | int | float | bool | None] = field(default_factory=dict)
     """Options of s3, fsspec or a storage of your own (docs/objects.md).
@@ -91,36 +91,36 @@ class Reader:
     prefetch_size: Annotated[int, at_least(0, MOST_PROCESSES)] = 2
     """Batches ready or under way over all workers of a rank, as DLIO counts; 0 means two for each worker."""
     file_shuffle: Shuffle = "off"
-    """Shuffle the order of the files in each epoch: not, by `train.seed`, or by a seed that each run draws anew."""
+    """Shuffle the order of the files in each epoch: not, by `train.seed`, or by a new seed in each run."""
     sample_shuffle: Shuffle = "off"
     """Shuffle the order of the samples in each epoch, over all files; the choices are those of `file_shuffle`."""
     worker_streams: bool = False
-    """Each worker reads a stretch of the epoch of its own from its beginning, as workers of an IterableDataset do.
+    """Each worker reads its own contiguous part of the epoch, as workers of an IterableDataset do.
 
     Else workers take the epoch's batches in turn, as those of a map dataset do. With pytorch and threads.
     """
     computation_threads: Annotated[int, at_least(1, MOST_PROCESSES)] = 1
-    """Batches that TensorFlow takes apart at a time (tensorflow with tfrecord)."""
+    """Batches that TensorFlow parses at a time (tensorflow with tfrecord)."""
     transfer_size: Annotated[int, at_least(0, MOST_BYTES), BYTES] = 0
-    """Most bytes of one read call, with `engine=fast`, `odirect` or TensorFlow's reader; 0: see docs/loaders.md."""
+    """Maximum bytes of one read call, with `engine=fast`, `odirect` or TensorFlow's reader; 0: see docs/loaders.md."""
     shuffle_size: Annotated[int, at_least(1)] = 1024
     """Samples in the window that `sample_shuffle` draws from (tensorflow with tfrecord)."""
     odirect: bool = False
-    """Read past the page cache (O_DIRECT)."""
+    """Bypass the page cache when reading (O_DIRECT)."""
     range_bytes: Annotated[int, at_least(0), BYTES] = 0
-    """Object storage: most bytes of one request; 0 gets what is wanted of an object by one request."""
+    """Object storage: maximum bytes of one request; 0 fetches what is needed of an object with one request."""
     io_depth: Annotated[int, at_least(1)] = 1
     """Object storage: requests that a worker has in flight."""
     evict_page_cache: Literal["never", "start", "epochs"] = "never"
     """When to drop the dataset's pages from the hosts' memory: never, before the run, or before each epoch.
 
-    Between epochs, outside every number but `total_seconds`; each host's ranks share the files. Needs no root.
+    Between epochs, in no number but `total_seconds`; each host's ranks share the files. Needs no root.
     """
     engine: EngineName = "matched"
     """Who reads a file: `matched`, `fast` or `library`.
 
     `matched` makes the read calls of the format's usual library into reused buffers, so the storage sees a real job's
-    requests; `fast` makes few large calls, which are nobody's; `library` calls the library itself (np.load, ...).
+    requests; `fast` makes few large calls, as no real job does; `library` calls the library itself (np.load, ...).
     """
     decode: Decode = "none"
     """`full` unpacks in the workers what the format encodes: pixels of jpeg and png, numbers of csv, chunks of HDF5.
@@ -133,9 +133,9 @@ class Reader:
     preprocess_time: Annotated[Duration, SECONDS] = NO_TIME
     """Seconds a worker spends on each sample after reading it."""
     preprocess: Literal["burn", "sleep"] = "burn"
-    """How it spends them: `burn` computes for so much CPU time, so a host short of cores is slower, as in a real job.
+    """How it spends them: `burn` computes for that much CPU time, so a host short of cores is slower, as in a real job.
 
-    `sleep` takes no core: for more workers than the host has cores for, of which nothing follows for its CPU.
+    `sleep` takes no core: for more workers than the host has cores for, and says nothing about its CPU.
     """
     pin_memory: bool = False
     """Copy each batch to pinned memory (needs a CUDA device)."""
@@ -161,9 +161,9 @@ class Train:
     total_training_steps: Annotated[int, positive_or("-1 for every step")] = -1
     """End after this many steps over all epochs; -1 takes every step of every epoch."""
     seed: Annotated[int, at_least(0, 2**63 - 1)] = 123
-    """Seed of the shuffles and of times that are drawn."""
+    """Seed of the shuffles and of random times."""
     seed_change_epoch: bool = True
-    """Shuffle each epoch anew by seed + epoch; false: every epoch has one order."""
+    """Shuffle each epoch differently, by seed + epoch; false: every epoch has the same order."""
     synchronous: bool = False
     """The host takes the next batch only after the step, as a training loop does that reads the loss each step."""
 
@@ -187,7 +187,7 @@ class Checkpoint:
     epochs_between_checkpoints: Annotated[int, at_least(1)] = 1
     """Epochs from one checkpoint to the next."""
     steps_between_checkpoints: Annotated[int, positive_or("-1 for none within an epoch")] = -1
-    """Also every so many steps within an epoch; -1 only at the end of epochs."""
+    """Also after every this many steps within an epoch; -1: only at the end of epochs."""
     type: Literal["rank_zero", "all_ranks"] = "rank_zero"
     """Which ranks write a model that is given by `model.model_size_bytes` alone."""
     fsync: bool = True
@@ -195,7 +195,7 @@ class Checkpoint:
     mode: Literal["default", "subset"] = "default"
     """`subset`: the ranks are the first of a larger job, whose copies of the model are `model.parallelism.data`."""
     job_ranks: Annotated[int, at_least(0, MOST_PROCESSES)] = 0
-    """Ranks of the whole job of which the ranks here are some; 0: these are all (with `subset`, as its mode says)."""
+    """Ranks of the whole job, of which the ranks here are a part; 0: they are all (with `subset`, as its mode says)."""
     first_rank: Annotated[int, at_least(0, MOST_PROCESSES)] = 0
     """Which rank of the whole job rank 0 is; the others follow."""
     format: str = "torch"
@@ -213,14 +213,14 @@ class Checkpoint:
     recovery_rank_shift: bool = False
     """Each rank reads what its neighbour host's rank wrote, which this host's memory does not hold."""
     randomize_tensor: bool = True
-    """Random bytes, other ones in each checkpoint; false: every tensor is all ones."""
+    """Random bytes, different in each checkpoint; false: every tensor is all ones."""
     content: Literal["unique", "repeated", "torch_rand"] = "unique"
     """`unique`: no compressor and no deduplication finds anything; `repeated`: every checkpoint has the same bytes.
 
     `torch_rand`: as DLIO's, which are the same in every checkpoint and shrink a little (numbers between 0 and 1).
     """
     odirect: bool = False
-    """Write and read past the page cache (O_DIRECT)."""
+    """Bypass the page cache (O_DIRECT)."""
     writers: Annotated[int, Range(1, 64, "1 to 64")] = 1
     """Threads of each rank that write."""
     transfer_size: Annotated[int, Range(4096, 32 << 20, "4096 to 33554432 (32 MiB)"), BYTES] = 8388608
@@ -230,21 +230,21 @@ class Checkpoint:
     readers: Annotated[int, Range(1, 64, "1 to 64")] = 4
     """Threads of each rank that read, with `read_as=fast`."""
     evict_page_cache: bool = True
-    """Before reading, have each host drop from its memory what its ranks will read. Outside every number."""
+    """Before reading, have each host drop from its memory what its ranks will read. Not part of any number."""
     verify: bool = False
     """Compare every byte that is read with what was written (costs CPU)."""
     reshard: bool = False
-    """Read by other ranks than wrote it: each takes as many bytes of all files, one after another."""
+    """Read by different ranks than wrote it: each takes an equal share of the bytes of all files, in order."""
     keep_last: Annotated[int, at_least(0)] = 0
-    """Remove the oldest once there are more than so many complete ones; 0 keeps all."""
+    """Keep this many complete checkpoints and remove older ones; 0 keeps all."""
     node_local: bool = False
-    """The folder is another one on each host, on drives of its own; else all hosts must see the same."""
+    """The folder is a different one on each host, on its own drives; otherwise all hosts must see the same one."""
     interval_seconds: Annotated[float, MORE_THAN_0, SECONDS] = 1800.0
-    """Seconds between checkpoints in the training that the result speaks of: what share of it do they take?"""
+    """Seconds between checkpoints in the training for which the result states what share of it they take."""
     mtbf_hours: Annotated[float, at_least(0), Unit("hours")] = 0.0
     """Mean time between failures of the whole job, for the best interval; 0: not known."""
     asynchronous: bool = False
-    """Training stands still for a snapshot into the host's memory alone; the storage gets it while training goes on."""
+    """Training pauses only for a snapshot into the host's memory; the storage gets it while training continues."""
     snapshot_gb_per_second: Annotated[float, MORE_THAN_0, Unit("GB/s")] = 20.0
     """1e9 bytes/s of a rank's snapshot, with `asynchronous`: from its accelerator to the host's memory."""
 
@@ -256,7 +256,7 @@ class Metric:
     )
     """The run passes when its AU reaches this share."""
     verdict: Literal["sustained", "au", "rules"] = "sustained"
-    """Which AU is held against it: what the storage sustains, that of the counted steps (DLIO's), or of all steps."""
+    """Which AU is compared with it: what the storage sustains, that of the counted steps (DLIO's), or of all steps."""
     cached: bool = False
     """Judge although the page cache served bytes: the verdict is then memory's as well as the storage's."""
     exclude_start_steps: Annotated[int, at_least(0)] = 1
@@ -268,7 +268,7 @@ class Metric:
     scaling_seconds: Annotated[float, at_least(0, MOST_SECONDS), SECONDS] = 1.0
     """How long, each time, a run that waited for its reads tests if the storage gives more to other readers; 0: never.
 
-    After the run is over and measured: it is in no number but `limited_by`.
+    This follows the measured run, and affects no number but `limited_by`.
     """
     get_price: Annotated[float, at_least(0), PER_1000_REQUESTS] = 0.0
     """Price of 1,000 GET and HEAD requests to an object store, in whichever currency; for `requests.cost`."""
@@ -279,9 +279,9 @@ class Metric:
 @dataclass(frozen=True, kw_only=True)
 class Telemetry:
     enabled: bool = True
-    """Record what the devices and the hosts do while the run goes on; one recorder on each host."""
+    """Record what the devices and the hosts do during the run; one recorder on each host."""
     interval_seconds: Annotated[float, at_least(0.01, MOST_SECONDS), SECONDS] = 0.5
-    """Time between two readings; costly ones are taken less often by themselves."""
+    """Time between two readings; costly ones are taken less often automatically."""
     block_trace: bool = False
     """Trace every request of the dataset's devices: exact queue depths, latencies and sizes. Needs root."""
 
@@ -293,7 +293,7 @@ class Output:
     report: bool = True
     """Make the page report.html after the run (needs the extra `report`; without it a note says so)."""
     openmetrics: str = ""
-    """Write figures of the run that goes on into this file each second, for Prometheus (`dlemu watch` has the same).
+    """Write the run's live figures into this file each second, for Prometheus (`dlemu watch` has the same).
     For node_exporter's textfile collector its name ends in `.prom`."""
 
 
@@ -390,7 +390,7 @@ class Workload:
     dataset: DatasetSpec = field(default_factory=DatasetSpec)
     """The files that training reads, and `dlemu datagen` makes."""
     storage: Storage = Storage()
-    """Where datasets and checkpoints lie."""
+    """Where datasets and checkpoints are."""
     reader: Reader = Reader()
     """How the dataset is read."""
     train: Train = Train()
@@ -404,7 +404,7 @@ class Workload:
     telemetry: Telemetry = Telemetry()
     """What is recorded of devices and hosts."""
     output: Output = Output()
-    """What the run leaves."""
+    """What the run writes."""
     recorded: Recorded = Recorded()
     """Where a recorded workload comes from."""
     accelerators: dict[str, Accelerator] = field(default_factory=dict)
@@ -412,9 +412,9 @@ class Workload:
     scales: dict[str, dict[str, object]] = field(default_factory=dict)
     """Settings of smaller variants of the workload by name, for `scale=NAME`."""
     notes: tuple[str, ...] = ()
-    """What the configuration said that has no effect, and why; filled by `dlemu.config.load`, printed and saved."""
+    """What in the configuration has no effect, and why; filled by `dlemu.config.load`, printed and saved."""
     unsupported: tuple[str, ...] = ()
-    """What the configuration asked for that dlemu can't do yet, and why; `check_runnable` refuses to train with it."""
+    """What the configuration requests that dlemu can't do yet, and why; `check_runnable` refuses to train with it."""
     kinds: dict[str, dict[str, object]] = field(default_factory=dict)
     """Sections that kinds of jobs declare for themselves, as plain values; in YAML they stand beside the others."""
 

@@ -35,7 +35,7 @@ def sections() -> dict[str, type[Any]]:
                 f"{package}, an installed kind of job, can't be imported: {error}; or uninstall it"
             ) from error
         if name in found or name in Workload.__dataclass_fields__:
-            raise UserError(f"{package}.settings declares the settings {name!r}, which there are already: rename them")
+            raise UserError(f"{package}.settings declares the settings {name!r}, which already exist: rename them")
         if section is not None:
             found[name] = section
     return found

@@ -27,7 +27,7 @@ def check(workload: Workload) -> None:
 def check_model_name(name: str) -> None:
     """Raise UserError for a name that can't be that of a folder of results: results/NAME."""
     if name in ("", ".", "..") or os.sep in name or "\0" in name:
-        raise UserError(f"model.name is {name!r}: wanted a name, without /, which the folder of its results can have")
+        raise UserError(f"model.name is {name!r}: wanted a name without /, which can name the folder of its results")
 
 
 def check_runnable(workload: Workload) -> None:
@@ -66,7 +66,7 @@ def check_checkpoints(workload: Workload) -> None:
         )
     if max(settings.num_checkpoints_write, settings.num_checkpoints_read) < 1:
         problems.append(
-            "checkpoint.num_checkpoints_write and num_checkpoints_read are both 0: wanted 1 or more of one of them"
+            "checkpoint.num_checkpoints_write and num_checkpoints_read are both 0: wanted 1 or more for at least one"
         )
     _refuse(problems)
 
@@ -78,12 +78,12 @@ def _moving_problems(workload: Workload) -> Iterator[str]:
     if settings.writers * settings.transfer_size > 128 << 20:
         yield (
             f"checkpoint.writers is {settings.writers} with a checkpoint.transfer_size of {settings.transfer_size}: "
-            "wanted at most 128 MiB of both multiplied, which is what a rank's buffers may take"
+            "wanted at most 128 MiB for their product, the limit of a rank's buffers"
         )
     if settings.readers * settings.transfer_size > 128 << 20:
         yield (
             f"checkpoint.readers is {settings.readers} with a checkpoint.transfer_size of {settings.transfer_size}: "
-            "wanted at most 128 MiB of both multiplied, which is what a rank's buffers may take"
+            "wanted at most 128 MiB for their product, the limit of a rank's buffers"
         )
     if settings.odirect and settings.read_as == "torch_load":
         yield (
@@ -119,7 +119,7 @@ def _table_problems(workload: Workload) -> Iterator[str]:
     )
     for key, name, known in choices:
         if name and name not in known:
-            yield f"{key} is {name!r}: wanted one of {', '.join(known) or 'none, for the workload has no such table'}"
+            yield f"{key} is {name!r}: wanted one of {', '.join(known) or 'none: the workload has no such table'}"
 
 
 def _scope_problems(workload: Workload) -> Iterator[str]:
@@ -128,7 +128,7 @@ def _scope_problems(workload: Workload) -> Iterator[str]:
         commands = {"generate_data": "dlemu datagen", "checkpoint": "dlemu checkpoint"}
         advice = " or ".join(f"run {commands[name]}" for name in asked)
         yield (
-            "workflow.train is false: nothing would be trained, the workload asks for "
+            "workflow.train is false: nothing would be trained, the workload requests "
             f"{' and '.join(asked) or 'nothing'}; {f'{advice}, or ' if advice else ''}set workflow.train=true"
         )
 
@@ -148,7 +148,7 @@ def _storage_problems(workload: Workload) -> Iterator[str]:
             if opened.is_remote and reader.transfer_size:
                 yield (
                     f"reader.transfer_size is {reader.transfer_size}: an object is read by requests; wanted "
-                    "reader.range_bytes, the bytes of one"
+                    "reader.range_bytes, the size of one"
                 )
     except UserError as error:
         yield str(error)
@@ -176,7 +176,7 @@ def _folder_problems(workload: Workload, key: str, folder: str) -> Iterator[str]
     if "://" in folder and workload.storage.storage_type in FOLDER_TYPES:
         kind = "s3" if folder.startswith("s3://") else "fsspec"
         yield (
-            f"{key} is {folder!r}, a URL, and storage.storage_type says folders: wanted storage.storage_type={kind}, "
+            f"{key} is {folder!r}, a URL, and storage.storage_type is for folders: wanted storage.storage_type={kind}, "
             "or a folder of a mounted file system"
         )
 
@@ -203,7 +203,7 @@ def _step_problems(workload: Workload) -> Iterator[str]:
     train = workload.train
     if not is_zero(train.step_cpu_time) and is_zero(train.computation_time):
         yield (
-            "train.step_cpu_time is part of a step, and train.computation_time, the whole of it, is 0: wanted the time"
+            "train.step_cpu_time is part of a step, and train.computation_time, the whole step, is 0: wanted the time"
             " that a step takes on an idle host"
         )
 

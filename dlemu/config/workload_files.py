@@ -29,7 +29,7 @@ def workload_file(choice: str, config_dir: str | None) -> str:
         return os.path.join(str(config_dir), "workload", f"{choice}{SUFFIX}")
     known = workload_names(config_dir)
     if choice not in known:
-        raise UserError(f"there is no workload {choice!r}: {_suggestion(choice, known)}known are {', '.join(known)}")
+        raise UserError(f"there is no workload {choice!r}: {_suggestion(choice, known)}known: {', '.join(known)}")
     return str(resources.files("dlemu.configs") / "workload" / f"{choice}{SUFFIX}")
 
 
@@ -48,7 +48,7 @@ def _own(config_dir: str | None) -> list[str]:
 
 def _checked_path(path: str) -> str:
     if not path.endswith(SUFFIX):
-        raise UserError(f"workload={path} is a path that does not end in {SUFFIX}: wanted a YAML file of that ending")
+        raise UserError(f"workload={path} is a path that does not end in {SUFFIX}: wanted a YAML file with that ending")
     if not os.path.exists(path):
         raise UserError(
             f"workload={path}: there is no such file; wanted a YAML file, or a name: {', '.join(workload_names())}"

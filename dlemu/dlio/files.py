@@ -49,7 +49,7 @@ def _make_room(folder: str, ranks: int) -> None:
     if others:
         raise UserError(
             f"{folder} holds results that dlemu did not write ({', '.join(others[:3])}): set hydra.run.dir, or "
-            "output.folder, to a folder without"
+            "output.folder, to a folder without any"
         )
     owned.remove_files(folder, there)  # what else is claimed there is another command's
     if not ranks:

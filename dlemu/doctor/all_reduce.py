@@ -25,7 +25,7 @@ def check(facts: Facts) -> Check:
     (us,) = struct.unpack("d", shared)
     observed = f"takes {_RANKS} ranks {us:.0f} us"
     if us > _SLOW_US:
-        advice = "stop what else is running"
+        advice = "stop other programs"
         return Check(name=NAME, level="warn", observed=observed, wanted=f"below {_SLOW_US} us", advice=advice)
     return Check(name=NAME, level="ok", observed=observed)
 

@@ -19,10 +19,10 @@ def check(facts: Facts) -> Check:
 
 def judge(cores: Cores, workload: Workload) -> Check:
     closed = cores.usable < cores.count
-    bound = f" of {cores.count} (the others are closed to this process: affinity)" if closed else ""
+    bound = f" of {cores.count} (this process may not use the others: affinity)" if closed else ""
     time = min(float(cores.usable), cores.limit or math.inf)
     if time < cores.usable:
-        bound += f", but no more than the time of {time:.1f} (the CPU limit of this container or job: cgroup)"
+        bound += f", but CPU time for only {time:.1f} (the CPU limit of this container or job: cgroup)"
     readers = f"{count(workload.ranks, 'rank')} x {count(workload.reader.read_threads, 'worker')}"
     observed = f"{cores.usable} usable{bound} for {readers}"
     if workload.ranks > time * _RANKS_PER_CORE:

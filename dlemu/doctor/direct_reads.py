@@ -31,7 +31,7 @@ def look(folder: str, file: str | None, direct: bool) -> Check:
         advice = "reader.odirect=false, or a folder on another file system"
         return Check(name=NAME, level="fail", observed=problem, wanted="reader.odirect=true", advice=advice)
     advice = "leave reader.odirect at false there"
-    return Check(name=NAME, level="warn", observed=problem, wanted="reads past the page cache", advice=advice)
+    return Check(name=NAME, level="warn", observed=problem, wanted="reads that bypass the page cache", advice=advice)
 
 
 def _problem_reading_own(folder: str) -> str:
@@ -53,6 +53,6 @@ def _problem_reading(path: str) -> str:
         finally:
             os.close(fd)
     except OSError as error:
-        reason = "this file system has no O_DIRECT" if error.errno == errno.EINVAL else error.strerror or str(error)
+        reason = "no O_DIRECT on this file system" if error.errno == errno.EINVAL else error.strerror or str(error)
         return f"{path}: {reason}"
     return ""

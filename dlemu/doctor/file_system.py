@@ -11,7 +11,7 @@ NAME, ORDER = "storage", 210
 
 def check(facts: Facts) -> Check:
     if facts.file_system is None:
-        observed = f"{facts.workload.dataset.data_folder} on {facts.storage.spec.type}, no file system of this host"
+        observed = f"{facts.workload.dataset.data_folder} on {facts.storage.spec.type}, not a file system of this host"
         return Check(name=NAME, level="ok", observed=observed)
     return judge(facts.file_system)
 

@@ -17,7 +17,7 @@ def check(facts: Facts) -> Check:
 def judge(busy_percent: float, cores: int) -> Check:
     observed = f"{cores * busy_percent / 100:.1f} of {cores} cores in use by other programs"
     if busy_percent > _BUSY_PERCENT:
-        advice = "stop what else is running (top): it takes cores from the workers that read"
+        advice = "stop other programs (top): they take cores from the workers that read"
         wanted = f"{cores * _BUSY_PERCENT / 100:.1f} at most"
         return Check(name=NAME, level="warn", observed=observed, wanted=wanted, advice=advice)
     return Check(name=NAME, level="ok", observed=observed)

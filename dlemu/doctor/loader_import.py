@@ -18,7 +18,7 @@ def check(facts: Facts) -> Check:
         find("dlemu.loaders", name, "Loader")
     except Exception as error:  # a broken framework raises what it likes (OSError for a library that is missing)
         install = f"pip install 'dlemu[{traits.extra}]', or " if traits.extra else ""
-        advice = f"{install}another reader.data_loader than {name}"
+        advice = f"{install}a reader.data_loader other than {name}"
         return Check(name=NAME, level="fail", observed=f"{name}: {error}", wanted="importable", advice=advice)
     installed = [f"{package} {version(package)}" for package in traits.packages if version(package)]
     return Check(name=NAME, level="ok", observed=", ".join([name, *installed]))

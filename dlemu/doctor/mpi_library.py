@@ -33,10 +33,10 @@ def judge(mpirun: str, library: str) -> Check:
         return Check(name=NAME, level="warn", observed=observed, wanted="both, for runs under mpirun", advice=advice)
     if _maker(mpirun) != _maker(library):
         advice = "put the mpirun of that library first on PATH, or install mpi4py against the other library"
-        return Check(name=NAME, level="fail", observed=observed, wanted="both of one maker", advice=advice)
+        return Check(name=NAME, level="fail", observed=observed, wanted="both from one vendor", advice=advice)
     if _maker(mpirun) == "Open MPI" and os.geteuid() == 0:
         advice = "mpirun --allow-run-as-root, and --oversubscribe for more ranks than cores"
-        return Check(name=NAME, level="warn", observed=observed, wanted="another user than root", advice=advice)
+        return Check(name=NAME, level="warn", observed=observed, wanted="a user other than root", advice=advice)
     return Check(name=NAME, level="ok", observed=observed)
 
 
@@ -52,7 +52,7 @@ def _mpirun() -> str:
         return ""
     lines = _output([path, "--version"]).splitlines()
     version = next((line.split(":", 1)[1].strip() for line in lines if line.strip().startswith("Version:")), "")
-    return f"{lines[0].rstrip(': ')} {version}".strip() + f" ({path})" if lines else f"{path} says nothing"
+    return f"{lines[0].rstrip(': ')} {version}".strip() + f" ({path})" if lines else f"{path} reports nothing"
 
 
 def _mpi_library() -> str:

@@ -16,7 +16,7 @@ def check(facts: Facts) -> Check:
         return Check(
             name=NAME,
             level="ok",
-            observed=f"no block device of this host lies behind {kind or 'an unknown file system'}",
+            observed=f"no block device of this host is behind {kind or 'an unknown file system'}",
         )
     return judge(facts.device)
 
@@ -24,9 +24,9 @@ def check(facts: Facts) -> Check:
 def judge(device: BlockDevice) -> Check:
     observed = f"{device.name}: {device.scheduler or 'no scheduler'}" + ("" if device.counts else ", iostats off")
     if not device.counts:
-        advice = f"as root: echo 1 > {device.queue}/iostats; without it nothing can be said of the device"
+        advice = f"as root: echo 1 > {device.queue}/iostats; without it the device has no figures"
         return Check(name=NAME, level="warn", observed=observed, wanted="requests counted", advice=advice)
     if device.scheduler not in _CHEAP:
-        advice = f"as root: echo none > {device.queue}/scheduler, or mq-deadline for a disk that turns"
+        advice = f"as root: echo none > {device.queue}/scheduler, or mq-deadline for a spinning disk"
         return Check(name=NAME, level="warn", observed=observed, wanted="none or mq-deadline", advice=advice)
     return Check(name=NAME, level="ok", observed=observed)

@@ -31,6 +31,6 @@ def judge(late_us: list[float]) -> Check:
     median, high = late_us[len(late_us) // 2], late_us[min(len(late_us) - 1, len(late_us) * 99 // 100)]
     observed = f"1 ms sleeps end {median:.0f} us late (p99 {high:.0f} us)"
     if median > _LATE_US:
-        advice = "stop what else is running; workloads with steps of a few milliseconds will suffer"
+        advice = "stop other programs; workloads with steps of a few milliseconds will suffer"
         return Check(name=NAME, level="warn", observed=observed, wanted=f"below {_LATE_US} us", advice=advice)
     return Check(name=NAME, level="ok", observed=observed)

@@ -117,7 +117,7 @@ class Records:
         if len(extents) != samples:
             raise DatasetError(
                 f"{path}: the index has {len(extents)} records, not {samples} as in the settings: set "
-                "dataset.num_samples_per_file to what the files hold, or make their indexes anew (DALI's tfrecord2idx)"
+                "dataset.num_samples_per_file to what the files hold, or make their indexes again (DALI's tfrecord2idx)"
             )
         return extents[self._streams.first :: self._streams.stride][: self._streams.counts[position]]
 
@@ -138,14 +138,14 @@ def read_index(path: str) -> NDArray[np.int64]:
             numbers = np.array(file.read().split(), np.int64)
         return numbers.reshape(-1, 2)
     except (OSError, ValueError) as error:
-        raise DatasetError(f"{path}: no index of records ({error}); wanted a line `offset bytes` for each") from error
+        raise DatasetError(f"{path}: not a record index ({error}); wanted a line `offset bytes` for each") from error
 
 
 def _there(path: str) -> str:
     if not os.path.exists(path):
         raise DatasetError(
-            f"{path} is not there, and DALI finds records by it: make it with DALI's `tfrecord2idx FILE {path}`, or "
-            "take reader.data_loader=pytorch, which needs none"
+            f"{path} is missing, and DALI finds records by it: make it with DALI's `tfrecord2idx FILE {path}`, or "
+            "use reader.data_loader=pytorch, which needs none"
         )
     return path
 

@@ -29,7 +29,7 @@ class SharedSlots:
             self._map()
         except OSError as error:
             raise SpaceError(
-                f"no room for {slots} batch buffers of {self._slot_bytes} bytes: {error.strerror}; "
+                f"no memory for {slots} batch buffers of {self._slot_bytes} bytes: {error.strerror}; "
                 "wanted memory and a file descriptor for them; lower reader.read_threads, reader.prefetch_size or "
                 "reader.batch_size, or raise `ulimit -n`"
             ) from error

@@ -203,8 +203,8 @@ class Records:
                     "those and run `dlemu datagen` with the same settings to make them again"
                 )
         return DatasetError(
-            f"TensorFlow could not read a file in {layout.folder} ({reason}), and now can read them all: "
-            "the storage failed for a moment; see the kernel's log (dmesg) for why"
+            f"TensorFlow could not read a file in {layout.folder} ({reason}), but now can read them all: "
+            "the storage failed temporarily; see the kernel's log (dmesg) for why"
         )
 
 

@@ -74,7 +74,7 @@ class _Batches(Dataset[bytes | DlemuError | None]):
             return error
         except MemoryError:
             return SpaceError(
-                f"worker {self._worker} of rank {self._spec.rank} found no memory for a sample; lower "
+                f"worker {self._worker} of rank {self._spec.rank} ran out of memory for a sample; lower "
                 "reader.read_threads or the number of ranks"
             )
         except Exception:
@@ -149,7 +149,7 @@ class Loader:
         if not self._spec.pin_memory:
             return _as_it_is
         if not torch.cuda.is_available():
-            raise UserError("reader.pin_memory=true wants a CUDA device and PyTorch sees none; leave it out")
+            raise UserError("reader.pin_memory=true needs a CUDA device and PyTorch sees none; leave it out")
         return torch.Tensor.pin_memory
 
     def start(self) -> None:

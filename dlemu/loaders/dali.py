@@ -68,8 +68,8 @@ class Traits(LoaderTraits):
 
     def notes(self, dataset_format: str) -> tuple[str, ...]:
         return (
-            "the ceiling leaves out DALI's readers and decoders (docs/loaders.md): with a low AU see whether the cores "
-            "were busy before blaming the storage",
+            "the ceiling leaves out DALI's readers and decoders (docs/loaders.md): if AU is low, check whether the "
+            "cores were busy before blaming the storage",
         )
 
 

@@ -90,8 +90,8 @@ class Traits(LoaderTraits):
         if dataset_format != STREAMED:
             return ()
         return (
-            "the ceiling leaves out TensorFlow's record reader (docs/loaders.md): with a low AU see whether the cores "
-            "were busy before blaming the storage",
+            "the ceiling leaves out TensorFlow's record reader (docs/loaders.md): if AU is low, check whether the "
+            "cores were busy before blaming the storage",
         )
 
 

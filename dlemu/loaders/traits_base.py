@@ -97,7 +97,7 @@ class LoaderTraits:
         if self.reads_files(name) and not _has_paths(workload):
             problems.append(
                 f"storage.storage_type is {workload.storage.storage_type!r}: {self.framework or 'the loader'} itself "
-                f"opens {name} files by their path, and there they have none; wanted local_fs, or {instead}"
+                f"opens {name} files by path, and there they have none; wanted local_fs, or {instead}"
             )
         return problems
 

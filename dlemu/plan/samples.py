@@ -76,7 +76,7 @@ class Plan:
             key = "num_files_train" if split == "train" else "num_files_eval"
             raise DatasetError(
                 f"the {split} set has {self.num_samples} samples ({self.num_files} files x "
-                f"{self.num_samples_per_file}); one step of {self.ranks} ranks x batch {self.batch_size} wants "
+                f"{self.num_samples_per_file}); one step of {self.ranks} ranks x batch {self.batch_size} needs "
                 f"{wanted}: use fewer ranks, a smaller batch, or a dataset with dataset.{key}={files} or more"
             )
 

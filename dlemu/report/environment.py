@@ -23,7 +23,7 @@ def request_rows(asked: Requests) -> Iterator[Row]:
     puts = f", {asked.put:,} PUT" if asked.put else ""
     kinds = f"{asked.get:,} GET, {asked.head:,} HEAD{puts}; {count(asked.connections_opened, 'connection')}{cost}"
     yield "requests", f"{sent:,}", kinds
-    again = f"{asked.slow_down:,} of them 503 or 429; {asked.retried:,} asked again"
+    again = f"{asked.slow_down:,} of them 503 or 429; {asked.retried:,} retried"
     yield "failed requests", f"{asked.failed:,}", again
     for name, times in (("first byte", asked.first_byte_ms), ("last byte", asked.last_byte_ms)):
         if times is not None:

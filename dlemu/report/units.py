@@ -64,7 +64,7 @@ def bytes_of(text: str) -> int:
     unit = text[-1:].lower() if text[-1:].lower() in _BINARY else ""
     number = text.lower().removesuffix(unit)
     if not number.isdecimal() or int(number) < 1:
-        raise UserError(f"{text!r} is not a size: wanted a number, with k, m or g behind it, such as 128k")
+        raise UserError(f"{text!r} is not a size: wanted a number followed by k, m or g, such as 128k")
     return int(number) * _BINARY[unit]
 
 

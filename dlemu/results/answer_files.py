@@ -1,7 +1,7 @@
 """Answers of commands as JSON: of a search, a sweep, a comparison, a prediction, a probe. One writer, one reader.
 
-Fields may be added within a schema version; none changes its meaning or goes. Files of older versions load: what they
-lacked has a default, keys that are not known are ignored, and what was shaped otherwise is upgraded.
+Fields may be added within a schema version; none changes its meaning or disappears. Files of older versions load: what
+they lacked has a default, keys that are not known: ignored, and what was shaped otherwise is upgraded.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ def read_answer(folder: str, name: str, kind: type[A], upgrade: Upgrade | None =
     try:
         answer = msgspec.json.decode(read_untrusted(path))
     except (ValueError, RecursionError) as error:  # msgspec's errors and those of UTF-8
-        raise UserError(f"{path} is no JSON ({error}); wanted what dlemu wrote: delete it to begin anew") from None
+        raise UserError(f"{path} is not JSON ({error}); wanted what dlemu wrote: delete it to start over") from None
     version = answer.get("schema_version") if isinstance(answer, Mapping) else None
     if version is None:
         raise UserError(f"{path} has no schema_version: wanted what dlemu wrote")
     wanted = getattr(kind, "schema_version", ANSWER_VERSION)
     is_older = upgrade is not None and version == wanted - 1
     if version != wanted and not is_older:
-        raise UserError(f"{path} has schema_version {version!r}, wanted {wanted}: it is of another dlemu")
+        raise UserError(f"{path} has schema_version {version!r}, wanted {wanted}: it is of another version of dlemu")
     try:
         return msgspec.convert(upgrade(answer) if upgrade is not None and is_older else answer, kind)
     except msgspec.ValidationError as error:

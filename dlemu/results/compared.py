@@ -95,7 +95,7 @@ def difference_in_time(total: Difference, *, repeated: str = "epochs") -> str:
     if percent is None:
         return "no time passed"
     if total.distinct is False:
-        return f"no difference in time is shown: A to B {percent:+.1f} % +- {width:.1f}"
+        return f"no significant difference in time: A to B {percent:+.1f} % +- {width:.1f}"
     said = f"A takes {abs(percent):.1f} % {'less' if percent < 0 else 'more'} time than B"
     return said + (f" (too few {repeated}: no interval)" if width is None else f" (+- {width:.1f})")
 
@@ -106,7 +106,7 @@ def in_words(both: Difference, *, better: str) -> str:
     if percent is None:
         return "B is 0"
     if both.distinct is False:
-        return f"no difference is shown: A to B {percent:+.1f} % +- {width:.1f}"
+        return f"no significant difference: A to B {percent:+.1f} % +- {width:.1f}"
     words = ("higher", "lower") if better == "neither" else ("better", "worse")
     is_first = (percent > 0) != (better == "lower")
     said = f"A is {abs(percent):.1f} % {words[not is_first]} than B"

@@ -156,7 +156,7 @@ def kind_named(name: str) -> Kind:
     known = known or next((kind for kind in installed_kinds() if kind.name == name), None)
     if known is None:
         names = ", ".join(kind.name for kind in (*kinds(), *installed_kinds()))
-        raise UserError(f"there is no kind of job {name!r} here: install the package that has it; known are {names}")
+        raise UserError(f"there is no kind of job {name!r} here: install the package that has it; known: {names}")
     return known
 
 
@@ -164,7 +164,7 @@ def kind_of_command(name: str) -> Kind:
     """Return the kind that a command makes; raises UserError for a command that makes none."""
     known = next((kind for kind in (*kinds(), *installed_kinds()) if kind.command == name), None)
     if known is None:
-        raise UserError(f"`dlemu {name}` leaves no result of a kind")
+        raise UserError(f"`dlemu {name}` saves no result of any kind")
     return known
 
 
@@ -196,7 +196,7 @@ def kind_of(folder: str) -> Kind | None:
 def _unnamed() -> Kind:
     known = next((kind for kind in kinds() if kind.is_unnamed), None)
     if known is None:
-        raise UserError("this result names no kind of job, and the one that it then is of is not installed here")
+        raise UserError("this result names no kind of job, and the kind that is assumed then is not installed here")
     return known
 
 

@@ -66,17 +66,17 @@ def salvaged(folder: str, salvage: Callable[[str], T]) -> T:
     Raises UserError when the run still goes on, and for a folder that is damaged, or larger than memory.
     """
     if goes_on(folder):
-        raise UserError(f"the run in {folder} still goes on: wait for its end, or stop it with Ctrl-C")
+        raise UserError(f"the run in {folder} is still running: wait for it to end, or stop it with Ctrl-C")
     live = os.path.join(folder, LIVE)
     try:
         sizes = [os.stat(os.path.join(live, name)) for name in os.listdir(live)]
     except OSError as error:
         raise UserError(f"{live} can't be read: {error.strerror}; copy the folder again") from error
     if not all(stat.S_ISREG(status.st_mode) for status in sizes):
-        raise UserError(f"{live} holds what is no file: it is not what dlemu left there")
+        raise UserError(f"{live} holds something that is not a file: dlemu did not leave it there")
     wanted = 2 * sum(status.st_size for status in sizes)  # the logs, and all of them together
     if wanted > host_memory().available_bytes:
-        raise UserError(f"{live} wants {wanted / 2**30:.1f} GiB of memory, more than there is: read it on another host")
+        raise UserError(f"{live} needs {wanted / 2**30:.1f} GiB of memory, more than there is: read it on another host")
     try:
         return salvage(live)
     except (LookupError, OSError, OverflowError, RecursionError, TypeError, ValueError) as error:

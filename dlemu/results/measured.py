@@ -168,7 +168,7 @@ def read_live(
     facts = read_facts(os.path.join(folder, LIVE, name), kind)
     log = salvaged(folder, salvage)
     if log is None or not len(log):
-        raise UserError(f"{folder} is of a run that was killed before its first {first} was measured: run it again")
+        raise UserError(f"{folder} holds a run that was killed before its first {first} was measured: run it again")
     heads = tuple(host.head for host in log.telemetry)
     return replace(facts, journal=log.journal, recorders=heads, failure=KILLED), log
 
@@ -178,9 +178,9 @@ def check_hosts(run: MeasuredRun, *, rows: int) -> None:
     facts, journal = run.facts, run.facts.journal
     nodes = set(journal.rank_nodes)
     if rows and (len(journal.rank_nodes) != facts.ranks or not nodes <= set(range(len(journal.hosts)))):
-        raise UserError(f"{run.folder} is damaged: its journal does not say on which host each of its ranks was")
+        raise UserError(f"{run.folder} is damaged: its journal does not say on which host each of its ranks ran")
     if not {head.node for head in facts.recorders} <= set(range(len(journal.hosts))):
-        raise UserError(f"{run.folder} is damaged: it was recorded on hosts that its journal does not know")
+        raise UserError(f"{run.folder} is damaged: it was recorded on hosts that its journal does not list")
 
 
 def computed(run: R) -> R:

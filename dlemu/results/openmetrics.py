@@ -24,7 +24,7 @@ def check_replaceable(path: str) -> None:
     """Raise UserError for a file that somebody else wrote, or one in a folder that is not there."""
     folder = os.path.dirname(os.path.abspath(path))
     if not os.path.isdir(folder):
-        raise UserError(f"output.openmetrics is {path}, but there is no folder {folder}: make it, or name another")
+        raise UserError(f"output.openmetrics is {path}, but there is no folder {folder}: create it, or name another")
     try:
         with open(open_regular(path), encoding="utf-8", errors="replace") as file:
             ours = file.readline() == FIRST
@@ -55,13 +55,13 @@ def metrics_text(progress: Progress | None, labels: Mapping[str, str], *, active
 
 
 def _active(active: bool) -> tuple[str, float, str]:
-    return "active", float(active), "1 while the run goes on, 0 when it has ended"
+    return "active", float(active), "1 while the run is in progress, 0 when it has ended"
 
 
 def _figures(progress: Progress) -> Sequence[Figure]:
     of_all = (
-        ("done_ratio", progress.done_ratio, "Share of the run that its slowest rank has done"),
-        ("left_seconds", progress.seconds_left, "Time left, by the time so far"),
+        ("done_ratio", progress.done_ratio, "Share of the run that its slowest rank has completed"),
+        ("left_seconds", progress.seconds_left, "Time left, estimated from the time so far"),
     )
     known = (Figure(name, value, meaning) for name, value, meaning in of_all if value is not None)
     return (*known, *progress.figures)

@@ -44,8 +44,8 @@ def read_table(folder: str, name: str) -> pa.Table | None:
             wanted = 16 * file.metadata.num_rows * file.metadata.num_columns
             if wanted > host_memory().available_bytes:
                 raise UserError(
-                    f"{path} wants {wanted / 2**30:.1f} GiB of memory, more than there is: read it on another host, or "
-                    "copy it again if no run of yours took as many steps"
+                    f"{path} needs {wanted / 2**30:.1f} GiB of memory, more than there is: read it on another host, or "
+                    "copy it again if no run of yours had that many steps"
                 )
             return file.read()
         except (OSError, pa.ArrowException, ValueError, MemoryError) as error:
@@ -60,7 +60,7 @@ def read_telemetry(folder: str, heads: tuple[RecorderHead, ...]) -> Telemetry:
     telemetry = from_tables(heads, readings, read_table(folder, BLOCK_TRACE))
     for host in telemetry:
         if host.time_ns.dtype != np.int64 or host.value.dtype != np.float64 or not np.isfinite(host.value).all():
-            raise ValueError("it holds readings that are no numbers")
+            raise ValueError("it holds readings that are not numbers")
     return telemetry
 
 

@@ -223,7 +223,7 @@ def run_attached(command: Sequence[str], environment: Mapping[str, str]) -> int:
             process = subprocess.Popen(command, env={**os.environ, **environment})
         except OSError as error:
             raise UserError(
-                f"{command[0]} can't be started ({error.strerror}): wanted a command and its words"
+                f"{command[0]} can't be started ({error.strerror}): wanted a command and its arguments"
             ) from None
         passes_to.append(process)
         status = process.wait()
@@ -297,7 +297,7 @@ def _explain(process: subprocess.Popen[bytes], log_path: str) -> None:
     message = _failure_message(log_path)
     if process.returncode == UserError.exit_status:
         raise UserError(message)
-    said = f"it said:\n{message}\nall it said is in {log_path}" if message else "it had said nothing"
+    said = f"it printed:\n{message}\nall its output is in {log_path}" if message else "it had printed nothing"
     raise DlemuError(f"{how_ended(_RUN, process)}; {said}")
 
 

@@ -27,8 +27,8 @@ def treatment(
         return "cached"
     if memory_kind:
         raise UserError(
-            f"the dataset lies on {memory_kind}, which is memory and no storage; set dataset.data_folder to a folder "
-            "of the drive, or say --cached to size memory"
+            f"the dataset lies on {memory_kind}, which is memory, not storage; set dataset.data_folder to a folder "
+            "of the drive, or give --cached to size memory"
         )
     if direct:
         return "direct"

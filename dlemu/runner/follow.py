@@ -81,8 +81,8 @@ class RunFollower:
         return Seen(
             state="dead",
             status=FAILED,
-            sentence=f"the run in {self.folder} was killed before it could write its result: nothing there changed for "
-            f"{now - self._changed_at:.0f} s; `dlemu report {self.folder}` shows what it had measured",
+            sentence=f"the run in {self.folder} was killed before it could write its result: nothing there "
+            f"has changed for {now - self._changed_at:.0f} s; `dlemu report {self.folder}` shows what it had measured",
         )
 
     def _ended(self) -> Seen:
@@ -105,7 +105,7 @@ class RunFollower:
         self._readings.look()
         devices = _of_devices(self._readings)
         if progress is None and self._follower is None and devices:  # all that is known of such a kind
-            return Progress(at="going on", figures=devices)
+            return Progress(at="in progress", figures=devices)
         return None if progress is None else replace(progress, figures=(*progress.figures, *devices))
 
 
@@ -117,7 +117,7 @@ def _run_in(folder: str) -> str:
     found = next((path for path in sorted(below, reverse=True) if goes_on(path)), None)
     if found is None:
         raise UserError(
-            f"{folder} holds no run: wanted the folder of one that goes on, as output.folder or results/WORKLOAD/TIME"
+            f"{folder} holds no run: wanted that of a run in progress, such as output.folder or results/WORKLOAD/TIME"
         )
     return found
 

@@ -165,7 +165,7 @@ class JobKind(ABC, Generic[J, L, R]):
 
     def making(self, workload: Workload, ranks: int, *, given: bool) -> Making:
         """Return the workload that makes first what it reads and is missing; `given`: its size is the user's own."""
-        raise UserError(f"a {self.name} job reads nothing that can be made first: leave out --make")
+        raise UserError(f"a {self.name} job reads nothing that could be made first: leave out --make")
 
     def caution(self, workload: Workload, ranks: int) -> str:
         """Return why so many ranks would get no verdict on a dataset that is about to be made; '' where they may."""

@@ -208,7 +208,7 @@ class LaunchedRanks:
         given = any(re.match(r"(\+\+?)?(workload\.)?ranks=", word) for word in self._words)
         if given and workload.ranks != self.count:
             raise UserError(
-                f"the launcher started {self.count} rank{'s' * (self.count != 1)}, and "
+                f"the launcher started {self.count} rank{'s' * (self.count != 1)}, but "
                 f"ranks={workload.ranks} is given: leave it out, or "
                 f"start as many (`mpirun -np {workload.ranks}`)"
             )

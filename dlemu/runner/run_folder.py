@@ -42,7 +42,7 @@ def check_folder(folder: str) -> None:
     if any(os.path.exists(os.path.join(folder, name)) for name in ("summary.json", "facts.json")):
         raise SpaceError(f"{folder} holds the results of another run; set output.folder to a new folder")
     if goes_on(folder):
-        raise SpaceError(f"{folder} is that of another run, which still goes on; set output.folder to a new folder")
+        raise SpaceError(f"{folder} belongs to another run, which is still active; set output.folder to a new folder")
     live = os.path.join(folder, LIVE)
     try:
         killed = holds_journal(live)
@@ -73,7 +73,7 @@ def check_place(folder: str, *, setting: str = "output.folder", ours: Sequence[s
     missing = missing_folders(folder)
     above = os.path.dirname(missing[0]) if missing else folder
     if not (os.path.isdir(above) and os.access(above, os.W_OK | os.X_OK)):
-        reason = "may not be written" if os.path.isdir(above) else "is no folder"
+        reason = "can't be written" if os.path.isdir(above) else "is not a folder"
         raise SpaceError(
             f"the results folder {folder} can't be made: {above} {reason}; set {setting} to a folder you may write"
         )
@@ -98,7 +98,7 @@ def make_folder(folder: str, ranks: int, names: Sequence[str] = (), *, also: str
         owned.claim(live, *_live_names(ranks), *names)
     except FileExistsError as error:
         raise SpaceError(
-            f"{live} holds what this run did not make; set output.folder to a new or an empty folder"
+            f"{live} holds files that this run did not make; set output.folder to a new or empty folder"
         ) from error
     except OSError as error:
         drop_folder(made)

@@ -158,14 +158,14 @@ class RunList(ABC, Generic[What, Run, A]):
         self.runs = [run for run in runs if self.is_done(run) or not self.goes_on]
         if saved.complete and len(self.runs) == len(runs):
             raise UserError(
-                f"{self.folder} holds a finished {self.noun}; set {self.setting} to a new folder, or see it by "
+                f"{self.folder} holds a finished {self.noun}; set {self.setting} to a new folder, or view it with "
                 f"`dlemu {self.shown_by} {self.folder}`"
             )
         before, now = asdict(saved.question), asdict(self.question)
         differing = [f"{key} was {before[key]!r}, is {now[key]!r}" for key in now if before[key] != now[key]]
         if differing:
             raise UserError(
-                f"{self.folder} holds an interrupted {self.noun} of something else ({'; '.join(differing)}); "
+                f"{self.folder} holds an interrupted {self.noun} with other settings ({'; '.join(differing)}); "
                 f"set {self.setting} to a new folder"
             )
 

@@ -68,7 +68,7 @@ def device_stack(folder: str, table: list[Mount], sys: str = "/sys") -> DeviceSt
     path = os.path.realpath(folder)
     mount = mount_of(path, table)
     if mount is None:
-        return DeviceStack(mount=None, notes=(printable(f"no mount is known above {path}"),))
+        return DeviceStack(mount=None, notes=(printable(f"no mount point is known above {path}"),))
     if mount.file_system == "overlay":
         return _stack_under_overlay(path, mount, table, sys)
     tops = _tops(mount, sys)
@@ -190,14 +190,14 @@ def _has_counted(name: str, sys: str) -> bool:
 
 
 def _no_device(path: str, mount: Mount) -> str:
-    missing = "device figures are missing, what the application read is all there is"
+    missing = "there are no device figures, only what the application read"
     why = {
         "tmpfs": f"memory; {missing}",
         "ramfs": f"memory; {missing}",
         "overlay": f"an overlay whose upper folder can't be seen from here; {missing}",
-        "nfs": "the counters of its client stand in for a device's",
-        "nfs4": "the counters of its client stand in for a device's",
-        "lustre": "its client counts what it was asked for, cache included, so nothing proves that servers were read",
+        "nfs": "the counters of its client are used in place of a device's",
+        "nfs4": "the counters of its client are used in place of a device's",
+        "lustre": "its client counts requests, cache hits included, so nothing proves that servers were read",
     }.get(mount.file_system, f"it names no block device of this host; {missing}")
     return printable(f"{path} lies on {mount.file_system} ({mount.source}): {why}")
 

@@ -246,7 +246,7 @@ class Recording:
             readings = list(turn.probe.read(now_ns))
         except Exception as error:
             self._turns.remove(turn)
-            note = f"telemetry: the probe {turn.name} was given up: {type(error).__name__}: {error}"
+            note = f"telemetry: the probe {turn.name} was stopped: {type(error).__name__}: {error}"
             self._log.write(LogLine(note=note))
         else:
             self._log.add(turn.name, now_ns, readings)

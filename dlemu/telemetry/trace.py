@@ -50,7 +50,7 @@ class Probe(ProbeBase):
     def describe(self) -> Description:
         """Return the histograms so far, and what is wrong with them."""
         lost = self._trace.lost_events()
-        notes = (f"telemetry.block_trace: {lost} events were lost, the histograms lack them",) if lost else ()
+        notes = (f"telemetry.block_trace: {lost} events were lost and are missing from the histograms",) if lost else ()
         return Description(notes=notes, trace=tuple(self._requests.bins()))
 
     def train(self, training: bool, now_ns: int) -> None:

@@ -135,15 +135,15 @@ def test_no_thread_is_woken_for_a_file_that_has_no_piece_for_it(
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        ("missing", "1.pt is missing: the checkpoint is not complete"),
-        ("truncated", r"1.pt is cut short: it has 100 bytes, wanted \d+"),
-        ("long", "1.pt is too long: another model's"),
+        ("missing", "1.pt is missing: the checkpoint is incomplete"),
+        ("truncated", r"1.pt is truncated: it has 100 bytes, wanted \d+"),
+        ("long", "1.pt is too long: it is of another model"),
         (
             "swapped",
             "1.pt is not the file that was written: it holds the bytes of checkpoint 1, rank 2, file 9, wanted",
         ),
         ("other run", "1.pt is not the file that was written: it holds bytes of another run's checkpoint"),
-        ("zeros", "1.pt is not the file that was written: there are bytes that dlemu did not write"),
+        ("zeros", "1.pt is not the file that was written: the bytes there were not written by dlemu"),
     ],
 )
 def test_a_file_that_is_not_as_written_is_named(damage: str, message: str, tmp_path: Path) -> None:
@@ -235,7 +235,7 @@ def test_the_times_of_a_file_follow_each_other(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("call", "number", "error", "message"),
     [
-        ("pwrite", errno.ENOSPC, SpaceError, "the disk is full: checkpoint .*1.pt wants"),
+        ("pwrite", errno.ENOSPC, SpaceError, "the disk is full: checkpoint .*1.pt needs"),
         ("fsync", errno.EIO, UserError, "1.pt can't be written: Input/output error"),
     ],
 )

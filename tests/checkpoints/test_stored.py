@@ -59,7 +59,7 @@ def test_what_no_run_of_dlemu_wrote_is_refused_and_stays(noted: str, tmp_path: P
     file = saved(tmp_path)
     if noted:
         (tmp_path / BLOCKS).write_text(noted)
-    with pytest.raises(UserError, match=rf"{BLOCK} holds what dlemu did not write, .*checkpoint_folder to a new"):
+    with pytest.raises(UserError, match=rf"{BLOCK} holds files that dlemu did not write, .*checkpoint_folder to a new"):
         claim_blocks(STORAGE, str(tmp_path), ["epoch_9_block_9", BLOCK])
     assert file.read_bytes() == b"somebody's"
     assert (tmp_path / BLOCKS).exists() == bool(noted)
@@ -68,13 +68,13 @@ def test_what_no_run_of_dlemu_wrote_is_refused_and_stays(noted: str, tmp_path: P
 
 def test_a_file_or_a_link_in_place_of_a_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / BLOCK).write_text("x")
-    with pytest.raises(UserError, match="holds what dlemu did not write"):
+    with pytest.raises(UserError, match="holds files that dlemu did not write"):
         claim_blocks(STORAGE, str(tmp_path), [BLOCK])
     (tmp_path / BLOCK).unlink()
     claim_blocks(STORAGE, str(tmp_path), [BLOCK])
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / BLOCK).symlink_to("elsewhere")
-    with pytest.raises(UserError, match="holds what dlemu did not write"):
+    with pytest.raises(UserError, match="holds files that dlemu did not write"):
         claim_blocks(STORAGE, str(tmp_path), [BLOCK])
 
 
@@ -111,8 +111,8 @@ def test_a_note_is_read_as_it_was_written(tmp_path: Path) -> None:
         (b"{", r"is damaged \(.*write the checkpoint again"),
         (b"\xff", r"is damaged \(.*write the checkpoint again"),
         (b'{"seed": 1}', r"is damaged \(.*write the checkpoint again"),
-        ("version", "is of another version of dlemu: write the checkpoint again"),
-        ("bulk_version", "is of another version of dlemu: write the checkpoint again"),
+        ("version", "was written by another version of dlemu: write the checkpoint again"),
+        ("bulk_version", "was written by another version of dlemu: write the checkpoint again"),
         ("folder", r"can't be read: .*; remove that checkpoint, or set checkpoint.checkpoint_folder to another"),
     ],
 )

@@ -21,16 +21,16 @@ def ended(words: list[str], monkeypatch: pytest.MonkeyPatch) -> object:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["trian"], "there is no command 'trian': did you mean train? known are demo, train, checkpoint,"),
+        (["trian"], "there is no command 'trian': did you mean train? known: demo, train, checkpoint,"),
         (["Train"], "did you mean train?"),
         (["help", "trian"], "did you mean train?"),
-        (["run"], "there is no command 'run': known are demo, train,"),
+        (["run"], "there is no command 'run': known: demo, train,"),
         (["train", "--ranks", "4"], "settings are given as KEY=VALUE, without dashes: ranks=..."),
         (["train", "workload=unet3d", "dataset.format=.jpg"], "dataset.format is '.jpg': did you mean jpeg?"),
         (["train", "workload=unet3d", "dataset.format=JPG"], "dataset.format is 'JPG': did you mean jpeg?"),
         (["train", "--timeout-seconds=4"], "without dashes: timeout_seconds=..."),
-        (["train", "unet3d"], "'unet3d' is no setting: did you mean workload=unet3d? wanted KEY=VALUE"),
-        (["train", "help"], "'help' is no setting: wanted KEY=VALUE, as in workload=unet3d or ranks=4"),
+        (["train", "unet3d"], "'unet3d' is not a setting: did you mean workload=unet3d? wanted KEY=VALUE"),
+        (["train", "help"], "'help' is not a setting: wanted KEY=VALUE, as in workload=unet3d or ranks=4"),
     ],
 )
 def test_a_typo_gets_the_word_that_was_meant(
@@ -76,7 +76,9 @@ def test_a_file_in_place_of_a_dataset_is_named_as_one(
     words = [command, "workload=unet3d", f"dataset.data_folder={tmp_path / place}", "accelerator=h100"]
     assert ended([*words, *(made if command not in ("probe", "datagen") else [])], monkeypatch) == 2
     said = capsys.readouterr().err
-    assert f"{tmp_path / place} is no folder but a file, or lies below one: set dataset.data_folder to a folder" in said
+    assert (
+        f"{tmp_path / place} is a file, not a folder, or is below a file: set dataset.data_folder to the folder" in said
+    )
     assert "--make" not in said
 
 
@@ -110,7 +112,7 @@ def test_a_name_that_is_no_text_is_refused(
     (tmp_path / "\udce4").mkdir()
     assert ended(words, monkeypatch) == 2
     said = capsys.readouterr().err
-    assert "has bytes that are no text in utf-8, and results could not name it: rename it" in said
+    assert "has bytes that are not valid utf-8, so results could not name it: rename it" in said
     assert len(said.splitlines()) == 1
     assert [os.listdir(tmp_path), os.listdir(tmp_path / "\udce4")] == [["\udce4"], []]
 
@@ -120,7 +122,7 @@ def test_what_cannot_be_decoded_keeps_its_secret(
 ) -> None:
     assert ended(["train", "storage.storage_options.secret=keepthistoyourself\udce4"], monkeypatch) == 2
     said = capsys.readouterr().err
-    assert "has bytes that are no text" in said
+    assert "has bytes that are not valid" in said
     assert "keepthis" not in said
 
 
@@ -168,12 +170,12 @@ def test_checkpoints_of_no_model_are_refused_with_what_to_type(
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["datagen", "workload=unet3d", "dataset.data_folder={file}"], "is no folder but a file, or lies below one"),
+        (["datagen", "workload=unet3d", "dataset.data_folder={file}"], "is a file, not a folder, or is below a file"),
         (
             ["datagen", "verify", "workload=unet3d", "dataset.data_folder={file}"],
-            "is no folder but a file, or lies below one",
+            "is a file, not a folder, or is below a file",
         ),
-        (["pack", "verify", "target={file}"], "is no folder: set target"),
+        (["pack", "verify", "target={file}"], "is not a folder: set target"),
         (["checkpoint", "workload=llama3_8b", "model.num_layers=100000"], "model.num_layers is 100000: wanted 1 to"),
         (
             ["size", "--make", "workload=unet3d", "accelerator=h100", "dataset.num_files_train=9"],

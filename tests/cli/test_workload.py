@@ -46,7 +46,7 @@ def test_a_new_file_of_a_dataset_to_be_made(tmp_path: Path) -> None:
     [
         (("new", "my.yml"), "does not end in .yaml"),
         (("new", "my.yaml", "--data-folder", "x"), "--batch-size is missing, reader.batch_size"),
-        (("new", "my.yaml", "--data-folder", "/nowhere", *ASKED), "/nowhere is no folder"),
+        (("new", "my.yaml", "--data-folder", "/nowhere", *ASKED), "/nowhere is not a folder"),
     ],
 )
 def test_what_is_wrong_is_named_and_nothing_is_left(
@@ -73,5 +73,5 @@ def test_what_was_recorded_is_shown_and_settings_of_own_data_are_refused(tmp_pat
     shown = re.sub(r"\s+", " ", run("show", str(recipe)).output)
     assert "recorded 40 steps 2 ranks with 3 workers each" in shown
     assert "replayable no too much unexplained" in shown
-    with pytest.raises(UserError, match=r"dataset.num_files_train is looked up there"):
+    with pytest.raises(UserError, match=r"dataset.num_files_train is determined from it"):
         load(["dataset.source=folder", f"dataset.data_folder={tmp_path}", "dataset.num_files_train=1"])

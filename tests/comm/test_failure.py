@@ -45,7 +45,7 @@ def test_descriptions_say_who_what_and_where_to_look() -> None:
         "or use fewer ranks, workers or prefetches"
     )
     assert "/dev/shm" in killed(0, 1, signal.SIGBUS, 0).message
-    assert "a mapped file of the dataset that was cut short" in killed(0, 1, signal.SIGBUS, 0).message
+    assert "a mapped file of the dataset that was truncated" in killed(0, 1, signal.SIGBUS, 0).message
     assert killed(0, 1, signal.SIGSEGV, 0).status == 139
     assert exited(3, 7, 0).message == "rank 3 ended with exit status 7"
     assert stuck(4, 99, 5.0, 0).message == "rank 4 (process 99) did not stop within 5 s and was killed"
@@ -76,7 +76,7 @@ def test_every_description_is_whole(make: Callable[[], Failure], kind: str, stat
 def test_only_signals_that_say_something_of_memory_have_a_hint() -> None:
     assert killed(0, 1, signal.SIGSEGV, 0).message == "rank 0 (process 1) was killed by SIGSEGV"
     assert "dmesg" not in killed(0, 1, signal.SIGBUS, 0).message
-    assert "did not go on within 60 s" in stopped(2, 40, 60.0, 7).message
+    assert "did not continue within 60 s" in stopped(2, 40, 60.0, 7).message
 
 
 def test_an_exception_is_described_by_what_is_known_of_it() -> None:

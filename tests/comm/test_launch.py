@@ -53,7 +53,7 @@ def test_a_rank_that_is_stopped_while_nobody_waits_for_it_is_named() -> None:
     cause = first_failure(ends)
     assert cause is not None
     assert (cause.rank, cause.kind) == (0, "Stopped")
-    assert "did not go on within 2 s" in cause.message
+    assert "did not continue within 2 s" in cause.message
 
 
 def test_a_known_error_is_the_cause_and_the_others_are_echoes() -> None:

@@ -220,7 +220,7 @@ def test_a_signal_handler_may_raise_out_of_a_wait() -> None:
         comm.gather(None)  # rank 1 never gathers
     comm.close()
     thread.join()
-    assert messages == ["rank 0 left a collective call half way"]
+    assert messages == ["rank 0 left a collective call halfway"]
 
 
 @contextlib.contextmanager

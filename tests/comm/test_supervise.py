@@ -331,7 +331,7 @@ def test_ranks_that_still_run_after_their_time_have_failed_whatever_they_say_of_
     assert [late.failure.kind, also.failure.kind, whole.failure] == ["Late", "Late", None]
     assert (
         late.failure.message
-        == "rank 0 (process 100) did not end within 60 s: look at the storage (`dmesg`, mount state), and at what else "
-        "this host does (`top`)"
+        == "rank 0 (process 100) did not end within 60 s: check the storage (`dmesg`, mount state), and what else runs "
+        "on this host (`top`)"
     )
     assert first_failure(run.ends) == late.failure

@@ -172,7 +172,7 @@ def test_a_command_line_is_shown_without_its_secrets() -> None:
 
 def test_a_workload_that_only_checkpoints_is_not_trained() -> None:
     workload = golden("checkpoint_only")
-    with pytest.raises(UserError, match="nothing would be trained, the workload asks for checkpoint"):
+    with pytest.raises(UserError, match="nothing would be trained, the workload requests checkpoint"):
         check_runnable(workload)
     assert workload.unsupported == ()
     assert workload.notes == ("checkpoint.ksm has no effect: the memory of a checkpoint is not merged",)

@@ -79,7 +79,7 @@ def test_the_grammar(value: object, wanted: Duration) -> None:
         ({"type": "empirical", "seconds": [1, "x"], "mean": 1}, "t.seconds is [1, 'x']: wanted a list of quantiles"),
         ({"type": "empirical", "seconds": [1], "mean": 1}, "t.seconds has 1 values: wanted 2 to"),
         ({"type": "empirical", "seconds": [2, 1], "mean": 1}, "t.seconds is not ascending"),
-        ({"type": "empirical", "seconds": [1, 2], "mean": 3}, "t.mean is 3, beyond all of t.seconds"),
+        ({"type": "empirical", "seconds": [1, 2], "mean": 3}, "t.mean is 3, outside of t.seconds"),
         ({"type": "empirical", "seconds": [1, 2]}, "t.mean is missing: empirical needs seconds and mean"),
     ],
 )

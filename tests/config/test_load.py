@@ -157,7 +157,7 @@ def test_a_changed_table_changes_the_pair() -> None:
 
 
 def test_unknown_accelerator_names_those_that_are() -> None:
-    assert "did you mean h100? known are v100, a100, h100, b200" in message(["workload=unet3d", "accelerator=h10"])
+    assert "did you mean h100? known: v100, a100, h100, b200" in message(["workload=unet3d", "accelerator=h10"])
     assert "'default' has no accelerators" in message(["accelerator=h100"])
 
 
@@ -248,13 +248,13 @@ def test_a_program_with_its_own_hydra_keeps_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("overrides", "said"),
     [
-        (["workload=unet3"], "there is no workload 'unet3': did you mean unet3d? known are bert, colfax, cosmoflow,"),
+        (["workload=unet3"], "there is no workload 'unet3': did you mean unet3d? known: bert, colfax, cosmoflow,"),
         (["workload=unet3d_h100"], "did you mean workload=unet3d accelerator=h100?"),
         (["workload=nowhere/x.yaml"], "workload=nowhere/x.yaml: there is no such file"),
         (["workload=x.yml"], "does not end in .yaml"),
         (["workload=null"], "workload=null: wanted workload=NAME"),
         (["workload="], "workload=: wanted workload=NAME"),
-        (["reader"], "'reader' is no setting: wanted KEY=VALUE"),
+        (["reader"], "'reader' is not a setting: wanted KEY=VALUE"),
         (["~reader.batch_size"], "nothing can be deleted"),
         (["reader.batch_size=1,2"], "dlemu takes one value for each key"),
         (["reader.batch_size=range(1,3)"], "dlemu takes one value for each key"),

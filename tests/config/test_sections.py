@@ -92,7 +92,7 @@ def test_a_kind_that_can_not_be_imported_is_named(elsewhere: dict[str, str], tmp
 def test_a_section_can_not_have_the_name_of_another(elsewhere: dict[str, str], tmp_path: Path) -> None:
     (tmp_path / "site/dlemu_stat/settings.py").write_text(SETTINGS.replace('("stat"', '("train"'))
     done = run(elsewhere, "-m", "dlemu", "train", "--cfg")
-    assert (done.returncode, "'train', which there are already" in done.stderr) == (2, True)
+    assert (done.returncode, "'train', which already exist" in done.stderr) == (2, True)
 
 
 def test_sections_of_unknown_kinds_cross_processes_and_facts() -> None:

@@ -135,17 +135,17 @@ def test_shipped_workloads_can_be_trained() -> None:
         ("workflow.train=false", "workflow.train is false: nothing would be trained"),
         ("storage.storage_type=s3", "no S3 server is named: set storage.storage_options.endpoint_url"),
         ("storage.storage_type=aistore", "storage.storage_type is 'aistore': wanted s3"),
-        ("storage.storage_type=fsspec", "storage.storage_root is './': fsspec wants a URL there"),
+        ("storage.storage_type=fsspec", "storage.storage_root is './': fsspec needs a URL there"),
         ("reader.io_depth=4", "reader.io_depth is 4, but storage.storage_type=local_fs has files"),
         ("storage.storage_type=parallelfs", "storage.storage_type is 'parallelfs': did you mean parallel_fs?"),
-        ("storage.storage_type=no.such", "'no.such' is no module that Python can import"),
+        ("storage.storage_type=no.such", "'no.such' is neither a module that Python can import"),
         (
             "dataset.data_folder=s3://bucket/x",
-            "a URL, and storage.storage_type says folders: wanted storage.storage_type=s3",
+            "a URL, and storage.storage_type is for folders: wanted storage.storage_type=s3",
         ),
         ("dataset.format=npzz", "dataset.format is 'npzz': did you mean npz?"),
         ("reader.data_loader=pytorh", "reader.data_loader is 'pytorh': did you mean pytorch?"),
-        ("reader.transformed_record_dims=[2,2]", "reader.transformed_record_dims: not possible yet"),
+        ("reader.transformed_record_dims=[2,2]", "reader.transformed_record_dims: not supported yet"),
     ],
 )
 def test_what_cannot_be_trained_is_said(override: str, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -182,7 +182,7 @@ def test_a_module_of_ones_own_is_let_through_when_it_is_there() -> None:
     with pytest.raises(UserError) as caught:
         check_runnable(load(["dataset.format=my.formats.raw", "reader.data_loader=my.loader"]))
     for key, name in (("dataset.format", "my.formats.raw"), ("reader.data_loader", "my.loader")):
-        assert f"{key}: {name!r} is no module that Python can import" in str(caught.value)
+        assert f"{key}: {name!r} is neither a module that Python can import" in str(caught.value)
 
 
 def test_checkpoints_are_checked_only_if_there_are_any() -> None:

@@ -86,7 +86,7 @@ def test_every_workload_of_checkpoints_loads_small_and_large(name: str) -> None:
 
 
 def test_what_has_no_training_is_not_trained() -> None:
-    with pytest.raises(UserError, match=r"asks for checkpoint; run dlemu checkpoint, or set workflow.train=true"):
+    with pytest.raises(UserError, match=r"requests checkpoint; run dlemu checkpoint, or set workflow.train=true"):
         check_runnable(load(["workload=llama3_8b"]))
 
 

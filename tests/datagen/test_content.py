@@ -116,7 +116,7 @@ def test_explanations() -> None:
     assert explain(other, 100, Content(0), 1) == (True, "there is a block of file number 2, payload offset 0")
     assert explain(other, 100, Content(1), 2)[0]
     assert explain(other, 100, Content(0), 2)[0] is False
-    assert "without a stamp" in explain(bytes(5000), 100, Content(0), 2)[1]
+    assert "no dlemu stamp" in explain(bytes(5000), 100, Content(0), 2)[1]
 
 
 def test_a_pickle_leaves_the_pool_behind() -> None:

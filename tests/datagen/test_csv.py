@@ -62,7 +62,7 @@ def test_any_line_of_bytes(numbers: list[int]) -> None:
     [b"", b",", b"1,", b",1", b"1,,2", b"256", b"999", b"1000", b"01", b"00", b"-1", b"1.5", b" 1", b"1;2", b"x"],
 )
 def test_a_line_of_something_else(line: bytes) -> None:
-    with pytest.raises(DatasetError, match="no number from 0 to 255"):
+    with pytest.raises(DatasetError, match="not a number from 0 to 255"):
         decoded(line)
 
 
@@ -79,9 +79,9 @@ def test_what_is_read_is_what_is_written(line: bytes) -> None:
 @pytest.mark.parametrize(
     ("data", "samples", "words"),
     [
-        (b"", 1, "0 whole lines, the last of them without its end"),
-        (b"1,2", 1, "0 whole lines, the last of them without its end"),
-        (b"1,2\n3", 1, "1 whole lines, the last of them without its end"),
+        (b"", 1, "0 whole lines where"),
+        (b"1,2", 1, "0 whole lines and an incomplete one"),
+        (b"1,2\n3", 1, "1 whole lines and an incomplete one"),
         (b"1,2\n3\n", 3, "2 whole lines where 3 samples were wanted"),
         (b"1,2\n3\n", 1, "2 whole lines where 1 samples were wanted"),
     ],
@@ -94,4 +94,4 @@ def test_lines_that_are_missing(data: bytes, samples: int, words: str) -> None:
 @pytest.mark.parametrize("values", [{"compression": "gzip"}, {"record_element_type": "float32"}])
 def test_what_csv_can_not_hold(values: dict[str, Any]) -> None:
     (problem,) = DatasetSpec(format="csv", **values).check()
-    assert "format csv knows" in problem
+    assert "format csv supports" in problem

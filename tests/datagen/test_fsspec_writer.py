@@ -136,7 +136,7 @@ def test_more_bytes_than_were_requested_are_refused(monkeypatch: pytest.MonkeyPa
     Store.objects["bucket/a"] = LARGE
     monkeypatch.setattr(Store, "cat_file", lambda self, path, start=0, end=None, **words: LARGE)
     reader = open_storage(StorageSpec(type="fsspec", root="kept://bucket")).open("a")
-    with pytest.raises(OSError, match=f"{len(LARGE)} bytes came where 5 were requested"):
+    with pytest.raises(OSError, match=f"{len(LARGE)} bytes arrived where 5 were requested"):
         reader.read_into(memoryview(bytearray(5)), 1)
 
 

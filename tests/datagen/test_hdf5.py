@@ -281,7 +281,7 @@ def test_what_is_no_dataset_of_ours() -> None:
     assert "no readable HDF5 structure" in refused(bytes(3000))
     assert "no readable HDF5 structure" in refused(of_datasets(images={"data": [[1, 2]]}))
     assert "holds 2 samples, not 3" in refused(written(Format(), made({"num_samples_per_file": 2})), 3)
-    assert "without bytes of its own" in refused(of_datasets(records_0={"shape": (1, 5), "dtype": "u1"}))
+    assert "whose bytes are not in the file" in refused(of_datasets(records_0={"shape": (1, 5), "dtype": "u1"}))
     never = {"shape": (1, 5), "dtype": "u1", "chunks": (1, 5)}
     assert "never written" in refused(of_datasets(records_0=never))
 

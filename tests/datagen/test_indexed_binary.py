@@ -97,10 +97,10 @@ def test_records_of_other_lengths_lie_where_the_index_says(sizes: list[int], gap
 @pytest.mark.parametrize(
     ("offsets", "sizes", "words"),
     [
-        (None, None, "10 bytes do not make 3 records .* no index"),
-        ([0, 3], [3, 3, 4], "index 0: the index ends; 3 records want 24 bytes, at offset 16"),
-        ([0, 3, 6], [3, 3, 5], "record 2 ends at 11, behind the file"),
-        ([0, 3, 1 << 63], [3, 3, 4], "behind the file"),
+        (None, None, "10 bytes are not 3 records .* no index"),
+        ([0, 3], [3, 3, 4], "index 0: the index is truncated: 3 records need 24 bytes, at offset 16"),
+        ([0, 3, 6], [3, 3, 5], "the end of record 2 at 11, beyond the end of the file"),
+        ([0, 3, 1 << 63], [3, 3, 4], "beyond the end of the file"),
     ],
 )
 def test_a_bad_index_is_told(offsets: list[int] | None, sizes: list[int] | None, words: str) -> None:
@@ -166,4 +166,4 @@ def test_a_lost_index_is_made_again(made: Made) -> None:
 def test_compression_is_refused() -> None:
     for name in FORMATS:
         spec = DatasetSpec(format=name, compression="zip")
-        assert record_format(name).unfit(spec) == [f"dataset.compression is zip: format {name} knows none"]
+        assert record_format(name).unfit(spec) == [f"dataset.compression is zip: format {name} supports only none"]

@@ -85,7 +85,7 @@ def test_a_dataset_of_dlio_with_sizes_of_its_own(small: MakeSpec) -> None:
         dlio_file(layouts(spec)[0].path(i), (10, 10 + i), 2)
     found = inspect(spec)
     assert found.max_file_bytes == os.path.getsize(layouts(spec)[0].path(5))
-    assert any("sizes are not those of the settings" in note for note in found.notes)
+    assert any("sizes differ from the settings" in note for note in found.notes)
 
 
 def test_names_of_their_own_are_taken_in_order(small: MakeSpec) -> None:
@@ -113,14 +113,14 @@ def fails(spec: DatasetSpec, match: str) -> str:
 
 
 def test_no_folder(small: MakeSpec) -> None:
-    assert "Make it with: dlemu datagen workload=w" in fails(small(), "is no folder")
+    assert "Make it with: dlemu datagen workload=w" in fails(small(), "is not a folder")
 
 
 def test_missing_files_are_named(small: MakeSpec) -> None:
     spec = make(small(num_files_train=10))
     for i in (2, 3, 5, 7):
         os.unlink(layouts(spec)[0].path(i))
-    message = fails(spec, "holds 6 npz files, 10 are asked for: 4 missing")
+    message = fails(spec, "holds 6 npz files, 10 are requested: 4 missing")
     assert "img_02_of_10.npz, img_03_of_10.npz, img_05_of_10.npz, ..." in message
     assert "dlemu datagen workload=w" in message
     assert inspect(replace(spec, num_files_train=2)).train.num_files == 2
@@ -130,12 +130,12 @@ def test_missing_files_are_named(small: MakeSpec) -> None:
 def test_fewer_files_than_asked_for(small: MakeSpec, manifest: bool) -> None:
     spec = small()
     (make if manifest else as_if_by_dlio)(spec)
-    fails(replace(spec, num_files_train=7), "holds 6 npz files, 7 are asked for")
+    fails(replace(spec, num_files_train=7), "holds 6 npz files, 7 are requested")
 
 
 def test_no_validation_set_though_asked_for(small: MakeSpec) -> None:
     spec = make(small(num_files_eval=0))
-    fails(replace(spec, num_files_eval=2), "valid holds 0 npz files, 2 are asked for")
+    fails(replace(spec, num_files_eval=2), "valid holds 0 npz files, 2 are requested")
 
 
 def test_wrong_format(small: MakeSpec) -> None:
@@ -160,7 +160,7 @@ def test_pictures_of_others_are_found_in_class_folders_and_without_them(
     assert sorted(found.path(i) for i in range(4)) == sorted(map(str, Path(spec.data_folder).rglob("*.*")))
     message = fails(replace(spec, num_files_train=64), "holds 4 jpeg files")
     assert message.endswith(
-        "such as n00." + ending + ", and 64 are asked for: to take what is there, set dataset.num_files_train=4"
+        "such as n00." + ending + ", and 64 are requested: to use what is there, set dataset.num_files_train=4"
     )
     assert fails(replace(spec, format="npz"), "none of .npz").endswith(
         "set dataset.format=jpeg, or dataset.data_folder to another folder"

@@ -66,12 +66,12 @@ def test_no_manifest_is_none_and_no_failure(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "named"),
     [
-        ("", "is no manifest of a dataset"),
-        ("[]", "is no manifest of a dataset"),
+        ("", "is not a dataset's manifest"),
+        ("[]", "is not a dataset's manifest"),
         ("{}", "has schema_version None, this dlemu reads 1"),
         ('{"schema_version": 2}', "has schema_version 2, this dlemu reads 1: update dlemu"),
-        ('{"schema_version": 1, "spec": 3}', "is no manifest of a dataset"),
-        ('{"schema_version": 1, "spec": {"fromat": "npz"}}', "is no manifest of a dataset"),
+        ('{"schema_version": 1, "spec": 3}', "is not a dataset's manifest"),
+        ('{"schema_version": 1, "spec": {"fromat": "npz"}}', "is not a dataset's manifest"),
     ],
 )
 def test_what_is_no_manifest_is_named_with_its_path(tmp_path: Path, text: str, named: str) -> None:
@@ -84,7 +84,7 @@ def test_what_is_no_manifest_is_named_with_its_path(tmp_path: Path, text: str, n
 
 def test_a_folder_in_its_place_is_named(tmp_path: Path) -> None:
     (tmp_path / MANIFEST_NAME).mkdir()
-    with pytest.raises(DatasetError, match="is no manifest of a dataset"):
+    with pytest.raises(DatasetError, match="is not a dataset's manifest"):
         read(str(tmp_path), STORAGE)
 
 

@@ -68,7 +68,7 @@ def test_foreign_bytes_are_an_error(data: bytes) -> None:
 
 def test_npy_is_never_compressed() -> None:
     assert DatasetSpec(format="npy", compression="gzip").check() == [
-        "dataset.compression is gzip: format npy knows none only"
+        "dataset.compression is gzip: format npy supports only none"
     ]
 
 

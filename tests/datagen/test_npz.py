@@ -233,13 +233,13 @@ def test_packed_bytes_that_end_early() -> None:
     data = bytearray(written((20, 30), compression="zip"))
     packed_size_at = data.index(b"PK\x01\x02") + 20
     data[packed_size_at] -= 10
-    with pytest.raises(DatasetError, match="deflated data gives"):
+    with pytest.raises(DatasetError, match="deflated data unpacks to"):
         Format().open(MemorySource(bytes(data)), 1)
 
 
 def test_a_shape_that_the_bytes_do_not_fill() -> None:
     data = written((20, 30)).replace(b"(20, 30, 1)", b"(20, 31, 1)")
-    with pytest.raises(DatasetError, match=r"array x has 600 bytes, which does not make \(20, 31, 1\)"):
+    with pytest.raises(DatasetError, match=r"array x has 600 bytes, which do not make \(20, 31, 1\)"):
         Format().open(MemorySource(data), 1)
 
 

@@ -125,7 +125,7 @@ def test_npz_is_read_by_numpy() -> None:
         assert archive["x"].shape == (4, 5, 3, 3)
         for number, sample in enumerate(samples):
             assert (archive["x"][..., number] == sample.array).all()
-    with pytest.raises(ValueError, match=r"\(2, 2, 3\) beside one of uint8 \(4, 5, 3\)"):
+    with pytest.raises(ValueError, match=r"\(2, 2, 3\) next to one of uint8 \(4, 5, 3\)"):
         packed("npz", [*samples, *arrays(1, (2, 2, 3))])
 
 

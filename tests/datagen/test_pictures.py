@@ -151,7 +151,7 @@ def test_a_dataset_of_dlios_is_read(codec: Codec, tmp_path: Path) -> None:
     for file in range(3):
         Path(layouts(spec)[0].path(file)).write_bytes(data)
     found = inspect(spec)
-    assert any("sizes are not those of the settings" in note for note in found.notes)
+    assert any("sizes differ from the settings" in note for note in found.notes)
     fetch = FetchSpec.for_dataset(found, found.train, decode="full", resize_bytes=61 * 47)
     out = memoryview(bytearray(fetch.slot_bytes(3)))
     Fetcher(fetch).fetch(range(3), out)
@@ -211,7 +211,7 @@ def test_sides_that_no_decoder_takes_are_damage() -> None:
     ("changes", "words"),
     [
         ({"compression": "zip"}, "compression is zip"),
-        ({"num_samples_per_file": 2}, "holds one picture"),
+        ({"num_samples_per_file": 2}, "holds one image"),
         ({"record_element_type": "float32"}, "are uint8"),
         ({"record_dims": (8,)}, "wanted height and width"),
         ({"record_dims": (8, 8, 2)}, "1 or 3 channels"),
@@ -227,7 +227,7 @@ def test_pictures_that_are_impossible(codec: Codec, changes: dict[str, Any], wor
 
 def test_jpegs_sides_have_16_bits() -> None:
     (problem,) = DatasetSpec(format="jpeg", record_dims=(1, 65536), record_length_bytes=1e6).check()
-    assert "65535 at most" in problem
+    assert "at most 65535" in problem
 
 
 def test_a_missing_library_is_named_with_its_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -65,7 +65,7 @@ def test_files_have_the_sizes_that_were_measured(name: str) -> None:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"record_length_bytes": 5}, "dataset.record_length_bytes is 5, beyond all of"),
+        ({"record_length_bytes": 5}, "dataset.record_length_bytes is 5, outside of"),
         ({"record_length_bytes_stdev": 7}, "record_length_bytes_stdev are both given"),
         ({"record_length_bytes_quantiles": (200.0, 100.0)}, "is not ascending"),
     ],

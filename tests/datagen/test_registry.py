@@ -26,7 +26,8 @@ def test_every_name_has_its_class() -> None:
 
 def test_unknown_name_tells_the_nearest_and_all() -> None:
     with pytest.raises(
-        UserError, match=r"no 'posyx': did you mean posix\? It knows direct, fsspec, mapped, memory, null, posix, s3"
+        UserError,
+        match=r"no 'posyx': did you mean posix\? wanted one of direct, fsspec, mapped, memory, null, posix, s3",
     ):
         find("datagen.storage", "posyx", "Storage")
 

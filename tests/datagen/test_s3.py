@@ -98,11 +98,11 @@ def test_what_goes_wrong_twice_is_asked_again_and_counted(kind: str, words: dict
     ("kind", "reason"),
     [
         ("error", "503 SlowDown"),
-        ("drop", "the server closed the connection without an answer"),
-        ("cut", f"the answer ended after {len(DATA) // 2} of {len(DATA)} bytes"),
-        ("hang", r"no answer came in 0\.2 s"),
-        ("drip", r"no more than 64 KiB came in 0\.2 s"),
-        ("garbage", "the answer begins with 'SSH-2.0-OpenSSH_9.2p1', which is no HTTP"),
+        ("drop", "the server closed the connection without a response"),
+        ("cut", f"the response ended after {len(DATA) // 2} of {len(DATA)} bytes"),
+        ("hang", r"no response arrived within 0\.2 s"),
+        ("drip", r"no more than 64 KiB arrived in 0\.2 s"),
+        ("garbage", "the response begins with 'SSH-2.0-OpenSSH_9.2p1', which is not HTTP"),
     ],
 )
 def test_what_goes_wrong_always_ends_with_what_it_was(kind: str, reason: str) -> None:
@@ -111,7 +111,7 @@ def test_what_goes_wrong_always_ends_with_what_it_was(kind: str, reason: str) ->
         write(storage, "a")
         server.behaviour.fault = first_of(kind, times=99)
         began = time.monotonic()
-        words = rf"GET s3://bucket/a at http://.* failed 2 times, the last time because of: {reason}\. See whether"
+        words = rf"GET s3://bucket/a at http://.* failed 2 times, the last time because of: {reason}\. Check whether"
         with pytest.raises(DatasetError, match=words):
             read(storage, "a")
         assert time.monotonic() - began < 55, "two attempts that wait as long as by default take 60 s"
@@ -134,7 +134,7 @@ def test_an_object_that_stops_after_it_came_steadily_is_given_up() -> None:
         server.objects["a"] = bytes(2 * sent)
         server.behaviour.fault = lambda request: fault("raw", raw=stopping()) if request.method == "GET" else None
         try:
-            with pytest.raises(DatasetError, match=r"because of: no more than 64 KiB came in 0\.2 s"):
+            with pytest.raises(DatasetError, match=r"because of: no more than 64 KiB arrived in 0\.2 s"):
                 read(storage, "a", whole=False)
         finally:
             over.set()
@@ -148,19 +148,23 @@ def _idle(storage: Any) -> Any:
     ("status", "code", "words"),
     [
         (404, "NoSuchBucket", "there is no bucket 'bucket' at http://.*: make it, or set storage.storage_root"),
-        (403, "InvalidAccessKeyId", "the server does not take these credentials. They come from: AWS_ACCESS_KEY_ID"),
-        (403, "SignatureDoesNotMatch", "the server does not take these credentials"),
-        (403, "InvalidSecurity", "the server does not take these credentials"),
-        (400, "InvalidToken", "the credentials are over, and there are no newer ones"),
-        (400, "TokenRefreshRequired", "the credentials are over, and there are no newer ones"),
+        (403, "InvalidAccessKeyId", "the server does not accept these credentials. They come from: AWS_ACCESS_KEY_ID"),
+        (403, "SignatureDoesNotMatch", "the server does not accept these credentials"),
+        (403, "InvalidSecurity", "the server does not accept these credentials"),
+        (400, "InvalidToken", "the credentials have expired and can't be renewed"),
+        (400, "TokenRefreshRequired", "the credentials have expired and can't be renewed"),
         (307, "TemporaryRedirect", "the bucket is in another region than 'us-east-1'"),
         (400, "PermanentRedirect", "the bucket is in another region than 'us-east-1'"),
-        (403, "AccessDenied", "these credentials may not do that: give them the right to list, read and write"),
-        (400, "ExpiredToken", "the credentials are over, and there are no newer ones"),
+        (403, "AccessDenied", "these credentials are not allowed to do that: let them list, read and write"),
+        (400, "ExpiredToken", "the credentials have expired and can't be renewed"),
         (400, "AuthorizationHeaderMalformed", "the bucket is in another region than 'us-east-1'"),
         (301, "PermanentRedirect", "the bucket is in another region 'eu-west-1' than 'us-east-1': set .*region"),
         (301, "", "the bucket is in another region than 'us-east-1'"),
-        (405, "MethodNotAllowed", r"405 MethodNotAllowed \(as asked\): the server refuses that; wanted an S3 server"),
+        (
+            405,
+            "MethodNotAllowed",
+            r"405 MethodNotAllowed \(as asked\): the server refuses the request; wanted an S3 server",
+        ),
     ],
 )
 def test_what_is_no_use_asking_again_is_told_at_once(status: int, code: str, words: str) -> None:
@@ -658,10 +662,10 @@ def test_a_bucket_of_many_keys_is_listed_once_a_page() -> None:
     [
         ({"endpoint_url": ""}, "bucket", "no S3 server is named: set storage.storage_options.endpoint_url"),
         ({"endpoint_url": "ftp://host"}, "bucket", "endpoint_url is 'ftp://host': wanted the address of a server"),
-        ({"endpoint_url": "http://me:pass@host:1"}, "bucket", r"endpoint_url 'http://host:1' has a user in it"),
+        ({"endpoint_url": "http://me:pass@host:1"}, "bucket", r"endpoint_url 'http://host:1' contains a user name"),
         ({"endpoint_url": "http://h", "uri_scheme": "gs"}, "bucket", "set storage.storage_type=fsspec"),
         ({"endpoint_url": "http://h", "s3_max_attempts": 0}, "bucket", "s3_max_attempts is 0: wanted 1 or more"),
-        ({"endpoint_url": "http://h", "endpont": "x"}, "bucket", "storage_options.endpont is unknown to s3"),
+        ({"endpoint_url": "http://h", "endpont": "x"}, "bucket", "storage_options.endpont is not an option of s3"),
         ({"endpoint_url": "http://h", "secure": "perhaps"}, "bucket", "secure is 'perhaps': wanted true or false"),
         ({"endpoint_url": "http://h"}, "./", "names no bucket: set storage.storage_root to one"),
     ],
@@ -790,7 +794,7 @@ def test_a_real_server_refuses_a_wrong_key_and_an_unknown_bucket(s3: S3, monkeyp
     with pytest.raises(UserError, match="there is no bucket 'nobucket' at"):
         open_storage(s3.spec(root="nobucket")).preflight("data")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "another")
-    with pytest.raises(UserError, match="the server does not take these credentials"):
+    with pytest.raises(UserError, match="the server does not accept these credentials"):
         open_storage(s3.spec()).preflight("data")
 
 

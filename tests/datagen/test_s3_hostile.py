@@ -147,7 +147,7 @@ def test_a_listing_without_end_is_named(
     monkeypatch.setattr(s3, "MOST_LISTED", 50)
     monkeypatch.setattr(s3, "MOST_IDLE_PAGES", 20)
     with own_server(fault=pages_without_end(body)) as server:
-        with pytest.raises(UserError, match=r"the listing of 'data/' does not end: .* continuation tokens lead on"):
+        with pytest.raises(UserError, match=r"the listing of 'data/' does not end: .* continuation tokens advance"):
             listed(storage_of(server))
         assert len(server.requests) == pages
 
@@ -301,7 +301,7 @@ def test_a_small_answer_that_goes_on_slowly_is_given_up(monkeypatch: pytest.Monk
             time.sleep(0.01)
             yield b"1\r\n \r\n"
 
-    words = r"failed 2 times, .* the answer, which should be short, did not end in 0\.5"
+    words = r"failed 2 times, .* the response, which should be short, did not end in 0\.5"
     with own_server(fault=lambda request: fault("raw", raw=slow())) as server, pytest.raises(UserError, match=words):
         listed(storage_of(server, options=LITTLE))
 
@@ -401,7 +401,7 @@ def test_bytes_of_another_range_are_never_taken_for_those_requested(
                 assert got == data or (whole and total != len(data) and data.startswith(got))
 
 
-OTHER_RANGE = "{stated!r} came where bytes=0-99 of 1000 was requested"
+OTHER_RANGE = "{stated!r} arrived where bytes=0-99 of 1000 was requested"
 
 
 @pytest.mark.parametrize(
@@ -411,14 +411,14 @@ OTHER_RANGE = "{stated!r} came where bytes=0-99 of 1000 was requested"
         (206, {"Content-Range": "bytes 1-100/1000"}, 100, OTHER_RANGE),
         (206, {"Content-Range": "bytes 0-99/999"}, 100, OTHER_RANGE),
         (206, {"Content-Range": "bytes 0-98/1000"}, 99, OTHER_RANGE),
-        (206, {"Content-Range": "bytes 0-99/1000"}, 99, "the answer has 99 bytes of 100"),
+        (206, {"Content-Range": "bytes 0-99/1000"}, 99, "the response has 99 bytes of 100"),
         (206, {"Content-Range": "items 0-99/1000"}, 100, OTHER_RANGE),
         (206, {"Content-Range": "bytes 0-99/1000\u00b2"}, 100, OTHER_RANGE),
         (206, {"Content-Type": "multipart/byteranges; boundary=x"}, 100, OTHER_RANGE),
-        (200, {}, 100, "all of the object came where bytes=0-99 was requested: the server knows no ranges"),
-        (200, {}, 1000, "all of the object came where bytes=0-99 was requested: the server knows no ranges"),
+        (200, {}, 100, "all of the object arrived where bytes=0-99 was requested: the server does not support ranges"),
+        (200, {}, 1000, "all of the object arrived where bytes=0-99 was requested: the server does not support ranges"),
         (200, {"Content-Range": "bytes 100-199/1000"}, 100, OTHER_RANGE),
-        (204, {}, 0, "the answer has no object"),
+        (204, {}, 0, "the response has no object"),
     ],
 )
 def test_an_answer_that_is_not_the_range_is_refused_and_named(
@@ -496,7 +496,7 @@ def test_an_object_without_a_size_is_not_an_empty_one(size: str) -> None:
     raw = f"HTTP/1.1 200 X\r\nConnection: close\r\nContent-Length: {size}\r\n\r\n".encode("latin-1")
     with own_server(fault=lambda request: fault("raw", raw=[raw])) as server:
         for call in (lambda s: s.size_bytes("a"), lambda s: s.open("a"), lambda s: list(s.sizes(["a"]))):
-            with pytest.raises(UserError, match=r"HEAD s3://bucket/a .* the answer says no size"):
+            with pytest.raises(UserError, match=r"HEAD s3://bucket/a .* the response has no Content-Length"):
                 call(storage_of(server, options=LITTLE))
 
 
@@ -563,7 +563,7 @@ def test_an_upload_that_was_not_begun_is_no_success(body: bytes) -> None:
 
     with own_server(fault=begins) as server:
         writer = storage_of(server, options=LITTLE).create("data/a")
-        with pytest.raises(UserError, match=r"POST s3://bucket/data/a .* failed 2 times, .* the answer "):
+        with pytest.raises(UserError, match=r"POST s3://bucket/data/a .* failed 2 times, .* the response "):
             writer.write(DATA)
         writer.discard()
         assert server.objects == {}
@@ -579,7 +579,7 @@ def test_a_completion_that_says_something_else_is_no_success(body: bytes) -> Non
     with own_server(fault=says) as server:
         writer = storage_of(server, options=LITTLE).create("data/a")
         writer.write(DATA)
-        reason = "200 InternalError" if b"Error" in body else "the answer is "
+        reason = "200 InternalError" if b"Error" in body else "the response is "
         with pytest.raises(UserError, match=rf"POST s3://bucket/data/a .* failed 2 times, .*: {reason}"):
             writer.commit()
         writer.discard()
@@ -591,7 +591,7 @@ def test_a_part_without_an_etag_is_named() -> None:
     def says(request: Any) -> Any:
         return fault("body", status=200) if "partNumber" in request.query else None
 
-    with own_server(fault=says) as server, pytest.raises(UserError, match="the answer names no ETag of the part"):
+    with own_server(fault=says) as server, pytest.raises(UserError, match="the response has no ETag of the part"):
         storage_of(server).create("data/a").write(DATA)
 
 
@@ -644,10 +644,10 @@ def test_leftovers_are_those_of_recorded_writers_and_nobody_elses() -> None:
     ("status", "code", "words"),
     [
         (403, "RequestTimeTooSkewed", r"the clocks of this host and of the server differ too much: set them \(ntp\)"),
-        (403, "ExpiredToken", "the credentials are over, and there are no newer ones"),
-        (400, "ExpiredToken", "the credentials are over, and there are no newer ones"),
-        (401, "InvalidAccessKeyId", "the server does not take these credentials"),
-        (403, "AccessDenied", "these credentials may not do that"),
+        (403, "ExpiredToken", "the credentials have expired and can't be renewed"),
+        (400, "ExpiredToken", "the credentials have expired and can't be renewed"),
+        (401, "InvalidAccessKeyId", "the server does not accept these credentials"),
+        (403, "AccessDenied", "these credentials are not allowed to do that"),
     ],
 )
 @pytest.mark.parametrize("call", ["head", "open", "sizes"])
@@ -666,7 +666,7 @@ def test_a_refused_head_is_named_by_its_reason(status: int, code: str, words: st
 def test_a_refusal_is_no_damage_of_what_could_not_be_read() -> None:
     with own_server(fault=lambda request: fault("error", status=403, code="AccessDenied")) as server:
         for reading in (manifest.read, read_set):
-            with pytest.raises(ServerError, match="these credentials may not do that"):
+            with pytest.raises(ServerError, match="these credentials are not allowed to do that"):
                 reading("data", storage_of(server))
 
 
@@ -690,7 +690,7 @@ def test_a_head_that_is_refused_where_reading_is_allowed_is_a_missing_right() ->
     with own_server(fault=first_of("error", "HEAD", times=9, status=403)) as server:
         for data in (b"", b"12345"):
             server.objects["a"] = data
-            with pytest.raises(UserError, match="these credentials may not do that"):
+            with pytest.raises(UserError, match="these credentials are not allowed to do that"):
                 storage_of(server).size_bytes("a")
 
 

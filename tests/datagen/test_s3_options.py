@@ -112,8 +112,8 @@ def test_a_profile_names_server_and_region(way: str, tmp_path: Path, monkeypatch
         ({"endpoint_url": "http://host:port"}, "endpoint_url is 'http://host:port': wanted the address of a server"),
         ({"endpoint_url": "http://host/bucket"}, "endpoint_url is 'http://host/bucket': wanted the address"),
         ({"endpoint_url": "http://"}, "endpoint_url is 'http://': wanted the address"),
-        ({"endpoint_url": "http://:pass@host:1"}, "endpoint_url 'http://host:1' has a user in it"),
-        ({"endpoint_url": "http://me@host:1"}, "endpoint_url 'http://host:1' has a user in it"),
+        ({"endpoint_url": "http://:pass@host:1"}, "endpoint_url 'http://host:1' contains a user name"),
+        ({"endpoint_url": "http://me@host:1"}, "endpoint_url 'http://host:1' contains a user name"),
     ],
 )
 def test_what_is_wrong_is_named_as_it_was_given(given: dict[str, Any], words: str) -> None:

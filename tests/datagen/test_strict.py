@@ -93,7 +93,7 @@ def test_key_of_another_section_is_sent_there() -> None:
 
 
 def test_unknown_key_near_to_nothing_lists_the_section() -> None:
-    assert "reader knows batch_size, kind, exact, pace" in problems({"reader": {"zzz": 1}})
+    assert "reader has batch_size, kind, exact, pace" in problems({"reader": {"zzz": 1}})
 
 
 @pytest.mark.parametrize(

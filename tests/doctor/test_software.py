@@ -61,6 +61,6 @@ def test_a_loader_that_can_not_be_imported_fails_with_advice(monkeypatch: pytest
 
 @pytest.mark.slow
 def test_what_this_version_can_not_train_fails() -> None:
-    workload = replace(Workload(), unsupported=("framework tensorflow: not possible yet",))
+    workload = replace(Workload(), unsupported=("framework tensorflow: not supported yet",))
     check = next(check for check in examine(workload) if check.name == "configuration")
-    assert (check.level, "not possible yet" in check.observed) == ("fail", True)
+    assert (check.level, "not supported yet" in check.observed) == ("fail", True)

@@ -155,8 +155,8 @@ def test_a_storage_without_local_folders_has_no_device_nor_page_cache_to_look_at
     bucket = "storage.storage_type=tests.doctor.bucket"
     facts = Facts(small(tmp_path, bucket))
     assert facts.usable_dataset is not None
-    assert "tests.doctor.bucket, no file system of this host" in file_system.check(facts).observed
-    assert scheduler_check.check(facts).observed.endswith("lies behind tests.doctor.bucket")
+    assert "tests.doctor.bucket, not a file system of this host" in file_system.check(facts).observed
+    assert scheduler_check.check(facts).observed.endswith("is behind tests.doctor.bucket")
     for module in (read_ahead_check, direct_reads, page_cache, free_space):
         assert module.check(facts) is None
     assert free_space.check(Facts(small(tmp_path / "none", bucket))) is None

@@ -91,7 +91,7 @@ def test_an_interrupted_run_keeps_what_it_measured(number: signal.Signals, datas
 def test_a_killed_command_takes_its_ranks_and_workers_along(dataset: Path, tmp_path: Path) -> None:
     process, everyone = started(tmp_path / "run", dataset, PYTORCH)
     refused = dlemu("report", str(tmp_path / "run"))
-    assert (refused.status, "still goes on" in refused.err) == (2, True), refused.err
+    assert (refused.status, "is still running" in refused.err) == (2, True), refused.err
     process.kill()
     process.communicate()
     assert_gone(everyone)
@@ -280,7 +280,7 @@ def test_a_killed_generation_resumes_with_what_is_missing(tmp_path: Path) -> Non
     assert "never finished" in refused.err
     resumed = dlemu("datagen", *settings)
     assert resumed.status == 0, resumed.err
-    assert f"{len(made)} were there already" in resumed.out
+    assert f"{len(made)} existed already" in resumed.out
     assert {path: path.stat().st_mtime_ns for path in made} == made
     assert len(list((data / "train").iterdir())) == 3000, "nothing half-made is left"
     assert dlemu("datagen", "verify", *settings).status == 0

@@ -72,7 +72,7 @@ def test_a_rehearsal_goes_on_after_a_killed_run_and_after_ctrl_c(tmp_path: Path)
     os.kill(_rank_of(process.pid), signal.SIGKILL)
     killed = wait(process)
     assert killed.status == 3, killed.err
-    assert "go on with `dlemu mlperf run" in killed.err
+    assert "continue with `dlemu mlperf run" in killed.err
     (attempt,) = record(tmp_path)["attempts"]
     assert attempt["folder"] == str(first.relative_to(tmp_path / "out"))
     assert "killed" in attempt["failure"] or "SIGKILL" in attempt["failure"]

@@ -241,4 +241,4 @@ def test_another_count_than_the_launchers_is_refused(dataset: Path, tmp_path: Pa
     settings = small_run(tmp_path / "run", dataset, "++ranks=4")
     ended = dlemu("train", *settings, launcher=[MPIRUN, "-np", "2"])
     assert ended.status == 2, ended.err
-    assert ended.err.count("the launcher started 2 ranks, and ranks=4 is given") == 1
+    assert ended.err.count("the launcher started 2 ranks, but ranks=4 is given") == 1

@@ -214,5 +214,5 @@ def test_a_bad_day_ends_with_a_clear_error_and_keeps_what_was_measured(tmp_path:
         server.behaviour.fault = lambda request: fault("error", status=403, code="InvalidAccessKeyId")
         ended = trained_on(server, tmp_path / "refused")
         assert ended.status == 2
-        assert "the server does not take these credentials" in ended.err
+        assert "the server does not accept these credentials" in ended.err
         assert not (tmp_path / "refused").exists() or not os.listdir(tmp_path / "refused")

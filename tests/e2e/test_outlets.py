@@ -137,7 +137,7 @@ def test_a_reader_that_leaves_and_a_terminal_that_hangs_up_are_no_failures() -> 
 def test_what_a_program_was_to_read_and_is_not_whole_is_no_success(arguments: list[str], status: int) -> None:
     result = ended(">/dev/full", *saying("x", *arguments))
     assert result.returncode == status
-    assert result.stderr == "dlemu: stdout could not be written (No space left on device): it is not whole\n"
+    assert result.stderr == "dlemu: stdout could not be written (No space left on device): it is incomplete\n"
 
 
 @pytest.mark.parametrize(

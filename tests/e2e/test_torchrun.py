@@ -53,7 +53,7 @@ def test_torchruns_processes_are_one_run(dataset: Path, tmp_path: Path) -> None:
 def test_a_mistake_is_told_once(dataset: Path, tmp_path: Path) -> None:
     ended = dlemu("train", *run_of(tmp_path / "run", dataset, "ranks=4"), "ranks=4", launcher=torchrun(2))
     assert ended.status != 0
-    assert ended.err.count("the launcher started 2 ranks, and ranks=4 is given") == 1
+    assert ended.err.count("the launcher started 2 ranks, but ranks=4 is given") == 1
 
 
 def test_a_killed_rank_is_named_and_what_was_measured_is_kept(dataset: Path, tmp_path: Path) -> None:

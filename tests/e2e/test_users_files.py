@@ -236,7 +236,7 @@ def test_training_replaces_no_checkpoint_that_it_did_not_write(dataset: Path, tm
     saving = ("workflow.checkpoint=true", "train.epochs=1", f"checkpoint.checkpoint_folder={folder}")
     ended = dlemu("train", *small_run(tmp_path / "run", dataset, *saving))
     assert ended.status == 2
-    assert "epoch_1_block_1 holds what dlemu did not write" in ended.err
+    assert "epoch_1_block_1 holds files that dlemu did not write" in ended.err
     assert theirs.changed() == []
     own = [word.replace("saved", "own") for word in saving]
     assert dlemu("train", *small_run(tmp_path / "run", dataset, *own)).ran

@@ -451,7 +451,7 @@ def test_the_size_of_a_models_checkpoints_is_told_with_the_tools_own_mistake() -
         (["workload=llama_70b"], 1, "differs from llama3-70b"),
         (["workload=qwen3_235b"], 2, "is not in the rules for checkpoints"),
         (["workload=llama3_8b", "--edition", "1.0"], 2, "is not in the rules for checkpoints"),
-        (["workload=llama3_405b", "ranks=8"], 2, "no multiple of the 256 ranks"),
+        (["workload=llama3_405b", "ranks=8"], 2, "not a multiple of the 256 ranks"),
     ],
 )
 def test_checkpoints_that_the_rules_do_not_know_are_told(words: list[str], status: int, told: str) -> None:

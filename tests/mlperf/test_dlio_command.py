@@ -78,7 +78,7 @@ def test_ones_own_values_win_over_the_accelerators() -> None:
 
 
 def test_an_unknown_workload_is_told_with_the_known_ones() -> None:
-    with pytest.raises(UserError, match=r"known are .*unet3d"):
+    with pytest.raises(UserError, match=r"known: .*unet3d"):
         asked("workload=unet3d_h999")
 
 
@@ -206,7 +206,7 @@ def test_several_endpoints_are_not_there_and_said_in_one_line(tmp_path: Path) ->
     (folder / "workload" / "mine.yaml").write_text(yaml.safe_dump({**WORKLOAD, "storage": storage}))
     workload, _ = asked("workload=mine", folder=str(folder))
     (line,) = workload.unsupported
-    assert "storage.endpoint_uris: not possible yet" in line
+    assert "storage.endpoint_uris: not supported yet" in line
 
 
 def test_without_tensorflow_another_loader_reads_its_files_and_a_note_says_so(

@@ -107,7 +107,7 @@ def test_a_plan_is_small_whatever_the_dataset() -> None:
 
 
 def test_too_few_samples_say_what_would_do() -> None:
-    with pytest.raises(DatasetError, match=r"has 16 samples.*wants 20.*num_files_train=5 or more"):
+    with pytest.raises(DatasetError, match=r"has 16 samples.*needs 20.*num_files_train=5 or more"):
         make(num_files=4).check("train")
 
 

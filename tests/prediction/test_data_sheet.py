@@ -114,7 +114,7 @@ def test_a_sheet_is_a_storage(tmp_path: Path) -> None:
         ("reads: [{size: 4k, iops: 5, latency_us: 7}]", "wanted a depth of 1 or more and one of mb_per_second, iops"),
         ("reads: [{size: 4k}]", "one of mb_per_second, iops and latency_us"),
         ("reads: [{size: 4k, iops: 5, depth: 0}]", "wanted a depth of 1 or more"),
-        ("reads: [{size: large, iops: 5}]", "'large' is not a size: wanted a number, with k, m or g behind it"),
+        ("reads: [{size: large, iops: 5}]", "'large' is not a size: wanted a number followed by k, m or g"),
         ("reads: [{size: 4k, iop: 5}]", "did you mean"),
         ("- 1", "wanted a mapping"),
     ],

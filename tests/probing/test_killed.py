@@ -73,7 +73,7 @@ def test_requests_that_never_end_are_given_up(file: Path, tmp_path: Path, monkey
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     monkeypatch.setattr(requests, "_PATIENCE_SECONDS", 0.2)
     before = set(psutil.Process().children(recursive=True))
-    with pytest.raises(DlemuError, match=r"did not end within .* s: look at the storage") as failed:
+    with pytest.raises(DlemuError, match=r"did not end within .* s: check the storage") as failed:
         measure_cell(Wanted(access="randread", size_bytes=4096, depth=2, jobs=1), str(file), MIB, 0.1, "fio")
     assert not isinstance(failed.value.__context__, AbsentError)
     assert descendants(before) == []

@@ -552,7 +552,7 @@ def test_how_reads_are_kept_out_of_the_page_cache() -> None:
     assert of(direct=True, remote=True, total_bytes=1 << 40) == "direct"
     assert of(remote=True, total_bytes=1 << 40) == "remote"
     assert of(cached=True, direct=True, memory_kind="tmpfs") == "cached"
-    with pytest.raises(UserError, match=r"lies on tmpfs, which is memory and no storage.*--cached"):
+    with pytest.raises(UserError, match=r"lies on tmpfs, which is memory, not storage.*--cached"):
         of(direct=True, memory_kind="tmpfs")
 
 

@@ -65,7 +65,7 @@ def test_a_run_that_took_twice_as_long_is_told_with_its_uncertainty(quick: Check
     assert metrics["read_slowest_seconds"].difference_percent == 0
     assert metrics["write_fsync_percent"].a == pytest.approx(metrics["write_fsync_percent"].b)
     assert metrics["write_slowest_seconds"].half_width_percent is not None, "three checkpoints are repetitions"
-    assert "reading: no difference in time is shown" in comparison.verdict
+    assert "reading: no significant difference in time" in comparison.verdict
     seconds = [side.runs[0].figures.metrics["write_slowest_seconds"].each for side in comparison.sides]
     assert [len(each) for each in seconds] == [3, 3]
     known = figures(quick).metrics.keys()

@@ -201,7 +201,7 @@ def test_readings_that_do_not_fit_are_told(tmp_path: Path) -> None:
     values = table["value"].to_numpy().copy()
     values[0] = np.nan
     pq.write_table(table.set_column(table.column_names.index("value"), "value", pa.array(values)), path)
-    with pytest.raises(UserError, match=r"telemetry\.parquet is damaged \(it holds readings that are no numbers\)"):
+    with pytest.raises(UserError, match=r"telemetry\.parquet is damaged \(it holds readings that are not numbers\)"):
         read_checkpoint_run(str(tmp_path))
 
 

@@ -319,10 +319,10 @@ def change_facts(folder: Path, changes: dict[str, Any]) -> None:
             "its facts.json plans 1200000 checkpoints",
         ),
         ({"workload": {"reader": {"batch_size": 0}}}, r"is damaged: .*reader\.batch_size"),
-        ({"journal": {"rank_nodes": [0]}}, "does not say on which host each of its ranks was"),
-        ({"journal": {"rank_nodes": [0, 2]}}, "does not say on which host each of its ranks was"),
-        ({"journal": {"rank_nodes": [0, -1]}}, "does not say on which host each of its ranks was"),
-        ({"journal": {"hosts": []}}, "does not say on which host each of its ranks was"),
+        ({"journal": {"rank_nodes": [0]}}, "does not say on which host each of its ranks ran"),
+        ({"journal": {"rank_nodes": [0, 2]}}, "does not say on which host each of its ranks ran"),
+        ({"journal": {"rank_nodes": [0, -1]}}, "does not say on which host each of its ranks ran"),
+        ({"journal": {"hosts": []}}, "does not say on which host each of its ranks ran"),
     ],
 )
 def test_facts_that_no_run_could_have_are_told(tmp_path: Path, changes: dict[str, Any], said: str) -> None:
@@ -337,7 +337,7 @@ def test_a_recorder_on_no_host_of_the_run_is_told(tmp_path: Path) -> None:
     run = written(tmp_path)
     heads = [json.loads(msgspec.json.encode(replace(head, node=2))) for head in run.facts.recorders]
     change_facts(tmp_path, {"recorders": heads})
-    with pytest.raises(UserError, match="recorded on hosts that its journal does not know"):
+    with pytest.raises(UserError, match="recorded on hosts that its journal does not list"):
         read_run(str(tmp_path))
 
 
@@ -428,7 +428,7 @@ def test_so_is_no_table_beside_the_steps(tmp_path: Path, monkeypatch: pytest.Mon
     with_memory(monkeypatch, 16 * 6)
     assert read_table(str(tmp_path), "table.parquet") == table
     with_memory(monkeypatch, 16 * 6 - 1)
-    with pytest.raises(UserError, match=r"table\.parquet wants 0\.0 GiB of memory, more than there is"):
+    with pytest.raises(UserError, match=r"table\.parquet needs 0\.0 GiB of memory, more than there is"):
         read_table(str(tmp_path), "table.parquet")
     (tmp_path / "table.parquet").write_bytes(b"PAR1" * 10)
     with pytest.raises(UserError, match=r"table\.parquet is damaged \(.+\): copy it again or move it away"):
@@ -444,11 +444,15 @@ def test_readings_that_are_no_numbers_are_damage(tmp_path: Path) -> None:
         values[3] = bad
         at = table.column_names.index("value")
         pq.write_table(table.set_column(at, "value", pa.array(values)), path)
-        with pytest.raises(UserError, match=r"telemetry\.parquet is damaged \(it holds readings that are no numbers\)"):
+        with pytest.raises(
+            UserError, match=r"telemetry\.parquet is damaged \(it holds readings that are not numbers\)"
+        ):
             read_run(str(tmp_path))
     for name, other in (("time_ns", pa.uint64()), ("value", pa.float32())):
         pq.write_table(table.set_column(table.column_names.index(name), name, table[name].cast(other)), path)
-        with pytest.raises(UserError, match=r"telemetry\.parquet is damaged \(it holds readings that are no numbers\)"):
+        with pytest.raises(
+            UserError, match=r"telemetry\.parquet is damaged \(it holds readings that are not numbers\)"
+        ):
             read_run(str(tmp_path))
     path.unlink()
     assert read_run(str(tmp_path)).telemetry == ()

@@ -100,9 +100,9 @@ def test_a_result_that_was_half_written_gives_way_to_the_live_part(tmp_path: Pat
 def test_a_run_that_goes_on_is_no_result_and_its_folder_is_taken(tmp_path: Path) -> None:
     killed(tmp_path)
     with going_on(str(tmp_path)):
-        with pytest.raises(UserError, match="still goes on"):
+        with pytest.raises(UserError, match="is still running"):
             read_run(str(tmp_path))
-        with pytest.raises(SpaceError, match="still goes on"):
+        with pytest.raises(SpaceError, match="is still active"):
             check_folder(str(tmp_path))
     read_run(str(tmp_path))
 
@@ -152,7 +152,9 @@ def test_a_run_that_had_been_asked_to_end_is_the_run_it_became(tmp_path: Path) -
 def test_what_is_no_file_in_a_live_part_is_never_opened(tmp_path: Path) -> None:
     killed(tmp_path)
     os.mkfifo(tmp_path / LIVE / "rank_00009.steps")
-    with pytest.raises(UserError, match=f"{tmp_path}/live holds what is no file: it is not what dlemu left there"):
+    with pytest.raises(
+        UserError, match=f"{tmp_path}/live holds something that is not a file: dlemu did not leave it there"
+    ):
         read_run(str(tmp_path))
     os.mkfifo(tmp_path / LIVE / "lock")
     assert not goes_on(str(tmp_path))
@@ -168,7 +170,7 @@ def test_a_live_part_that_is_larger_than_the_memory_left_is_not_read(
         if available_bytes == 2 * size_bytes:
             assert len(read_run(str(tmp_path)).rows) == 21
         else:
-            with pytest.raises(UserError, match=r"live wants 0\.0 GiB of memory, more than there is"):
+            with pytest.raises(UserError, match=r"live needs 0\.0 GiB of memory, more than there is"):
                 read_run(str(tmp_path))
 
 
@@ -176,7 +178,7 @@ def test_what_a_live_part_wants_is_told_in_gib(tmp_path: Path, monkeypatch: pyte
     killed(tmp_path)
     os.truncate(tmp_path / LIVE / "rank_00002.steps", 3 << 30)  # of holes
     monkeypatch.setattr(live, "host_memory", lambda: SimpleNamespace(available_bytes=5 << 30))
-    with pytest.raises(UserError, match=r"live wants 6\.0 GiB of memory, more than there is"):
+    with pytest.raises(UserError, match=r"live needs 6\.0 GiB of memory, more than there is"):
         read_run(str(tmp_path))
 
 
@@ -278,7 +280,7 @@ def test_checkpoints_that_were_killed_before_the_first_file_are_named(tmp_path: 
     killed_checkpoints(tmp_path, files=0)
     with pytest.raises(UserError, match="killed before its first file was measured: run it again"):
         read_checkpoint_run(str(tmp_path))
-    with going_on(str(tmp_path)), pytest.raises(UserError, match="still goes on: wait for its end"):
+    with going_on(str(tmp_path)), pytest.raises(UserError, match="is still running: wait for it to end"):
         read_checkpoint_run(str(tmp_path))
 
 

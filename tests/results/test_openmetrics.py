@@ -75,7 +75,7 @@ def test_only_files_of_dlemu_are_replaced(tmp_path: Path) -> None:
     write_metrics(str(mine), None, LABELS, active=False)
     with pytest.raises(UserError, match="a file that dlemu did not write: name another, or remove it"):
         check_replaceable(str(theirs))
-    with pytest.raises(UserError, match=r"there is no folder .*: make it, or name another"):
+    with pytest.raises(UserError, match=r"there is no folder .*: create it, or name another"):
         check_replaceable(str(tmp_path / "missing" / "dlemu.prom"))
     with pytest.raises(UserError, match="can't be read"):
         check_replaceable(str(tmp_path))

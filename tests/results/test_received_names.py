@@ -308,7 +308,7 @@ def test_the_manifest_of_a_dataset(tmp_path: Path) -> None:
     assert read_planted(manifest, read_dataset) >= 5
     tree = json.loads(manifest.read_text())
     manifest.write_text(json.dumps(planted(tree, ("spec", "format"), NAMES[0])))
-    with pytest.raises(DlemuError, match=r"if you trust it, name it yourself by dataset.format=planted_by_others"):
+    with pytest.raises(DlemuError, match=r"if you trust it, name it yourself with dataset.format=planted_by_others"):
         verify(spec)
 
 

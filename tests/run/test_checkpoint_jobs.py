@@ -138,7 +138,7 @@ def test_ranks_of_a_larger_job_write_its_files(tmp_path: Path) -> None:
         "zero_pp_rank_1_mp_rank_1_optim_states.pt",
     ]
     assert done.summary.what.ranks_of_job == 8
-    with pytest.raises(UserError, match="no multiple of the 4 ranks that share one copy"):
+    with pytest.raises(UserError, match="not a multiple of the 4 ranks that share one copy"):
         run(tmp_path, "refused", ranks="3", **{"model.parallelism": cut})
 
 
@@ -159,8 +159,8 @@ def test_training_goes_on_while_asynchronous_ones_drain(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (lambda paths: paths[1].unlink(), "is missing: the checkpoint is not complete"),
-        (lambda paths: os.truncate(paths[1], 10), "is cut short: it has 10 bytes"),
+        (lambda paths: paths[1].unlink(), "is missing: the checkpoint is incomplete"),
+        (lambda paths: os.truncate(paths[1], 10), "is truncated: it has 10 bytes"),
         (lambda paths: os.replace(paths[0], paths[2]), r"it holds the bytes of .*rank 0, file 0, wanted|is missing"),
     ],
 )
@@ -261,7 +261,7 @@ def test_what_the_ranks_of_a_killed_run_had_measured_is_a_result(
     assert again.summary.complete_checkpoints == (1, 2, 3)
     with pytest.raises(SpaceError, match=r"`dlemu report .*` shows it; set output\.folder"):
         run(tmp_path)
-    with going_on(folder), pytest.raises(UserError, match="still goes on"):
+    with going_on(folder), pytest.raises(UserError, match="is still running"):
         read_checkpoint_run(folder)
 
 

@@ -91,7 +91,7 @@ def test_a_crew_that_takes_too_long_is_ended_and_named() -> None:
         time.sleep(order)
 
     for most_seconds in (0.5, 5.0, 50.0):  # a busy machine may take longer to see the end of worker 0
-        with pytest.raises(DlemuError, match=rf"did not end within {most_seconds:g} s: look at the storage") as raised:
+        with pytest.raises(DlemuError, match=rf"did not end within {most_seconds:g} s: check the storage") as raised:
             run_crew(work, [0.0, LONG_SECONDS], ROLE, timeout_seconds=LONG_SECONDS, most_seconds=most_seconds)
         assert children() == before
         if "worker 1 (process " in str(raised.value):
@@ -141,8 +141,8 @@ def test_every_user_of_a_crew_ends_in_time_and_says_why(role: str, what: str, tm
             program.kill()
     _, said = program.communicate(timeout=PATIENCE_SECONDS)
     wanted, status = {
-        "killed": (rf"^dlemu: {role} \d \(process {victim}\) was killed by SIGKILL; .*, or (use|give) fewer ", 3),
-        "stopped": (rf"^dlemu: {role} \d \(process {victim}\) was stopped from outside .* go on within 1 s$", 3),
+        "killed": (rf"^dlemu: {role} \d \(process {victim}\) was killed by SIGKILL; .*, or (use|audit) fewer ", 3),
+        "stopped": (rf"^dlemu: {role} \d \(process {victim}\) was stopped from outside .* continue within 1 s$", 3),
         "raises": (rf"^dlemu: {role} \d: ValueError: odd$", 3),
         "interrupted": ("^$", 130),
         "orphaned": ("^$", -signal.SIGKILL),

@@ -71,7 +71,7 @@ def test_the_folder_of_another_run_is_refused_before_data_is_made(tmp_path: Path
 
 def test_a_folder_that_can_not_be_made_is_refused_before_data_is_made(tmp_path: Path) -> None:
     (tmp_path / "a").write_text("")
-    with pytest.raises(SpaceError, match=f"{tmp_path / 'a'} is no folder; set output"):
+    with pytest.raises(SpaceError, match=f"{tmp_path / 'a'} is not a folder; set output"):
         check(load(settings(tmp_path)))
     check(load(settings(tmp_path, *DATA_ALONE)))
 

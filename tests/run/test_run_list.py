@@ -154,7 +154,7 @@ def test_an_interrupted_study_goes_on_with_the_others(
             study(folder, first, "box", monkeypatch)
         assert first.labels == whole.labels[: done + 1]
         assert not json.loads((folder / file).read_text())["complete"]
-        with pytest.raises(UserError, match=f"holds an interrupted {noun} of something else .* was .*, is "):
+        with pytest.raises(UserError, match=f"holds an interrupted {noun} with other settings .* was .*, is "):
             study(folder, Children(), "shelf", monkeypatch)
         study(folder, others, "box", monkeypatch)
         assert others.labels == whole.labels[done:]

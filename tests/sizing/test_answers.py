@@ -60,7 +60,7 @@ def test_a_file_that_is_not_there_is_no_answer(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        ("{", "is no JSON"),
+        ("{", "is not JSON"),
         ("[]", "no schema_version"),
         ({"complete": True}, "no schema_version"),
         (SIZED | {"schema_version": 7}, "schema_version 7, wanted 1"),

@@ -143,7 +143,7 @@ def test_the_verdict_is_a_sentence() -> None:
         verdict((100, 100.1, 99.9), (120, 120.1, 119.9), of_b=17)
         == "not comparable: A had 18 accelerators, B 17; A feeds 18 accelerators, B 17"
     )
-    assert "no difference in time is shown: A to B +0.0 % +- 5.6" in verdict((100, 101, 99), (100, 102, 98))
+    assert "no significant difference in time: A to B +0.0 % +- 5.6" in verdict((100, 101, 99), (100, 102, 98))
     assert "25.0 % more time than B (too few epochs: no interval)" in verdict((100,), (80,))
 
 

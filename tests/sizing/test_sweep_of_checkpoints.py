@@ -97,7 +97,7 @@ def test_what_no_point_could_do_is_told_before_the_first(
     tmp_path: Path, saved: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cut = "model.parallelism={tensor: 2, pipeline: 1, zero_stage: 1}"
-    with pytest.raises(UserError, match=r"ranks=3: .*no multiple of the 2 ranks that share one copy"):
+    with pytest.raises(UserError, match=r"ranks=3: .*not a multiple of the 2 ranks that share one copy"):
         dlemu.sweep(words(tmp_path, "ranks=2,3", cut))
     with pytest.raises(UserError, match="node_local is true: a sweep removes what each point wrote"):
         dlemu.sweep(words(tmp_path, "checkpoint.writers=1,2", "checkpoint.node_local=true"))

@@ -34,16 +34,16 @@ def test_a_mistake_is_told_in_its_own_words(tmp_path: Path) -> None:
 
 def test_the_cause_is_told_and_not_only_the_last_word(tmp_path: Path) -> None:
     script = "echo 'dlemu: rank 3 was killed' >&2; echo 'dlemu: 450 steps are kept' >&2; exit 3"
-    with pytest.raises(DlemuError, match=r"status 3; it said:\nrank 3 was killed\ndlemu: 450 steps are kept"):
+    with pytest.raises(DlemuError, match=r"status 3; it printed:\nrank 3 was killed\ndlemu: 450 steps are kept"):
         run(tmp_path, script)
 
 
 @pytest.mark.parametrize(
     ("script", "ended"),
     [
-        ("echo Traceback; exit 1", "ended with status 1; it said:\nTraceback"),
-        ("echo begun; kill -9 $$", "was killed by SIGKILL; .*; it said:\nbegun"),
-        ("kill -9 $$", "was killed by SIGKILL; .*; it had said nothing"),
+        ("echo Traceback; exit 1", "ended with status 1; it printed:\nTraceback"),
+        ("echo begun; kill -9 $$", "was killed by SIGKILL; .*; it printed:\nbegun"),
+        ("kill -9 $$", "was killed by SIGKILL; .*; it had printed nothing"),
     ],
 )
 def test_an_end_without_a_result_is_a_failure(tmp_path: Path, script: str, ended: str) -> None:

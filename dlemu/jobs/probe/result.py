@@ -1,6 +1,6 @@
 """What a probe found, as frozen, typed values: probe.json. docs/probe.md describes it.
 
-Fields may be added within a schema version; none changes its meaning or goes.
+Fields may be added within a schema version; none changes its meaning or disappears.
 """
 
 from __future__ import annotations

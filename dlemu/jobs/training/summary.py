@@ -2,7 +2,7 @@
 
 A field's docstring is its documentation: docs/results.md is made of them. JSON keys are the fields' names. Numbers
 that do not exist (nothing computed, nothing read) are None. Formulas: docs/metrics.md. Fields may be added within a
-schema version; none changes its meaning or goes.
+schema version; none changes its meaning or disappears.
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ class StatKind(RowsKind):
     def plan(self, workload: Workload, ranks: int, folder: str, started_at: str, *, wants_verdict: bool) -> Job:
         files = workload.section(StatSettings).folder
         if not os.path.isdir(files):
-            raise UserError(f"stat.folder is {files}, which is no folder: wanted one with files")
+            raise UserError(f"stat.folder is {files}, which is not a folder: wanted one with files")
         return super().plan(workload, ranks, folder, started_at, wants_verdict=wants_verdict)
 
     def watched_folders(self, job: Job) -> Iterator[str]:

@@ -1,6 +1,6 @@
 """What was predicted, as a frozen, typed value: predict.json, and what `dlemu predict --json` prints.
 
-docs/prediction.md describes it. Fields may be added within a schema version; none changes its meaning or goes.
+docs/prediction.md describes it. Fields may be added within a schema version; none changes its meaning or disappears.
 """
 
 from __future__ import annotations
