@@ -13,7 +13,7 @@ from rich.console import Console
 
 from datagen.errors import UserError
 from datagen.registry import find, names
-from dlemu.config.schema import Model
+from dlemu.config.schema import Metric, Model
 from dlemu.report.units import at, short_names
 from dlemu.results.answer_files import save_answer
 from dlemu.studies.answers import COMPARE
@@ -58,8 +58,10 @@ def sweeps(tmp_path_factory: pytest.TempPathFactory) -> OpenedComparison:
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> OpenedComparison:
     folder = tmp_path_factory.mktemp("runs")
+    judged = Metric(cached=True)  # of runs without a verdict no year is planned
     made = [
-        write_run(folder / name, telemetry=False, ranks=2, epochs=epochs) for name, epochs in (("new", 2), ("old", 3))
+        write_run(folder / name, telemetry=False, ranks=2, epochs=epochs, metric=judged)
+        for name, epochs in (("new", 2), ("old", 3))
     ]
     return open_comparison(str(write_comparison(folder / "both", *made)))
 
