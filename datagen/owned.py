@@ -115,7 +115,7 @@ def take_folder(folder: str, setting: str, *, ours: Sequence[str] = ()) -> OwnFo
     except OSError as error:
         taken.drop()
         raise SpaceError(
-            f"{setting} is {folder}, which can't be written: {error.strerror}; set it to a folder you may write"
+            f"{setting} is {folder}, which can't be written: {error.strerror}; set it to a writable folder"
         ) from error
     return taken
 

@@ -156,7 +156,7 @@ class IoLog:
         except OSError as error:
             raise SpaceError(
                 f"{self._paths[which]} could not be written: {error.strerror}; free some space, or set output.folder "
-                "to a folder you may write"
+                "to a writable folder"
             ) from error
 
 

@@ -184,5 +184,5 @@ def explained(error: OSError, path: str, size_bytes: int) -> UserError:
         )
     return UserError(
         f"checkpoint {path} can't be written: {error.strerror or error}; set "
-        "checkpoint.checkpoint_folder to a folder you may write"
+        "checkpoint.checkpoint_folder to a writable folder"
     )

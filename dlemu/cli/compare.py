@@ -1,4 +1,4 @@
-"""`dlemu compare`: two runs, sweeps or searches beside each other."""
+"""`dlemu compare`: two runs, sweeps or searches side by side."""
 
 from __future__ import annotations
 

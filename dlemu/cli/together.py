@@ -1,4 +1,4 @@
-"""`dlemu together`: several jobs beside each other on one storage."""
+"""`dlemu together`: several jobs side by side on one storage."""
 
 from __future__ import annotations
 

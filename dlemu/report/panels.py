@@ -1,4 +1,4 @@
-"""Panels beside each other, and bars of two sides."""
+"""Panels side by side, and bars of two sides."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Two figures beside each other: how much more one is than the other, whether that is shown, and what else differs."""
+"""Two figures side by side: how much more one is than the other, whether that is shown, and what else differs."""
 
 from __future__ import annotations
 

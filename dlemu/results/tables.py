@@ -64,5 +64,5 @@ def read_telemetry(folder: str, heads: tuple[RecorderHead, ...]) -> Telemetry:
     return telemetry
 
 
-ADVICE = "set output.folder to a folder you may write; the step logs are kept in live/ of the run's folder"
+ADVICE = "set output.folder to a writable folder; the step logs are kept in live/ of the run's folder"
 """What to do when a file of a run can't be written."""

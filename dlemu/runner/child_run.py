@@ -87,7 +87,7 @@ def run_command(
 
 
 def run_commands(commands: Sequence[Command], look: Callable[[], None]) -> None:
-    """Run commands beside each other; call `look` about once a second meanwhile.
+    """Run commands side by side; call `look` about once a second meanwhile.
 
     Returns when each has ended with a status of its `done`. The first that fails ends the others, and raises UserError
     or DlemuError with its own message. A signal to stop this process (it reaches the main thread alone) stops the

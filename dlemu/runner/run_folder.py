@@ -75,7 +75,7 @@ def check_place(folder: str, *, setting: str = "output.folder", ours: Sequence[s
     if not (os.path.isdir(above) and os.access(above, os.W_OK | os.X_OK)):
         reason = "can't be written" if os.path.isdir(above) else "is not a folder"
         raise SpaceError(
-            f"the results folder {folder} can't be made: {above} {reason}; set {setting} to a folder you may write"
+            f"the results folder {folder} can't be made: {above} {reason}; set {setting} to a writable folder"
         )
 
 
@@ -103,7 +103,7 @@ def make_folder(folder: str, ranks: int, names: Sequence[str] = (), *, also: str
     except OSError as error:
         drop_folder(made)
         raise SpaceError(
-            f"the results folder {folder} can't be made: {error.strerror}; set output.folder to a folder you may write"
+            f"the results folder {folder} can't be made: {error.strerror}; set output.folder to a writable folder"
         ) from error
     return made
 

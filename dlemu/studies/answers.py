@@ -350,7 +350,7 @@ class ComparedSide:
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """Two storages beside each other: compare.json. Pairs are of A and B."""
+    """Two storages side by side: compare.json. Pairs are of A and B."""
 
     schema_version: int = 2
     kind: str

@@ -1,4 +1,4 @@
-"""Jobs beside each other: each has its own result, and the answer says what the others cost it."""
+"""Jobs side by side: each has its own result, and the answer says what the others cost it."""
 
 from __future__ import annotations
 

@@ -186,7 +186,7 @@ def _without_margin(text: str) -> str:
 
 
 class _PageText(HTMLParser):
-    """Collects what can be read on a page: a line a block, the cells of a table's row beside each other."""
+    """Collects what can be read on a page: a line a block, the cells of a table's row side by side."""
 
     _HIDDEN = frozenset({"style", "svg"})
     _CELLS = frozenset({"td", "th"})

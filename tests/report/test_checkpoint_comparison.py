@@ -1,4 +1,4 @@
-"""Two runs of checkpoints beside each other: one that took twice as long says so, in numbers, on the page, in JSON."""
+"""Two runs of checkpoints side by side: one that took twice as long says so, in numbers, on the page, in JSON."""
 
 from __future__ import annotations
 

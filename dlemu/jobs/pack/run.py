@@ -1,4 +1,4 @@
-"""Packing at one point or over several values, one process of its own for each, put beside each other in pack.json."""
+"""Packing at one point or over several values, one process of its own for each, put side by side in pack.json."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ class ProbeCell:
     depth: int
     """Requests that each job keeps in flight."""
     jobs: int
-    """Processes (of fio threads) beside each other; of a workload's pattern readers."""
+    """Processes (of fio threads) side by side; of a workload's pattern readers."""
     seconds: float
     mb_per_second: float
     """1e6 bytes/s."""

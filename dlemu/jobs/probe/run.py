@@ -247,7 +247,7 @@ def _precondition(path: str, size_bytes: int, times: int, on_event: OnEvent) -> 
         finally:
             os.close(descriptor)
     except OSError as error:
-        raise UserError(f"{path} can't be written: {error.strerror}; wanted one that you may write") from error
+        raise UserError(f"{path} can't be written: {error.strerror}; wanted a writable one") from error
 
 
 def _until_steady(measure: Callable[[], ProbeCell], on_event: OnEvent) -> ProbeCell:

@@ -160,5 +160,5 @@ def _claim_checkpoints(job: TrainingJob) -> None:
     except OSError as error:
         raise UserError(
             f"checkpoint.checkpoint_folder {settings.checkpoint_folder} can't be written: {error.strerror or error}; "
-            "set it to a folder that you can write to"
+            "set it to a writable folder"
         ) from error

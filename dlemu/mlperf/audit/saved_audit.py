@@ -197,4 +197,4 @@ def write_parquet(path: str, runs: Sequence[AuditedRun]) -> None:
 
 def _replace(path: str, write: Callable[[BinaryIO], object]) -> None:
     folder, name = os.path.split(path)
-    write_file(folder, name, write, advice="give a file in a folder that you can write to")
+    write_file(folder, name, write, advice="give a file in a writable folder")

@@ -1,5 +1,5 @@
-"""Two storages beside each other.
+"""Two storages side by side.
 
-`sides` reads what both measured, `compare_sides` puts them beside each other, `page` shows it. Imports no kind of job:
+`sides` reads what both measured, `compare_sides` puts them side by side, `page` shows it. Imports no kind of job:
 it knows them by what their kind says of itself.
 """

@@ -1,4 +1,4 @@
-"""Two storages beside each other: differences with their uncertainty, and what they come to in a year. Pure."""
+"""Two storages side by side: differences with their uncertainty, and what they come to in a year. Pure."""
 
 from __future__ import annotations
 

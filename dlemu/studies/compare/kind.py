@@ -1,4 +1,4 @@
-"""Two storages beside each other."""
+"""Two storages side by side."""
 
 from __future__ import annotations
 

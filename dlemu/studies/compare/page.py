@@ -1,4 +1,4 @@
-"""Two storages beside each other: as figures see them, and what terminal and page say of them."""
+"""Two storages side by side: as figures see them, and what terminal and page say of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Several jobs beside each other."""
+"""Several jobs side by side."""
 
 from __future__ import annotations
 

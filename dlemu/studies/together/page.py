@@ -1,4 +1,4 @@
-"""What jobs beside each other say, for the terminal and for their page."""
+"""What jobs side by side say, for the terminal and for their page."""
 
 from __future__ import annotations
 

@@ -94,7 +94,7 @@ class TogetherQuestion:
 
 @dataclass(frozen=True)
 class Turn:
-    """One job alone, or all beside each other."""
+    """One job alone, or all side by side."""
 
     numbers: tuple[int, ...]
     """Of the jobs."""
@@ -133,7 +133,7 @@ def run_together(
     config_dir: str | None = None,
     on_event: OnEvent = lambda event: None,
 ) -> tuple[Together, str]:
-    """Run jobs alone, then beside each other; return the answer and its folder.
+    """Run jobs alone, then side by side; return the answer and its folder.
 
     Args:
         job_words: the overrides of each job.
@@ -172,7 +172,7 @@ def run_together(
 
 
 class Study(RunList[Jobs, Turn, Together]):
-    """Each job alone, then all of them beside each other."""
+    """Each job alone, then all of them side by side."""
 
     file, noun, runs_in, answer_type = TOGETHER, "study of concurrent jobs", "turns", Together
     setting = "--output"

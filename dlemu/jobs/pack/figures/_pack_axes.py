@@ -53,7 +53,7 @@ def lines(opened: OpenedPack, marks: list[Row], title: str, canvas: Canvas) -> a
 def panels(
     opened: OpenedPack, shown: dict[str, Callable[[PackFigures], float]], canvas: Canvas
 ) -> alt.HConcatChart | alt.VConcatChart | None:
-    """Draw panels beside each other, on a phone below each other; None for less than two places to draw a line."""
+    """Draw panels side by side, on a phone below each other; None for less than two places to draw a line."""
     if len({opened.position(point, figures) for point, figures in opened.known}) < 2:
         return None
     width = canvas.width if canvas.narrow else (canvas.width - 70) // 2

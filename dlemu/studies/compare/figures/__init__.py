@@ -1,1 +1,1 @@
-"""Figures of two storages beside each other: one figure, one file, as in `figures`."""
+"""Figures of two storages side by side: one figure, one file, as in `figures`."""

@@ -1,4 +1,4 @@
-"""KIOXIA: CM7 NVMe SSD with DLIO: six metrics over 1 to 18 emulated V100s, two drives beside each other."""
+"""KIOXIA: CM7 NVMe SSD with DLIO: six metrics over 1 to 18 emulated V100s, two drives side by side."""
 
 from __future__ import annotations
 

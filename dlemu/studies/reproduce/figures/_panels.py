@@ -11,7 +11,7 @@ _ROOM = 70
 
 
 def bars(rows: list[Row], across: str, title: str, drives: list[str], canvas: Canvas) -> alt.Chart:
-    """Draw bars of `value` at each `at`, those of the drives beside each other."""
+    """Draw bars of `value` at each `at`, those of the drives side by side."""
     return (
         alt.Chart(data(rows))
         .mark_bar()
@@ -39,7 +39,7 @@ def lines(rows: list[Row], across: str, title: str, drives: list[str], canvas: C
 
 
 def grid(panels: list[alt.Chart | alt.LayerChart], canvas: Canvas) -> alt.ConcatChart:
-    """Put panels beside each other, on a phone below each other."""
+    """Put panels side by side, on a phone below each other."""
     drawn = alt.concat(*panels, columns=1 if canvas.narrow else 2)
     return drawn.resolve_scale(xOffset="independent")  # else all bars are as wide as the first panel's
 

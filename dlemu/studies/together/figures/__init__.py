@@ -1,1 +1,1 @@
-"""Figures of jobs beside each other, a file each: `ORDER` and `draw`."""
+"""Figures of jobs side by side, a file each: `ORDER` and `draw`."""
