@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from dlemu.metrics.verdict import COMPLETED
-from tests.doc_blocks import WITH_COMMANDS
+from tests.doc_blocks import DOCS, WITH_COMMANDS
 from tests.goldens.render import RESULTS
 from tests.test_doc_commands import commands_of
 
@@ -164,6 +164,10 @@ def put_what_readers_have(root: Path, words: list[str]) -> None:
         kept = next((name for pattern, name in KEPT.items() if re.fullmatch(pattern, word)), None)
         if kept is not None and not any((root / word).glob("*.*")):
             shutil.copytree(RESULTS / kept, root / word, dirs_exist_ok=True)
+    if "--drive" in words:  # the data sheet that the page shows
+        shown = re.search(r"```yaml\n(name: .*?)```", (DOCS / "prediction.md").read_text(), re.DOTALL)
+        assert shown is not None
+        (root / words[words.index("--drive") + 1]).write_text(shown[1])
     data = next((word for word in words if word.startswith("dataset.data_folder=")), "")
     if words[0] in ("sweep", "probe") and data and not Path(data.partition("=")[2]).exists():
         dlemu(root, ["datagen", "workload=unet3d", data, *FILES])

@@ -179,7 +179,7 @@ def test_an_error_in_the_recorder_is_one_warning_and_the_job_goes_on(data: Path,
     assert (ended.returncode, rows) == (0, [])
     warnings = [line for line in ended.stderr.splitlines() if line.startswith("dlemu record:")]
     assert len(warnings) == 1, ended.stderr
-    assert "the job goes on" in warnings[0]
+    assert "the job continues" in warnings[0]
 
 
 def test_a_sitecustomize_that_was_there_still_runs(tmp_path: Path) -> None:
