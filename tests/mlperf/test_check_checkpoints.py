@@ -17,6 +17,7 @@ from datagen.errors import UserError
 from dlemu.cli.mlperf import command
 from dlemu.mlperf.audit.audited_run import audit_run
 from dlemu.mlperf.check.judge import Checked, check_folder, check_report
+from dlemu.mlperf.check.system_description import RanOn, _as_it_ran
 from dlemu.mlperf.rules.checkpoints import MODELS, WRONG_SIZES, official_model, plan_of, wrong_size
 from tests.mlperf import published_checkpoints as published
 from tests.mlperf.checkpoint_leaves import describe, leaves, make_result
@@ -458,3 +459,28 @@ def test_checkpoints_that_the_rules_do_not_know_are_told(words: list[str], statu
     asked = CliRunner().invoke(command, ["datasize", *words])
     assert asked.exit_code == status or isinstance(asked.exception, UserError)
     assert told in asked.output + str(asked.exception)
+
+
+@pytest.mark.parametrize(
+    ("change", "closed", "opened"),
+    [
+        (setting("model", "num_layers", 31), True, True),
+        (setting("checkpoint", "time_between_checkpoints", 60), True, False),
+    ],
+)
+def test_the_model_is_the_same_in_open_and_the_other_settings_are_not(
+    change: Change, closed: bool, opened: bool, tmp_path: Path
+) -> None:
+    change(make_result(tmp_path))
+    found = {division: check_folder(str(tmp_path), division=division) for division in ("closed", "open")}
+    broken = {division: ("error", "checkpoint.settings") in told(checked) for division, checked in found.items()}
+    assert broken == {"closed": closed, "open": opened}
+
+
+@pytest.mark.parametrize(("hosts", "several", "broken"), [(2, False, True), (1, False, False), (2, True, False)])
+def test_a_run_on_several_hosts_is_of_a_system_that_can_serve_them(hosts: int, several: bool, broken: bool) -> None:
+    described = {"solution": {"capabilities": {"multi_host": several}}}
+    found = [one.finding for one in _as_it_ran(RanOn("call", hosts, None), described)]
+    assert [(one.rule, one.seen) for one in found] == (
+        [("systems.hosts", "multi_host is false, the run was on 2 hosts")] if broken else []
+    )
