@@ -313,7 +313,9 @@ def has_traceback(said: str) -> bool:
 
     So is that of an interpreter which a signal meets before it runs anybody's code.
     """
-    parts = said.split("Traceback (most recent call last)")
+    # Errors that led to one another are one traceback, though only the last may name the job.
+    together = re.sub(r"exception(?: occurred)?:\s+Traceback \(most recent call last\)", "exception", said)
+    parts = together.split("Traceback (most recent call last)")
     starting = ("Python runtime state: core initialized", "Python runtime state: initialized")
     return any(str(JOB) not in one and not before.rstrip().endswith(starting) for before, one in pairwise(parts))
 

@@ -194,6 +194,21 @@ def test_a_recorded_job_may_end_in_a_traceback_of_its_own() -> None:
     assert [ends.has_traceback(one) for one in said] == [False, False, False, True, True, True]
 
 
+@pytest.mark.parametrize(
+    "between",
+    [
+        "The above exception was the direct cause of the following exception:",
+        "During handling of the above exception, another exception occurred:",
+    ],
+)
+def test_an_error_that_led_to_the_job_s_own_is_the_job_s(between: str) -> None:
+    """As where a signal meets it in an import of NumPy's."""
+    begin = "Traceback (most recent call last):\n"
+    led = f'{begin}  File "numpy/__init__.py"\nImportError\n\n{between}\n\n'
+    assert not ends.has_traceback(f'{led}{begin}  File "{ends.JOB}", line 43\nImportError\n')
+    assert ends.has_traceback(f'{led}{begin}  File "dlemu/api.py", line 43\nImportError\n')
+
+
 def test_a_rehearsal_is_read_as_one() -> None:
     results = Path(__file__).parents[1] / "goldens" / "results"
     assert list(ends.unread(results / "rehearsal", whole=True)) == []
