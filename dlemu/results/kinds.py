@@ -84,6 +84,8 @@ class Kind:
     """Package of what `dlemu doctor` checks for it alone, in files as those of `dlemu.doctor`."""
     pattern: str = ""
     """Reads a workload's data as the job does, by rising numbers of readers."""
+    rates: str = ""
+    """Returns what a folder's result has of reads by size and depth, `dlemu.results.levels.Rates`; raises UserError."""
     about: str = ""
     """Returns where and on what a job's run was measured, `dlemu.report.page.About`, given the run."""
     metrics: str = ""

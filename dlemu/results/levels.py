@@ -1,4 +1,4 @@
-"""What rising numbers of readers got of a storage: the reads of each level, and their speed."""
+"""What was measured of a storage's reads: by rising numbers of readers, or by size and depth of the requests."""
 
 from __future__ import annotations
 
@@ -31,3 +31,23 @@ class Level:
     cpu_seconds_per_gb: float
     short: bool
     """The dataset was read to its end before the time was over."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rate:
+    """What a storage gives to requests of one size, so many of them in flight."""
+
+    size_bytes: int
+    depth: int
+    per_second: float
+    """Requests."""
+
+
+@dataclass(frozen=True)
+class Rates:
+    """What a storage gives by size and depth."""
+
+    source: str
+    """In words."""
+    rates: tuple[Rate, ...]
+    """At least one."""

@@ -14,11 +14,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from datagen.errors import UserError
+from dlemu.comm.environment import describe_host
 from dlemu.config import load
 from dlemu.config.schema import Workload
+from dlemu.jobs.probe.result import PROBE, Access, ProbeAnswer, ProbeCell, ProbeQuestion
 from dlemu.jobs.training.prediction.curve import flat, most_mb_per_second, rates
-from dlemu.jobs.training.prediction.data_sheet import Rate, calibrate_from_drive, curve_of, requests_of
+from dlemu.jobs.training.prediction.data_sheet import calibrate_from_drive, curve_of, requests_of
 from dlemu.jobs.training.prediction.run_prediction import run_prediction
+from dlemu.results.answer_files import to_json
+from dlemu.results.levels import Rate
 from tests.prediction.test_run_prediction import WORDS, run
 
 KIB = 1 << 10
@@ -109,11 +113,13 @@ def test_a_sheet_is_a_storage(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("reads: []", "reads is empty: wanted a line such as"),
+        ("reads: []", "reads is empty: wanted lines such as"),
         ("name: x", "reads is missing"),
-        ("reads: [{size: 4k, iops: 5, latency_us: 7}]", "wanted a depth of 1 or more and one of mb_per_second, iops"),
-        ("reads: [{size: 4k}]", "one of mb_per_second, iops and latency_us"),
-        ("reads: [{size: 4k, iops: 5, depth: 0}]", "wanted a depth of 1 or more"),
+        ("reads: [{size: 4k, iops: 5, latency_us: 7}]", "reads[0] has iops: 5, latency_us: 7: wanted one of mb_per_"),
+        ("reads: [{size: 4k}]", "reads[0] has no figure: wanted one of mb_per_second, iops, latency_us, above 0"),
+        ("reads: [{size: 4k, iops: -5}]", "reads[0] has iops: -5: wanted one of"),
+        ("reads: [{size: 4k, iops: .inf}]", "iops is inf"),
+        ("reads: [{size: 4k, iops: 5, depth: 0}]", "reads[0].depth is 0: wanted 1 or more"),
         ("reads: [{size: large, iops: 5}]", "'large' is not a size: wanted a number followed by k, m or g"),
         ("reads: [{size: 4k, iop: 5}]", "did you mean"),
         ("- 1", "wanted a mapping"),
@@ -126,19 +132,27 @@ def test_a_sheet_that_says_nothing_says_why(tmp_path: Path, text: str, words: st
         calibrate_from_drive(str(sheet), workload(), cores=1)
 
 
-def probed(folder: Path, *cells: tuple[str, int, int, int, float], workload: str = "") -> str:
-    names = "access", "size_bytes", "depth", "jobs", "iops"
-    answer = {
-        "schema_version": 1,
-        "question": {"target": "/mnt/nvme", "workload": workload},
-        "cells": [dict(zip(names, cell, strict=True)) for cell in cells],
-    }
-    (folder / "probe.json").write_text(json.dumps(answer))
+def probed(folder: Path, *cells: tuple[Access, int, int, int, float], workload: str = "") -> str:
+    """Leave a probe with cells of access, size, depth, jobs and requests/s."""
+    made = (
+        ProbeCell(
+            access=access, size_bytes=size, depth=depth, jobs=jobs, seconds=1.0, mb_per_second=iops * size / 1e6,
+            iops=iops, latency_ms=None, cpu_seconds_per_gb=0.1,
+        )
+        for access, size, depth, jobs, iops in cells
+    )  # fmt: skip
+    question = ProbeQuestion(target="/mnt/nvme", workload=workload, seconds=1.0)
+    answer = ProbeAnswer(complete=True, question=question, engine="fio", host=describe_host(), cells=tuple(made))
+    (folder / PROBE).write_text(to_json(answer))
     return str(folder)
 
 
 def test_a_probe_is_a_storage_by_its_random_reads(tmp_path: Path) -> None:
-    cells = ("read", 128 * KIB, 8, 1, 9e4), ("randread", 128 * KIB, 1, 1, 1e3), ("randread", 128 * KIB, 4, 2, 6e3)
+    cells: list[tuple[Access, int, int, int, float]] = [
+        ("read", 128 * KIB, 8, 1, 9e4),
+        ("randread", 128 * KIB, 1, 1, 1e3),
+        ("randread", 128 * KIB, 4, 2, 6e3),
+    ]
     found = calibrate_from_drive(probed(tmp_path, *cells), workload(odirect=False), cores=1)
     assert found.source.startswith("a probe of /mnt/nvme")
     assert most_mb_per_second(found.curve) == pytest.approx(6e3 * 128 * KIB / 1e6)
@@ -151,15 +165,15 @@ def test_a_folder_without_what_is_needed_says_so(tmp_path: Path) -> None:
         with pytest.raises(UserError, match=words):
             calibrate_from_drive(str(tmp_path), workload(), cores=1)
 
-    refused("has no probe.json: wanted the folder of `dlemu probe`, or a data sheet")
+    refused("has no rates by size and depth: wanted the folder of `dlemu probe`, or a data sheet")
     probed(tmp_path, ("write", 4096, 1, 1, 5.0))
     refused("has no reads")
     probed(tmp_path, workload="unet3d")
     refused("is a probe of the reads of unet3d")
-    os.unlink(tmp_path / "probe.json")
     os.mkfifo(tmp_path / "sheet")
-    with pytest.raises(UserError, match="it is a pipe, wanted a regular file"):
-        calibrate_from_drive(str(tmp_path / "sheet"), workload(), cores=1)
+    for name, why in (("sheet", "it is a pipe, wanted a regular file"), ("none", "No such file")):
+        with pytest.raises(UserError, match=f"no data sheet of a drive: .*{why}.*such a file has lines such as"):
+            calibrate_from_drive(str(tmp_path / name), workload(), cores=1)
 
 
 def test_the_command_answers_from_a_sheet(tmp_path: Path) -> None:
@@ -169,5 +183,5 @@ def test_the_command_answers_from_a_sheet(tmp_path: Path) -> None:
     answer = json.loads(run(*words, "--json", status=0))
     assert answer["calibration"]["source"].startswith("the data sheet of EXAMPLE 7450")
     assert answer["max_accelerators"] == 2, "as 6.8 GB/s feed"
-    with pytest.raises(UserError, match="--mb-per-second and --drive both describe the storage: give only one"):
+    with pytest.raises(UserError, match="--mb-per-second and --drive each describe the storage: give only one"):
         run_prediction([*WORDS], mb_per_second=7000, drive=str(sheet))

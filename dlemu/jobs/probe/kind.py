@@ -13,4 +13,5 @@ KIND = Kind(
     read="run.read_probe",
     result="result.ProbeAnswer",
     page="page.open_page",
+    rates="run.read_rates",
 )

@@ -34,7 +34,7 @@ from dlemu.metrics.steady_state import MOST_ROUNDS, WINDOW, is_steady
 from dlemu.report.units import size
 from dlemu.results.answer_files import read_answer, save_answer
 from dlemu.results.kinds import kind_with
-from dlemu.results.levels import Level
+from dlemu.results.levels import Level, Rate, Rates
 from dlemu.results.wording import count
 from dlemu.runner.events import Doing, OnEvent, PartMeasured, ignore
 from dlemu.runner.run_folder import check_new, new_folder
@@ -238,11 +238,12 @@ def _precondition(path: str, size_bytes: int, times: int, on_event: OnEvent) -> 
     """Write all of a file or device so many times, and say before how much that is; raises UserError."""
     if not times:
         return
-    on_event(Doing(f"writing {size(times * size_bytes)} to precondition {path}"))
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
-            for _ in range(times):
+            for turn in range(1, times + 1):
+                whole = f"{size(times * size_bytes)} to precondition {path}"
+                on_event(Doing(f"writing {whole}: pass {turn} of {times}"))
                 fill(descriptor, size_bytes)
         finally:
             os.close(descriptor)
@@ -310,8 +311,8 @@ def probe_workload(
 
     kind_with("pattern").part("pattern")(workload, cached=cached, readers=readers, on_level=keep)
     issues = [
-        f"{count(level.readers, 'reader')} read the whole dataset in {level.seconds:.1f} s: make it larger for a more "
-        "reliable figure"
+        f"{count(level.readers, 'reader')} had nothing more to read after {level.seconds:.1f} s: make the dataset "
+        "larger for a more reliable figure"
         for level in levels
         if level.short
     ]
@@ -474,3 +475,26 @@ def _results_folder(folder: str, setting: str = "--output") -> str:
 def read_probe(folder: str) -> ProbeAnswer | None:
     """Return the probe that a folder holds, None where it holds none; raises UserError for a damaged one."""
     return read_answer(folder, PROBE, ProbeAnswer)
+
+
+def read_rates(folder: str) -> Rates:
+    """Return what the probe in a folder found of reads; raises UserError for one of a workload's own, or of writes.
+
+    Of random reads where there are any: training reads files, or samples, in random order.
+    """
+    probe = read_probe(folder)
+    assert probe is not None  # the folder is known by its file
+    if probe.question.workload:
+        raise UserError(
+            f"{folder} is a probe of the reads of {probe.question.workload}: wanted one of requests by size and depth "
+            "(`dlemu probe FOLDER`); `dlemu predict` alone probes a workload's own reads"
+        )
+    access = "randread" if any(cell.access == "randread" for cell in probe.cells) else "read"
+    rates = [
+        Rate(size_bytes=cell.size_bytes, depth=cell.in_flight, per_second=cell.iops)
+        for cell in probe.cells
+        if cell.access == access and min(cell.iops, cell.in_flight, cell.size_bytes) > 0
+    ]
+    if not rates:
+        raise UserError(f"{folder} has no reads: wanted a probe with --rw randread or read")
+    return Rates(f"a probe of {probe.question.target}", tuple(rates))

@@ -17,11 +17,12 @@ from dlemu.jobs.training.prediction.batches import bytes_by_file
 from dlemu.jobs.training.prediction.calibration import Calibration
 from dlemu.jobs.training.prediction.curve import Curve, CurvePoint, flat
 from dlemu.report.units import bytes_of
-from dlemu.results.answer_files import ANSWER_VERSION, read_answer
+from dlemu.results.kinds import kind_of
+from dlemu.results.levels import Rate, Rates
 
 READ_AHEAD_REQUESTS = 2
 """The kernel requests the next window while the one before is read (page_cache_async_ra in Linux, mm/readahead.c)."""
-_PROBE = "probe.json"
+_EXAMPLE = "lines such as reads: [{size: 128k, depth: 32, mb_per_second: 7000}]"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,49 +47,16 @@ class DataSheet:
     reads: tuple[Line, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Rate:
-    """What a drive gives to requests of one size, so many of them in flight."""
-
-    size_bytes: int
-    depth: int
-    per_second: float
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Cell:
-    access: str
-    size_bytes: int
-    depth: int
-    jobs: int
-    iops: float
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Question:
-    target: str
-    workload: str = ""
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Probe:
-    """What is needed of a probe's result."""
-
-    schema_version: int = ANSWER_VERSION
-    question: _Question
-    cells: tuple[_Cell, ...]
-
-
 def calibrate_from_drive(path: str, workload: Workload, *, cores: float) -> Calibration:
     """Return what a data sheet (a YAML file) or the folder of a probe says of a workload's reads; raises UserError.
 
     A sheet without a figure at a depth of 1 says nothing of latency: then each number of readers is taken to get all.
     """
-    name, rates = _probed(path) if os.path.isdir(path) else _printed(path)
+    found = _measured(path) if os.path.isdir(path) else _printed(path)
     request, in_flight = requests_of(workload, float(bytes_by_file(workload.dataset).mean()))
-    curve = curve_of(rates, request, in_flight)
-    reads = f"each reader has {in_flight} of {request:,} bytes in flight"
-    return Calibration(source=f"{name}: {reads}", curve=curve, saturated=True, half_width_percent=0.0, cores=cores)
+    curve = curve_of(found.rates, request, in_flight)
+    source = f"{found.source}: each reader has {in_flight} of {request:,} bytes in flight"
+    return Calibration(source=source, curve=curve, saturated=True, half_width_percent=0.0, cores=cores)
 
 
 def requests_of(workload: Workload, sample_bytes: float) -> tuple[int, int]:
@@ -147,20 +115,25 @@ def _alone_seconds(rates: Sequence[Rate], request_bytes: int) -> float:
     return float(np.interp(request_bytes, sizes, seconds)) + max(0, request_bytes - sizes[-1]) / best
 
 
-def _printed(path: str) -> tuple[str, list[Rate]]:
-    sheet = build(DataSheet, read_plain(path))
+def _printed(path: str) -> Rates:
+    try:
+        sheet = build(DataSheet, read_plain(path))
+    except UserError as error:
+        raise UserError(f"no data sheet of a drive: {error}; such a file has {_EXAMPLE}") from None
     if not sheet.reads:
-        raise UserError(f"{path}: reads is empty: wanted a line such as {{size: 128k, depth: 32, mb_per_second: 7000}}")
-    rates = [_rate(line, f"{path}: reads[{place}]") for place, line in enumerate(sheet.reads)]
-    return f"the data sheet of {sheet.name or os.path.basename(path)}", rates
+        raise UserError(f"{path}: reads is empty: wanted {_EXAMPLE}")
+    rates = tuple(_rate(line, f"{path}: reads[{place}]") for place, line in enumerate(sheet.reads))
+    return Rates(f"the data sheet of {sheet.name or os.path.basename(path)}", rates)
 
 
 def _rate(line: Line, where: str) -> Rate:
-    given = [line.mb_per_second, line.iops, line.latency_us]
-    if min(given) < 0 or sum(value > 0 for value in given) != 1 or line.depth < 1:
-        raise UserError(
-            f"{where} is {line}: wanted a depth of 1 or more and one of mb_per_second, iops and latency_us, above 0"
-        )
+    if line.depth < 1:
+        raise UserError(f"{where}.depth is {line.depth}: wanted 1 or more")
+    figures = {name: getattr(line, name) for name in ("mb_per_second", "iops", "latency_us")}
+    given = {name: value for name, value in figures.items() if value}
+    if len(given) != 1 or min(given.values()) < 0:
+        has = ", ".join(f"{name}: {value:g}" for name, value in given.items()) or "no figure"
+        raise UserError(f"{where} has {has}: wanted one of {', '.join(figures)}, above 0")
     size_bytes = bytes_of(str(line.size))
     if line.latency_us:
         per_second = line.depth / line.latency_us * 1e6
@@ -169,22 +142,9 @@ def _rate(line: Line, where: str) -> Rate:
     return Rate(size_bytes=size_bytes, depth=line.depth, per_second=per_second)
 
 
-def _probed(folder: str) -> tuple[str, list[Rate]]:
-    probe = read_answer(folder, _PROBE, _Probe)
-    if probe is None:
-        raise UserError(f"{folder} has no {_PROBE}: wanted the folder of `dlemu probe`, or a data sheet (a YAML file)")
-    if probe.question.workload:
-        raise UserError(
-            f"{folder} is a probe of the reads of {probe.question.workload}: wanted one of requests by size and depth "
-            "(`dlemu probe FOLDER`); `dlemu predict` alone probes a workload's own reads"
-        )
-    # Of random reads where there are any: training reads files, or samples, in random order.
-    access = "randread" if any(cell.access == "randread" for cell in probe.cells) else "read"
-    rates = [
-        Rate(size_bytes=cell.size_bytes, depth=cell.depth * cell.jobs, per_second=cell.iops)
-        for cell in probe.cells
-        if cell.access == access and cell.iops > 0 and cell.depth > 0 and cell.size_bytes > 0
-    ]
-    if not rates:
-        raise UserError(f"{folder} has no reads: wanted a probe with --rw randread or read")
-    return f"a probe of {probe.question.target}", rates
+def _measured(folder: str) -> Rates:
+    kind = kind_of(folder)
+    if kind is None or not kind.rates:
+        raise UserError(f"{folder} has no rates by size and depth: wanted the folder of `dlemu probe`, or a data sheet")
+    rates: Rates = kind.part("rates")(folder)
+    return rates

@@ -73,7 +73,7 @@ def run_prediction(
     given = {"--from": from_folder, "--mb-per-second": mb_per_second, "--drive": drive}
     described = [option for option, value in given.items() if value is not None]
     if len(described) > 1:
-        raise UserError(f"{' and '.join(described)} both describe the storage: give only one of them")
+        raise UserError(f"{' and '.join(described)} each describe the storage: give only one of them")
     known = None if from_folder is None else read_known(from_folder, read_foreign)
     if isinstance(source, Workload):
         workload, words, ranks = source, [], source.ranks if source.ranks > 1 else None
