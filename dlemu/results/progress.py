@@ -9,6 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
+RECENT_SECONDS = 10.0
+"""What counts as now, for rates."""
+
 
 @dataclass(frozen=True)
 class Figure:

@@ -10,13 +10,13 @@ import msgspec
 import pytest
 
 from datagen.errors import UserError
-from dlemu.jobs.training.live import RECENT_SECONDS, LiveTraining
+from dlemu.jobs.training.live import LiveTraining
 from dlemu.jobs.training.plan import TrainingJob
 from dlemu.jobs.training.run import TRAINING
 from dlemu.jobs.training.steplog import StepRows, log_name
 from dlemu.results.file_names import FACTS, LIVE, SUMMARY
 from dlemu.results.live import going_on, write_live_facts
-from dlemu.results.progress import Figure, figure_texts
+from dlemu.results.progress import RECENT_SECONDS, Figure, figure_texts
 from dlemu.runner.follow import FAILED, QUIET_SECONDS, RunFollower
 from dlemu.telemetry._live import LiveReadings
 from tests.runs import make_job, make_log

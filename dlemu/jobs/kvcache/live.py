@@ -13,12 +13,10 @@ from datagen.regular import open_regular
 from dlemu.jobs.kvcache.rows import COLUMNS
 from dlemu.jobs.kvcache.settings import KvSettings
 from dlemu.results.measured import RunFacts, read_facts
-from dlemu.results.progress import Figure, Progress
+from dlemu.results.progress import RECENT_SECONDS, Figure, Progress
 from dlemu.results.wording import count
 from dlemu.runner.row_log import Rows, row_log_name
 
-RECENT_SECONDS = 10.0
-"""What counts as now, for rates."""
 _MOST_ROWS = 4096
 """Of each rank that are looked at, the last ones."""
 _DTYPE = np.dtype([(name, np.int64) for name in COLUMNS])

@@ -12,12 +12,10 @@ from dlemu.jobs.training.measured import Facts
 from dlemu.jobs.training.progress import EpochSums
 from dlemu.jobs.training.steplog import STEP_DTYPE, TRAINING, StepRows, log_name
 from dlemu.results.measured import read_facts
-from dlemu.results.progress import Figure, Progress
+from dlemu.results.progress import RECENT_SECONDS, Figure, Progress
 
-RECENT_SECONDS = 10.0
-"""What counts as now, for rates."""
 _MOST_RECENT_ROWS = 4096
-"""Looked at for these, at most."""
+"""Looked at for the rates of the last seconds, at most."""
 _LOOK_ROWS = 4096  # the log is mapped: what is not looked at is not read
 
 

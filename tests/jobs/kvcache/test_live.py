@@ -10,10 +10,11 @@ import pytest
 from dlemu.config import load
 from dlemu.jobs.kvcache import live
 from dlemu.jobs.kvcache.job import KVCACHE
-from dlemu.jobs.kvcache.live import RECENT_SECONDS, LiveKvCache
+from dlemu.jobs.kvcache.live import LiveKvCache
 from dlemu.jobs.kvcache.rows import WHOLE
 from dlemu.results.file_names import FACTS, LIVE
 from dlemu.results.live import write_live_facts
+from dlemu.results.progress import RECENT_SECONDS
 from dlemu.runner.job import Job
 from dlemu.runner.row_log import RowLog
 
