@@ -45,7 +45,7 @@ from dlemu.studies.size.predictor import Predictor
 from dlemu.studies.size.search import Limits, next_count, pool
 from dlemu.studies.size.size_verdict import Known, Seen, build_answer, outcome_of
 from dlemu.studies.size.trials import Runner, TrainRunner, TrialPlan
-from dlemu.studies.size.wording import contradictions, sentence, with_evidence
+from dlemu.studies.size.wording import contradiction, sentence, with_evidence
 
 WORKLOAD = "workload.yaml"
 """The workload of a search that was given one, and no overrides."""
@@ -152,7 +152,7 @@ def size(
         predicted=predictor.size([count.accelerators for count in answer.counts]),
         issues=(*recording_notes(workload.recorded, max(1, answer.max_accelerators)), *answer.issues),
     )
-    answer = replace(answer, issues=(*answer.issues, *contradictions(answer)))
+    answer = replace(answer, issues=(*answer.issues, *filter(None, [contradiction(answer)])))
     save_answer(folder, SIZE, answer)
     return answer
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 from dlemu.metrics.percent_interval import plus_minus
@@ -55,25 +54,27 @@ def sentence(answer: SizeAnswer) -> str:
     return f"{', '.join(parts)}: {_limit(answer)}{_rates(answer)}"
 
 
-def contradictions(answer: SizeAnswer) -> Iterator[str]:
-    """Yield a sentence where a count was measured to pass that was predicted to fail, or the other way round."""
+def contradiction(answer: SizeAnswer) -> str:
+    """Name the first count measured to pass that was predicted to fail, or the other way round; empty without any."""
     predicted, threshold = answer.predicted, answer.threshold_percent
+    if predicted is None:
+        return ""
     for tried in answer.counts:
-        expected = predicted.au(tried.accelerators) if predicted is not None else None
-        if predicted is None or expected is None or tried.passed is None:
+        expected = predicted.au(tried.accelerators)
+        if expected is None or tried.passed is None:
             continue
         low, high = expected.au_interval_percent
         if (high < threshold) if tried.passed else (low >= threshold):
             why = "part of what the trials read came from memory, or the storage is faster under more readers"
             if not tried.passed:
                 why = "this host, the loader or the storage's latency limits them, which no short read shows"
-            yield (
+            return (
                 f"prediction and measurement contradict each other: by the read probe of "
                 f"{number(answer.probe_mb_per_second)} MB/s {predicted.max_accelerators} pass, but "
                 f"{tried.accelerators} {_fares(tried)} (au {_au(tried)}, predicted {low:.1f} to {high:.1f} %): the "
                 f"trials decide; {why}"
             )
-            return
+    return ""
 
 
 def _fares(count: CountResult) -> str:
