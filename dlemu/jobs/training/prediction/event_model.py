@@ -189,7 +189,7 @@ class _Epoch:
         while step < steps:
             over = now + (reads[0][0] - given) / rate if active else never
             complete = now + (making[0][0] - made) / pace if making else never
-            if timed and timed[0][0] <= min(over, complete):
+            if timed and timed[0][0] <= over and timed[0][0] <= complete:
                 moment, code = heappop(timed)
                 if moment > now:
                     given += (moment - now) * rate

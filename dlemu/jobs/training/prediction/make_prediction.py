@@ -122,8 +122,8 @@ class _Question:
         self._by = workload.metric.verdict
         self._speed = max(SPEED_PERCENT, calibration.half_width_percent) / 100
         busy = calibration.busy_cores / calibration.cores
-        # Whoever took these cores during the probe may take them from the run as well: by how much it is slower then no
-        # model knows, but it is no slower than its own processes' share of the host.
+        # Whoever kept these cores busy during the probe may do so during the run. No model knows by how much that slows
+        # the run down; at worst it is left with the rest of the host.
         self._others = min(1.0, busy) if busy > BUSY_SHARE else 0.0
         self._rate = demand(workload.model.name, workload).samples_per_second or math.inf
         self.saturated = calibration.saturated
