@@ -1,7 +1,7 @@
 """Whether a drive writes as fast as it will go on to: a fresh SSD is faster than a used one, until it has to erase.
 
-The criterion is that of SNIA's Solid State Storage Performance Test Specification 2.0.2, section 2.1.24: of the last
-five rounds the largest and the smallest differ by at most 20 % of the mean, and a straight line through them by 10 %.
+The criterion is that of SNIA's Solid State Storage Performance Test Specification (PTS) 2.0.2: of the last five
+rounds the largest and the smallest differ by at most 20 % of the mean, and a straight line through them by 10 %.
 """
 
 from __future__ import annotations

@@ -286,6 +286,28 @@ def test_a_level_reads_no_more_than_leaves_the_page_cache_cold(changes: dict[str
     assert pattern._most_reads(request, samples=1, readers=2) == most
 
 
+@pytest.mark.parametrize(("streams", "reads"), [(False, [[1, 3, 5], [2, 4, 6]]), (True, [[1, 2, 3], [4, 5, 6]])])
+def test_readers_share_an_epoch_as_a_loader_s_workers_do(
+    streams: bool, reads: list[list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = make_job(ranks=1, steps=6, reader=Reader(batch_size=4, worker_streams=streams))
+    spec, _ = reading_spec(job)
+    made: list[int] = []
+
+    def make(phase: str, epoch: int, step: int, slot: int, out: memoryview) -> SimpleNamespace:
+        made.append(step)
+        names = ("started_ns", "finished_ns", "app_bytes", "samples", "decode_ns", "cpu_ns")
+        return SimpleNamespace(**dict.fromkeys(names, 0))
+
+    monkeypatch.setattr(pattern, "BatchMaker", lambda *_: SimpleNamespace(make=make))
+    monkeypatch.setattr("os.nice", lambda _: None)
+    for number, wanted in enumerate(reads):
+        made.clear()
+        worker: Any = SimpleNamespace(number=number, ready=lambda: None)
+        pattern._read(worker, job, spec, readers=2, steps=6, seconds=60.0)
+        assert made == wanted
+
+
 def test_each_sample_of_the_dataset_is_read_once() -> None:
     job = make_job(ranks=1, steps=6)
     plan = reading_spec(job)[0].phases["train"].plan
