@@ -172,7 +172,7 @@ def test_a_folder_without_what_is_needed_says_so(tmp_path: Path) -> None:
     refused("is a probe of the reads of unet3d")
     os.mkfifo(tmp_path / "sheet")
     for name, why in (("sheet", "it is a pipe, wanted a regular file"), ("none", "No such file")):
-        with pytest.raises(UserError, match=f"no data sheet of a drive: .*{why}.*such a file has lines such as"):
+        with pytest.raises(UserError, match=f"is not a data sheet: .*{why}.*such a file has lines such as"):
             calibrate_from_drive(str(tmp_path / name), workload(), cores=1)
 
 

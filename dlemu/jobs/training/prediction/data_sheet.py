@@ -119,7 +119,7 @@ def _printed(path: str) -> Rates:
     try:
         sheet = build(DataSheet, read_plain(path))
     except UserError as error:
-        raise UserError(f"no data sheet of a drive: {error}; such a file has {_EXAMPLE}") from None
+        raise UserError(f"{path} is not a data sheet: {error}; such a file has {_EXAMPLE}") from None
     if not sheet.reads:
         raise UserError(f"{path}: reads is empty: wanted {_EXAMPLE}")
     rates = tuple(_rate(line, f"{path}: reads[{place}]") for place, line in enumerate(sheet.reads))
