@@ -59,7 +59,7 @@ class _RankRows:
         rates = (
             Figure("prompts_per_second", len(recent) / seconds, "Prompts served"),
             Figure("read_bytes_per_second", float(recent["read_bytes"].sum() / seconds), "Bytes read from storage"),
-            Figure("write_bytes_per_second", float(recent["written_bytes"].sum() / seconds), "Bytes to write to storage"),
+            Figure("write_bytes_per_second", float(recent["written_bytes"].sum() / seconds), "Bytes put into storage"),
         )
         first = recent[recent["computed_ns"] > 0]
         if not len(first):
