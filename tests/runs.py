@@ -21,6 +21,7 @@ from dlemu.jobs.training.plan import TrainingJob
 from dlemu.jobs.training.steplog import EVALUATION, STEP_DTYPE, TRAINING, StepRows
 from dlemu.jobs.training.trainer import RunLog
 from dlemu.plan.samples import hash_samples
+from dlemu.results.kinds import kind_of
 from dlemu.telemetry import DeviceFacts, HostTelemetry, Series
 
 MS = 1_000_000
@@ -207,3 +208,9 @@ def _skewed(rows: StepRows, nodes: tuple[int, ...], skew_ns: int) -> StepRows:
     for name in ("free_ns", "asked_ns", "got_ns", "slept_ns", "met_ns", "ready_ns", "started_ns", "finished_ns"):
         rows[name] += skew_ns * np.array(nodes)[rows["rank"]]
     return rows
+
+
+def kind_held(folder: Path) -> str:
+    """The name of the kind whose result a folder holds, damaged or not; empty for none."""
+    kind = kind_of(str(folder))
+    return "" if kind is None else kind.name

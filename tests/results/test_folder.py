@@ -19,9 +19,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from datagen.errors import SpaceError, UserError
-from dlemu.jobs.checkpoint.folder import holds_checkpoints
 from dlemu.jobs.checkpoint.result import CheckpointRun
-from dlemu.jobs.training.folder import holds_run, read_run, read_summary
+from dlemu.jobs.training.folder import read_run, read_summary
 from dlemu.jobs.training.journal import StoppedEarly
 from dlemu.jobs.training.plan import TrainingJob
 from dlemu.jobs.training.result import Run, make_run
@@ -31,7 +30,7 @@ from dlemu.results.measured import write_measured, write_run, write_summary
 from dlemu.results.tables import ADVICE, read_config, read_table, write_table
 from dlemu.telemetry.probe_base import Bin
 from tests.results.handmade import CHECKPOINT_RUNS, RUNS
-from tests.runs import make_job, make_log, with_blocks, with_evaluation, with_telemetry
+from tests.runs import kind_held, make_job, make_log, with_blocks, with_evaluation, with_telemetry
 
 DATASET = make_job().workload.dataset
 
@@ -146,7 +145,7 @@ def test_what_can_not_be_written_is_told_with_what_to_do(tmp_path: Path) -> None
 def test_a_run_whose_summary_was_never_written_is_read(tmp_path: Path) -> None:
     run = written(tmp_path)
     (tmp_path / "summary.json").unlink()
-    assert holds_run(str(tmp_path))
+    assert kind_held(tmp_path) == "training"
     assert read_run(str(tmp_path)).summary == run.summary
 
 
@@ -275,11 +274,11 @@ def test_a_run_that_failed_before_its_first_step_has_a_summary(tmp_path: Path) -
 
 
 def test_only_a_folder_with_a_summary_of_ours_holds_a_run(tmp_path: Path) -> None:
-    assert not holds_run(str(tmp_path))
+    assert not kind_held(tmp_path)
     (tmp_path / "summary.json").write_text('{"num_accelerators": 4}')
-    assert not holds_run(str(tmp_path))
+    assert not kind_held(tmp_path)
     written(tmp_path / "run")
-    assert holds_run(str(tmp_path / "run"))
+    assert kind_held(tmp_path / "run") == "training"
 
 
 def merged(values: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
@@ -465,16 +464,15 @@ def test_which_folder_holds_what(tmp_path: Path) -> None:
     checkpoints = CheckpointRun(str(saved), made.facts, made.rows, made.progress)
     saved.mkdir()
     write_measured(checkpoints)
-    assert [holds_run(str(folder)) for folder in (run, saved, nothing)] == [True, False, False]
-    assert [holds_checkpoints(str(folder)) for folder in (run, saved, nothing)] == [False, True, False]
+    assert [kind_held(folder) for folder in (run, saved, nothing)] == ["training", "checkpoint", ""]
     write_summary(checkpoints)
-    assert (holds_run(str(saved)), holds_checkpoints(str(saved))) == (False, True)
+    assert kind_held(saved) == "checkpoint"
     with pytest.raises(UserError, match=r"summary\.json is the result of a checkpoint job; wanted that"):
         read_summary(str(saved))
     (run / "summary.json").write_text("null")
-    assert holds_run(str(run)), "its facts are there"
+    assert kind_held(run) == "training", "its facts are there"
     (run / "facts.json").unlink()
-    assert not holds_run(str(run))
+    assert not kind_held(run)
 
 
 def test_the_configuration_is_read_whatever_its_bytes(tmp_path: Path) -> None:

@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 
 from datagen.errors import SpaceError, UserError
-from dlemu.jobs.checkpoint.folder import holds_checkpoints, read_checkpoint_run
+from dlemu.jobs.checkpoint.folder import read_checkpoint_run
 from dlemu.jobs.checkpoint.journal import UnderWay
 from dlemu.jobs.checkpoint.kind import OLDER_LIVE_FACTS
 from dlemu.jobs.checkpoint.result import CheckpointRun
-from dlemu.jobs.training.folder import holds_run, read_run
+from dlemu.jobs.training.folder import read_run
 from dlemu.jobs.training.issues import Issue
 from dlemu.jobs.training.journal import StoppedEarly
 from dlemu.jobs.training.result import make_facts, make_run
@@ -34,7 +34,7 @@ from dlemu.results.measured import write_measured, write_run
 from dlemu.runner.run_folder import check_folder
 from dlemu.studies.compare.sides import read_side
 from tests.results.handmade import CHECKPOINT_RUNS
-from tests.runs import make_job, make_log
+from tests.runs import kind_held, make_job, make_log
 
 
 def replaced_by_zeros(path: Path) -> None:
@@ -61,7 +61,7 @@ def killed(folder: Path, steps: int = 7) -> RunLog:
 
 def test_what_the_ranks_had_measured_is_a_result(tmp_path: Path) -> None:
     log = killed(tmp_path)
-    assert holds_run(str(tmp_path))
+    assert kind_held(tmp_path) == "training"
     run = read_run(str(tmp_path))
     assert run.folder == str(tmp_path)
     assert np.array_equal(np.sort(run.rows, order=["rank", "step"]), np.sort(log.rows, order=["rank", "step"]))
@@ -264,7 +264,7 @@ def killed_checkpoints(folder: Path, *, files: int = 3, older: bool = False) -> 
 @pytest.mark.parametrize("older", [False, True])
 def test_checkpoints_that_were_measured_before_a_kill_are_a_result(older: bool, tmp_path: Path) -> None:
     left = killed_checkpoints(tmp_path, older=older)
-    assert (holds_checkpoints(str(tmp_path)), holds_run(str(tmp_path))) == (True, False)
+    assert kind_held(tmp_path) == "checkpoint"
     run = read_checkpoint_run(str(tmp_path))
     assert (run.folder, run.facts) == (str(tmp_path), left.facts)
     assert sorted(run.rows.tolist()) == sorted(left.rows.tolist())

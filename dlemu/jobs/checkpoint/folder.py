@@ -12,7 +12,6 @@ from dlemu.jobs.checkpoint.measured import CheckpointRunFacts
 from dlemu.jobs.checkpoint.result import CheckpointRun
 from dlemu.jobs.checkpoint.summary import CheckpointSummary
 from dlemu.results.file_names import FACTS, LIVE, SUMMARY
-from dlemu.results.kinds import kind_of
 from dlemu.results.measured import check_hosts, computed, read_facts, read_live, read_readings
 from dlemu.results.parts import READ_VERSIONS, SCHEMA_VERSION
 from dlemu.results.row_tables import read_rows
@@ -61,9 +60,3 @@ def _checked(run: CheckpointRun) -> CheckpointRun:
             raise UserError(f"{run.folder} is damaged: it has rows of ranks that the run does not have")
     check_hosts(run, rows=len(run.rows))
     return computed(run)
-
-
-def holds_checkpoints(folder: str) -> bool:
-    """Return whether the folder is that of a run of checkpoints, also one that was killed before it was saved."""
-    kind = kind_of(folder)
-    return kind is not None and kind.name == CheckpointSummary.kind

@@ -14,7 +14,7 @@ from dlemu.jobs.training.step_table import STEPS, check_steps, read_steps
 from dlemu.jobs.training.summary import Summary
 from dlemu.jobs.training.trainer import salvage
 from dlemu.results.file_names import FACTS, LIVE, SUMMARY
-from dlemu.results.kinds import SummaryHead, kind_of
+from dlemu.results.kinds import SummaryHead
 from dlemu.results.measured import check_hosts, computed, read_facts, read_live, read_readings
 from dlemu.results.parts import READ_VERSIONS, SCHEMA_VERSION
 from dlemu.results.untrusted_files import decode_untrusted
@@ -91,9 +91,3 @@ def read_summary(folder: str) -> Summary:
             "version of `dlemu train` (DLIO's summary.json is a different file)"
         )
     return decode_untrusted(path, Summary)
-
-
-def holds_run(folder: str) -> bool:
-    """Return whether the folder has a training run of ours, damaged or not."""
-    kind = kind_of(folder)
-    return kind is not None and kind.name == Summary.kind

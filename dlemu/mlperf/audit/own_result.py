@@ -109,10 +109,10 @@ def own_folder_of(folder: str) -> str | None:
 
 def audit_own(folder: str) -> OwnResult:
     """Read a folder of dlemu's, recompute every number of its summary, and compare. What is wrong is a finding."""
-    from dlemu.jobs.checkpoint.folder import holds_checkpoints
     from dlemu.jobs.training.folder import read_run, read_summary
 
-    if holds_checkpoints(folder):
+    kind = kind_of(folder)
+    if kind is not None and kind.name == "checkpoint":
         return _audit_checkpoints(folder)
     try:
         has_summary = os.path.lexists(os.path.join(folder, "summary.json"))
