@@ -14,7 +14,19 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from datagen.errors import DlemuError, UserError
-    from dlemu.api import checkpoint, compare, datagen, load_result, pack, predict, probe, size, sweep, train
+    from dlemu.api import (
+        checkpoint,
+        compare,
+        datagen,
+        load_result,
+        pack,
+        predict,
+        predict_checkpoints,
+        probe,
+        size,
+        sweep,
+        train,
+    )
     from dlemu.runner.ranks import RunFailedError
 
 __version__ = "0.2.0"
@@ -28,6 +40,7 @@ __all__ = [
     "load_result",
     "pack",
     "predict",
+    "predict_checkpoints",
     "probe",
     "size",
     "sweep",

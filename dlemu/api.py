@@ -22,6 +22,7 @@ from dlemu.results.kinds import kind_wanted, read_result
 from dlemu.runner.events import DatasetMade, Event, ignore
 
 if TYPE_CHECKING:  # each function imports what it does, so that any kind of job may be missing
+    from dlemu.jobs.checkpoint.prediction.prediction import CheckpointPrediction
     from dlemu.jobs.checkpoint.result import CheckpointRun
     from dlemu.jobs.pack.result import PackAnswer
     from dlemu.jobs.pack.run import PackEvent
@@ -31,7 +32,17 @@ if TYPE_CHECKING:  # each function imports what it does, so that any kind of job
     from dlemu.studies.answers import Comparison, SizeAnswer, SweepAnswer
     from dlemu.studies.events import SizingEvent
 
-    Result = Run | CheckpointRun | SizeAnswer | SweepAnswer | Comparison | Prediction | ProbeAnswer | PackAnswer
+    Result = (
+        Run
+        | CheckpointRun
+        | SizeAnswer
+        | SweepAnswer
+        | Comparison
+        | Prediction
+        | CheckpointPrediction
+        | ProbeAnswer
+        | PackAnswer
+    )
 
 Source = Workload | Sequence[str] | Mapping[str, object]
 """What to run: a Workload; or overrides as words ("ranks=4") or by key ({"ranks": 4}), to which keywords are added."""
@@ -155,16 +166,16 @@ def predict(
     on_progress: Callable[[Event], None] | None = None,
     **settings: object,
 ) -> Prediction:
-    """Predict how busy a storage would keep accelerators: `dlemu predict`; arguments as of its `run_prediction`.
+    """Predict how busy a storage would keep accelerators: `dlemu predict`.
 
-    With `ranks` that count, else the most that pass. `from_folder` names a run (DLIO's too), or is one; `make` makes
-    the dataset before it is probed.
+    Arguments as of `dlemu.runner.prediction_request.PredictionRequest`. With `ranks` that count, else the most that
+    pass. `from_folder` names a run (DLIO's too), or is one; `make` makes the dataset before it is probed.
     """
     from dlemu.jobs.training.prediction.run_prediction import run_prediction
     from dlemu.mlperf.audit.foreign_times import foreign_run
+    from dlemu.runner.prediction_request import PredictionRequest
 
-    answer, _, _ = run_prediction(
-        source if isinstance(source, Workload) and not settings else _words(source, settings),
+    request = PredictionRequest(
         from_folder=_folder(from_folder),
         mb_per_second=mb_per_second,
         drive=_folder(drive),
@@ -176,7 +187,38 @@ def predict(
         read_foreign=foreign_run,
         on_event=on_progress or ignore,
     )
-    return answer
+    return run_prediction(
+        source if isinstance(source, Workload) and not settings else _words(source, settings), request
+    )[0]
+
+
+def predict_checkpoints(
+    source: Source = (),
+    *,
+    from_folder: Folder | CheckpointRun | None = None,
+    mb_per_second: float | None = None,
+    drive: Folder | None = None,
+    hosts: int = 1,
+    config_dir: str | None = None,
+    **settings: object,
+) -> CheckpointPrediction:
+    """Predict how long checkpoints would take, and what they cost a training: `dlemu predict` of such a workload.
+
+    `from_folder` names a run of checkpoints, or is one; `mb_per_second` and `drive` describe a storage instead.
+    """
+    from dlemu.jobs.checkpoint.prediction.run_prediction import run_prediction
+    from dlemu.runner.prediction_request import PredictionRequest
+
+    request = PredictionRequest(
+        from_folder=_folder(from_folder),
+        mb_per_second=mb_per_second,
+        drive=_folder(drive),
+        hosts=hosts,
+        config_dir=config_dir,
+    )
+    return run_prediction(
+        source if isinstance(source, Workload) and not settings else _words(source, settings), request
+    )[0]
 
 
 def probe(

@@ -66,7 +66,7 @@ _OTHERS = {
 
 def commands() -> dict[str, str]:
     """Return each command with a line of help: those of the kinds of results, and the others."""
-    known = {kind.command: kind.help for kind in (*kinds(), *installed_kinds()) if kind.command} | _OTHERS
+    known = {kind.command: kind.help for kind in (*kinds(), *installed_kinds()) if kind.help} | _OTHERS
     return {name: known[name] for name in (*_ORDER, *sorted(known.keys() - set(_ORDER))) if name in known}
 
 

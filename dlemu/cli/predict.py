@@ -47,24 +47,22 @@ def command(
     readers, two minutes at most. Then a model of loaders, accelerators and storage predicts what a run would measure.
     What it can't know is in docs/prediction.md; the back-of-the-envelope estimate is printed next to its answer.
 
+    For a workload of checkpoints (workload=llama3_70b) it predicts how long one takes to write and to read, and what
+    that costs a training.
+
     Exit status: 0 the count passes or one at least does, 1 it does not, 2 a usage error, 3 a reader failed, 4 too close
     to call, 128 + signal.
     """
     from dlemu.cli.frontends import make_here
     from dlemu.cli.options import say_part, show_answer
     from dlemu.config import completed, explained, load
-    from dlemu.jobs.training.prediction.page import print_prediction
-    from dlemu.jobs.training.prediction.run_prediction import read_known, run_prediction
     from dlemu.metrics.verdict import EXIT_STATUSES
     from dlemu.mlperf.audit.foreign_times import foreign_run
+    from dlemu.results.kinds import kind_of
+    from dlemu.runner.prediction_request import PredictionRequest
+    from dlemu.studies.predict import known_workload, predict
 
-    if cfg:
-        known = None if from_folder is None else read_known(from_folder, foreign_run)
-        words = overrides if known is None else completed(overrides, known.workload, config_dir=config_dir)
-        click.echo(explained(load(words, config_dir=config_dir)), nl=False)
-        return
-    answer, folder, workload = run_prediction(
-        overrides,
+    request = PredictionRequest(
         from_folder=from_folder,
         mb_per_second=mb_per_second,
         drive=drive,
@@ -76,5 +74,13 @@ def command(
         read_foreign=foreign_run,
         on_event=say_part,
     )
-    show_answer(answer, folder, print_prediction, as_json=as_json, page=workload.output.report)
+    if cfg:
+        known = known_workload(request)
+        words = overrides if known is None else completed(overrides, known, config_dir=config_dir)
+        click.echo(explained(load(words, config_dir=config_dir)), nl=False)
+        return
+    answer, folder, workload = predict(overrides, request)
+    kind = kind_of(folder)
+    assert kind is not None  # the answer was saved there
+    show_answer(answer, folder, kind.part("show"), as_json=as_json, page=workload.output.report)
     raise SystemExit(EXIT_STATUSES[answer.outcome or "no verdict"])

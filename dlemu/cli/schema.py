@@ -20,13 +20,12 @@ def command(name: str | None) -> None:
     """
     from datagen.errors import UserError
     from datagen.registry import nearest
-    from dlemu.results.kinds import installed_kinds, kinds
-    from dlemu.results.schemas import schema_text
+    from dlemu.results.schemas import described, schema_text
 
-    known = {kind.command: kind for kind in (*kinds(), *installed_kinds()) if kind.result}
+    known = described()
     if name is None:
         for command, kind in sorted(known.items()):
-            click.echo(f"{command:12}{kind.answer}")
+            click.echo(f"{command:23}{kind.answer}")
         return
     if name not in known:
         raise UserError(f"{name!r} saves no result with a schema: {nearest(name, known)}known: {', '.join(known)}")

@@ -27,8 +27,8 @@ DATA_SECTIONS = ("workload", "scale", "scales", "dataset", "storage")
 """Where a dataset's settings come from; the rest of a command line says nothing about bytes."""
 
 
-_COMPLETED = ("dataset", "reader", "train", "metric", "workflow", "checkpoint")
-"""Sections that decide what a run reads and when."""
+_COMPLETED = ("model", "dataset", "reader", "train", "metric", "workflow", "checkpoint")
+"""Sections that decide what a run reads and writes, and when."""
 _NAMES = {
     "dataset.format": "datagen.formats",
     "reader.data_loader": "dlemu.loaders",

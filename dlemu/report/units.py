@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from typing import Any
 
-from datagen.errors import UserError
 from dlemu.metrics.percent_interval import percent_interval
 
 _UNITS = {
@@ -27,7 +26,6 @@ _UNITS = {
     "_percent_of_app": "%",
     "_share_of_wait": "share, 0 to 1",
 }
-_BINARY = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 _LONG_LIST = 24  # longer ones show ten at each end
 
 
@@ -57,15 +55,6 @@ def with_unit(value: float, unit: str) -> str:
     if isinstance(value, int):
         return f"{value:,} {unit}".rstrip()
     return percent(value) if unit == "%" else f"{number(value)} {unit}".rstrip()
-
-
-def bytes_of(text: str) -> int:
-    """Return the bytes of a size as fio takes it: 4k and 1m are binary. Raises UserError."""
-    unit = text[-1:].lower() if text[-1:].lower() in _BINARY else ""
-    number = text.lower().removesuffix(unit)
-    if not number.isdecimal() or int(number) < 1:
-        raise UserError(f"{text!r} is not a size: wanted a number followed by k, m or g, such as 128k")
-    return int(number) * _BINARY[unit]
 
 
 def multiple_of(ratio: float) -> str:

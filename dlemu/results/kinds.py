@@ -78,6 +78,9 @@ class Kind:
     """Returns the summary of a job's folder as it was saved, without computing it anew; raises UserError."""
     advise: str = ""
     """Returns what leads to a verdict, given a `NoVerdictError` and the user's command, overrides and config folder."""
+    predicts: str = ""
+    """Answers `dlemu predict` for overrides or a workload, and a `dlemu.runner.prediction_request.PredictionRequest`:
+    returns the answer, the folder that holds it, and the settings."""
     live: str = ""
     """Follows a run that goes on, a `dlemu.results.progress.MakesFollower`; without it only its devices are seen."""
     host_checks: str = ""
@@ -123,7 +126,7 @@ class Kind:
 @cache
 def kinds() -> tuple[Kind, ...]:
     """Return the kinds of this distribution, those that come first where a folder holds the marks of several."""
-    found = [_kind(package) for parent in PACKAGES for package in _packages(parent)]
+    found = [kind for parent in PACKAGES for package in _packages(parent) for kind in _kinds(package)]
     return tuple(sorted(found, key=lambda kind: (-kind.precedence, kind.name)))
 
 
@@ -133,18 +136,19 @@ def _packages(parent: str) -> list[str]:
     return [".".join((parent, *path.parts)) for path in paths]
 
 
-def _kind(package: str) -> Kind:
-    kind: Kind = importlib.import_module(f"{package}.kind").KIND
-    return replace(kind, package=package)
+def _kinds(package: str) -> list[Kind]:
+    """Return the KIND of a package, and in ANSWERS what else it leaves in folders of their own."""
+    module = importlib.import_module(f"{package}.kind")
+    return [replace(kind, package=package) for kind in (module.KIND, *getattr(module, "ANSWERS", ()))]
 
 
 @cache
 def installed_kinds() -> tuple[Kind, ...]:
     """Return the kinds of other distributions, by name. Raises UserError for one that can't be imported."""
-    found = []
+    found: list[Kind] = []
     for entry in sorted(entry_points(group=ENTRY_POINTS)):
         try:
-            found.append(_kind(entry.value))
+            found += _kinds(entry.value)
         except Exception as error:
             raise UserError(
                 f"the kind of job {entry.name!r} ({entry.value}) can't be imported ({error}): install it again"
@@ -229,7 +233,7 @@ def catalogue_of(kind: str) -> Catalogue:
     return catalogue
 
 
-def kind_asked(workload: Workload) -> Kind:
+def kind_requested(workload: Workload) -> Kind:
     """Return the kind of job that a workload asks for, also where it does not say for how much of it."""
     return next((kind for kind in kinds() if kind.is_all(workload)), None) or kind_wanted(workload)
 

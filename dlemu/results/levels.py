@@ -1,4 +1,4 @@
-"""What was measured of a storage's reads: by rising numbers of readers, or by size and depth of the requests."""
+"""What is known of a storage: reads by rising numbers of readers, reads and writes by size and depth."""
 
 from __future__ import annotations
 
@@ -50,4 +50,6 @@ class Rates:
     source: str
     """In words."""
     rates: tuple[Rate, ...]
-    """At least one."""
+    """Of reads."""
+    writes: tuple[Rate, ...] = ()
+    """At least one of both."""

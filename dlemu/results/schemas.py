@@ -10,9 +10,18 @@ import msgspec
 from msgspec import inspect
 
 from dlemu.config.meanings import meanings
-from dlemu.results.kinds import Kind
+from dlemu.results.kinds import Kind, installed_kinds, kinds
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
+
+
+def described() -> dict[str, Kind]:
+    """Return the kinds whose results have a schema, by command; a further kind of the same command by its own name."""
+    known: dict[str, Kind] = {}
+    for kind in (*kinds(), *installed_kinds()):
+        if kind.result:
+            known[kind.name if kind.command in known else kind.command] = kind
+    return known
 
 
 def schema_text(kind: Kind) -> str:

@@ -17,6 +17,7 @@ PAGES = {
     "jobs/pack/figures": "a packing",
     "jobs/probe/figures": "a probe",
     "jobs/training/prediction/figures": "a prediction",
+    "jobs/checkpoint/prediction/figures": "a prediction of checkpoints",
     "studies/record/figures": "a recorded job",
     "mlperf/audit/figures": "an audit",
 }

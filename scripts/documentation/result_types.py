@@ -15,7 +15,7 @@ from dlemu.checkpoints.io_rows import IO_COLUMNS
 from dlemu.config.meanings import meanings
 from dlemu.jobs.checkpoint.summary import CheckpointSummary
 from dlemu.jobs.training.summary import Summary
-from dlemu.results.kinds import kind_of_command
+from dlemu.results.schemas import described
 
 BEGIN, END = "<!-- made by scripts/docs from dlemu/jobs/training/summary.py -->", "<!-- end of what is made -->"
 CHECKPOINT_BEGIN = "<!-- made by scripts/docs from dlemu/jobs/checkpoint/summary.py -->"
@@ -24,13 +24,14 @@ GUIDES = {
     "sweep": "sizing.md",
     "compare": "sizing.md",
     "predict": "prediction.md",
+    "checkpoint-prediction": "prediction.md",
     "probe": "probe.md",
     "pack": "packing.md",
     "together": "together.md",
     "record": "record.md",
     "kvcache": "kvcache.md",
 }
-"""Command -> the page that says what its answer is for."""
+"""Answer, as `dlemu schema` calls it -> the page that says what it is for."""
 _HEAD = """# Answers: every key of size.json, sweep.json, ...
 
 Made by `scripts/docs` from the types. These are the files that searches, sweeps, comparisons, predictions, probes and
@@ -63,7 +64,7 @@ def answers_page() -> str:
     places = {kind: f"results.md#{_anchor(kind.__name__)}" for kind in known}
     titles, parts = {kind: kind.__name__ for kind in known}, list[str]()
     for command in GUIDES:
-        name, root = _title(command), kind_of_command(command).part("result")
+        name, root = _title(command), described()[command].part("result")
         kinds = [kind for kind in _reachable(root) if kind not in places]
         for kind in kinds:
             twice = kind.__name__ in titles.values()
@@ -77,7 +78,7 @@ def answers_page() -> str:
 
 def _title(command: str) -> str:
     """Return an answer's heading: its file, and of a file that several commands write, whose it is."""
-    kind = kind_of_command(command)
+    kind = described()[command]
     return f"{kind.answer} of dlemu {command}" if kind.job else kind.answer
 
 

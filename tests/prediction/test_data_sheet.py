@@ -20,9 +20,9 @@ from dlemu.config.schema import Workload
 from dlemu.jobs.probe.result import PROBE, Access, ProbeAnswer, ProbeCell, ProbeQuestion
 from dlemu.jobs.training.prediction.curve import flat, most_mb_per_second, rates
 from dlemu.jobs.training.prediction.data_sheet import calibrate_from_drive, curve_of, requests_of
-from dlemu.jobs.training.prediction.run_prediction import run_prediction
 from dlemu.results.answer_files import to_json
 from dlemu.results.levels import Rate
+from dlemu.runner.prediction_request import PredictionRequest
 from tests.prediction.test_run_prediction import WORDS, run
 
 KIB = 1 << 10
@@ -113,8 +113,8 @@ def test_a_sheet_is_a_storage(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("reads: []", "reads is empty: wanted lines such as"),
-        ("name: x", "reads is missing"),
+        ("reads: []", "has neither reads nor writes: wanted lines such as"),
+        ("name: x", "has neither reads nor writes"),
         ("reads: [{size: 4k, iops: 5, latency_us: 7}]", "reads[0] has iops: 5, latency_us: 7: wanted one of mb_per_"),
         ("reads: [{size: 4k}]", "reads[0] has no figure: wanted one of mb_per_second, iops, latency_us, above 0"),
         ("reads: [{size: 4k, iops: -5}]", "reads[0] has iops: -5: wanted one of"),
@@ -123,6 +123,7 @@ def test_a_sheet_is_a_storage(tmp_path: Path) -> None:
         ("reads: [{size: large, iops: 5}]", "'large' is not a size: wanted a number followed by k, m or g"),
         ("reads: [{size: 4k, iop: 5}]", "did you mean"),
         ("- 1", "wanted a mapping"),
+        ("writes: [{size: 4k, iops: 5}]", "has no reads, only writes"),
     ],
 )
 def test_a_sheet_that_says_nothing_says_why(tmp_path: Path, text: str, words: str) -> None:
@@ -167,7 +168,7 @@ def test_a_folder_without_what_is_needed_says_so(tmp_path: Path) -> None:
 
     refused("has no rates by size and depth: wanted the folder of `dlemu probe`, or a data sheet")
     probed(tmp_path, ("write", 4096, 1, 1, 5.0))
-    refused("has no reads")
+    refused("has no reads, only writes")
     probed(tmp_path, workload="unet3d")
     refused("is a probe of the reads of unet3d")
     os.mkfifo(tmp_path / "sheet")
@@ -184,4 +185,4 @@ def test_the_command_answers_from_a_sheet(tmp_path: Path) -> None:
     assert answer["calibration"]["source"].startswith("the data sheet of EXAMPLE 7450")
     assert answer["max_accelerators"] == 2, "as 6.8 GB/s feed"
     with pytest.raises(UserError, match="--mb-per-second and --drive each describe the storage: give only one"):
-        run_prediction([*WORDS], mb_per_second=7000, drive=str(sheet))
+        PredictionRequest(mb_per_second=7000, drive=str(sheet))

@@ -29,6 +29,7 @@ from dlemu.results.answer_files import to_json
 from dlemu.results.levels import READ_DTYPE, Level
 from dlemu.results.measured import write_run
 from dlemu.runner.events import PartMeasured
+from dlemu.runner.prediction_request import PredictionRequest
 from dlemu.studies.pages import write_page
 from tests.prediction.test_calibration import simulated_run, workload
 from tests.prediction.test_from_probe import level
@@ -215,7 +216,9 @@ def test_readers_of_the_count_that_is_asked_for_are_probed_again(
     monkeypatch.setattr(run_prediction, "calibrate_by_probe", probed)
     for name, ranks in (("a", ["ranks=3"]), ("b", [])):
         words = [*WORDS, *ranks, "reader.read_threads=5", f"output.folder={tmp_path / name}"]
-        answer, folder, asked = run_prediction.run_prediction(words, cached=True, make=made.append, on_event=print)
+        answer, folder, asked = run_prediction.run_prediction(
+            words, PredictionRequest(cached=True, make=made.append, on_event=print)
+        )
         assert folder == str(tmp_path / name)
         assert made[-1] == asked
         assert answer.question.overrides == tuple(words[:-1])

@@ -22,7 +22,6 @@ from dlemu.jobs.checkpoint.prepare import check_checkpoint_host
 from dlemu.jobs.checkpoint.result import CheckpointRun
 from dlemu.jobs.checkpoint.run import CHECKPOINTS
 from dlemu.jobs.checkpoint.summary import CheckpointSummary
-from dlemu.jobs.training.folder import holds_run
 from dlemu.mlperf.audit.audited_run import audit_trees
 from dlemu.report.units import size
 from dlemu.results.file_names import KILLED
@@ -34,6 +33,7 @@ from dlemu.runner.job import JobRequest, run_alone
 from dlemu.runner.job import prepare as prepare_job
 from dlemu.runner.ranks import RunFailedError
 from tests.checkpoints.models import SMALL_WORDS
+from tests.runs import kind_held
 
 SMALL = {
     **SMALL_WORDS,
@@ -251,7 +251,7 @@ def test_what_the_ranks_of_a_killed_run_had_measured_is_a_result(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     done, folder = killed(tmp_path, monkeypatch), str(tmp_path / "result")
-    assert not holds_run(folder), "of training"
+    assert kind_held(tmp_path / "result") == "checkpoint"
     again = read_checkpoint_run(folder)
     order = ["rank", "phase", "checkpoint", "file"]
     assert np.array_equal(np.sort(again.rows, order=order), np.sort(done.rows, order=order))

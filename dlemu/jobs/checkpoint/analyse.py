@@ -10,6 +10,7 @@ import numpy as np
 from dlemu.checkpoints.io_rows import READ, WHOLE, WRITE, IoRows
 from dlemu.checkpoints.shards import parameters
 from dlemu.checkpoints.stored import folder_of
+from dlemu.config.schema import Checkpoint
 from dlemu.jobs.checkpoint.issues import Issue
 from dlemu.jobs.checkpoint.limits import PhaseActivity, judge_checkpoints
 from dlemu.jobs.checkpoint.measured import CheckpointRunFacts, MeasuredCheckpoints
@@ -299,29 +300,35 @@ def _training(facts: CheckpointRunFacts, write: PhaseSummary | None, read: Phase
         return None
     settings = facts.workload.checkpoint
     if settings.asynchronous:
-        stall = _snapshot_seconds(facts)
+        stall = snapshot_seconds(settings, facts.sizes.largest_rank_bytes)
     else:
         assert write.slowest_seconds is not None  # there is a checkpoint
         stall = write.slowest_seconds.mean
     recovery = read.slowest_seconds.mean if read is not None and read.slowest_seconds is not None else None
+    return training_cost(settings, stall, recovery)
+
+
+def training_cost(settings: Checkpoint, stall_seconds: float, recovery_seconds: float | None) -> TrainingCost:
+    """Return what a checkpoint for which training stalls so long costs it, at the interval of the settings."""
     interval, mtbf = settings.interval_seconds, settings.mtbf_hours * 3600
-    best = daly_seconds(stall, mtbf) if mtbf else None
+    best = daly_seconds(stall_seconds, mtbf) if mtbf else None
+    recovery = recovery_seconds or 0.0
     return TrainingCost(
         interval_seconds=interval,
-        stall_seconds=stall,
-        percent=cost_percent(stall, interval),
-        recovery_seconds=recovery,
+        stall_seconds=stall_seconds,
+        percent=cost_percent(stall_seconds, interval),
+        recovery_seconds=recovery_seconds,
         mtbf_hours=settings.mtbf_hours or None,
         best_interval_seconds=best,
-        young_interval_seconds=young_seconds(stall, mtbf) if mtbf else None,
-        wasted_percent=wasted_percent(best, stall, recovery or 0.0, mtbf) if best is not None else None,
-        wasted_percent_now=wasted_percent(interval, stall, recovery or 0.0, mtbf) if mtbf else None,
+        young_interval_seconds=young_seconds(stall_seconds, mtbf) if mtbf else None,
+        wasted_percent=wasted_percent(best, stall_seconds, recovery, mtbf) if best is not None else None,
+        wasted_percent_now=wasted_percent(interval, stall_seconds, recovery, mtbf) if mtbf else None,
     )
 
 
-def _snapshot_seconds(facts: CheckpointRunFacts) -> float:
+def snapshot_seconds(settings: Checkpoint, largest_rank_bytes: int) -> float:
     """Return how long the rank with most bytes stalls for a snapshot."""
-    return facts.sizes.largest_rank_bytes / 1e9 / facts.workload.checkpoint.snapshot_gb_per_second
+    return largest_rank_bytes / 1e9 / settings.snapshot_gb_per_second
 
 
 def _asynchronous(run: MeasuredCheckpoints, write: PhaseSummary | None) -> Asynchronous | None:
@@ -336,7 +343,7 @@ def _asynchronous(run: MeasuredCheckpoints, write: PhaseSummary | None) -> Async
         drains.append(float(own["ended_ns"].max() - own["released_ns"].max()) / 1e9)
         stopped_ns = int(own["released_ns"].max() - own["began_ns"].min()) + int(own["waited_ns"].max())
         stalls.append(stopped_ns / 1e9)
-    snapshot = _snapshot_seconds(facts)
+    snapshot = snapshot_seconds(settings, facts.sizes.largest_rank_bytes)
     au = facts.workload.metric.au
     shortest = shortest_interval_seconds(snapshot, float(np.mean(drains)), au)
     compute = max(0.0, settings.time_between_checkpoints)

@@ -48,6 +48,7 @@ KIND = Kind(
     page="page.open_page",
     about="page.about",
     job="run.CHECKPOINTS",
+    predicts="prediction.run_prediction.run_prediction",
     live="live.LiveCheckpoints",
     summary="folder.read_checkpoint_summary",
     metrics="metrics.CATALOGUE",
@@ -57,4 +58,16 @@ KIND = Kind(
     exported="measured.exported",
     wants=only_checkpoints,
     is_all=only_saves,
+)
+ANSWERS = (
+    Kind(
+        name="checkpoint-prediction",
+        noun="a prediction of checkpoints",
+        marks=("predict_checkpoints.json",),
+        command="predict",
+        read="prediction.run_prediction.read_prediction",
+        result="prediction.prediction.CheckpointPrediction",
+        page="prediction.page.open_page",
+        show="prediction.page.print_prediction",
+    ),
 )

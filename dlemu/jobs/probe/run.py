@@ -478,9 +478,10 @@ def read_probe(folder: str) -> ProbeAnswer | None:
 
 
 def read_rates(folder: str) -> Rates:
-    """Return what the probe in a folder found of reads; raises UserError for one of a workload's own, or of writes.
+    """Return what the probe in a folder found of reads and writes; raises UserError for one of a workload's own.
 
-    Of random reads where there are any: training reads files, or samples, in random order.
+    Reads are random ones where there are any: training reads files, or samples, in random order. Writes are sequential
+    ones where there are any, as checkpoints are.
     """
     probe = read_probe(folder)
     assert probe is not None  # the folder is known by its file
@@ -489,12 +490,17 @@ def read_rates(folder: str) -> Rates:
             f"{folder} is a probe of the reads of {probe.question.workload}: wanted one of requests by size and depth "
             "(`dlemu probe FOLDER`); `dlemu predict` alone probes a workload's own reads"
         )
-    access = "randread" if any(cell.access == "randread" for cell in probe.cells) else "read"
-    rates = [
-        Rate(size_bytes=cell.size_bytes, depth=cell.in_flight, per_second=cell.iops)
-        for cell in probe.cells
-        if cell.access == access and min(cell.iops, cell.in_flight, cell.size_bytes) > 0
-    ]
-    if not rates:
-        raise UserError(f"{folder} has no reads: wanted a probe with --rw randread or read")
-    return Rates(f"a probe of {probe.question.target}", tuple(rates))
+
+    def first_of(*accesses: str) -> tuple[Rate, ...]:
+        measured = [cell for cell in probe.cells if min(cell.iops, cell.in_flight, cell.size_bytes) > 0]
+        access = next((one for one in accesses if any(cell.access == one for cell in measured)), "")
+        return tuple(
+            Rate(size_bytes=cell.size_bytes, depth=cell.in_flight, per_second=cell.iops)
+            for cell in measured
+            if cell.access == access
+        )
+
+    reads, writes = first_of("randread", "read"), first_of("write", "randwrite")
+    if not reads and not writes:
+        raise UserError(f"{folder} has no reads and no writes: wanted a probe with --rw randread, read or write")
+    return Rates(f"a probe of {probe.question.target}", reads, writes)

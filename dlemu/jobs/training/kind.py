@@ -27,6 +27,7 @@ KIND = Kind(
     pattern="pattern.measure_pattern",
     about="page.about",
     job="run.TRAINING",
+    predicts="prediction.run_prediction.run_prediction",
     live="live.LiveTraining",
     summary="folder.read_summary",
     metrics="metrics.CATALOGUE",
@@ -34,4 +35,19 @@ KIND = Kind(
     conditions="figures_of.conditions",
     show="page.print_result",
     exported="measured.exported",
+)
+ANSWERS = (
+    Kind(
+        name="prediction",
+        noun="a prediction",
+        marks=("predict.json",),
+        precedence=1,  # it keeps the probe that it is made from
+        command="predict",
+        help="Predict how many accelerators a storage keeps busy, without running them.",
+        read="prediction.run_prediction.read_prediction",
+        result="prediction.prediction.Prediction",
+        page="prediction.page.open_page",
+        points="prediction.points.points",
+        show="prediction.page.print_prediction",
+    ),
 )

@@ -30,6 +30,7 @@ from dlemu.jobs.training.plan import TrainingJob, make_job
 from dlemu.loaders.loader_base import BatchMaker, Loader, LoaderSpec
 from dlemu.metrics.t_interval import estimate
 from dlemu.plan.samples import Plan, RankPlan
+from dlemu.results.drive import READ_AHEAD_BYTES
 from dlemu.results.levels import READ_DTYPE, Level, ReadRows
 from dlemu.runner.clean_process import run_clean
 from dlemu.runner.cold import treatment_of
@@ -56,8 +57,6 @@ LEAST_CORRELATION = -0.8  # at -1 the interval would have no width
 READ_BYTES = 32 << 20  # larger: a slow drive finishes too few reads in a level
 """A read is a batch, or as many of its samples as have about so many bytes; but one at least."""
 MOST_READERS = 256  # each is a process; more crowd the cores of most hosts before the storage
-READ_AHEAD_BYTES = 128 << 10
-"""That the kernel reads around a random place of a file, unless it was set: /sys/block/NAME/queue/read_ahead_kb."""
 MOST_COVERED = 0.1
 """Share of the dataset that a level may have the kernel read: what is read around one sample serves others later."""
 FLAT_PERCENT = 3.0

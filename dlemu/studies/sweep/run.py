@@ -13,7 +13,7 @@ from dlemu.config.overrides import take_word
 from dlemu.config.points import Point, check_each, check_points, named, points
 from dlemu.config.published import without_secrets
 from dlemu.config.schema import Workload
-from dlemu.results.kinds import kind_asked, read_figures
+from dlemu.results.kinds import kind_requested, read_figures
 from dlemu.runner.child_run import run_train
 from dlemu.runner.events import ignore
 from dlemu.runner.job import AnyKind, Look, checked
@@ -80,14 +80,14 @@ def _check(all_points: Sequence[Point], config_dir: str | None) -> list[Workload
 
     def check(point: Point) -> Workload:
         workload = load(point.words, config_dir=config_dir)
-        kind = kind_asked(workload)
+        kind = kind_requested(workload)
         job: AnyKind = kind.part("job")
         whole = checked(workload, job)
         looks.setdefault(kind.name, job.look_at_points())(whole)
         return workload
 
     workloads = check_each(all_points, check)
-    nouns = sorted({kind_asked(workload).noun for workload in workloads})
+    nouns = sorted({kind_requested(workload).noun for workload in workloads})
     if len(nouns) > 1:
         raise UserError(f"some points are {' and some '.join(nouns)}, which have no figure in common: sweep each apart")
     return workloads
@@ -113,7 +113,7 @@ class Sweep(RunList[Runnable, SweepPoint, SweepAnswer]):
     def start(self, planned: Planned[Runnable], folder: str) -> SweepPoint:
         """Run a point by the command of its kind of job."""
         what = planned.what
-        kind = kind_asked(what.workload)
+        kind = kind_requested(what.workload)
         with kind.part("job").own_place(what.workload, folder) as own:
             # a point runs to its end, whatever it shows on the way
             run_train([*what.words, *own], folder, lambda: None, what.launcher, kind.command)

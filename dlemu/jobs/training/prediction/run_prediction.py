@@ -1,4 +1,4 @@
-"""`dlemu predict` and `dlemu.predict`: from the question to the answer, in predict.json and as a value."""
+"""`dlemu predict` for training: from the question to the answer, in predict.json and as a value."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from dataclasses import dataclass
 import psutil
 
 from datagen.atomic import write_text
-from datagen.errors import UserError
 from datagen.inspection import inspect
 from dlemu.comm.cgroup_limits import cpu_limit
 from dlemu.config import check_runnable, completed, datagen_command, load, load_received, to_yaml
@@ -30,75 +29,44 @@ from dlemu.results.file_names import CONFIG
 from dlemu.results.levels import Level
 from dlemu.runner.cold import treatment_of
 from dlemu.runner.events import OnEvent, PartMeasured, ignore
+from dlemu.runner.prediction_request import PredictionRequest
 from dlemu.runner.run_folder import check_new, new_folder
 
 ReadForeign = Callable[[str], ForeignRun | None]
 """Reads the folder of another benchmark's run; None where it holds none."""
 
 
-def run_prediction(
-    source: Sequence[str] | Workload,
-    *,
-    from_folder: str | None = None,
-    mb_per_second: float | None = None,
-    drive: str | None = None,
-    hosts: int = 1,
-    most: int = 10_000,  # ends the search on a storage that no count fills
-    cached: bool = False,
-    config_dir: str | None = None,
-    make: Callable[[Workload], None] | None = None,
-    read_foreign: ReadForeign | None = None,
-    on_event: OnEvent = ignore,
-) -> tuple[Prediction, str, Workload]:
+def run_prediction(source: Sequence[str] | Workload, request: PredictionRequest) -> tuple[Prediction, str, Workload]:
     """Predict what overrides, or a workload, request; return the answer, the folder that holds it, and the settings.
 
     With `ranks` among the overrides (of a workload: more than 1) that count is predicted, else the most that pass.
-
-    Args:
-        source: overrides as of `dlemu train`; or a workload.
-        from_folder: a run's folder, or one of an earlier prediction, whose storage is taken, and whose settings where
-            the overrides leave them open; else the storage is probed.
-        read_foreign: reads a folder that is neither.
-        mb_per_second: a storage of so many 1e6 bytes/s; nothing is read.
-        drive: a storage as a data sheet (a YAML file) or a probe's folder has it; nothing is read.
-        hosts: the accelerators are spread over so many hosts like this one, which share the storage.
-        most: no more accelerators are predicted.
-        cached: the page cache may serve the probe.
-        config_dir: a folder with workload/NAME.yaml.
-        make: makes what is missing of the workload's dataset before it is probed.
-        on_event: is called with what goes on: what each number of readers of the probe got.
-
-    Raises UserError.
+    Where the request says nothing of the storage, it is probed. Raises UserError.
     """
-    given = {"--from": from_folder, "--mb-per-second": mb_per_second, "--drive": drive}
-    described = [option for option, value in given.items() if value is not None]
-    if len(described) > 1:
-        raise UserError(f"{' and '.join(described)} each describe the storage: give only one of them")
-    known = None if from_folder is None else read_known(from_folder, read_foreign)
+    known = None if request.from_folder is None else read_known(request.from_folder, request.read_foreign)
     if isinstance(source, Workload):
         workload, words, ranks = source, [], source.ranks if source.ranks > 1 else None
     else:
         words = list(source)
-        settings = words if known is None else completed(words, known.workload, config_dir=config_dir)
-        workload = load(settings, config_dir=config_dir)
+        settings = words if known is None else completed(words, known.workload, config_dir=request.config_dir)
+        workload = load(settings, config_dir=request.config_dir)
         counted = any(word.lstrip("+").startswith("ranks=") for word in words)
         ranks = workload.ranks if counted else None
     check_runnable(workload)
     folder = workload.output.folder or new_folder(workload.model.name, "predict-")
     check_new(folder)
-    if mb_per_second is not None:
-        calibration = given_speed(mb_per_second, cores=usable_cores())
-    elif drive is not None:
-        calibration = calibrate_from_drive(drive, workload, cores=usable_cores())
+    if request.mb_per_second is not None:
+        calibration = given_speed(request.mb_per_second, cores=usable_cores())
+    elif request.drive is not None:
+        calibration = calibrate_from_drive(request.drive, workload, cores=usable_cores())
     elif known is not None:
         calibration = known.calibration
     else:
-        if make is not None:
-            make(workload)
+        if request.make is not None:
+            request.make(workload)
         readers = (ranks or 0) * max(1, workload.reader.read_threads)
-        calibration = calibrate_by_probe(workload, readers=readers, cached=cached, on_event=on_event)
+        calibration = calibrate_by_probe(workload, readers=readers, cached=request.cached, on_event=request.on_event)
     overrides = tuple(without_secrets(word for word in words if not word.startswith("output.folder=")))
-    answer = predict(workload, calibration, ranks=ranks, hosts=hosts, most=most, overrides=overrides)
+    answer = predict(workload, calibration, ranks=ranks, hosts=request.hosts, most=request.most, overrides=overrides)
     write_text(folder, CONFIG, to_yaml(workload))
     save_answer(folder, PREDICT, answer)
     return answer, folder, workload

@@ -1,0 +1,1 @@
+"""Figures of predicted checkpoints, one file each, as in `dlemu.jobs.training.figures`."""

@@ -1,0 +1,84 @@
+"""What a prediction of checkpoints says, for the terminal and for its page."""
+
+from __future__ import annotations
+
+import os
+
+from rich.console import Console
+
+from dlemu.jobs.checkpoint.prediction.prediction import CheckpointPrediction, PredictedPhase
+from dlemu.jobs.checkpoint.prediction.run_prediction import read_prediction
+from dlemu.report.page import Opened, Page, Text, Words, tiles
+from dlemu.report.table import Cell, Line, Table, columns, print_lines, print_table
+from dlemu.report.units import number
+from dlemu.results.tables import read_config
+from dlemu.results.wording import count
+
+_TILES = (
+    ("write", "write.seconds", "s", "one checkpoint, slowest rank"),
+    ("write", "write.gib_per_second", "GiB/s", "all ranks"),
+    ("read", "read.seconds", "s", "one checkpoint, slowest rank"),
+    ("read", "read.gib_per_second", "GiB/s", "all ranks"),
+    ("training paused", "training.percent", "%", "at the requested interval"),
+    ("best interval", "training.best_interval_seconds", "s", "between checkpoints, by Daly"),
+    ("time lost", "training.wasted_percent", "%", "at that interval, with work done again and recovery"),
+)
+
+
+def print_prediction(answer: CheckpointPrediction, folder: str, console: Console) -> None:
+    """Print both phases, what to know about them, and the answer."""
+    print_table(_table(answer), console)
+    issues = [Line(f"- {issue}", "caution") for issue in answer.issues]
+    known: list[Cell] = [f"from {answer.source}", *issues, *_costs(answer), Line(answer.verdict, "strong")]
+    print_lines([*known, f"results: {folder}"], console, wrap=True)
+
+
+def _costs(answer: CheckpointPrediction) -> list[str]:
+    """Return what failures make of it, where their mean time is given."""
+    cost = answer.training
+    if cost is None or cost.best_interval_seconds is None or cost.wasted_percent is None:
+        return []
+    return [
+        f"with a failure every {cost.mtbf_hours:g} h: best {cost.best_interval_seconds:,.0f} s between checkpoints, "
+        f"then {cost.wasted_percent:.2g} % of the time is lost"
+    ]
+
+
+def _title(answer: CheckpointPrediction) -> str:
+    return f"{answer.question.workload}: predicted, {count(answer.ranks, 'rank')}"
+
+
+def _table(answer: CheckpointPrediction) -> Table:
+    def row(name: str, phase: PredictedPhase) -> tuple[str, ...]:
+        low, high = phase.seconds_interval
+        return name, number(phase.seconds), f"{number(low)} to {number(high)}", number(phase.gib_per_second)
+
+    phases = (("write", answer.write), ("read", answer.read))
+    return Table(
+        title=_title(answer),
+        columns=columns("", "seconds", "interval", "GiB/s", right=range(1, 4)),
+        rows=[row(name, phase) for name, phase in phases if phase is not None],
+    )
+
+
+def open_page(folder: str) -> Opened:
+    """Return the prediction in a folder with its page; raises UserError."""
+    answer = read_prediction(folder)
+    assert answer is not None  # the folder is known by its file
+    config = read_config(folder)
+    word = "predicted"
+    page = Page(
+        title=_title(answer),
+        lead=f"Predicted from {answer.source}; none of this was run.",
+        state="open",
+        verdict=(word, answer.verdict.removeprefix(word)),
+        tiles=tiles(answer, _TILES),
+        words=[
+            *([Words("Failures", _costs(answer))] if _costs(answer) else []),
+            *([Words("Notes on these numbers", answer.issues)] if answer.issues else []),
+        ],
+        tables=[_table(answer)],
+        texts=[Text("Full configuration (config.yaml)", config)] if config else [],
+        source=os.path.basename(os.path.abspath(folder)),
+    )
+    return Opened(answer, page, "dlemu.jobs.checkpoint.prediction.figures")

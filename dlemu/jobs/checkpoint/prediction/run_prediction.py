@@ -1,0 +1,208 @@
+"""`dlemu predict` for a workload of checkpoints: from the question to the answer, in its file and as a value."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from datagen.atomic import write_text
+from datagen.errors import UserError
+from dlemu.checkpoints.checkpoint_plan import CheckpointPlan, plan_checkpoint
+from dlemu.config import check_checkpoints, completed, load, to_yaml
+from dlemu.config.literal import override
+from dlemu.config.published import without_secrets
+from dlemu.config.schema import Checkpoint, Workload
+from dlemu.jobs.checkpoint.analyse import snapshot_seconds, training_cost
+from dlemu.jobs.checkpoint.folder import read_checkpoint_run
+from dlemu.jobs.checkpoint.prediction.prediction import (
+    PREDICTION,
+    CheckpointPrediction,
+    CheckpointQuestion,
+    Issue,
+    PredictedPhase,
+)
+from dlemu.jobs.checkpoint.prediction.wording import in_words
+from dlemu.jobs.checkpoint.prepare import with_checkpoints
+from dlemu.jobs.checkpoint.summary import CheckpointSummary, PhaseSummary
+from dlemu.metrics.checkpoint_rates import GIB
+from dlemu.metrics.findings import Finding
+from dlemu.metrics.t_interval import half_width
+from dlemu.results.answer_files import read_answer, save_answer
+from dlemu.results.drive import READ_AHEAD_BYTES, READ_AHEAD_REQUESTS, per_second, read_drive
+from dlemu.results.file_names import CONFIG
+from dlemu.results.levels import Rate
+from dlemu.runner.prediction_request import PredictionRequest
+from dlemu.runner.run_folder import check_new, new_folder
+
+SPEED_SHARE = 0.02
+"""Least half width of the storage's speed: drives of known speed were that far from themselves, run to run."""
+
+_READ_PERCENT = 95.0
+"""Where memory served more than the rest, the speed of reading is not the storage's."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Speed:
+    """What a storage gives to all ranks together."""
+
+    mb_per_second: float
+    half_width_share: float = SPEED_SHARE
+
+
+@dataclass(frozen=True, kw_only=True)
+class KnownStorage:
+    """What is known of a storage."""
+
+    source: str
+    writes: Speed | None
+    reads: Speed | None
+    findings: tuple[Finding, ...] = ()
+
+
+def run_prediction(
+    source: Sequence[str] | Workload, request: PredictionRequest
+) -> tuple[CheckpointPrediction, str, Workload]:
+    """Predict the checkpoints of overrides, or of a workload; return the answer, its folder, and the settings.
+
+    `request.from_folder` names a run of `dlemu checkpoint`: its storage is taken, and its settings where the overrides
+    leave them open. Raises UserError.
+    """
+    if not request.describes_storage:
+        raise UserError(
+            "the speed of the storage is not known: give --mb-per-second, --drive SHEET, or --from RESULTS of a "
+            "`dlemu checkpoint` (training's reads can be probed; checkpoints have to be written)"
+        )
+    measured = None if request.from_folder is None else read_checkpoint_run(request.from_folder)
+    if isinstance(source, Workload):
+        workload = source
+    else:
+        words = list(source)
+        if measured is not None:
+            ranks = override(["ranks"], measured.facts.ranks)
+            words = [ranks, *completed(words, measured.facts.workload, config_dir=request.config_dir)]
+        workload = load(words, config_dir=request.config_dir)
+    workload = with_checkpoints(workload)
+    check_checkpoints(workload)
+    plan = plan_checkpoint(workload.model, workload.checkpoint, workload.ranks)
+    if measured is not None:
+        storage = _of_run(measured.summary, plan)
+    elif request.drive is not None:
+        storage = _of_drive(request.drive, workload.checkpoint, len(plan.ranks))
+    else:
+        assert request.mb_per_second is not None  # it is the third way to describe one
+        speed = Speed(mb_per_second=request.mb_per_second)
+        storage = KnownStorage(source=f"a storage of {request.mb_per_second:,g} MB/s", writes=speed, reads=speed)
+    folder = workload.output.folder or new_folder(workload.model.name, "predict-")
+    check_new(folder)
+    own = [] if isinstance(source, Workload) else [word for word in source if not word.startswith("output.folder=")]
+    question = CheckpointQuestion(
+        workload=workload.model.name, overrides=tuple(without_secrets(own)), hosts=request.hosts
+    )
+    answer = in_words(predict(workload, plan, storage, question))
+    write_text(folder, CONFIG, to_yaml(workload))
+    save_answer(folder, PREDICTION, answer)
+    return answer, folder, workload
+
+
+def predict(
+    workload: Workload, plan: CheckpointPlan, storage: KnownStorage, question: CheckpointQuestion
+) -> CheckpointPrediction:
+    """Return the answer without its sentences: all ranks begin at once and share what the storage gives."""
+    settings, sizes = workload.checkpoint, plan.sizes
+    drives = question.hosts if settings.node_local else 1
+
+    def phase(speed: Speed | None) -> PredictedPhase | None:
+        if speed is None:
+            return None
+        seconds = sizes.bytes / (drives * speed.mb_per_second * 1e6)
+        share = speed.half_width_share
+        return PredictedPhase(
+            seconds=seconds,
+            seconds_interval=(seconds / (1 + share), seconds / max(1 - share, 0.01)),
+            gib_per_second=sizes.bytes / GIB / seconds,
+        )
+
+    write, read = phase(storage.writes), phase(storage.reads)
+    training = None
+    if write is not None:
+        stall = snapshot_seconds(settings, sizes.largest_rank_bytes) if settings.asynchronous else write.seconds
+        training = training_cost(settings, stall, None if read is None else read.seconds)
+    return CheckpointPrediction(
+        question=question,
+        source=storage.source,
+        ranks=len(plan.ranks),
+        ranks_of_job=plan.grid.ranks,
+        files=sizes.files,
+        bytes=sizes.bytes,
+        write=write,
+        read=read,
+        training=training,
+        findings=(*storage.findings, *_missing(write, read)),
+    )
+
+
+def _missing(write: PredictedPhase | None, read: PredictedPhase | None) -> Iterator[Finding]:
+    if write is None:
+        yield Finding(Issue.NO_WRITES, "caution")
+    if read is None:
+        yield Finding(Issue.NO_READS, "caution")
+
+
+def _of_drive(path: str, settings: Checkpoint, ranks: int) -> KnownStorage:
+    """Return what a drive gives to the calls of all ranks.
+
+    Past the page cache each thread has one request of `transfer_size` in flight. Through it the kernel writes in its
+    own time, as many and as large requests as the drive takes best, and reads ahead.
+    """
+    drive = read_drive(path)
+
+    def speed(rates: tuple[Rate, ...], request_bytes: int, depth: int) -> Speed | None:
+        if not rates:
+            return None
+        return Speed(mb_per_second=request_bytes * per_second(rates, request_bytes, depth) / 1e6)
+
+    best = max((rate.size_bytes * rate.per_second / 1e6 for rate in drive.writes), default=0.0)
+    if settings.odirect:
+        writes = speed(drive.writes, settings.transfer_size, ranks * settings.writers)
+        reads = speed(drive.rates, settings.transfer_size, ranks * settings.readers)
+    else:
+        writes = Speed(mb_per_second=best) if best else None
+        reads = speed(drive.rates, READ_AHEAD_BYTES, READ_AHEAD_REQUESTS * ranks * settings.readers)
+    return KnownStorage(source=drive.source, writes=writes, reads=reads)
+
+
+def _of_run(measured: CheckpointSummary, plan: CheckpointPlan) -> KnownStorage:
+    """Return what a run of checkpoints got; raises UserError for one that completed none."""
+
+    def speed(phase: PhaseSummary | None) -> Speed | None:
+        rates = [part.slowest_gib_per_second for part in phase.checkpoints] if phase is not None else []
+        known = [rate for rate in rates if rate]
+        if not known:
+            return None
+        mean, least = float(np.mean(known)), SPEED_SHARE
+        # Of one checkpoint nothing is known of how much they differ.
+        spread = half_width(float(np.std(known, ddof=1)), len(known), 0.95) / mean if len(known) > 1 else least
+        return Speed(mb_per_second=mean * GIB / 1e6, half_width_share=max(least, spread))
+
+    writes, reads = speed(measured.write), speed(measured.read)
+    if writes is None and reads is None:
+        raise UserError("the run of --from completed no checkpoint: wanted one that wrote or read some")
+    findings = []
+    if measured.ranks != len(plan.ranks):
+        numbers = {"measured_ranks": measured.ranks, "ranks": len(plan.ranks)}
+        findings.append(Finding(Issue.OTHER_RANKS, "caution", dict(numbers)))
+    if measured.write is not None and measured.write.steady is False:
+        findings.append(Finding(Issue.NOT_STEADY, "caution"))
+    share = None if measured.read is None else measured.read.from_storage_percent
+    if reads is not None and share is not None and share < _READ_PERCENT:
+        findings.append(Finding(Issue.NOT_READ, "loud", {"cache_percent": 100 - share}))
+        reads = None
+    source = f"a run of {measured.workload} with {measured.ranks} rank{'s' * (measured.ranks != 1)}"
+    return KnownStorage(source=source, writes=writes, reads=reads, findings=tuple(findings))
+
+
+def read_prediction(folder: str) -> CheckpointPrediction | None:
+    """Return the prediction that a folder holds, None where it holds none; raises UserError for a damaged one."""
+    return read_answer(folder, PREDICTION, CheckpointPrediction)

@@ -1,0 +1,127 @@
+"""A drive as its data sheet prints it, or as `dlemu probe` found it: requests/s by size and depth."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from datagen.errors import UserError
+from datagen.strict import build
+from dlemu.config.compose import read_plain
+from dlemu.results.kinds import kind_of
+from dlemu.results.levels import Rate, Rates
+
+READ_AHEAD_BYTES, READ_AHEAD_REQUESTS = 128 << 10, 2
+"""Requests that the kernel makes ahead of a reader, or around a random place of a file, unless it was set otherwise
+(/sys/block/NAME/queue/read_ahead_kb), and how many are in flight: the next window is requested while the one before is
+read (page_cache_async_ra in Linux, mm/readahead.c)."""
+_EXAMPLE = "lines such as reads: [{size: 128k, depth: 32, mb_per_second: 7000}]"
+_BINARY = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Line:
+    """One line of a data sheet; of its three figures exactly one is above 0."""
+
+    size: int | str
+    """Bytes of a request; 4k and 1m are binary, as fio takes them."""
+    depth: int = 1
+    """Requests in flight."""
+    mb_per_second: float = 0.0
+    iops: float = 0.0
+    latency_us: float = 0.0
+    """Mean of a request, at this depth."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataSheet:
+    """What a vendor prints of a drive."""
+
+    name: str = ""
+    reads: tuple[Line, ...] = ()
+    writes: tuple[Line, ...] = ()
+
+
+def read_drive(path: str) -> Rates:
+    """Return what a data sheet (a YAML file) or the folder of a probe says of a drive; raises UserError."""
+    if not os.path.isdir(path):
+        return _printed(path)
+    kind = kind_of(path)
+    if kind is None or not kind.rates:
+        raise UserError(f"{path} has no rates by size and depth: wanted the folder of `dlemu probe`, or a data sheet")
+    rates: Rates = kind.part("rates")(path)
+    return rates
+
+
+def per_second(rates: Sequence[Rate], request_bytes: int, depth: int) -> float:
+    """Return the requests/s of any size and depth.
+
+    The time of the drive that a request takes is a straight line between two sizes (a cost of each request, and one of
+    each byte); smaller ones take what the smallest does, larger ones as much a byte as the largest.
+    """
+    sizes = sorted({rate.size_bytes for rate in rates})
+    alone = _alone_seconds(rates, request_bytes)
+    seconds = []
+    for size_bytes in sizes:
+        known = sorted((rate.depth, rate.per_second) for rate in rates if rate.size_bytes == size_bytes)
+        given = float(np.interp(depth, [one for one, _ in known], [one for _, one in known]))
+        seconds.append(1 / given)
+    took = float(np.interp(request_bytes, sizes, seconds)) * max(1.0, request_bytes / sizes[-1])
+    # Depth over latency, and what the drive gives at most: the asymptotic bounds of Denning and Buzen, The Operational
+    # Analysis of Queueing Network Models (1978).
+    return min(1 / took, depth / alone) if alone else 1 / took
+
+
+def _alone_seconds(rates: Sequence[Rate], request_bytes: int) -> float:
+    """Return how long a request takes that is alone; 0 where nothing is known at a depth of 1.
+
+    Between sizes that are known a straight line; what is larger moves its further bytes at the drive's best rate.
+    """
+    known = sorted((rate.size_bytes, 1 / rate.per_second) for rate in rates if rate.depth == 1)
+    if not known:
+        return 0.0
+    sizes, seconds = [size_bytes for size_bytes, _ in known], [each for _, each in known]
+    best = max(rate.size_bytes * rate.per_second for rate in rates)
+    return float(np.interp(request_bytes, sizes, seconds)) + max(0, request_bytes - sizes[-1]) / best
+
+
+def _printed(path: str) -> Rates:
+    try:
+        sheet = build(DataSheet, read_plain(path))
+    except UserError as error:
+        raise UserError(f"{path} is not a data sheet: {error}; such a file has {_EXAMPLE}") from None
+    if not (sheet.reads or sheet.writes):
+        raise UserError(f"{path} has neither reads nor writes: wanted {_EXAMPLE}")
+    reads, writes = (
+        tuple(_rate(line, f"{path}: {name}[{place}]") for place, line in enumerate(lines))
+        for name, lines in (("reads", sheet.reads), ("writes", sheet.writes))
+    )
+    return Rates(f"the data sheet of {sheet.name or os.path.basename(path)}", reads, writes)
+
+
+def _rate(line: Line, where: str) -> Rate:
+    if line.depth < 1:
+        raise UserError(f"{where}.depth is {line.depth}: wanted 1 or more")
+    figures = {name: getattr(line, name) for name in ("mb_per_second", "iops", "latency_us")}
+    given = {name: value for name, value in figures.items() if value}
+    if len(given) != 1 or min(given.values()) < 0:
+        has = ", ".join(f"{name}: {value:g}" for name, value in given.items()) or "no figure"
+        raise UserError(f"{where} has {has}: wanted one of {', '.join(figures)}, above 0")
+    size_bytes = bytes_of(str(line.size))
+    if line.latency_us:
+        per_second = line.depth / line.latency_us * 1e6
+    else:
+        per_second = line.iops or line.mb_per_second * 1e6 / size_bytes
+    return Rate(size_bytes=size_bytes, depth=line.depth, per_second=per_second)
+
+
+def bytes_of(text: str) -> int:
+    """Return the bytes of a size as fio takes it: 4k and 1m are binary. Raises UserError."""
+    unit = text[-1:].lower() if text[-1:].lower() in _BINARY else ""
+    number = text.lower().removesuffix(unit)
+    if not number.isdecimal() or int(number) < 1:
+        raise UserError(f"{text!r} is not a size: wanted a number followed by k, m or g, such as 128k")
+    return int(number) * _BINARY[unit]

@@ -1,0 +1,178 @@
+"""How long checkpoints are predicted to take: from a speed, a data sheet, a probe and a run."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
+
+from datagen.errors import UserError
+from dlemu.checkpoints.checkpoint_plan import plan_checkpoint
+from dlemu.cli.predict import command
+from dlemu.config import load
+from dlemu.jobs.checkpoint.folder import read_checkpoint_run
+from dlemu.jobs.checkpoint.prediction.prediction import CheckpointPrediction, CheckpointQuestion, Issue
+from dlemu.jobs.checkpoint.prediction.run_prediction import (
+    KnownStorage,
+    Speed,
+    predict,
+    read_prediction,
+    run_prediction,
+)
+from dlemu.jobs.checkpoint.result import CheckpointRun
+from dlemu.metrics.checkpoint_rates import GIB, cost_percent
+from dlemu.results.measured import write_run
+from dlemu.runner.prediction_request import PredictionRequest
+from dlemu.studies.pages import write_page
+from tests.results.handmade import CHECKPOINT_RUNS
+
+WORDS = ("workload=llama3_8b", "ranks=8")
+WORKLOAD = load([*WORDS, "checkpoint.mtbf_hours=10"])
+PLAN = plan_checkpoint(WORKLOAD.model, WORKLOAD.checkpoint, WORKLOAD.ranks)
+SHEET = """
+name: EXAMPLE
+reads:
+  - {size: 128k, depth: 32, mb_per_second: 8000}
+writes:
+  - {size: 1m, depth: 1, latency_us: 1000}
+  - {size: 1m, depth: 8, mb_per_second: 4000}
+"""
+
+
+def predicted(folder: Path, *words: str, **storage: object) -> CheckpointPrediction:
+    """The answer to a question, in a folder of its own."""
+    where = f"output.folder={folder / str(len(list(folder.iterdir())))}"
+    return run_prediction([*WORDS, *words, where], PredictionRequest(**storage))[0]  # type: ignore[arg-type]
+
+
+def codes(answer: CheckpointPrediction) -> list[str]:
+    return [finding.code for finding in answer.findings]
+
+
+def test_a_checkpoint_takes_its_bytes_over_the_speed(tmp_path: Path) -> None:
+    answer = predicted(tmp_path, mb_per_second=5000.0)
+    assert answer.bytes > 100e9, "8e9 parameters with optimizer state"
+    assert answer.write is not None
+    assert answer.read is not None
+    assert answer.training is not None
+    assert answer.write.seconds == answer.read.seconds == pytest.approx(answer.bytes / 5e9)
+    assert answer.write.gib_per_second == pytest.approx(5e9 / GIB)
+    low, high = answer.write.seconds_interval
+    assert low < answer.write.seconds < high
+    assert answer.training.percent == pytest.approx(cost_percent(answer.write.seconds, 1800.0))
+    assert re.search(
+        r"takes 2\d\.\d\d s to write \(4\.657 GiB/s\); 2\d\.\d\d s to read .*; training loses 1\.", answer.verdict
+    )
+
+
+@given(mb_per_second=st.floats(1, 1e6), times=st.floats(1.1, 100))
+def test_a_faster_storage_takes_less_time_and_costs_less(mb_per_second: float, times: float) -> None:
+    def answer(speed: Speed) -> CheckpointPrediction:
+        known = KnownStorage(source="given", writes=speed, reads=speed)
+        return predict(WORKLOAD, PLAN, known, CheckpointQuestion(workload="llama3_8b"))
+
+    slow, fast = (answer(Speed(mb_per_second=speed)) for speed in (mb_per_second, mb_per_second * times))
+    assert slow.write is not None
+    assert fast.write is not None
+    assert slow.training is not None
+    assert fast.training is not None
+    assert slow.write.seconds == pytest.approx(fast.write.seconds * times)
+    assert fast.training.percent < slow.training.percent <= 100
+    assert slow.training.wasted_percent is not None
+    assert fast.training.wasted_percent is not None
+    assert fast.training.wasted_percent <= slow.training.wasted_percent <= 100
+
+
+def test_a_snapshot_is_all_that_training_stalls_for_where_it_goes_on_meanwhile(tmp_path: Path) -> None:
+    answer = predicted(
+        tmp_path, "checkpoint.asynchronous=true", "checkpoint.snapshot_gb_per_second=10", mb_per_second=100.0
+    )
+    assert answer.training is not None
+    assert answer.write is not None
+    assert answer.training.stall_seconds == pytest.approx(answer.bytes / 8 / 10e9, rel=0.1)
+    assert answer.write.seconds > 100 * answer.training.stall_seconds
+
+
+def test_a_sheet_s_writes_are_at_the_depth_of_the_writers(tmp_path: Path) -> None:
+    sheet = tmp_path / "sheet.yaml"
+    sheet.write_text(SHEET)
+
+    def gb_per_second(*words: str) -> float:
+        write = predicted(tmp_path, *words, drive=str(sheet)).write
+        assert write is not None
+        return write.gib_per_second * GIB / 1e9
+
+    direct = ("checkpoint.odirect=true", "checkpoint.transfer_size=1048576")
+    assert gb_per_second(*direct, "ranks=1", "model.parallelism.data=-1") == pytest.approx(1.048576, rel=1e-3)
+    assert gb_per_second(*direct) == pytest.approx(4.0)
+    assert gb_per_second("ranks=1") == pytest.approx(4.0), "the kernel writes as the drive takes it best"
+
+
+def test_what_a_sheet_does_not_say_is_not_predicted(tmp_path: Path) -> None:
+    sheet = tmp_path / "sheet.yaml"
+    sheet.write_text(SHEET.partition("writes:")[0])
+    answer = predicted(tmp_path, drive=str(sheet))
+    assert (answer.write, answer.training, codes(answer)) == (None, None, [Issue.NO_WRITES])
+    sheet.write_text("name: x\nwrites:" + SHEET.partition("writes:")[2])
+    answer = predicted(tmp_path, drive=str(sheet))
+    assert (answer.read, codes(answer)) == (None, [Issue.NO_READS])
+    assert answer.training is not None
+    assert answer.training.recovery_seconds is None
+
+
+def kept_run(folder: Path, name: str = "checkpoints") -> CheckpointRun:
+    """A run of checkpoints made by hand, in a folder."""
+    made = CHECKPOINT_RUNS[name]()
+    folder.mkdir()
+    write_run(CheckpointRun(str(folder), made.facts, made.rows, made.progress))
+    return read_checkpoint_run(str(folder))
+
+
+def test_a_run_predicts_itself(tmp_path: Path) -> None:
+    run = kept_run(tmp_path / "run")
+    answer, _, workload = run_prediction(
+        [f"output.folder={tmp_path / 'p'}"], PredictionRequest(from_folder=str(tmp_path / "run"))
+    )
+    measured = run.summary.write
+    assert measured is not None
+    assert measured.slowest_gib_per_second is not None
+    assert answer.write is not None
+    assert (workload.model, workload.ranks) == (run.facts.workload.model, run.summary.ranks)
+    assert answer.bytes == run.summary.what.bytes
+    assert answer.write.gib_per_second == pytest.approx(measured.slowest_gib_per_second.mean)
+    low, high = answer.write.seconds_interval
+    assert low < answer.write.seconds < high
+    assert Issue.OTHER_RANKS not in codes(answer)
+
+
+def test_no_checkpoints_no_storage_and_no_model_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="the speed of the storage is not known: give --mb-per-second, --drive SHEET"):
+        predicted(tmp_path)
+    with pytest.raises(UserError, match="does not say how large a model's checkpoint is"):
+        run_prediction(load(["workload=default"]), PredictionRequest(mb_per_second=1.0))
+
+
+def test_the_command_answers_by_the_kind_of_the_workload(tmp_path: Path) -> None:
+    folder = tmp_path / "p"
+    words = [*WORDS, f"output.folder={folder}", "output.report=false", "--mb-per-second", "5000"]
+    shown = CliRunner().invoke(command, words)
+    assert shown.exit_code == 0, shown.output
+    assert "predicted: a checkpoint of" in shown.stdout
+    answer = read_prediction(str(folder))
+    assert answer is not None
+    assert answer.verdict.replace("predicted: ", "") in " ".join(shown.stdout.split())
+    printed = CliRunner().invoke(command, [*WORDS, f"output.folder={tmp_path / 'q'}", "--drive", "none.yaml"])
+    assert isinstance(printed.exception, UserError)
+    page = Path(write_page([str(folder)])).read_text()
+    assert "Training time lost by the interval of checkpoints" in page
+    kept_run(tmp_path / "run")
+    again = ["--from", str(tmp_path / "run"), f"output.folder={tmp_path / 'r'}", "--json"]
+    told = json.loads(CliRunner().invoke(command, again).stdout)
+    assert told["question"]["workload"] == read_checkpoint_run(str(tmp_path / "run")).summary.workload
+    refused = CliRunner().invoke(command, ["workload=llama3_1_8b", "--mb-per-second", "5"])
+    assert "`dlemu predict` knows no kvcache: run it, by `dlemu kvcache`" in str(refused.exception)
