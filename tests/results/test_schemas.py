@@ -52,7 +52,9 @@ def test_what_is_written_is_valid(folder: Path) -> None:
 
 def test_every_command_that_leaves_a_result_has_a_schema() -> None:
     told = CliRunner().invoke(cli, ["schema"], catch_exceptions=False).output
-    assert {line.split()[0] for line in told.splitlines()} == {kind.command for kind in kinds() if kind.command}
+    listed = dict(line.split() for line in told.splitlines())
+    assert {kind.command for kind in kinds() if kind.command} <= listed.keys()
+    assert sorted(listed.values()) == sorted(kind.answer for kind in kinds() if kind.command), "each answer once"
     printed = CliRunner().invoke(cli, ["schema", "size"], catch_exceptions=False).output
     assert json.loads(printed)["title"] == "size.json of dlemu size"
 
