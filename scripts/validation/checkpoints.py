@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from measuring.runs import section
 
+import dlemu
+from dlemu.jobs.checkpoint.prediction.prediction import CheckpointPrediction
 from validation.bed import Bed
 from validation.check import Check
 from validation.drive import Speed
@@ -29,16 +33,33 @@ def measure(bed: Bed) -> Iterator[Check]:
     """Write and read 4 ranks' checkpoints; then let training go on, with as much time as they take, more, and less."""
     speed = Speed(write_bytes_per_second=WRITE_MB * MB, read_bytes_per_second=READ_MB * MB)
     summary = bed.checkpoint(*SHAPE, f"ranks={RANKS}", *_numbers(2, 2, 0), speed=speed)
+    answer = predicted_from_sheet()
     for phase, limit, cause in (("write", WRITE_MB, "storage write"), ("read", READ_MB, "storage read")):
         case = f"{RANKS} ranks {phase} 2 x 0.44 GB, direct"
         rate = 1000 * summary[phase]["wall_gb_per_second"]
         yield Check(case, "throughput", limit, rate, "MB/s", within=2, percent=True)
         yield Check(case, "limited by", cause, summary[phase]["limited_by"]["what"])
+        predicted, took = getattr(answer, phase).seconds, summary[phase]["slowest_seconds"]["mean"]
+        yield Check(case, "predicted from a data sheet", predicted, took, "s", within=2, percent=True)
     drain = summary["what"]["bytes"] / (WRITE_MB * MB)
     for compute in (1.5 * drain, 0.5 * drain):
         settings = ("checkpoint.asynchronous=true", "checkpoint.snapshot_gb_per_second=0.5")
         done = bed.checkpoint(*SHAPE, f"ranks={ASYNCHRONOUS_RANKS}", *settings, *_numbers(3, 0, compute), speed=speed)
         yield _asynchronous(done, compute, drain)
+
+
+def predicted_from_sheet() -> CheckpointPrediction:
+    """Return what `dlemu predict` says of a drive whose data sheet has these speeds."""
+    with tempfile.TemporaryDirectory() as folder:
+        sheet = os.path.join(folder, "sheet.yaml")
+        lines = [
+            f"{kind}: [{{size: 1m, depth: 4, mb_per_second: {speed}}}]\n"
+            for kind, speed in (("reads", READ_MB), ("writes", WRITE_MB))
+        ]
+        with open(sheet, "w") as file:
+            file.writelines(lines)
+        settings = [*SHAPE, f"ranks={RANKS}", f"output.folder={folder}/predicted"]
+        return dlemu.predict_checkpoints(settings, drive=sheet)
 
 
 def _numbers(writes: int, reads: int, seconds: float) -> list[str]:
