@@ -39,8 +39,18 @@ RESULTS = {"training": "train", "checkpoint": "checkpoint", "probe": "probe", "p
 PROGRAM = """
 import contextlib, importlib, io, json, pkgutil, sys
 import click
+import pytest
 import dlemu, datagen
 from dlemu.cli import cli
+from dlemu.report.page import render
+from dlemu.results.kinds import kind_of
+
+def has_page(result):
+    try:
+        kind = kind_of(result)
+        return kind is not None and "<html" in render(kind.part("page")(result).page, [])
+    except dlemu.DlemuError:
+        return False
 
 def told(*words):
     with contextlib.redirect_stdout(io.StringIO()) as out:
@@ -50,22 +60,25 @@ def told(*words):
             return None
     return out.getvalue()
 
-page, *results = sys.argv[1:]
-pages = [told("report", result, "--output", page) is not None for result in results]
+results, tests = (words.split(":") for words in sys.argv[1:])
+pages = [has_page(result) for result in results]
 help = told("--help")
 told("train", "--help")  # a command that is not there is refused in words
 failed = []
 for package in (datagen, dlemu):
     for module in pkgutil.walk_packages(package.__path__, package.__name__ + ".", onerror=failed.append):
-        if module.name == "dlemu.__main__" or "tensorflow" in module.name or "dali" in module.name:
+        if module.name == "dlemu.__main__" or any(name in module.name for name in ("tensorflow", "_torch", "dali")):
             continue
         try:
             importlib.import_module(module.name)
         except ImportError:
             failed.append(module.name)
 print(json.dumps({"failed": sorted(set(failed)), "from": dlemu.__path__[0], "help": help, "pages": pages}))
+quiet = ["-q", "-p", "no:cacheprovider", "-W", "ignore::pytest.PytestAssertRewriteWarning"]
+sys.exit(pytest.main([*quiet, "-m", "not slow", *tests]))
 """
-"""In one process: pages of results, the list of commands, then the import of every module."""
+"""In one process, for it takes seconds to import all: pages of results (without pictures, whose modules are imported
+with all others), the list of commands, the import of every module, and tests."""
 
 
 @pytest.mark.slow
@@ -76,17 +89,20 @@ def test_the_others_are_whole(kind: str, tmp_path: Path) -> None:
         shutil.copytree(ROOT / package, site / package)  # with what is compiled already: it is as old as its source
     shutil.copytree(ROOT / "configs", site / "dlemu" / "configs")
     shutil.rmtree(site / "dlemu" / "jobs" / kind)
-    environment = {**os.environ, "PYTHONPATH": str(site)}
-
-    def python(*words: str, cwd: Path = tmp_path) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, *words], env=environment, cwd=cwd, capture_output=True, text=True, check=False
-        )
-
+    shutil.copytree(ROOT / "tests", site / "tests", ignore=shutil.ignore_patterns("goldens", "fuzzing"))
+    shutil.copy(ROOT / "pyproject.toml", site)
     results = [str(GOLDENS / result) for result in RESULTS.values()]
-    ran = python("-c", PROGRAM, str(tmp_path / "page.html"), *results)
-    assert ran.returncode == 0, ran.stderr
-    told = json.loads(ran.stdout.splitlines()[-1])
+    tests = [f"tests/{path}" for other, paths in FAST_TESTS.items() if other != kind for path in paths]
+    ran = subprocess.run(
+        [sys.executable, "-c", PROGRAM, ":".join(results), ":".join(tests)],
+        env={**os.environ, "PYTHONPATH": str(site)},
+        cwd=site,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    told = json.loads(ran.stdout.splitlines()[0])
     unexpected = [name for name in told["failed"] if not name.startswith(SPEAK_OF_IT[kind])]
     assert not unexpected
     assert all(any(name.startswith(known) for name in told["failed"]) for known in SPEAK_OF_IT[kind])
@@ -94,8 +110,3 @@ def test_the_others_are_whole(kind: str, tmp_path: Path) -> None:
     assert "\n  compare " in told["help"]
     assert f"\n  {COMMANDS[kind]} " not in told["help"]
     assert told["pages"] == [other != kind for other in RESULTS]
-    shutil.copytree(ROOT / "tests", site / "tests", ignore=shutil.ignore_patterns("goldens", "fuzzing"))
-    shutil.copy(ROOT / "pyproject.toml", site)
-    chosen = [f"tests/{path}" for other, paths in FAST_TESTS.items() if other != kind for path in paths]
-    tested = python("-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "not slow", *chosen, cwd=site)
-    assert tested.returncode == 0, tested.stdout
