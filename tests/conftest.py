@@ -32,6 +32,7 @@ def pytest_configure() -> None:
     they compile, whatever the environment says: without, each of a thousand commands compiles dlemu again.
     """
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # dlemu sets it too: else each start makes threads for nothing
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 

@@ -7,18 +7,15 @@ tests it.
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from dlemu.metrics.verdict import COMPLETED
 from tests.doc_blocks import DOCS, WITH_COMMANDS
+from tests.e2e.harness import start, wait
 from tests.goldens.render import RESULTS
 from tests.test_doc_commands import commands_of
 
@@ -175,12 +172,8 @@ def put_what_readers_have(root: Path, words: list[str]) -> None:
 
 def dlemu(root: Path, words: list[str]) -> None:
     """Run a command in `root`; what was measured decides between the statuses of a verdict, nothing else may."""
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
-    program = [sys.executable, "-m", "dlemu", *words]
-    ended = subprocess.run(
-        program, cwd=root, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=250
-    )
-    assert ended.returncode in COMPLETED, f"{shlex.join(words)}\n{ended.stderr}{ended.stdout[-2000:]}"
+    ended = wait(start(*words, cwd=root))
+    assert ended.ran, f"{shlex.join(words)}\n{ended.err}{ended.out[-2000:]}"
 
 
 @pytest.fixture

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -16,6 +13,7 @@ from dlemu.config import load
 from dlemu.config.dump import withheld_words
 from dlemu.config.published import published, without_secrets
 from dlemu.metrics.verdict import COMPLETED
+from tests.e2e.harness import start, wait
 from tests.runs import make_job, make_log
 
 pytest.importorskip("fsspec", reason="the extra `fsspec` is not installed")
@@ -50,17 +48,9 @@ def words(folder: Path) -> list[str]:
 
 def run(folder: Path, *command: str, status: tuple[int, ...] = COMPLETED) -> str:
     """Run a command in a folder and return what it printed, all of it free of secrets."""
-    ended = subprocess.run(
-        [sys.executable, "-m", "dlemu", *command],
-        cwd=folder,
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
-    printed = ended.stdout + ended.stderr
-    assert ended.returncode in status, printed
+    ended = wait(start(*command, cwd=folder))
+    printed = ended.out + ended.err
+    assert ended.status in status, printed
     assert "Traceback" not in printed
     assert not [secret for secret in SECRETS if secret in printed], printed
     return printed

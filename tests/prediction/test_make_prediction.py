@@ -10,10 +10,11 @@ import pytest
 
 from datagen.errors import UserError
 from dlemu.config.duration import NO_TIME, Duration
+from dlemu.jobs.training.prediction import make_prediction
 from dlemu.jobs.training.prediction.calibration import Calibration, given_speed
 from dlemu.jobs.training.prediction.curve import CurvePoint
 from dlemu.jobs.training.prediction.make_prediction import predict
-from dlemu.jobs.training.prediction.model_run import Model
+from dlemu.jobs.training.prediction.model_run import MOST_ROWS, Model
 from dlemu.jobs.training.prediction.prediction import Issue
 from tests.prediction.test_calibration import workload
 
@@ -68,6 +69,14 @@ def test_a_verdict_at_the_threshold_stays_open() -> None:
     assert (answer.passed, answer.outcome) == (None, "undecided")
 
 
+@pytest.fixture
+def few_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Simulate a fifth of what users wait for."""
+    monkeypatch.setattr(make_prediction, "INTERVAL_ROWS", make_prediction.INTERVAL_ROWS // 5)
+    monkeypatch.setattr(Model.run, "__kwdefaults__", {**Model.run.__kwdefaults__, "most_rows": MOST_ROWS // 5})
+
+
+@pytest.mark.usefixtures("few_rows")
 def test_thousands_of_accelerators_are_predicted_by_a_part_of_them() -> None:
     asked = workload(ranks=2000, steps=12)
     answer = predict(asked, given_speed(2000 * 0.8 * DEMAND, cores=64), ranks=2000)
@@ -158,6 +167,7 @@ def test_numbers_of_the_null_model_are_one_line_of_arithmetic() -> None:
     assert null.samples_per_second == pytest.approx(3.3 * 80, rel=1e-4)
 
 
+@pytest.mark.usefixtures("few_rows")
 def test_what_a_reader_must_know_is_an_issue() -> None:
     asked, known = workload(ranks=2, steps=60), given_speed(100.0, cores=4)
 
@@ -193,6 +203,7 @@ def test_a_search_stops_at_the_most_that_may_be_tried() -> None:
     assert open_end.max_accelerators == 5
 
 
+@pytest.mark.usefixtures("few_rows")
 def test_a_host_that_others_keep_busy_widens_every_interval_downwards() -> None:
     """1.6 of 2 cores: a fifth of the host may be all that is left for the run."""
     asked = workload(ranks=4, steps=100)
