@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from functools import partialmethod
 from typing import Any
 
 import pytest
@@ -73,7 +74,7 @@ def test_a_verdict_at_the_threshold_stays_open() -> None:
 def few_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     """Simulate a fifth of what users wait for."""
     monkeypatch.setattr(make_prediction, "INTERVAL_ROWS", make_prediction.INTERVAL_ROWS // 5)
-    monkeypatch.setattr(Model.run, "__kwdefaults__", {**Model.run.__kwdefaults__, "most_rows": MOST_ROWS // 5})
+    monkeypatch.setattr(Model, "run", partialmethod(Model.run, most_rows=MOST_ROWS // 5))
 
 
 @pytest.mark.usefixtures("few_rows")
