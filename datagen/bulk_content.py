@@ -16,7 +16,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from datagen.content import MAGIC, STAMP_WORDS, block_keys, hash_of_seed, make_stamps
+from datagen.content import MAGIC, hash_of_seed, key_of, write_stamps
 from datagen.spec import BLOCK_BYTES
 
 BULK_VERSION = 1
@@ -71,7 +71,7 @@ class BulkContent:
         """Write the bytes of `file` from `offset` on into all of `out`; fast from a block on, into aligned memory."""
         target = np.frombuffer(out, np.uint8)
         head, whole = offset % BLOCK_BYTES, target.size // BLOCK_BYTES * BLOCK_BYTES
-        if head or target.ctypes.data % 8:
+        if head or not target[:whole].view(np.uint64).flags.aligned:
             blocks = np.empty(-(-(head + target.size) // BLOCK_BYTES) * _BLOCK_WORDS, np.uint64)
             self._fill_blocks(blocks, file, offset - head)
             target[:] = blocks.view(np.uint8)[head : head + target.size]
@@ -96,18 +96,22 @@ class BulkContent:
         return None
 
     def _fill_blocks(self, words: NDArray[np.uint64], file: int, offset: int) -> None:
-        pieces = np.arange(offset // PIECE_BYTES, (offset + words.nbytes - 1) // PIECE_BYTES + 1, dtype=np.uint64)
-        keys = block_keys(self.seed_hash, file, pieces)
-        if self.pattern != "random":
-            # One key for all elements of a word: a compressor finds as much as before.
-            lowest, every = (0xFFFF, 0x0001000100010001) if self.pattern.endswith("fp16") else (0xFFFFFFFF, 0x100000001)
-            keys = (keys & np.uint64(lowest)) * np.uint64(every if self.is_stamped else 0)
         done = 0
-        for key in keys:
-            start = (offset // 8 + done) % _PIECE_WORDS
+        while done < len(words):
+            at = offset // 8 + done
+            start = at % _PIECE_WORDS
             count = min(_PIECE_WORDS - start, len(words) - done)
+            key = self._key(file, at // _PIECE_WORDS)
             np.bitwise_xor(self._pool[start : start + count], key, out=words[done : done + count])
             done += count
         if self.is_stamped:
-            offsets = np.arange(offset, offset + words.nbytes, BLOCK_BYTES, dtype=np.uint64)
-            words.reshape(-1, _BLOCK_WORDS)[:, :STAMP_WORDS] = make_stamps(self.seed_hash, file, offsets)
+            write_stamps(words.reshape(-1, _BLOCK_WORDS), self.seed_hash, file, offset // BLOCK_BYTES)
+
+    def _key(self, file: int, piece: int) -> np.uint64:
+        """Return what every word of a piece is XORed with."""
+        key = key_of(self.seed_hash, file, piece)
+        if self.pattern != "random":
+            # One key for all elements of a word: a compressor finds as much as before.
+            lowest, every = (0xFFFF, 0x0001000100010001) if self.pattern.endswith("fp16") else (0xFFFFFFFF, 0x100000001)
+            key = (key & lowest) * (every if self.is_stamped else 0)
+        return np.uint64(key)

@@ -37,6 +37,9 @@ BATCH_BLOCKS = 1024
 
 Words = NDArray[np.uint64]
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # splitmix64's increment: 2^64 / the golden ratio
+_FACTOR, _OTHER_FACTOR = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
+_27, _30, _31 = np.uint64(27), np.uint64(30), np.uint64(31)  # each made once: NumPy takes as long for one as for a sum
+_UPPER = np.uint64(0xFFFFFFFF00000000)
 _MASK = (1 << 64) - 1
 _STAMP = struct.Struct("<4Q")
 
@@ -122,20 +125,16 @@ class Content:
     def _write_blocks(self, blocks: Words, file: int, first: int) -> None:
         for start in range(0, len(blocks), BATCH_BLOCKS):
             batch = blocks[start : start + BATCH_BLOCKS]
-            stamps, keys = self._stamps_and_keys(file, first + start, len(batch))
+            offsets = np.arange(first + start, first + start + len(batch), dtype=np.uint64) * np.uint64(BLOCK_BYTES)
+            keys = block_keys(self.seed_hash, file, offsets).reshape(-1, 1)
             done = 0
             while done < len(batch):
                 row = (first + start + done) % POOL_ROWS
                 size = min(POOL_ROWS - row, len(batch) - done)
                 piece = batch[done : done + size]
                 np.bitwise_xor(self._pool[row : row + size], keys[done : done + size], out=piece)
-                piece[:, :STAMP_WORDS] = stamps[done : done + size]  # while the blocks are in the cache
+                write_stamps(piece, self.seed_hash, file, first + start + done)  # while the blocks are in the cache
                 done += size
-
-    def _stamps_and_keys(self, file: int, first: int, count: int) -> tuple[Words, Words]:
-        offsets = np.arange(first, first + count, dtype=np.uint64) * np.uint64(BLOCK_BYTES)
-        keys = block_keys(self.seed_hash, file, offsets)
-        return make_stamps(self.seed_hash, file, offsets), keys.reshape(count, 1)
 
 
 def identify(block: memoryview | bytes) -> Stamp | None:
@@ -191,31 +190,46 @@ def block_keys(seed_hash: int, file: int, offsets: Words) -> Words:
     return _mix(np.uint64(own) + offsets * _GOLDEN)
 
 
-def make_stamps(seed_hash: int, file: int, offsets: Words) -> Words:
-    """Return the stamps of the blocks at these offsets of a file's payload, shape (blocks, STAMP_WORDS)."""
-    stamps = np.empty((len(offsets), STAMP_WORDS), np.uint64)
-    stamps[:, 1] = seed_hash
-    stamps[:, 2] = file
-    stamps[:, 3] = offsets
-    stamps[:, 0] = _check(np.uint64(seed_hash), np.uint64(file), offsets)
-    return stamps
+def key_of(seed_hash: int, file: int, offset: int) -> int:
+    """Return `block_keys` of one offset."""
+    own = _mix_number(seed_hash ^ _mix_number(file + int(_GOLDEN)))
+    return _mix_number(own + offset * int(_GOLDEN))
 
 
-def _check(seed_hash: np.uint64, file: np.uint64, offset: Words) -> Words:
-    """Return word 0 of stamps: the magic and, above it, 32 bits that depend on the rest of the stamp."""
-    words = _mix(seed_hash + _mix(file + _mix(offset + _GOLDEN)))
-    words &= np.uint64(0xFFFFFFFF00000000)
+def write_stamps(blocks: Words, seed_hash: int, file: int, first: int) -> None:
+    """Write the stamps of neighbouring blocks of a file's payload, the first of which is its `first`-th (from 0).
+
+    `blocks` has the shape (blocks, words of a block). Word 0 is the magic and, above it, 32 bits that depend on the
+    rest of the stamp.
+    """
+    offsets, mixed = _offsets(first, -(-len(blocks) // _TOGETHER) * _TOGETHER)
+    words = _mix(np.uint64(seed_hash) + _mix(np.uint64(file) + mixed[: len(blocks)]))
+    words &= _UPPER
     words |= np.uint64(MAGIC)
-    return words
+    blocks[:, 0] = words
+    blocks[:, 1] = seed_hash
+    blocks[:, 2] = file
+    blocks[:, 3] = offsets[: len(blocks)]
+
+
+_TOGETHER = 256
+"""Lengths of which offsets are kept are multiples of it: files of nearly one size share them."""
+
+
+@functools.lru_cache(64)  # files are mostly written from their beginnings in pieces of one size
+def _offsets(first: int, count: int) -> tuple[Words, Words]:
+    """Return the offsets of blocks, and what `write_stamps` makes of them for whatever file."""
+    offsets = np.arange(first, first + count, dtype=np.uint64) * np.uint64(BLOCK_BYTES)
+    return offsets, _mix(offsets + _GOLDEN)
 
 
 def _mix(words: Words) -> Words:
     """Return splitmix64's finaliser of each word: a bijection that spreads every bit (Steele, Lea, Flood 2014)."""
-    words = words ^ (words >> np.uint64(30))
-    words *= np.uint64(0xBF58476D1CE4E5B9)  # in place: new arrays cost more than the arithmetic
-    words ^= words >> np.uint64(27)
-    words *= np.uint64(0x94D049BB133111EB)
-    words ^= words >> np.uint64(31)
+    words = words ^ (words >> _30)
+    words *= _FACTOR  # in place: new arrays cost more than the arithmetic
+    words ^= words >> _27
+    words *= _OTHER_FACTOR
+    words ^= words >> _31
     return words
 
 

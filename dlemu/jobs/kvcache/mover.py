@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import mmap
 import threading
@@ -14,7 +15,7 @@ from queue import Empty, SimpleQueue
 
 import numpy as np
 
-from datagen.buffers import AlignedBuffer
+from datagen.buffers import HUGE_PAGES_FROM_BYTES, AlignedBuffer
 from datagen.errors import DlemuError, SpaceError
 from dlemu.comm import PatienceError
 from dlemu.comm.process_control import start_thread
@@ -69,18 +70,23 @@ class Mover:
         self._missing = np.full(objects, tp, np.int32)
         """Shards of each object that are not written yet."""
         self._waiting: tuple[deque[tuple[Batch, Shard]], ...] = tuple(deque() for _ in Way)
-        self._change = threading.Condition()
+        self._turns: SimpleQueue[None] = SimpleQueue()
+        """One for each shard that waits: whoever gets one takes the most urgent. (threading.Condition is all Python: it
+        takes several times the CPU for the same, and has a lock that all threads want at once.)"""
+        self._counting = threading.Lock()
         self._done: SimpleQueue[Batch] = SimpleQueue()
         self._failure: BaseException | None = None
         self._closed = False
-        self._moving, self._moved_ns = 0, time.monotonic_ns()
+        self._submitted = self._finished = 0
+        """Shards, ever."""
+        self._moved_ns = time.monotonic_ns()
         self.now_ns = time.monotonic_ns
         self._threads = []
         # One mapping for all of them is large enough for huge pages: half of what O_DIRECT costs otherwise is to find
         # and hold the pages of 4 KiB.
         page = _HUGE_PAGE if buffer_bytes >= _HUGE_PAGE else mmap.PAGESIZE
         apart = -(-buffer_bytes // page) * page
-        buffers = AlignedBuffer(apart * threads)
+        buffers = AlignedBuffer(max(apart * threads, HUGE_PAGES_FROM_BYTES))
         buffers.take_pages()
         whole = buffers.view(apart * threads)
         for number in range(threads):
@@ -90,18 +96,19 @@ class Mover:
             self._threads.append(thread)
 
     def submit(self, batch: Batch) -> None:
-        """Have a batch done; `wait` returns it, unless it removes."""
-        with self._change:
-            shards = range(1 if batch.way is Way.REMOVE else self._tp)
-            ops = [(batch, Shard(number, shard)) for number in batch.objects for shard in shards]
-            batch.left = len(ops)
-            if batch.way is Way.WRITE:
-                for number in batch.objects:
-                    self._blocks.begin(number)
-            if not self._moving and not any(self._waiting):
-                self._moved_ns = time.monotonic_ns()
-            self._waiting[batch.way].extend(ops)
-            self._change.notify(len(ops))
+        """Have a batch done; `wait` returns it, unless it removes. Called by one thread."""
+        shards = range(1 if batch.way is Way.REMOVE else self._tp)
+        ops = [(batch, Shard(number, shard)) for number in batch.objects for shard in shards]
+        batch.left = len(ops)
+        if batch.way is Way.WRITE:
+            for number in batch.objects:
+                self._blocks.begin(number)
+        if self._submitted == self._finished:
+            self._moved_ns = time.monotonic_ns()
+        self._submitted += len(ops)
+        self._waiting[batch.way].extend(ops)
+        for _ in ops:
+            self._turns.put(None)
 
     def is_written(self, number: int) -> bool:
         """Return whether all shards of an object are there."""
@@ -123,7 +130,7 @@ class Mover:
         if self._failure is not None:
             raise self._failure
         silent = (time.monotonic_ns() - self._moved_ns) / 1e9
-        if self._moving and silent > self._seconds:
+        if self._submitted > self._finished and silent > self._seconds:
             raise PatienceError(
                 f"the storage of {self._folder} completed no block for {silent:.0f} s (timeout_seconds): a file system "
                 "that hangs does this; see `df` and `dmesg`"
@@ -131,9 +138,9 @@ class Mover:
 
     def close(self, seconds: float = 10.0) -> None:  # a hanging storage must not hold the end
         """End the threads once each has done what it is at; what is waiting is not done."""
-        with self._change:
-            self._closed = True
-            self._change.notify_all()
+        self._closed = True
+        for _ in self._threads:
+            self._turns.put(None)
         for thread in self._threads:
             thread.join(seconds)
         if not any(thread.is_alive() for thread in self._threads):
@@ -148,14 +155,13 @@ class Mover:
             self._failure = _explained(error, self._folder)
 
     def _take(self) -> tuple[Batch, Shard] | None:
-        with self._change:
-            while not self._closed:
-                queue = next(filter(None, self._waiting), None)
-                if queue is not None:
-                    self._moving += 1
-                    return queue.popleft()
-                self._change.wait()
+        self._turns.get()
+        if self._closed:
             return None
+        for queue in self._waiting:
+            with contextlib.suppress(IndexError):
+                return queue.popleft()
+        raise AssertionError("there are as many turns as shards")
 
     def _move(self, way: Way, shard: Shard, buffer: memoryview) -> int:
         if way is Way.REMOVE:
@@ -166,8 +172,8 @@ class Mover:
 
     def _finish(self, batch: Batch, shard: Shard, call_ns: int) -> None:
         now_ns = time.monotonic_ns()
-        with self._change:
-            self._moving -= 1
+        with self._counting:
+            self._finished += 1
             self._moved_ns = now_ns
             if batch.way is Way.WRITE:
                 self._missing[shard.object] -= 1

@@ -148,3 +148,21 @@ def test_a_storage_that_fails_or_hangs_is_named() -> None:
         done(moves, Batch(Way.READ, 0, (1,)))
     with gated(Gate(), seconds=0.2) as moves, pytest.raises(DlemuError, match="completed no block for"):
         done(moves, Batch(Way.READ, 0, (1,)))
+
+
+def test_there_are_as_many_turns_as_shards_whatever_is_asked_for(tmp_path: Path) -> None:
+    """One too many would wake a thread for nothing, one too few would leave a shard where it is."""
+    moves = mover(open_slots(str(tmp_path), CONTENT, SHARD), threads=8)
+    with closing(moves):
+        done(moves, *(Batch(Way.WRITE, number, (number, number + 20)) for number in range(20)))
+        reads = [Batch(Way.READ, number, tuple(range(number, 40, 7))) for number in range(7)]
+        for number in range(40, 50):
+            moves.submit(Batch(Way.WRITE, number, (number,)))
+        assert len(done(moves, *reads)) == len(reads)
+        moves.submit(Batch(Way.REMOVE, -1, (49,)))
+        until_ns = time.monotonic_ns() + LATE_NS
+        while moves._submitted > moves._finished and time.monotonic_ns() < until_ns:
+            moves.wait(time.monotonic_ns() + 10**7)
+        assert (moves._submitted, moves._finished) == (80 + 80 + 20 + 1, 181)
+        assert moves._turns.empty()
+        assert not any(moves._waiting)
