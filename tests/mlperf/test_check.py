@@ -208,6 +208,7 @@ MUTATIONS: list[tuple[str, str, str, Change]] = [
     ("1.0 3.0", "error", "runs.count", lambda root: shutil.rmtree(runs(root)[-1])),
     ("3.0", "error", "runs.stamp", lambda root: first(root).rename(first(root).with_name("2026"))),
     ("3.0", "error", "runs.gap", lambda root: later(root, -1, days=1)),
+    ("1.0 2.0 3.0", "error", "time.year", lambda root: _in_2132(root)),
     ("1.0 2.0 3.0", "error", "hosts.uneven", lambda root: _three_hosts(root)),
     ("1.0", "error", "workload.unknown", lambda root: _v100(root)),
     ("2.0", "warning", "runs.gap", lambda root: later(root, -1, days=1)),
@@ -323,6 +324,12 @@ def _system(root: Path, *keys: str, value: Any) -> None:
 def _second_system(root: Path) -> None:
     for suffix in ("yaml", "pdf"):
         shutil.copy(root / f"closed/acme/systems/box.{suffix}", root / f"closed/acme/systems/spare.{suffix}")
+
+
+def _in_2132(root: Path) -> None:
+    for run in runs(root):
+        path = run / "summary.json"
+        path.write_text(json.dumps(moved(json.loads(path.read_text()), timedelta(days=106 * 365))))
 
 
 def _same_file_system(root: Path) -> None:

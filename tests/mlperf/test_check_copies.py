@@ -14,6 +14,7 @@ import pytest
 import yaml
 
 from dlemu.mlperf.check.judge import check_folder
+from dlemu.mlperf.check.papers import HOSTS
 from dlemu.mlperf.rules.core_config import core_config_hash
 from tests.mlperf import foreign_runs
 from tests.mlperf.golden import CODE, STAMP, edit, make_tree, moved, runs
@@ -319,6 +320,62 @@ def without_stamp(root: Path) -> None:
 def with_empty_manifest(root: Path) -> None:
     stamp(root)
     (root / "closed/acme/submission.yaml").write_text("runs: []")
+
+
+def of_the_first(name: str, *keys: str, value: Any) -> Change:
+    """Change a paper of the first run alone."""
+    return lambda root: [edit(path, put(*keys, value=value)) for path in first(root).glob(name)]
+
+
+META = "*_metadata.json"
+
+
+STATED = {
+    "benchmark: kv_cache (metadata), training (the folder)": of_the_first(META, "benchmark_type", value="kv_cache"),
+    "phase: run (metadata), datasize (args), run (the folder)": of_the_first(META, "args", "command", value="datasize"),
+    "model: unet3d (metadata), resnet50 (args.model), unet3d (parameters.model.name), unet3d (config.yaml), unet3d "
+    "(overrides.yaml), unet3d (the folder)": of_the_first(META, "args", "model", value="resnet50"),
+    "accelerator: b200 (metadata), h100 (args.accelerator_type), b200 (overrides.yaml)": of_the_first(
+        META, "args", "accelerator_type", value="h100"
+    ),
+    "number of processes: 4 (metadata), 7 (args.num_processes), 4 (the command's -n), 4 (args.num_accelerators), 4 "
+    "(summary.json)": of_the_first(META, "args", "num_processes", value=7),
+    f"number of hosts: 1 (summary.json), 7 (args.num_client_hosts), 1 ({HOSTS})": of_the_first(
+        META, "args", "num_client_hosts", value=7
+    ),
+    f"memory of all hosts: 8.00 GiB (summary.json), 8.00 GiB ({HOSTS}), 16.00 GiB (metadata)": of_the_first(
+        META, "system_info", value={"total_memory_bytes": 16 << 30, "num_hosts": 1}
+    ),
+    "folder of the data: /data (parameters), /data (config.yaml), /elsewhere (args), /data (fs_separation.json)": (
+        of_the_first(META, "args", "data_dir", value="/elsewhere")
+    ),
+    "folder of the results: /results (args.results_dir), /elsewhere (fs_separation.json)": of_the_first(
+        "fs_separation.json", "results_path", value="/elsewhere"
+    ),
+}
+
+
+@pytest.mark.parametrize("seen", STATED)
+def test_what_two_papers_of_a_run_state_differently_is_named(golden: Path, tmp_path: Path, seen: str) -> None:
+    root = shutil.copytree(golden / "3.0", tmp_path / "tree")
+    STATED[seen](root)
+    found = [one for one in check_folder(str(root)).findings if one.finding.rule == "papers.differ"]
+    assert [(one.path, one.finding.seen) for one in found] == [(str(first(root)), seen)]
+
+
+def test_a_manifest_that_differs_names_what_is_in_one_alone(golden: Path, tmp_path: Path) -> None:
+    root = shutil.copytree(golden / "3.0", tmp_path / "tree")
+    stamp(root)
+    path = root / "closed/acme/submission.yaml"
+    listed = sorted(run["leaf"] for run in yaml.safe_load(path.read_text())["runs"])
+    for runs_listed, seen in (
+        ([*listed, "results/x"], "not listed: none; listed but missing: results/x"),
+        (listed[2:], f"not listed: {listed[0]}, {listed[1]}; listed but missing: none"),
+        (listed[3:], f"not listed: {listed[0]}, {listed[1]}; listed but missing: none"),
+    ):
+        path.write_text(yaml.safe_dump({"rules_edition": "3.0", "runs": [{"leaf": leaf} for leaf in runs_listed]}))
+        found = [one for one in check_folder(str(root)).findings if one.finding.rule == "submission.manifest"]
+        assert [(one.path, one.finding.seen) for one in found] == [(str(path), seen)]
 
 
 @pytest.mark.parametrize(
