@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from click.testing import CliRunner
@@ -16,6 +18,9 @@ from click.testing import CliRunner
 from datagen.errors import UserError
 from dlemu.cli.mlperf import command
 from dlemu.mlperf.audit.audited_run import audit_run
+from dlemu.mlperf.audit.checkpoint_leaf import read_checkpoint_leaf
+from dlemu.mlperf.check.checkpoint_result import CheckpointResult
+from dlemu.mlperf.check.copy_rules import copied_ranks
 from dlemu.mlperf.check.judge import Checked, check_folder, check_report
 from dlemu.mlperf.check.system_description import RanOn, _as_it_ran
 from dlemu.mlperf.rules.checkpoints import MODELS, WRONG_SIZES, official_model, plan_of, wrong_size
@@ -209,6 +214,33 @@ def test_every_rule_can_be_broken(
     assert (severity, rule) in told(checked)
     if official:
         assert official in {one.official for one in checked.findings if one.finding.rule == rule}
+
+
+@pytest.mark.parametrize(("multi_host", "differ"), [(True, False), (False, True), (None, True)])
+def test_calls_on_two_hosts_differ_unless_another_host_may_read(
+    multi_host: bool | None, differ: bool, tmp_path: Path
+) -> None:
+    folder = make_result(tmp_path)
+    describe(folder, multi_host=multi_host)
+    edited("summary.json", lambda tree: tree.update(hostname="other"), 1)(folder)
+    found = [one for one in check_folder(str(tmp_path)).findings if one.finding.rule == "runs.differ"]
+    assert [(one.path, one.finding.seen) for one in found] == (
+        [(str(folder), f"rank 0's host: {' and '.join(sorted((published.HOST, 'other')))}")] if differ else []
+    )
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_a_checkpoint_with_the_times_of_another_on_all_ranks_is_a_copy(ranks: int, tmp_path: Path) -> None:
+    """Of one rank alone it may be chance: a drive that is as fast each time."""
+    write = leaves(make_result(tmp_path))[0]
+    leaf = read_checkpoint_leaf(str(write))
+    own = [part for part in leaf.parts[0] if part.kind == "save"]
+    twice = {rank: [replace(part, seconds=part.seconds + rank) for part in (*own, own[0])] for rank in range(ranks)}
+    result = cast(CheckpointResult, SimpleNamespace(leaves=(replace(leaf, parts=twice),)))
+    ((path, found),) = copied_ranks(result)
+    assert (path, found.seen) == (str(write), f"save {len(own) + 1} has the times of save 1")
+    alone = cast(CheckpointResult, SimpleNamespace(leaves=(replace(leaf, parts={0: twice[0]}),)))
+    assert list(copied_ranks(alone)) == []
 
 
 def add(loads: dict[str, Any], tree: Any) -> None:

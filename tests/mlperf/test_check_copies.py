@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
 import shutil
 from collections.abc import Callable
 from datetime import datetime, timedelta
@@ -15,6 +17,7 @@ import yaml
 
 from dlemu.mlperf.check.judge import check_folder
 from dlemu.mlperf.check.papers import HOSTS
+from dlemu.mlperf.check.provenance_rules import tree_hashes
 from dlemu.mlperf.rules.core_config import core_config_hash
 from tests.mlperf import foreign_runs
 from tests.mlperf.golden import CODE, STAMP, edit, make_tree, moved, runs
@@ -361,6 +364,30 @@ def test_what_two_papers_of_a_run_state_differently_is_named(golden: Path, tmp_p
     STATED[seen](root)
     found = [one for one in check_folder(str(root)).findings if one.finding.rule == "papers.differ"]
     assert [(one.path, one.finding.seen) for one in found] == [(str(first(root)), seen)]
+
+
+def test_a_run_without_a_rate_is_told_not_to_be_compared(golden: Path, tmp_path: Path) -> None:
+    root = shutil.copytree(golden / "3.0", tmp_path / "tree")
+
+    def named() -> list[tuple[str, str]]:
+        found = [one for one in check_folder(str(root)).findings if one.finding.rule == "unapplied"]
+        return [(one.path, one.finding.seen) for one in found if one.finding.seen.startswith("runs.spread: ")]
+
+    assert named() == []
+    run = runs(root)[2]
+    edit(run / "summary.json", lambda content: content["metric"].pop(RATE))
+    assert named() == [(str(run), "runs.spread: samples per second not known")]
+
+
+def test_the_hash_of_code_takes_files_in_the_order_of_their_names_bytes(tmp_path: Path) -> None:
+    """Names that are no UTF-8 have another order as text."""
+    names = [b"a.py", b"b/\xee\x80\x80.py", b"b/\xff.py", b"\xee\x80\x80.py", b"\xff.py"]
+    assert sorted(names) == names != sorted(names, key=os.fsdecode)
+    for name in names:
+        path = tmp_path / os.fsdecode(name)
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(b"of " + name)
+    assert tree_hashes(str(tmp_path)) == {hashlib.md5(b"".join(name + b"of " + name for name in names)).hexdigest()}
 
 
 def test_a_manifest_that_differs_names_what_is_in_one_alone(golden: Path, tmp_path: Path) -> None:
