@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import count
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -25,8 +25,7 @@ _RANK_BITS = 40  # of the 64 in a stamp: 16 million ranks with 10^12 shards each
 _WORDS = BLOCK_BYTES // 8
 
 
-@dataclass(frozen=True)
-class Shard:
+class Shard(NamedTuple):
     """What one accelerator keeps of one block."""
 
     object: int

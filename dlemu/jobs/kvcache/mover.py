@@ -159,8 +159,9 @@ class Mover:
         if self._closed:
             return None
         for queue in self._waiting:
-            with contextlib.suppress(IndexError):
-                return queue.popleft()
+            if queue:  # without an exception for each kind that nobody waits for
+                with contextlib.suppress(IndexError):  # another thread was faster
+                    return queue.popleft()
         raise AssertionError("there are as many turns as shards")
 
     def _move(self, way: Way, shard: Shard, buffer: memoryview) -> int:
