@@ -36,10 +36,9 @@ BATCH_BLOCKS = 1024
 """Blocks whose keys are computed at a time: enough to spread numpy's cost for each call."""
 
 Words = NDArray[np.uint64]
-# Arrays without dimensions: with a scalar NumPy takes twice as long for a sum of some hundred words.
 _GOLDEN = np.array(0x9E3779B97F4A7C15, np.uint64)  # splitmix64's increment: 2^64 / the golden ratio
 _FACTOR, _OTHER_FACTOR = np.array(0xBF58476D1CE4E5B9, np.uint64), np.array(0x94D049BB133111EB, np.uint64)
-_27, _30, _31 = np.array(27, np.uint64), np.array(30, np.uint64), np.array(31, np.uint64)
+_27, _30, _31 = np.array(27, np.uint64), np.array(30, np.uint64), np.array(31, np.uint64)  # scalars take twice as long
 _UPPER, _MAGIC = np.array(0xFFFFFFFF00000000, np.uint64), np.array(MAGIC, np.uint64)
 _MASK = (1 << 64) - 1
 _STAMP = struct.Struct("<4Q")

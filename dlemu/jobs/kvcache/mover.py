@@ -158,10 +158,9 @@ class Mover:
         self._turns.get()
         if self._closed:
             return None
-        for queue in self._waiting:
-            if queue:  # without an exception for each kind that nobody waits for
-                with contextlib.suppress(IndexError):  # another thread was faster
-                    return queue.popleft()
+        for queue in filter(None, self._waiting):  # those that are empty would each cost an exception
+            with contextlib.suppress(IndexError):  # another thread was faster
+                return queue.popleft()
         raise AssertionError("there are as many turns as shards")
 
     def _move(self, way: Way, shard: Shard, buffer: memoryview) -> int:
