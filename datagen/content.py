@@ -36,10 +36,10 @@ BATCH_BLOCKS = 1024
 """Blocks whose keys are computed at a time: enough to spread numpy's cost for each call."""
 
 Words = NDArray[np.uint64]
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # splitmix64's increment: 2^64 / the golden ratio
-_FACTOR, _OTHER_FACTOR = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
-_27, _30, _31 = np.uint64(27), np.uint64(30), np.uint64(31)  # each made once: NumPy takes as long for one as for a sum
-_UPPER = np.uint64(0xFFFFFFFF00000000)
+_GOLDEN = np.array(0x9E3779B97F4A7C15, np.uint64)  # splitmix64's increment: 2^64 / the golden ratio
+_FACTOR, _OTHER_FACTOR = np.array(0xBF58476D1CE4E5B9, np.uint64), np.array(0x94D049BB133111EB, np.uint64)
+_27, _30, _31 = np.array(27, np.uint64), np.array(30, np.uint64), np.array(31, np.uint64)  # scalars take twice as long
+_UPPER, _MAGIC = np.array(0xFFFFFFFF00000000, np.uint64), np.array(MAGIC, np.uint64)
 _MASK = (1 << 64) - 1
 _STAMP = struct.Struct("<4Q")
 
@@ -205,7 +205,7 @@ def write_stamps(blocks: Words, seed_hash: int, file: int, first: int) -> None:
     offsets, mixed = _offsets(first, -(-len(blocks) // _TOGETHER) * _TOGETHER)
     words = _mix(np.uint64(seed_hash) + _mix(np.uint64(file) + mixed[: len(blocks)]))
     words &= _UPPER
-    words |= np.uint64(MAGIC)
+    words |= _MAGIC
     blocks[:, 0] = words
     blocks[:, 1] = seed_hash
     blocks[:, 2] = file

@@ -15,7 +15,6 @@ import fcntl
 import json
 import os
 import re
-import secrets
 import shutil
 import stat
 from collections.abc import Iterable, Iterator, Sequence
@@ -278,13 +277,13 @@ def scratch_folder(parent: str, name: str) -> Iterator[str]:
 
 def part_name(name: str) -> str:
     """Return a name for a file under way, in the folder where it will be `name`: nobody can know it before."""
-    return f".{name}.dlemu-{secrets.token_hex(8)}.part"
+    return f".{name}.dlemu-{os.urandom(8).hex()}.part"  # as the module secrets does it
 
 
 def create_part(path: str, *, flags: int = 0, mode: int = 0o666) -> tuple[str, int]:
     """Begin a file under way; return its path and descriptor. While its writer lives, it holds a lock on it."""
-    folder, name = os.path.split(path)
-    part = os.path.join(folder, part_name(name))
+    folder, slash, name = path.rpartition("/")
+    part = f"{folder}{slash}{part_name(name)}"
     descriptor = create_new(part, flags=os.O_WRONLY | flags, mode=mode)
     with contextlib.suppress(OSError):  # file systems without locks: then only its name says whose it is
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)

@@ -188,31 +188,30 @@ class DirectReader(FileReader):
 
     def __init__(self, path: str) -> None:
         self._path = path
-        with _explained(path):
+        try:
             super().__init__(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECT), DIRECT_ALIGNMENT)
+        except OSError as error:
+            _explain(error, path)
+            raise
 
     def read_into(self, buffer: memoryview, offset: int) -> int:
-        with _explained(self._path):
+        try:
             return super().read_into(buffer, offset)
+        except OSError as error:
+            _explain(error, self._path)
+            raise
 
 
-class _explained:
-    """Says what it means when a file system can't do O_DIRECT: some refuse to open, others to read."""
+def _explain(error: OSError, path: str, instead: str = "reader.odirect=false, or put the dataset") -> None:
+    """Raise UserError that says what it means when a file system can't do O_DIRECT: some refuse to open, or to read."""
+    if error.errno == errno.EINVAL:
+        raise UserError(
+            f"the file system of {os.path.dirname(path)} refuses O_DIRECT: "
+            f"set {instead} on one that supports it (ext4, xfs, Lustre, NFS)"
+        ) from error
 
-    __slots__ = ("_instead", "_path")
 
-    def __init__(self, path: str, instead: str = "reader.odirect=false, or put the dataset") -> None:
-        self._path, self._instead = path, instead
-
-    def __enter__(self) -> None:
-        return
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, OSError) and error.errno == errno.EINVAL:
-            raise UserError(
-                f"the file system of {os.path.dirname(self._path)} refuses O_DIRECT: "
-                f"set {self._instead} on one that supports it (ext4, xfs, Lustre, NFS)"
-            ) from error
+_NO_DIRECT_CHECKPOINT = "checkpoint.odirect=false, or put the checkpoints"
 
 
 class FileWriter:
@@ -259,8 +258,11 @@ class DirectWriter(FileWriter):
     """
 
     def __init__(self, path: str) -> None:
-        with _explained(path, "checkpoint.odirect=false, or put the checkpoints"):
+        try:
             super().__init__(path, flags=os.O_DIRECT)
+        except OSError as error:
+            _explain(error, path, _NO_DIRECT_CHECKPOINT)
+            raise
 
     def write_at(self, data: Bytes, offset: int) -> None:
         view = memoryview(data)
@@ -268,8 +270,11 @@ class DirectWriter(FileWriter):
         # Memory that can't be written to is that of a bytes object, which has no alignment.
         if view.readonly or offset % DIRECT_ALIGNMENT or address_of(view) % DIRECT_ALIGNMENT:
             aligned = 0
-        with _explained(self._path, "checkpoint.odirect=false, or put the checkpoints"):
+        try:
             _write_all(self._descriptor, view[:aligned], offset)
+        except OSError as error:
+            _explain(error, self._path, _NO_DIRECT_CHECKPOINT)
+            raise
         if aligned < len(view):
             buffered = os.open(self._part, os.O_WRONLY | os.O_CLOEXEC)
             try:

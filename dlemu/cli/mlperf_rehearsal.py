@@ -20,6 +20,7 @@ from dlemu.cli.mlperf_lines import (
 )
 from dlemu.config import check_checkpoints, check_runnable, load
 from dlemu.config.overrides import take_word
+from dlemu.jobs.kvcache.settings import KvSettings
 from dlemu.metrics.verdict import EXIT_STATUSES
 from dlemu.mlperf.check.judge import TREE, Checked
 from dlemu.mlperf.rehearsal import NOTE
@@ -59,7 +60,7 @@ class Rehearser:
         check_launcher("mlperf run", launcher)
         workload = load(words, config_dir=self.config_dir)
         memory = host_memory_gib() if self.memory_gib_per_host is None else self.memory_gib_per_host
-        if workload.kinds.get("kv", {}).get("option"):
+        if workload.section(KvSettings).option:
             if self.edition not in (None, EDITION):
                 raise UserError(f"--edition {self.edition} has no kv_cache: wanted {EDITION}")
             return KvRehearsal(

@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import count
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -25,8 +25,7 @@ _RANK_BITS = 40  # of the 64 in a stamp: 16 million ranks with 10^12 shards each
 _WORDS = BLOCK_BYTES // 8
 
 
-@dataclass(frozen=True)
-class Shard:
+class Shard(NamedTuple):
     """What one accelerator keeps of one block."""
 
     object: int
@@ -137,19 +136,19 @@ class FileBlocks:
         return time.monotonic_ns() - began_ns - made_ns
 
     def read(self, shard: Shard, buffer: memoryview) -> int:
-        began_ns, checked_ns = time.monotonic_ns(), 0
+        began_ns, checked_ns, path = time.monotonic_ns(), 0, self.path(shard)
         if self.synced and not self.storage.reads_nothing:
-            self.storage.evict(self.path(shard), write_first=False)
+            self.storage.evict(path, write_first=False)
         # One request for an object that fits, as engines send: they know how large it is.
         fits = self.size(shard) <= len(buffer)
-        reader = (self.storage.open_whole if fits else self.storage.open)(self.path(shard))
+        reader = (self.storage.open_whole if fits else self.storage.open)(path)
         try:
             for offset, piece in _pieces(self.size(shard), buffer):
                 got = reader.read_into(piece, offset)
                 at_ns = time.monotonic_ns()
                 problem = self.content.problem(piece, shard, offset)
                 if not self.storage.reads_nothing:
-                    _refuse(self.path(shard), problem if got == len(piece) else f"it ends at {offset + got}")
+                    _refuse(path, problem if got == len(piece) else f"it ends at {offset + got}")
                 checked_ns += time.monotonic_ns() - at_ns
         finally:
             reader.close()

@@ -47,7 +47,7 @@ _PROGRESS_SECONDS = 10.0  # a load takes minutes; without a terminal each is a l
 _START_NS = 50_000_000
 """From the moment when all ranks are ready to the beginning of the load."""
 _FILLED_SHARE = 0.95  # as MLPerf Storage's kv_cache tool
-_CEILING_THREADS = 16  # moved 37 GB/s on two cores (docs/kvcache.md, section 6); more wait for each other
+_CEILING_THREADS = 16  # moved 17 to 43 GB/s on two busy cores (docs/kvcache.md, section 6); more wait for each other
 _CEILING_BATCHES = 64
 """Under way at a time while the ceiling is measured."""
 

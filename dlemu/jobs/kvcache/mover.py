@@ -158,8 +158,8 @@ class Mover:
         self._turns.get()
         if self._closed:
             return None
-        for queue in self._waiting:
-            with contextlib.suppress(IndexError):
+        for queue in filter(None, self._waiting):  # those that are empty would each cost an exception
+            with contextlib.suppress(IndexError):  # another thread was faster
                 return queue.popleft()
         raise AssertionError("there are as many turns as shards")
 

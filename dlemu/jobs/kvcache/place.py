@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -23,6 +24,8 @@ MOST_FILES = 10**6
 """Names of files that a rank notes before it makes them."""
 _LOCK = "lock"
 _PREFIX = "kv-"
+_GET_FLAGS, _SET_FLAGS, _TOPDIR = 0x80086601, 0x40086602, 0x20000
+"""linux/fs.h: FS_IOC_GETFLAGS and FS_IOC_SETFLAGS as x86-64 and arm64 have them, and FS_TOPDIR_FL."""
 
 
 def spec_of(job: Job) -> StorageSpec:
@@ -64,10 +67,34 @@ def begin(job: Job) -> None:
         if name.startswith(_PREFIX) and not _is_used(os.path.join(folder, name)):
             _remove(os.path.join(folder, name.rstrip("/")))
     owned.claim(folder, os.path.basename(run) + "/")
-    os.mkdir(run)
+    with _spreading(folder):
+        os.mkdir(run)
     owned.claim(run)
     if job.workload.section(KvSettings).odirect:
         _check_direct(run)
+
+
+@contextlib.contextmanager
+def _spreading(folder: str) -> Iterator[None]:
+    """Have ext4 make folders in `folder` far from each other meanwhile, as it does in its root.
+
+    Before ext4 gives an inode to a new file, it looks at those of the neighbourhood that were deleted in the last
+    minutes, one by one, for each file again (`recently_deleted`, fs/ext4/ialloc.c). Where the blocks of an earlier run
+    had been, those of half a megabyte took eight times the CPU, and were written at a quarter of the rate.
+    """
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    flags = b""
+    try:
+        with contextlib.suppress(OSError):  # other file systems
+            flags = fcntl.ioctl(descriptor, _GET_FLAGS, bytes(8))
+            spread = int.from_bytes(flags, sys.byteorder) | _TOPDIR
+            fcntl.ioctl(descriptor, _SET_FLAGS, spread.to_bytes(8, sys.byteorder))
+        yield
+    finally:
+        if flags:
+            with contextlib.suppress(OSError):
+                fcntl.ioctl(descriptor, _SET_FLAGS, flags)
+        os.close(descriptor)
 
 
 def check_space(job: Job, peak_bytes: int) -> None:
@@ -122,7 +149,10 @@ def rank_place(job: Job, rank: int, objects: int) -> Iterator[str]:
             _remove_empty(storage, run_folder(job))  # the last rank to leave does
         return
     run = run_folder(job)
-    os.makedirs(run, exist_ok=True)  # another host's, where the folder is not shared
+    if not os.path.isdir(run):  # another host's, where the folder is not shared
+        os.makedirs(folder_of(job), exist_ok=True)
+        with _spreading(folder_of(job)):
+            os.makedirs(run, exist_ok=True)
     owned.claim(run, os.path.basename(folder) + "/")
     os.mkdir(folder)
     owned.claim(folder, _LOCK)
