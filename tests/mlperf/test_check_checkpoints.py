@@ -235,7 +235,9 @@ def test_a_checkpoint_with_the_times_of_another_on_all_ranks_is_a_copy(ranks: in
     write = leaves(make_result(tmp_path))[0]
     leaf = read_checkpoint_leaf(str(write))
     own = [part for part in leaf.parts[0] if part.kind == "save"]
-    twice = {rank: [replace(part, seconds=part.seconds + rank) for part in (*own, own[0])] for rank in range(ranks)}
+    twice = {
+        rank: tuple(replace(part, seconds=part.seconds + rank) for part in (*own, own[0])) for rank in range(ranks)
+    }
     result = cast(CheckpointResult, SimpleNamespace(leaves=(replace(leaf, parts=twice),)))
     ((path, found),) = copied_ranks(result)
     assert (path, found.seen) == (str(write), f"save {len(own) + 1} has the times of save 1")

@@ -327,7 +327,12 @@ def with_empty_manifest(root: Path) -> None:
 
 def of_the_first(name: str, *keys: str, value: Any) -> Change:
     """Change a paper of the first run alone."""
-    return lambda root: [edit(path, put(*keys, value=value)) for path in first(root).glob(name)]
+
+    def change(root: Path) -> None:
+        for path in first(root).glob(name):
+            edit(path, put(*keys, value=value))
+
+    return change
 
 
 META = "*_metadata.json"
