@@ -166,7 +166,11 @@ def test_sums_may_be_a_table_and_are_named_by_where_they_stand(golden: Path, tmp
         differs({"runs": {last: rows[0]}})
         == f"runs.{last}.{RATE} is {rate:.10g}; the runs give {metrics[-1][RATE]:.10g}"
     )
-    assert differs({RATE: str(metrics[-1][RATE])}) is not None, "a sum is no run's"
+    assert differs({RATE: str(metrics[-1][RATE])}) == f"{RATE} is {metrics[-1][RATE]:.10g}; the runs give " + (
+        f"{fmean_rate(metrics):.10g}"
+    ), "a sum is no run's"
+    assert [differs({}), differs([])] == ["results.json holds {}", "results.json holds []"]
+    assert differs({"of": "nothing known"}) is None
 
 
 def fmean_rate(metrics: list[dict[str, float]]) -> float:
