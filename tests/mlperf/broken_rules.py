@@ -8,11 +8,23 @@ from __future__ import annotations
 import json
 import shutil
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
+from typing import TypeVar
 
 from dlemu.mlperf.check.judge import Checked, check_folder
 
+Case = TypeVar("Case")
 EXPECTED = Path(__file__).with_name("broken_rules.json")
+
+
+def numbered(cases: Iterable[tuple[str, Case]]) -> dict[str, Case]:
+    """Return cases by their names, and by a number behind it where a name is there already."""
+    named: dict[str, Case] = {}
+    for name, case in cases:
+        same = sum(other.partition(" #")[0] == name for other in named)
+        named[f"{name} #{same + 1}" if same else name] = case
+    return named
 
 
 def sentences(checked: Checked, root: Path) -> list[str]:

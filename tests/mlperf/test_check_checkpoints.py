@@ -25,7 +25,7 @@ from dlemu.mlperf.check.judge import Checked, check_folder, check_report
 from dlemu.mlperf.check.system_description import RanOn, _as_it_ran
 from dlemu.mlperf.rules.checkpoints import MODELS, WRONG_SIZES, official_model, plan_of, wrong_size
 from tests.mlperf import published_checkpoints as published
-from tests.mlperf.broken_rules import expected, sentences
+from tests.mlperf.broken_rules import expected, numbered, sentences
 from tests.mlperf.checkpoint_leaves import describe, leaves, make_result
 from tests.mlperf.golden import edit
 from tests.mlperf.test_check import well_formed
@@ -204,7 +204,7 @@ BROKEN: list[tuple[str, str, str | None, Change]] = [
 ]
 
 
-CASES = {f"{one[1]}-{number}": one for number, one in enumerate(BROKEN)}
+CASES = numbered((f"checkpoints: {rule} {severity}", one) for one in BROKEN for severity, rule, *_ in [one])
 
 
 @pytest.mark.parametrize("case", CASES)
