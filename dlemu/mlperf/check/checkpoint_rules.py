@@ -135,10 +135,7 @@ def _fsync(result: CheckpointResult) -> Found:
         if not saves:
             yield from ((leaf.path, finding) for finding in unapplied("checkpoint.fsync", configuration=None))
         elif canonical(saves.get("fsync")) is not True:
-            seen, fix = (
-                f"checkpoint.fsync is {str(saves.get('fsync', 'missing')).lower()}",
-                "leave checkpoint.fsync at true",
-            )
+            seen, fix = f"checkpoint.fsync is {str(saves.get('fsync', 'missing')).lower()}", "leave it at true"
             yield leaf.path, Finding("error", "checkpoint.fsync", seen, "true", fix)
         elif result.edition.name == "2.0" and leaf.checkpoints("save"):
             seen = "the DLIO of v2.0 reads checkpoint.fsync under another name and never calls fsync"
