@@ -10,6 +10,7 @@ from typing import BinaryIO
 
 from datagen import owned
 from datagen.errors import SpaceError
+from datagen.regular import check_regular
 
 ELSEWHERE = "write to another folder"
 
@@ -29,6 +30,8 @@ def write_file(folder: str, name: str, write: Callable[[BinaryIO], object], *, a
     path = os.path.join(folder, name)
     part = ""
     try:
+        with contextlib.suppress(FileNotFoundError):
+            check_regular(path, os.stat(path).st_mode)  # no device is replaced, nor a name that leads to one
         os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
         owned.remove_parts(os.path.dirname(path) or ".", os.path.basename(path))
         part, descriptor = owned.create_part(path)

@@ -69,9 +69,9 @@ def in_copy(package: str, sample: int | None, seed: int, returns: bool) -> None:
         log, result = Path(folder, "mutmut.log"), Path(folder, RESULT)
         with log.open("w") as output:  # mutmut draws a line for each mutant
             command = [sys.executable, "-m", "mutation", *arguments]
-            subprocess.run(command, cwd=folder, env=environment, stdout=output, stderr=subprocess.STDOUT)
+            ended = subprocess.run(command, cwd=folder, env=environment, stdout=output, stderr=subprocess.STDOUT)
         if not result.exists():
-            sys.exit(f"scripts/mutate: {package} could not be run\n{log.read_text()[-4000:]}")
+            sys.exit(f"scripts/mutate: {package} could not be run (status {ended.returncode})\n{log.read_text()[-4000:]}")
         print(result.read_text(), end="\n\n", flush=True)
 
 

@@ -266,6 +266,52 @@ def test_what_is_no_folder(whole: Path, tmp_path: Path, name: str, capfd: pytest
     try_all(place, at, command, [kind for kind in KINDS if kind is not folder], capfd)
 
 
+FILES_WRITTEN: dict[str, tuple[str, ...]] = {
+    "a page": ("report", "run", "--output", "place"),
+    "a page of several": ("report", "run", "old", "--output", "place"),
+    "an audit's lines": ("audit", "run", "--csv", "place"),
+    "an audit's table": ("audit", "run", "--parquet", "place"),
+    "a check's lines": ("mlperf", "check", "run", "--csv", "place"),
+    "a check's page": ("mlperf", "check", "run", "--html", "place"),
+    "a workload": (
+        "workload",
+        "new",
+        "place.yaml",
+        "--data-folder",
+        "images",
+        "--batch-size",
+        "1",
+        "--workers",
+        "1",
+        "--step-seconds",
+        "1",
+        "--preprocess-seconds",
+        "0",
+    ),
+}
+"""What is written under a name that a user gives, and the command that writes it."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FILES_WRITTEN)
+def test_what_is_no_file_is_not_written_over(
+    whole: Path, tmp_path: Path, name: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    command = FILES_WRITTEN[name]
+    place = Path(shutil.copytree(whole, tmp_path / "place"))
+    path = place / next(word for word in command if word.startswith("place"))
+    for kind in (pipe, device, loop, folder):
+        kind(path)
+        before = path.lstat()
+        with pytest.MonkeyPatch.context() as patched:
+            patched.chdir(place)
+            status, said = ended(command, capfd, patched)
+        assert (status, path.name in said, "Traceback" in said) == (2, True, False), (kind, said)
+        after = path.lstat()
+        assert (after.st_ino, after.st_mode) == (before.st_ino, before.st_mode)
+        shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+
+
 @pytest.mark.slow
 def test_audits_and_checks_name_what_is_no_file(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """These judge whatever they find: what can't be read is a finding."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import socket
 from pathlib import Path
 from typing import BinaryIO
 
@@ -43,6 +44,29 @@ def test_a_folder_that_is_a_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(SpaceError, match=r"dlio/summary\.json could not be written") as failed:
         write_text(str(tmp_path / "dlio"), "summary.json", "{}")
     assert "live/" not in str(failed.value), "only a run's own files have step logs beside them"
+
+
+@pytest.mark.parametrize("kind", ["a pipe", "a socket", "a folder", "a device", "loop"])
+def test_what_is_no_file_is_not_replaced(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "page.html"
+    with socket.socket(socket.AF_UNIX) as listening:
+        match kind:
+            case "a pipe":
+                os.mkfifo(path)
+            case "a socket":
+                listening.bind(str(path))
+            case "a folder":
+                path.mkdir()
+            case "a device":
+                path.symlink_to("/dev/null")  # as /dev/stdout leads to a terminal
+            case _:
+                path.symlink_to(path)
+        before = path.lstat()
+        said = "Too many levels of symbolic links" if kind == "loop" else f"it is {kind}, wanted a regular file"
+        with pytest.raises(SpaceError, match=rf"page\.html could not be written: {said}; write to another folder"):
+            write_text(str(tmp_path), "page.html", "<p>")
+        assert path.lstat() == before
+    assert os.listdir(tmp_path) == ["page.html"]
 
 
 def test_what_a_killed_writer_left_of_a_file_goes_when_it_is_written_again(tmp_path: Path) -> None:
