@@ -6,15 +6,15 @@ import os
 
 import click
 
-from dlemu.cli.options import propose_folder
+from dlemu.cli.options import Number, numbers_above_0, propose_folder
 
 
 @click.command(name="compare", short_help="Compare two runs, sweeps or searches.")
 @click.argument("folders", nargs=-1, required=True, metavar="A [B]", shell_complete=propose_folder)
 @click.option("--price", metavar="A,B", help="Price of each storage, in one currency: cost per fed accelerator.")
 @click.option("--watts", metavar="A,B", help="Mean power of each storage: GB/s per watt.")
-@click.option("--years", type=click.FloatRange(min=0, min_open=True), help="Years of use: energy per fed accelerator.")
-@click.option("--energy-price", type=click.FloatRange(min=0), help="Price of a kWh: price and energy over --years.")
+@click.option("--years", type=Number(0, 1000, min_open=True), help="Years of use: energy per fed accelerator.")
+@click.option("--energy-price", type=Number(0, 1e6), help="Price of a kWh: price and energy over --years.")
 @click.option("--output", metavar="DIR", help="Keep compare.json and the page here. [results/WORKLOAD/compare-TIME]")
 @click.option("--report/--no-report", default=True, show_default=True, help="Make report.html too.")
 @click.option("--json", "as_json", is_flag=True, help="Print compare.json, for programs; no page, kept with --output.")
@@ -96,10 +96,7 @@ def _two(text: str | None, option: str) -> tuple[float | None, float | None]:
 
     if text is None:
         return None, None
-    try:
-        first, second = (float(part) for part in text.split(","))
-    except ValueError:
-        raise UserError(f"{option} {text}: wanted two numbers, of A and of B, as in {option} 900,600") from None
-    if min(first, second) <= 0:
-        raise UserError(f"{option} {text}: wanted two numbers above 0")
-    return first, second
+    numbers = numbers_above_0(text)
+    if len(numbers) != 2:
+        raise UserError(f"{option} {text}: wanted two numbers above 0, of A and of B, as in {option} 900,600")
+    return numbers[0], numbers[1]

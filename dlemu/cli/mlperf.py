@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NoReturn
 import click
 
 from datagen.errors import DlemuError, UserError
-from dlemu.cli.options import configured
+from dlemu.cli.options import Number, configured
 
 if TYPE_CHECKING:
     from dlemu.config.schema import Workload
@@ -30,7 +30,7 @@ def command() -> None:
 @command.command(name="datasize", short_help="The smallest dataset that the rules allow, and how to make it.")
 @configured
 @click.option("--hosts", type=click.IntRange(min=1), default=1, show_default=True, help="Hosts that the ranks run on.")
-@click.option("--memory-gib", type=click.FloatRange(min=0.001), help="Memory of a host, in GiB; default: this host's.")
+@click.option("--memory-gib", type=Number(0.001, 1e9), help="Memory of a host, in GiB; default: this host's.")
 @click.option("--edition", type=click.Choice(["1.0", "2.0", "3.0"]), help="Default: the newest that has the pair.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON mapping, for programs.")
 def datasize_command(
@@ -110,7 +110,7 @@ def _checkpoint_datasize(
 @click.option("--org", "organisation", default="rehearsal", show_default=True, help="Name of the submitter's folder.")
 @click.option("--system", default="system", show_default=True, help="Name of the system's folder.")
 @click.option("--hosts", type=click.IntRange(min=1), default=1, show_default=True, help="Hosts that the ranks run on.")
-@click.option("--memory-gib", type=click.FloatRange(min=0.001), help="Memory of a host, in GiB; default: this host's.")
+@click.option("--memory-gib", type=Number(0.001, 1e9), help="Memory of a host, in GiB; default: this host's.")
 @click.option(
     "--make",
     is_flag=True,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,23 @@ _Command = Callable[..., Any]
 
 PAGE_SECONDS = 60.0
 """How long a page may take: it needs 2 to 3."""
+
+
+class Number(click.FloatRange):
+    """A number within a range, which NaN is for click."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        number: float = super().convert(value, param, ctx)
+        return number if math.isfinite(number) else self.fail(f"{value} is not a finite number.", param, ctx)
+
+
+def numbers_above_0(text: str) -> tuple[float, ...]:
+    """Return the numbers of `A,B,...`; none where one is no finite number above 0."""
+    try:
+        numbers = tuple(float(part) for part in text.split(","))
+    except ValueError:
+        return ()
+    return numbers if all(0 < number < math.inf for number in numbers) else ()
 
 
 def propose_setting(context: click.Context, parameter: click.Parameter, incomplete: str) -> Sequence[CompletionItem]:

@@ -6,13 +6,13 @@ from functools import partial
 
 import click
 
-from dlemu.cli.options import configured, json_option
+from dlemu.cli.options import Number, configured, json_option
 
 
 @click.command(name="predict", short_help="Predict how many accelerators a storage keeps busy, without running them.")
 @configured
 @click.option("--from", "from_folder", metavar="DIR", help="Use the storage of a run (DLIO's too), or of a prediction.")
-@click.option("--mb-per-second", type=click.FloatRange(min=0, min_open=True), help="Assume a storage of this speed.")
+@click.option("--mb-per-second", type=Number(0, 1e9, min_open=True), help="Assume a storage of this speed.")
 @click.option("--drive", metavar="SHEET", help="Assume a drive by its data sheet (a YAML file), or a probe's folder.")
 @click.option("--hosts", type=click.IntRange(min=1), default=1, show_default=True, help="Hosts that share the storage.")
 @click.option(

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from dlemu.cli.options import config_dir_option, json_option
+from dlemu.cli.options import Number, config_dir_option, json_option
 from dlemu.results.drive import bytes_of
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def _accesses(context: click.Context, option: click.Parameter, text: str | None)
 @click.option("--sizes", metavar="LIST", callback=_sizes, help="Request sizes: 4k,16k,128k,1m.")
 @click.option("--depths", metavar="LIST", callback=_counts, help="Requests that each job keeps in flight: 1,8,32,128.")
 @click.option("--jobs", metavar="LIST", callback=_counts, help="Jobs in parallel: 1 (threads of fio, else processes).")
-@click.option("--seconds", type=click.FloatRange(min=0.1), default=2.0, show_default=True, help="Per cell.")
+@click.option("--seconds", type=Number(0.1, 1e6), default=2.0, show_default=True, help="Per cell.")
 @click.option("--file-size", metavar="SIZE", help="Size of the test file: 4g in a folder, 1g in a bucket.")
 @click.option("--engine", type=click.Choice(["auto", "fio", "aio", "threads"]), default="auto", show_default=True)
 @click.option("--readers", metavar="LIST", callback=_counts, help="With workload=: this many, not 1,2,4,...")

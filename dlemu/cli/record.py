@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import click
 
+from dlemu.cli.options import Number
+
 
 @click.command(name="record", short_help="Record a training job of your own as a workload.")
 @click.argument("job", nargs=-1, metavar="-- COMMAND [WORD]...", type=click.UNPROCESSED)
 @click.option("--steps", type=click.IntRange(0), default=0, help="Record this many batches per rank. [default: all]")
-@click.option("--minutes", type=click.FloatRange(0.01), default=10.0, show_default=True, help="Maximum time to record.")
+@click.option("--minutes", type=Number(0.01, 1e6), default=10.0, show_default=True, help="Maximum time to record.")
 @click.option(
     "--skip", type=click.IntRange(0), default=10, show_default=True, help="Batches of a rank that are warm-up."
 )

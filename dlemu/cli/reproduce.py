@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from dlemu.cli.options import json_option
+from dlemu.cli.options import json_option, numbers_above_0
 
 if TYPE_CHECKING:
     from dlemu.runner.run_list import RunEnded
@@ -98,7 +98,6 @@ def _numbers(text: str | None, option: str) -> tuple[float, ...]:
 
     if text is None:
         return ()
-    try:
-        return tuple(float(part) for part in text.split(","))
-    except ValueError:
-        raise UserError(f"{option} {text}: wanted a number for each drive, as in {option} 900,600") from None
+    if numbers := numbers_above_0(text):
+        return numbers
+    raise UserError(f"{option} {text}: wanted a number above 0 for each drive, as in {option} 900,600")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from dlemu.cli.options import configured, json_option
+from dlemu.cli.options import Number, configured, json_option
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -20,16 +20,10 @@ if TYPE_CHECKING:
 @configured
 @click.option("--at-least", type=click.IntRange(min=1), help="Exit with 1 when fewer than this many pass (for CI).")
 @click.option("--most", type=click.IntRange(min=1), default=4096, show_default=True, help="Try at most this many.")
-@click.option(
-    "--confidence",
-    type=click.FloatRange(50, 99.99),
-    default=95.0,
-    show_default=True,
-    help="Confidence of the verdicts, in percent.",
-)
+@click.option("--confidence", type=Number(50, 99.99), default=95.0, show_default=True, help="Of verdicts, in percent.")
 @click.option(
     "--trial-seconds",
-    type=click.FloatRange(min=1),
+    type=Number(1, 1e6),
     default=120.0,
     show_default=True,
     help="Maximum compute time of a trial; most trials end earlier, once their verdict is decided.",

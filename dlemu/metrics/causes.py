@@ -78,6 +78,8 @@ class Work:
     """What the accelerators would take if they never waited; infinite when nothing computes."""
     burns: bool = False
     """Emulated preprocessing took CPU time: it did not sleep."""
+    late_share: float = 0.0
+    """Share of the ranks' time by which they woke too late from their steps."""
 
 
 class WorkerTime(NamedTuple):
@@ -183,9 +185,10 @@ def work_of(rows: Rows, *, preprocesses: bool) -> Work:
     compute_ns = float(sum_of(rows, "compute_ns")) / ranks
     elapsed_ns = max(1.0, compute_ns + float(sum(sum_of(rows, name) for name in ("wait_ns", "sync_ns"))) / ranks)
     cpu_known = cpu_is_known(rows)
-    spent = np.zeros(4)
+    spent, late_ns = np.zeros(4), 0.0
     for part in chunks(rows):
         spent += [did.sum() for did in worker_time(part, preprocesses, cpu_known=cpu_known)]
+        late_ns += np.maximum(part.since_free("slept_ns") - part["wait_ns"] - part["compute_ns"], 0).sum() / ranks
     calls, app_bytes = sum_of(rows, "read_calls"), sum_of(rows, "app_bytes")
     return Work(
         elapsed_seconds=elapsed_ns / 1e9,
@@ -197,6 +200,7 @@ def work_of(rows: Rows, *, preprocesses: bool) -> Work:
         app_mb_per_second=app_bytes * 1e3 / elapsed_ns,
         wanted_mb_per_second=app_bytes * 1e3 / compute_ns if compute_ns else np.inf,
         burns=sum_of(rows, "preprocess_cpu_ns") > 0,
+        late_share=float(late_ns / (late_ns + elapsed_ns)),
     )
 
 

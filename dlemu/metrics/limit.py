@@ -206,6 +206,7 @@ class Seen(StrEnum):
     COMPUTING = "computing"
     PREPROCESSING = "preprocessing"
     NOT_BEGUN = "not_begun"
+    WOKE_LATE = "woke_late"
     LAY_READY = "lay_ready"
     CEILING = "ceiling"
     CORES_WERE_FREE = "cores_were_free"
@@ -370,10 +371,7 @@ def _reads(
     ]
     if context.others is not None:
         # The drive serves others too: that more readers would get more of it does not say that it had more to give.
-        others: dict[str, Number] = {
-            "mb_per_second": context.others.mb_per_second,
-            "percent": context.others.percent,
-        }
+        others: dict[str, Number] = {"mb_per_second": context.others.mb_per_second, "percent": context.others.percent}
         return Limit(
             what="storage",
             confidence=confidence,
@@ -404,10 +402,7 @@ def _reads(
     where: Where | None = None
     if context.object_requests is not None:
         where = "network" if (context.network_percent or 0) >= BUSY_PERCENT else "server"
-    to_do = [
-        Finding(Advice.FASTER_NETWORK if where == "network" else Advice.FASTER_STORAGE),
-        *_unsteady(context),
-    ]
+    to_do = [Finding(Advice.FASTER_NETWORK if where == "network" else Advice.FASTER_STORAGE), *_unsteady(context)]
     if certain != "high" and work.readers < 2 * FEW_REQUESTS:
         to_do.append(Finding(Advice.TRY_MORE_READERS, numbers=threads))
     return Limit(what="storage", confidence=confidence, seen=tuple(seen), to_do=tuple(to_do), where=where)
@@ -442,10 +437,8 @@ def _unsteady(context: Context) -> Iterator[Finding]:
         }
         yield Finding(Advice.FIRST_TOUCH, numbers=rates)
     if hot is not None:
-        yield Finding(
-            Advice.COOL_DRIVE,
-            numbers={"drive": hot.name, "celsius": hot.celsius, "limit_celsius": hot.limit_celsius},
-        )
+        drive: dict[str, Number] = {"drive": hot.name, "celsius": hot.celsius, "limit_celsius": hot.limit_celsius}
+        yield Finding(Advice.COOL_DRIVE, numbers=drive)
     if out is not None and hot is None and context.others is None:
         yield Finding(
             Advice.SPEED_THAT_LASTS,
@@ -589,6 +582,8 @@ def _loader(
     seen = (*waited, _of_that(Seen.NOT_BEGUN, share))
     if _no_core_free(work, context):  # a worker that has time and no core begins nothing either
         return _host_cpu(confidence, (*seen, *_cores(work, context)), context)
+    if work.late_share >= STARVED_SHARE:  # where ranks wake late, so do workers that have begun nothing
+        return _emulator(_least(confidence, "medium"), (*seen, _of_that(Seen.WOKE_LATE, work.late_share)))
     return Limit(what="loader", confidence=confidence, seen=seen, to_do=(Finding(Advice.READ_AHEAD),))
 
 

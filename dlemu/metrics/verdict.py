@@ -10,7 +10,7 @@ from typing import Literal
 from dlemu.metrics.cache import PARTLY_READ_PERCENT
 from dlemu.metrics.findings import Number
 
-JUDGEMENT_VERSION = 2
+JUDGEMENT_VERSION = 3
 """Raised whenever a rule of verdicts or causes changes, so that an audit distinguishes old judgements from edits."""
 VerdictBy = Literal["sustained", "au", "rules"]
 Outcome = Literal["pass", "fail", "undecided", "no verdict"]

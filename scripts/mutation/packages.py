@@ -88,6 +88,11 @@ PACKAGES = {
     ),
     "check": Package(
         ("dlemu/mlperf/check/*",),
-        ("tests/mlperf/test_check.py", "tests/mlperf/test_check_copies.py", "tests/mlperf/test_check_checkpoints.py"),
+        (
+            "tests/mlperf/test_check.py",
+            "tests/mlperf/test_check_checkpoints.py",
+            "tests/mlperf/test_check_copies.py",
+            "tests/mlperf/test_check_published.py",
+        ),
     ),
 }

@@ -170,7 +170,7 @@ _ONE_THREAD = (
 
 
 def _on_a_drive(bed: Bed) -> Iterator[Check]:
-    # But for `tp 2` the loads are heavy: after a pause the throttle seems to let a tenth of a second's bytes pass at once.
+    # Heavy loads but for `tp 2`: after a pause the throttle seems to let a tenth of a second's bytes pass at once.
     bed.drive.set_speed(Speed(read_bytes_per_second=DRIVE_BYTES_PER_SECOND))
     for case, words in (
         ("drive, 26 MB/s, 16 threads", ()),

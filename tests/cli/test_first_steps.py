@@ -6,9 +6,11 @@ import contextlib
 import os
 from pathlib import Path
 
+import click
 import pytest
 
 from dlemu.cli import cli, guarded
+from dlemu.cli.options import Number, numbers_above_0
 
 
 def ended(words: list[str], monkeypatch: pytest.MonkeyPatch) -> object:
@@ -191,3 +193,52 @@ def test_what_can_come_to_nothing_is_refused_before_it_costs_time(
     assert ended([word.format(file=tmp_path / "file") for word in words], monkeypatch) == 2
     assert said in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+@pytest.mark.parametrize("word", ["nan", "inf", "-inf", "1e300", "x"])
+@pytest.mark.parametrize(
+    ("words", "option"),
+    [
+        (["compare", "a", "b"], "--years"),
+        (["compare", "a", "b"], "--energy-price"),
+        (["mlperf", "datasize", "workload=unet3d", "accelerator=h100"], "--memory-gib"),
+        (["mlperf", "run", "workload=unet3d", "accelerator=h100"], "--memory-gib"),
+        (["predict", "workload=unet3d"], "--mb-per-second"),
+        (["probe", "."], "--seconds"),
+        (["record"], "--minutes"),
+        (["size", "workload=unet3d"], "--confidence"),
+        (["size", "workload=unet3d"], "--trial-seconds"),
+    ],
+)
+def test_what_is_no_number_is_refused_by_each_option(
+    words: list[str], option: str, word: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """NaN lies in every range of click's."""
+    assert ended([*words, option, word], monkeypatch) == 2
+    assert f"Invalid value for '{option}': " in capsys.readouterr().err
+
+
+def test_every_option_that_takes_a_number_has_a_range_without_nan() -> None:
+    """But for those of `workload new`, which are settings and checked as such."""
+    pending: list[click.Command] = [cli]
+    seen = 0
+    for command in pending:
+        if isinstance(command, click.Group):
+            context = click.Context(command)
+            known = [command.get_command(context, name) for name in command.list_commands(context)]
+            pending += [below for below in known if below is not None and below.name != "new"]
+        for parameter in command.params:
+            if isinstance(parameter.type, click.types.FloatParamType):
+                assert isinstance(parameter.type, Number), (command.name, parameter.name)
+                assert parameter.type.max is not None
+                seen += 1
+    assert seen >= 9
+
+
+@pytest.mark.parametrize("text", ["nan,1", "1,nan", "inf,1", "0,1", "1,-1", "1", "1,2,3", "x,1", ","])
+def test_two_prices_are_two_numbers_above_0(
+    text: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert ended(["compare", "a", "b", "--price", text], monkeypatch) == 2
+    assert f"--price {text}: wanted two numbers above 0" in capsys.readouterr().err
+    assert numbers_above_0("1, 2.5,3e2") == (1, 2.5, 300)

@@ -224,7 +224,7 @@ def test_a_type_that_numpy_never_writes_is_an_error() -> None:
 
 @given(st.binary(max_size=300))
 def test_foreign_bytes_are_an_error(data: bytes) -> None:
-    with pytest.raises(DatasetError):
+    with pytest.raises(DatasetError, match=r"file\.npz"):
         Format().open(MemorySource(data), 1)
 
 

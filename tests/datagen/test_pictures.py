@@ -180,7 +180,7 @@ def test_a_wrong_byte_is_found_and_breaks_nothing(codec: Codec, data: st.DataObj
 @each_codec
 @pytest.mark.parametrize("data", [b"", b"\xff\xd8", b"\x89PNG\r\n\x1a\n", b"GIF89a" + bytes(50)], ids=repr)
 def test_foreign_bytes_are_an_error(codec: Codec, data: bytes) -> None:
-    with pytest.raises(DatasetError):
+    with pytest.raises(DatasetError, match=r"file\.dat: "):
         opened(data, codec.name)
 
 

@@ -166,8 +166,8 @@ def test_sums_find_any_flipped_bit(at: int, bit: int) -> None:
 @given(st.integers(0, len(WHOLE) - 1))
 @settings(max_examples=100)
 def test_truncated_anywhere_is_an_error(size: int) -> None:
-    samples = MemorySource(WHOLE[:size])
-    with pytest.raises(DatasetError):
+    samples = MemorySource(WHOLE[:size], "file.tfrecord")
+    with pytest.raises(DatasetError, match=r"file\.tfrecord"):
         Format().open(samples, 3).sample(2)
 
 

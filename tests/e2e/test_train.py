@@ -29,6 +29,7 @@ def run(tmp_path_factory: pytest.TempPathFactory, dataset: Path) -> Path:
     assert ended.status == EXIT_STATUSES[summary(folder)["outcome"]]
     assert ("PASS: " in ended.out) == (ended.status == 0)
     assert str(folder) in ended.out
+    assert "computing the result of 48 steps ...\n" in ended.err, "nobody waits in silence between 100 % and the table"
     return folder
 
 

@@ -108,6 +108,7 @@ def test_a_drive_of_many_channels_gives_more_to_more_readers(
 
 def test_a_read_that_fails_ends_the_trial_and_not_the_run(tmp_path: Path) -> None:
     job = job_on(tmp_path)
+    assert try_other_readers(job, Alone(), small_reads()) is not None
     for file in (tmp_path / "train").iterdir():
         file.write_bytes(b"")
     assert try_other_readers(job, Alone(), small_reads()) is None

@@ -7,6 +7,7 @@ import tempfile
 from pathlib import Path
 
 from tests.goldens.render import EXPECTED, RESULTS, goldens, surroundings
+from tests.mlperf import broken_rules
 
 
 def main() -> None:
@@ -21,6 +22,7 @@ def main() -> None:
     for name, text in made.items():
         (EXPECTED / name).write_text(text)
     print(f"{len(made)} files in {EXPECTED}")
+    broken_rules.write()
 
 
 if __name__ == "__main__":

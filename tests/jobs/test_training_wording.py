@@ -188,6 +188,7 @@ SEEN: list[tuple[Seen, dict[str, Any], str]] = [
         {"used_cores": 1.9, "limit_cores": 2.0},
         "the run used 1.9 of the 2.0 cores that its CPU limit allows",
     ),
+    (Seen.WOKE_LATE, {"percent": 24.6}, "the ranks themselves woke late, for 25 % of the time"),
     (Seen.THROTTLED, {"percent": 80.0}, "the CPU limit throttled it in 80 % of its periods"),
     (
         Seen.FIRST_STEPS_TOO,

@@ -552,6 +552,32 @@ def test_preprocessing_that_burns_wants_a_core_and_one_that_sleeps_does_not() ->
     assert limit_at(causes=Causes(pause=60), work=burning, host_busy_percent=10.0).what == "loader"
 
 
+def test_where_ranks_wake_late_the_workers_that_began_nothing_are_no_limit_of_the_loader() -> None:
+    """Nobody watched the cores, and workers that are not at work have no account of who kept them from it."""
+    queued = Causes(queueing=60)
+    limit = limit_at(causes=queued, work=replace(ENOUGH, late_share=STARVED_SHARE))
+    assert told(limit) == ("emulator", "medium")
+    assert list(seen(limit)) == [Seen.WAITED, Seen.NOT_BEGUN, Seen.WOKE_LATE]
+    assert seen(limit)[Seen.WOKE_LATE] == {"percent": pytest.approx(100 * STARVED_SHARE)}
+    assert list(to_do(limit)) == [Advice.RELIEVE_EMULATOR]
+    assert told(limit_at(causes=queued, work=replace(ENOUGH, late_share=STARVED_SHARE - 0.01))) == ("loader", "high")
+    watched = limit_at(causes=queued, work=replace(ENOUGH, late_share=0.5), host_busy_percent=BUSY_PERCENT)
+    assert told(watched) == ("host CPU", "high")
+    assert told(limit_at(work=replace(ENOUGH, late_share=0.9))) == ("storage", "high"), (
+        "a read that blocks needs no core"
+    )
+
+
+def test_how_late_ranks_woke_is_a_share_of_all_their_time() -> None:
+    rows = make_steps([[30.0, 30.0]] * 20)  # 40 ms each
+    assert work_of(rows, preprocesses=False).late_share == 0
+    rows["slept_ns"] = rows["free_ns"] + rows["wait_ns"] + rows["compute_ns"]
+    rows["slept_ns"][::2] += 20 * MS  # one of two ranks
+    assert work_of(rows, preprocesses=False).late_share == pytest.approx(10 / 50)
+    rows["slept_ns"][1::2] -= 5 * MS  # a stamp before the end of the step takes nothing back
+    assert work_of(rows, preprocesses=False).late_share == pytest.approx(10 / 50)
+
+
 def test_a_batch_that_lies_ready_while_no_core_is_free_waits_for_a_core() -> None:
     handed = Causes(hand_over=60)
     assert told(limit_at(causes=handed, host_busy_percent=BUSY_PERCENT)) == ("host CPU", "high")

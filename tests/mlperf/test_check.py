@@ -21,6 +21,7 @@ from dlemu.mlperf.check.judge import Checked, ResultRow, as_csv, check_folder, c
 from dlemu.mlperf.check.tree_rules import holds_code
 from dlemu.mlperf.rules.known import known_rules
 from dlemu.results.finding import SEVERITIES
+from tests.mlperf.broken_rules import expected, numbered, sentences
 from tests.mlperf.golden import STAMP, client, config_folder, edit, make_tree, moved, runs
 
 PUBLISHED = Path(__file__).parents[3] / "shared" / "published-runs"
@@ -208,6 +209,10 @@ MUTATIONS: list[tuple[str, str, str, Change]] = [
     ("1.0 3.0", "error", "runs.count", lambda root: shutil.rmtree(runs(root)[-1])),
     ("3.0", "error", "runs.stamp", lambda root: first(root).rename(first(root).with_name("2026"))),
     ("3.0", "error", "runs.gap", lambda root: later(root, -1, days=1)),
+    ("1.0 2.0 3.0", "error", "time.year", lambda root: _in_2132(root)),
+    ("3.0", "error", "edition.differs", lambda root: _other_edition(root)),
+    ("3.0", "error", "division.differs", metadata("verification", value="OPEN")),
+    ("2.0 3.0", "error", "division.differs", metadata("args", "mode", value="open")),
     ("1.0 2.0 3.0", "error", "hosts.uneven", lambda root: _three_hosts(root)),
     ("1.0", "error", "workload.unknown", lambda root: _v100(root)),
     ("2.0", "warning", "runs.gap", lambda root: later(root, -1, days=1)),
@@ -325,21 +330,31 @@ def _second_system(root: Path) -> None:
         shutil.copy(root / f"closed/acme/systems/box.{suffix}", root / f"closed/acme/systems/spare.{suffix}")
 
 
+def _other_edition(root: Path) -> None:
+    for path in first(root).glob("*_metadata.json"):
+        edit(path, put("rules_edition", value="2.0"))
+
+
+def _in_2132(root: Path) -> None:
+    for run in runs(root):
+        path = run / "summary.json"
+        path.write_text(json.dumps(moved(json.loads(path.read_text()), timedelta(days=106 * 365))))
+
+
 def _same_file_system(root: Path) -> None:
     edit(first(root) / "fs_separation.json", put("same_filesystem", value=True))
 
 
-CASES = [
-    pytest.param(edition, severity, rule, change, id=f"{rule}-{severity}-{edition}-{number}")
-    for number, (editions, severity, rule, change) in enumerate(MUTATIONS)
+CASES = numbered(
+    (f"{rule} {severity} {edition}", (edition, severity, rule, change))
+    for editions, severity, rule, change in MUTATIONS
     for edition in editions.split()
-]
+)
 
 
-@pytest.mark.parametrize(("edition", "severity", "rule", "change"), CASES)
-def test_each_broken_rule_gives_just_its_finding(
-    golden: Path, tmp_path: Path, edition: str, severity: str, rule: str, change: Change
-) -> None:
+@pytest.mark.parametrize("case", CASES)
+def test_each_broken_rule_gives_just_its_finding(golden: Path, tmp_path: Path, case: str) -> None:
+    edition, severity, rule, change = CASES[case]
     root = tmp_path / "tree"
     shutil.copytree(golden / edition, root)
     change(root)
@@ -348,6 +363,7 @@ def test_each_broken_rule_gives_just_its_finding(
     assert (severity, rule) in found
     assert {name for _, name in found} - {rule} <= ECHOES, "what one change breaks, and papers that tell otherwise"
     assert checked.valid == (not any(grave == "error" for grave, _ in found))
+    assert sentences(checked, root) == expected(case)
 
 
 ECHOES = {

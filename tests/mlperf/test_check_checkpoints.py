@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from click.testing import CliRunner
@@ -16,10 +18,14 @@ from click.testing import CliRunner
 from datagen.errors import UserError
 from dlemu.cli.mlperf import command
 from dlemu.mlperf.audit.audited_run import audit_run
+from dlemu.mlperf.audit.checkpoint_leaf import read_checkpoint_leaf
+from dlemu.mlperf.check.checkpoint_result import CheckpointResult
+from dlemu.mlperf.check.copy_rules import copied_ranks
 from dlemu.mlperf.check.judge import Checked, check_folder, check_report
 from dlemu.mlperf.check.system_description import RanOn, _as_it_ran
 from dlemu.mlperf.rules.checkpoints import MODELS, WRONG_SIZES, official_model, plan_of, wrong_size
 from tests.mlperf import published_checkpoints as published
+from tests.mlperf.broken_rules import expected, numbered, sentences
 from tests.mlperf.checkpoint_leaves import describe, leaves, make_result
 from tests.mlperf.golden import edit
 from tests.mlperf.test_check import well_formed
@@ -46,6 +52,7 @@ def test_the_published_run_is_valid_and_its_figures_are_told(tmp_path: Path) -> 
     assert slowest == "a save took rank 0 34.04 s, the slowest rank 34.39 s, 3.045 GiB/s (means of 10)"
     (row,) = check_report(checked).checkpoints
     assert (row.model, row.processes, row.edition, row.division) == ("llama3-8b", 8, "3.0", "closed")
+    assert row.path == "closed/acme/results/box/checkpointing/llama3-8b"
     assert (row.save_gib_per_second, row.load_gib_per_second) == (3.076140817854296, 4.983509448925309)
     printed = CliRunner().invoke(command, ["check", str(tmp_path)]).output
     assert "llama3-8b, 8 processes, 2 calls; v3.0 CLOSED (save 3.076 GiB/s, load 4.984 GiB/s, by rank 0)" in printed
@@ -197,17 +204,47 @@ BROKEN: list[tuple[str, str, str | None, Change]] = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("severity", "rule", "official", "change"), BROKEN, ids=[f"{one[1]}-{i}" for i, one in enumerate(BROKEN)]
-)
-def test_every_rule_can_be_broken(
-    severity: str, rule: str, official: str | None, change: Change, tmp_path: Path
-) -> None:
+CASES = numbered((f"checkpoints: {rule} {severity}", one) for one in BROKEN for severity, rule, *_ in [one])
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_every_rule_can_be_broken(case: str, tmp_path: Path) -> None:
+    severity, rule, official, change = CASES[case]
     change(make_result(tmp_path))
     checked = check_folder(str(tmp_path))
+    assert sentences(checked, tmp_path) == expected(case)
     assert (severity, rule) in told(checked)
     if official:
         assert official in {one.official for one in checked.findings if one.finding.rule == rule}
+
+
+@pytest.mark.parametrize(("multi_host", "differ"), [(True, False), (False, True), (None, True)])
+def test_calls_on_two_hosts_differ_unless_another_host_may_read(
+    multi_host: bool | None, differ: bool, tmp_path: Path
+) -> None:
+    folder = make_result(tmp_path)
+    describe(folder, multi_host=multi_host)
+    edited("summary.json", lambda tree: tree.update(hostname="other"), 1)(folder)
+    found = [one for one in check_folder(str(tmp_path)).findings if one.finding.rule == "runs.differ"]
+    assert [(one.path, one.finding.seen) for one in found] == (
+        [(str(folder), f"rank 0's host: {' and '.join(sorted((published.HOST, 'other')))}")] if differ else []
+    )
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_a_checkpoint_with_the_times_of_another_on_all_ranks_is_a_copy(ranks: int, tmp_path: Path) -> None:
+    """Of one rank alone it may be chance: a drive that is as fast each time."""
+    write = leaves(make_result(tmp_path))[0]
+    leaf = read_checkpoint_leaf(str(write))
+    own = [part for part in leaf.parts[0] if part.kind == "save"]
+    twice = {
+        rank: tuple(replace(part, seconds=part.seconds + rank) for part in (*own, own[0])) for rank in range(ranks)
+    }
+    result = cast(CheckpointResult, SimpleNamespace(leaves=(replace(leaf, parts=twice),)))
+    ((path, found),) = copied_ranks(result)
+    assert (path, found.seen) == (str(write), f"save {len(own) + 1} has the times of save 1")
+    alone = cast(CheckpointResult, SimpleNamespace(leaves=(replace(leaf, parts={0: twice[0]}),)))
+    assert list(copied_ranks(alone)) == []
 
 
 def add(loads: dict[str, Any], tree: Any) -> None:
@@ -457,7 +494,8 @@ def test_the_size_of_a_models_checkpoints_is_told_with_the_tools_own_mistake() -
 )
 def test_checkpoints_that_the_rules_do_not_know_are_told(words: list[str], status: int, told: str) -> None:
     asked = CliRunner().invoke(command, ["datasize", *words])
-    assert asked.exit_code == status or isinstance(asked.exception, UserError)
+    refused = isinstance(asked.exception, UserError)
+    assert (UserError.exit_status if refused else asked.exit_code) == status
     assert told in asked.output + str(asked.exception)
 
 

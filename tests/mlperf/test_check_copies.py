@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
 import shutil
 from collections.abc import Callable
 from datetime import datetime, timedelta
@@ -14,6 +16,8 @@ import pytest
 import yaml
 
 from dlemu.mlperf.check.judge import check_folder
+from dlemu.mlperf.check.papers import HOSTS
+from dlemu.mlperf.check.provenance_rules import tree_hashes
 from dlemu.mlperf.rules.core_config import core_config_hash
 from tests.mlperf import foreign_runs
 from tests.mlperf.golden import CODE, STAMP, edit, make_tree, moved, runs
@@ -162,7 +166,11 @@ def test_sums_may_be_a_table_and_are_named_by_where_they_stand(golden: Path, tmp
         differs({"runs": {last: rows[0]}})
         == f"runs.{last}.{RATE} is {rate:.10g}; the runs give {metrics[-1][RATE]:.10g}"
     )
-    assert differs({RATE: str(metrics[-1][RATE])}) is not None, "a sum is no run's"
+    assert differs({RATE: str(metrics[-1][RATE])}) == f"{RATE} is {metrics[-1][RATE]:.10g}; the runs give " + (
+        f"{fmean_rate(metrics):.10g}"
+    ), "a sum is no run's"
+    assert [differs({}), differs([])] == ["results.json holds {}", "results.json holds []"]
+    assert differs({"of": "nothing known"}) is None
 
 
 def fmean_rate(metrics: list[dict[str, float]]) -> float:
@@ -319,6 +327,91 @@ def without_stamp(root: Path) -> None:
 def with_empty_manifest(root: Path) -> None:
     stamp(root)
     (root / "closed/acme/submission.yaml").write_text("runs: []")
+
+
+def of_the_first(name: str, *keys: str, value: Any) -> Change:
+    """Change a paper of the first run alone."""
+
+    def change(root: Path) -> None:
+        for path in first(root).glob(name):
+            edit(path, put(*keys, value=value))
+
+    return change
+
+
+META = "*_metadata.json"
+
+
+STATED = {
+    "benchmark: kv_cache (metadata), training (the folder)": of_the_first(META, "benchmark_type", value="kv_cache"),
+    "phase: run (metadata), datasize (args), run (the folder)": of_the_first(META, "args", "command", value="datasize"),
+    "model: unet3d (metadata), resnet50 (args.model), unet3d (parameters.model.name), unet3d (config.yaml), unet3d "
+    "(overrides.yaml), unet3d (the folder)": of_the_first(META, "args", "model", value="resnet50"),
+    "accelerator: b200 (metadata), h100 (args.accelerator_type), b200 (overrides.yaml)": of_the_first(
+        META, "args", "accelerator_type", value="h100"
+    ),
+    "number of processes: 4 (metadata), 7 (args.num_processes), 4 (the command's -n), 4 (args.num_accelerators), 4 "
+    "(summary.json)": of_the_first(META, "args", "num_processes", value=7),
+    f"number of hosts: 1 (summary.json), 7 (args.num_client_hosts), 1 ({HOSTS})": of_the_first(
+        META, "args", "num_client_hosts", value=7
+    ),
+    f"memory of all hosts: 8.00 GiB (summary.json), 8.00 GiB ({HOSTS}), 16.00 GiB (metadata)": of_the_first(
+        META, "system_info", value={"total_memory_bytes": 16 << 30, "num_hosts": 1}
+    ),
+    "folder of the data: /data (parameters), /data (config.yaml), /elsewhere (args), /data (fs_separation.json)": (
+        of_the_first(META, "args", "data_dir", value="/elsewhere")
+    ),
+    "folder of the results: /results (args.results_dir), /elsewhere (fs_separation.json)": of_the_first(
+        "fs_separation.json", "results_path", value="/elsewhere"
+    ),
+}
+
+
+@pytest.mark.parametrize("seen", STATED)
+def test_what_two_papers_of_a_run_state_differently_is_named(golden: Path, tmp_path: Path, seen: str) -> None:
+    root = shutil.copytree(golden / "3.0", tmp_path / "tree")
+    STATED[seen](root)
+    found = [one for one in check_folder(str(root)).findings if one.finding.rule == "papers.differ"]
+    assert [(one.path, one.finding.seen) for one in found] == [(str(first(root)), seen)]
+
+
+def test_a_run_without_a_rate_is_told_not_to_be_compared(golden: Path, tmp_path: Path) -> None:
+    root = shutil.copytree(golden / "3.0", tmp_path / "tree")
+
+    def named() -> list[tuple[str, str]]:
+        found = [one for one in check_folder(str(root)).findings if one.finding.rule == "unapplied"]
+        return [(one.path, one.finding.seen) for one in found if one.finding.seen.startswith("runs.spread: ")]
+
+    assert named() == []
+    run = runs(root)[2]
+    edit(run / "summary.json", lambda content: content["metric"].pop(RATE))
+    assert named() == [(str(run), "runs.spread: samples per second not known")]
+
+
+def test_the_hash_of_code_takes_files_in_the_order_of_their_names_bytes(tmp_path: Path) -> None:
+    """Names that are no UTF-8 have another order as text."""
+    names = [b"a.py", b"b/\xee\x80\x80.py", b"b/\xff.py", b"\xee\x80\x80.py", b"\xff.py"]
+    assert sorted(names) == names != sorted(names, key=os.fsdecode)
+    for name in names:
+        path = tmp_path / os.fsdecode(name)
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(b"of " + name)
+    assert tree_hashes(str(tmp_path)) == {hashlib.md5(b"".join(name + b"of " + name for name in names)).hexdigest()}
+
+
+def test_a_manifest_that_differs_names_what_is_in_one_alone(golden: Path, tmp_path: Path) -> None:
+    root = shutil.copytree(golden / "3.0", tmp_path / "tree")
+    stamp(root)
+    path = root / "closed/acme/submission.yaml"
+    listed = sorted(run["leaf"] for run in yaml.safe_load(path.read_text())["runs"])
+    for runs_listed, seen in (
+        ([*listed, "results/x"], "not listed: none; listed but missing: results/x"),
+        (listed[2:], f"not listed: {listed[0]}, {listed[1]}; listed but missing: none"),
+        (listed[3:], f"not listed: {listed[0]}, {listed[1]}; listed but missing: none"),
+    ):
+        path.write_text(yaml.safe_dump({"rules_edition": "3.0", "runs": [{"leaf": leaf} for leaf in runs_listed]}))
+        found = [one for one in check_folder(str(root)).findings if one.finding.rule == "submission.manifest"]
+        assert [(one.path, one.finding.seen) for one in found] == [(str(path), seen)]
 
 
 @pytest.mark.parametrize(

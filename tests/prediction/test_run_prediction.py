@@ -185,14 +185,19 @@ def test_what_is_probed_is_the_workloads_own_dataset(monkeypatch: pytest.MonkeyP
 
     def probe(job: TrainingJob, **words: Any) -> tuple[tuple[Level, ...], None]:
         asked.append((job, words))
-        return (level(1, 50), level(4, 90)), None
+        levels = level(1, 1234.56), level(4, 2000)
+        for each in levels:
+            words["on_level"](each)
+        return levels, None
 
     cpu = iter([10.0, 10.0 + 1e9])
     monkeypatch.setattr(run_prediction, "inspect", lambda *_, **__: made.found)
     monkeypatch.setattr(run_prediction, "treatment_of", lambda *_, cached: "cached" if cached else "large")
     monkeypatch.setattr(run_prediction, "probe_pattern", probe)
     monkeypatch.setattr(run_prediction, "_others_cpu_seconds", lambda: next(cpu))
-    known = run_prediction.calibrate_by_probe(made.workload, readers=6, cached=cached)
+    told: list[Any] = []
+    known = run_prediction.calibrate_by_probe(made.workload, readers=6, cached=cached, on_event=told.append)
+    assert [event.text for event in told] == ["1 reader 1,234.6 MB/s", "4 readers 2,000.0 MB/s"]
     ((job, words),) = asked
     assert (job.ranks, job.found) == (1, made.found)
     assert callable(words.pop("on_level"))
@@ -200,7 +205,7 @@ def test_what_is_probed_is_the_workloads_own_dataset(monkeypatch: pytest.MonkeyP
     assert known.busy_cores > 1, "a billion seconds of others in less than one"
     assert known.cores == run_prediction.usable_cores()
     assert known.source == "a probe of data/handmade with 1, 4 readers"
-    assert [point.mb_per_second for point in known.curve] == [50, 90]
+    assert [point.mb_per_second for point in known.curve] == [1234.56, 2000]
 
 
 def test_readers_of_the_count_that_is_asked_for_are_probed_again(

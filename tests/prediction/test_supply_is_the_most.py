@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from dlemu.config import load
@@ -111,6 +111,7 @@ def test_latency_counts_in_short_epochs_too() -> None:
 
 @settings(max_examples=12, deadline=None)
 @given(feeds=st.floats(0.3, 7.5), steps=st.integers(20, 60), width=st.sampled_from([0.0, 8.0]))
+@example(feeds=1.0, steps=40, width=8.0)  # one, perhaps
 def test_rows_sentence_and_verdict_say_the_same(feeds: float, steps: int, width: float) -> None:
     known = replace(given_speed(feeds * 0.9 * DEMAND, cores=4), half_width_percent=width)
     check_consistency(predict(workload(ranks=8, steps=steps), known))

@@ -111,7 +111,7 @@ def test_checkpoints_and_training_are_not_mixed(quick: CheckpointRun, tmp_path: 
             match=r"is a (run of checkpoints|training run) and .*: wanted two of one kind",
         ):
             CliRunner().invoke(command, given, catch_exceptions=False)
-    with pytest.raises(UserError, match="found 1 storages"):
+    with pytest.raises(UserError, match="storages found: "):
         dlemu.compare(quick)
     with pytest.raises(UserError, match=r"price, watts.* a run of checkpoints feeds none: leave them out"):
         CliRunner().invoke(command, [quick.folder, quick.folder, "--price", "1,2"], catch_exceptions=False)

@@ -115,6 +115,7 @@ _SEEN: Wording = {
     Seen.COMPUTING: "during {percent:.0f} % of that, a worker was computing (decoding, copying) or waiting for a core",
     Seen.PREPROCESSING: "during {percent:.0f} % of that, a worker was in reader.preprocess_time",
     Seen.NOT_BEGUN: "during {percent:.0f} % of that, no worker had started the batch although workers were free",
+    Seen.WOKE_LATE: "the ranks themselves woke late, for {percent:.0f} % of the time",
     Seen.LAY_READY: "during {percent:.0f} % of that, the batch was ready in its worker",
     Seen.CEILING: "without storage the emulator reaches {ceiling_au_percent:.1f} % on this host, and "
     "{au_percent:.1f} % on the dataset",

@@ -120,7 +120,7 @@ def capabilities(result: CheckpointResult) -> Found:
     path, stated = described[0], _stated(result)
     unknown = [name for name in _FLAGS if not is_blank(stated.get(name)) and not isinstance(stated.get(name), bool)]
     if unknown:
-        seen = ", ".join(f"capabilities.{name} is {stated.get(name)}" for name in unknown)
+        seen = ", ".join(f"capabilities.{name} is {stated.get(name, 'missing')}" for name in unknown)
         yield path, Finding("error", "checkpoint.simultaneous", seen, "true or false", "state what the system can do")
     denied = [name for name in _FLAGS[1:] if stated.get(name) is False]
     if denied:
@@ -142,7 +142,7 @@ def _remapping(result: CheckpointResult, path: str, stated: Mapping[str, Any]) -
     if is_blank(remap):
         return
     if not _is_seconds(remap):
-        seen, wanted = f"{_REMAP} is {remap}", "whole seconds, 0 where nothing is remapped"
+        seen, wanted = f"{_REMAP} is {stated.get(_REMAP, 'missing')}", "whole seconds, 0 where nothing is remapped"
         yield path, Finding("error", "checkpoint.remap", seen, wanted, "time it once, and write it there")
         return
     known = all(isinstance(stated.get(name), bool) for name in _FLAGS[1:])

@@ -135,7 +135,7 @@ def _fsync(result: CheckpointResult) -> Found:
         if not saves:
             yield from ((leaf.path, finding) for finding in unapplied("checkpoint.fsync", configuration=None))
         elif canonical(saves.get("fsync")) is not True:
-            seen, fix = f"checkpoint.fsync is {saves.get('fsync')}", "leave checkpoint.fsync at true"
+            seen, fix = f"checkpoint.fsync is {str(saves.get('fsync', 'missing')).lower()}", "leave it at true"
             yield leaf.path, Finding("error", "checkpoint.fsync", seen, "true", fix)
         elif result.edition.name == "2.0" and leaf.checkpoints("save"):
             seen = "the DLIO of v2.0 reads checkpoint.fsync under another name and never calls fsync"
@@ -204,7 +204,7 @@ def _counts(result: CheckpointResult) -> Found:
     phases = ", then ".join("/".join(map(str, each)) for each in counted)
     allowed = ("10/10", "10/0, then 0/10")
     if result.closed and phases not in allowed:
-        seen = f"{len(counted)} calls, saved/loaded: {phases}"
+        seen = f"calls: {len(counted)}; saved/loaded: {phases}"
         yield result.path, Finding("error", "checkpoint.calls", seen, " or ".join(allowed), fix)
 
 

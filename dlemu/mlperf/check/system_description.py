@@ -189,7 +189,7 @@ def _described(
         return
     blanks = sum(is_blank(value) for value in _leaves(content))
     if blanks:
-        seen, fix = f"{blanks} fields say {PLACEHOLDER!r}", "fill them in"
+        seen, fix = f"{PLACEHOLDER!r} stands in {blanks} of its fields", "fill them in"
         yield Located(path, Finding(_severity(submission), "systems.unfilled", seen, "the system as it is", fix))
     if submission.edition.checks_tree:
         wrong = list(breaches(content))
@@ -223,7 +223,7 @@ def _as_it_ran(printed: RanOn, under_test: Mapping[str, Any]) -> Iterator[Locate
     hosts = sum(count(client.get("quantity"), 0) or 0 for client in clients)
     fix = "describe the hosts that ran"
     if clients and printed.hosts and hosts != printed.hosts:
-        seen = f"the run was on {printed.hosts} hosts, clients describe {hosts}"
+        seen = f"hosts of the run: {printed.hosts}; that clients describe: {hosts}"
         yield Located(path, Finding("error", "systems.hosts", seen, "the same number", fix))
     label = number(mapping(clients[0].get("chassis")).get("memory_capacity")) if len(clients) == 1 else None
     if label and printed.memory_gib and printed.hosts:

@@ -63,8 +63,8 @@ def read_sides(folders: Sequence[str], foreign: Foreign | None = None) -> tuple[
     sides = [side for folder in folders for side in read_side(folder, foreign)]
     if len(sides) != 2:
         raise UserError(
-            f"{' '.join(folders)}: found {len(sides)} storages ({', '.join(side.name for side in sides)}), wanted two: "
-            "two folders of runs, sweeps or searches, or one of a sweep over two drives"
+            f"{' '.join(folders)}: storages found: {', '.join(side.name for side in sides)}; wanted two folders "
+            "of runs, sweeps or searches, or one of a sweep over two drives"
         )
     a, b = sides
     if a.kind != b.kind:
