@@ -170,11 +170,12 @@ _ONE_THREAD = (
 
 
 def _on_a_drive(bed: Bed) -> Iterator[Check]:
+    # Heavy loads but for `tp 2`: after a pause the throttle seems to let a tenth of a second's bytes pass at once.
     bed.drive.set_speed(Speed(read_bytes_per_second=DRIVE_BYTES_PER_SECOND))
     for case, words in (
         ("drive, 26 MB/s, 16 threads", ()),
         ("drive, 26 MB/s, tp 2", ("kv.tp=2", "kv.seed=3")),
-        ("drive, 26 MB/s, one file (slots)", ("kv.layout=slots", "kv.users=4")),
+        ("drive, 26 MB/s, one file (slots)", ("kv.layout=slots",)),
         ("drive, 26 MB/s, 4 threads, longer prompts", ("kv.threads=4", "kv.prompt_tokens=8192", "kv.users=3")),
     ):
         with tempfile.TemporaryDirectory() as results, watching(bed.drive.device) as watch:
