@@ -375,6 +375,22 @@ def test_what_two_papers_of_a_run_state_differently_is_named(golden: Path, tmp_p
     assert [(one.path, one.finding.seen) for one in found] == [(str(first(root)), seen)]
 
 
+@pytest.mark.parametrize(("overlap_seconds", "named"), [(1.0, False), (1.5, True)])
+def test_runs_overlap_from_a_second_on(golden: Path, tmp_path: Path, overlap_seconds: float, named: bool) -> None:
+    """Stamps of some papers have whole seconds."""
+    root = shutil.copytree(golden / "1.0", tmp_path / "tree")
+    before, run = runs(root)[1:3]
+    ended, began = (
+        datetime.fromisoformat(json.loads((each / "summary.json").read_text())[key])
+        for each, key in ((before, "end"), (run, "start"))
+    )
+    for path in run.glob("*.json"):
+        if "output" not in path.name:
+            shift = ended - timedelta(seconds=overlap_seconds) - began
+            path.write_text(json.dumps(moved(json.loads(path.read_text()), shift)))
+    assert (("error", "runs.overlap") in told(check_folder(str(root)))) == named
+
+
 def test_a_run_without_a_rate_is_told_not_to_be_compared(golden: Path, tmp_path: Path) -> None:
     root = shutil.copytree(golden / "3.0", tmp_path / "tree")
 
