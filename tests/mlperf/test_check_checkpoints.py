@@ -13,6 +13,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+import yaml
 from click.testing import CliRunner
 
 from datagen.errors import UserError
@@ -24,10 +25,11 @@ from dlemu.mlperf.check.copy_rules import copied_ranks
 from dlemu.mlperf.check.judge import Checked, check_folder, check_report
 from dlemu.mlperf.check.system_description import RanOn, _as_it_ran
 from dlemu.mlperf.rules.checkpoints import MODELS, WRONG_SIZES, official_model, plan_of, wrong_size
+from dlemu.mlperf.rules.core_config import core_config_hash
 from tests.mlperf import published_checkpoints as published
 from tests.mlperf.broken_rules import expected, numbered, sentences
 from tests.mlperf.checkpoint_leaves import describe, leaves, make_result
-from tests.mlperf.golden import edit
+from tests.mlperf.golden import CODE, edit
 from tests.mlperf.test_check import well_formed
 
 Change = Callable[[Path], None]
@@ -245,6 +247,20 @@ def test_a_checkpoint_with_the_times_of_another_on_all_ranks_is_a_copy(ranks: in
     assert (path, found.seen) == (str(write), f"save {len(own) + 1} has the times of save 1")
     alone = cast(CheckpointResult, SimpleNamespace(leaves=(replace(leaf, parts={0: twice[0]}),)))
     assert list(copied_ranks(alone)) == []
+
+
+@pytest.mark.parametrize(("checkpointing", "rules"), [(True, set()), (False, {"provenance.differs"})])
+def test_the_stamp_of_a_calls_workload_is_that_of_checkpoints(
+    checkpointing: bool, rules: set[str], tmp_path: Path
+) -> None:
+    """Keys of training count in no hash of theirs."""
+    for leaf in leaves(make_result(tmp_path)):
+        config = yaml.safe_load((leaf / "dlio_config/config.yaml").read_text())["workload"]
+        core = {"hash": core_config_hash(config, checkpointing=checkpointing)}
+        told = {"rules_edition": "3.0", "tool": {"code_image": f"md5-tree-v2:{CODE}"}, "dlio": {"version": "3"}}
+        (leaf / "provenance.json").write_text(json.dumps({**told, "core_config": core}))
+    found = {one.finding.rule for one in check_folder(str(tmp_path)).findings}
+    assert {rule for rule in found if rule.startswith("provenance.")} == rules
 
 
 def add(loads: dict[str, Any], tree: Any) -> None:
