@@ -71,7 +71,8 @@ def in_copy(package: str, sample: int | None, seed: int, returns: bool) -> None:
             command = [sys.executable, "-m", "mutation", *arguments]
             ended = subprocess.run(command, cwd=folder, env=environment, stdout=output, stderr=subprocess.STDOUT)
         if not result.exists():
-            sys.exit(f"scripts/mutate: {package} could not be run (status {ended.returncode})\n{log.read_text()[-4000:]}")
+            what = f"{package} could not be run (status {ended.returncode})"
+            sys.exit(f"scripts/mutate: {what}\n{log.read_text()[-4000:]}")
         print(result.read_text(), end="\n\n", flush=True)
 
 
