@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from dlemu.cli.options import Number, config_dir_option, json_option
-from dlemu.results.drive import bytes_of
+from dlemu.results.request_size import bytes_of
 
 if TYPE_CHECKING:
     from dlemu.jobs.probe.result import Access
