@@ -62,7 +62,8 @@ ELSEWHERE = {
     "audit results/ --edition": "tests/mlperf/test_audit.py",
     "workload=bert ranks=15": "as unet3d",
     "workload=resnet50 dataset": "as unet3d",
-    "llama3_70b": "as llama3_8b",
+    "checkpoint workload=llama3_70b": "as llama3_8b",
+    "workload=llama3_70b ranks=64 --from": "another model than the run's: tests/jobs/test_checkpoint_prediction.py",
 }
 """What stands in a command that is not run here -> why, or what tests it."""
 FILES = (

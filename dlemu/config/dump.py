@@ -122,7 +122,8 @@ def completed(words: Sequence[str], other: Workload, config_dir: str | None = No
         for word in _differences([section], getattr(other, section), getattr(base, section))
         if not word.startswith((*others, *foreign))
     ]
-    return [*same, *differing, *words, workload]  # of two that say the same the later one counts
+    ranks = override(["ranks"], other.ranks)
+    return [ranks, *same, *differing, *words, workload]  # of two that say the same the later one counts
 
 
 def _escaped(value: Any) -> Any:

@@ -13,13 +13,15 @@ from datagen.strict import build
 from dlemu.config.compose import read_plain
 from dlemu.results.kinds import kind_of
 from dlemu.results.levels import Rate, Rates
+from dlemu.results.request_size import bytes_of
 
 READ_AHEAD_BYTES, READ_AHEAD_REQUESTS = 128 << 10, 2
 """Requests that the kernel makes ahead of a reader, or around a random place of a file, unless it was set otherwise
 (/sys/block/NAME/queue/read_ahead_kb), and how many are in flight: the next window is requested while the one before is
 read (page_cache_async_ra in Linux, mm/readahead.c)."""
+SPEED_PERCENT = 2.0
+"""Least half width of a storage's speed: drives of known speed were that far from themselves, run to run."""
 _EXAMPLE = "lines such as reads: [{size: 128k, depth: 32, mb_per_second: 7000}]"
-_BINARY = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,12 +118,3 @@ def _rate(line: Line, where: str) -> Rate:
     else:
         per_second = line.iops or line.mb_per_second * 1e6 / size_bytes
     return Rate(size_bytes=size_bytes, depth=line.depth, per_second=per_second)
-
-
-def bytes_of(text: str) -> int:
-    """Return the bytes of a size as fio takes it: 4k and 1m are binary. Raises UserError."""
-    unit = text[-1:].lower() if text[-1:].lower() in _BINARY else ""
-    number = text.lower().removesuffix(unit)
-    if not number.isdecimal() or int(number) < 1:
-        raise UserError(f"{text!r} is not a size: wanted a number followed by k, m or g, such as 128k")
-    return int(number) * _BINARY[unit]

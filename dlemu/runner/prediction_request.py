@@ -22,9 +22,9 @@ class PredictionRequest:
     drive: str | None = None
     """A storage as a data sheet (a YAML file) or a probe's folder has it; nothing is read."""
     hosts: int = 1
-    """Ranks are spread over so many hosts like this one, which share the storage."""
-    most: int = 10_000
-    """No more accelerators are predicted; ends the search on a storage that no count fills."""
+    """Ranks are spread over so many hosts like this one, which share the storage, or have one each."""
+    most: int | None = None
+    """No more accelerators are predicted; None: as many as ends the search on a storage that no count fills."""
     cached: bool = False
     """The page cache may serve a probe."""
     config_dir: str | None = None

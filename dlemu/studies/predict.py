@@ -10,7 +10,7 @@ from datagen.errors import UserError
 from dlemu.config import load, load_received
 from dlemu.config.schema import Workload
 from dlemu.results.file_names import CONFIG
-from dlemu.results.kinds import Kind, kind_of, kind_requested
+from dlemu.results.kinds import Kind, kind_of, kind_requested, read_result
 from dlemu.runner.prediction_request import PredictionRequest
 
 
@@ -32,7 +32,10 @@ def known_workload(request: PredictionRequest) -> Workload | None:
     if folder is None:
         return None
     foreign = request.read_foreign(folder) if request.read_foreign is not None else None
-    known: Workload = load_received(os.path.join(folder, CONFIG)) if foreign is None else foreign.workload
+    path = os.path.join(folder, CONFIG)
+    if foreign is None and os.path.lexists(path):
+        return load_received(path)
+    known: Workload = foreign.workload if foreign is not None else read_result(folder).facts.workload  # of a killed run
     return known
 
 

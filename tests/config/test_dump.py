@@ -171,9 +171,9 @@ RUN = [
 
 @pytest.mark.parametrize("words", [[], ["workload=unet3d"], ["++workload.train.epochs=2"], ["scale=laptop"]])
 def test_what_words_leave_open_is_another_workloads(words: list[str]) -> None:
-    other = load(RUN)
-    taken = load(completed([*words, "ranks=4"], other))
-    assert taken == replace(other, ranks=4)
+    other = load([*RUN, "ranks=2"])
+    assert load(completed(words, other)) == other
+    assert load(completed([*words, "ranks=4"], other)) == replace(other, ranks=4)
 
 
 def test_what_words_say_stands_over_another_workload() -> None:

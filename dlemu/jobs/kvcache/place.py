@@ -51,7 +51,7 @@ def run_folder(job: Job) -> str:
 
 def rank_folder(job: Job, rank: int) -> str:
     """Return the folder of a rank in that."""
-    return f"{run_folder(job)}/rank-{rank:05d}"
+    return f"{run_folder(job)}/rank-{rank:05d}-{job.seed:012x}"
 
 
 def begin(job: Job) -> None:
@@ -67,33 +67,27 @@ def begin(job: Job) -> None:
         if name.startswith(_PREFIX) and not _is_used(os.path.join(folder, name)):
             _remove(os.path.join(folder, name.rstrip("/")))
     owned.claim(folder, os.path.basename(run) + "/")
-    with _spreading(folder):
-        os.mkdir(run)
+    _make_run_folder(run)
     owned.claim(run)
     if job.workload.section(KvSettings).odirect:
         _check_direct(run)
 
 
-@contextlib.contextmanager
-def _spreading(folder: str) -> Iterator[None]:
-    """Have ext4 make folders in `folder` far from each other meanwhile, as it does in its root.
+def _make_run_folder(run: str) -> None:
+    """Make a run's folder, in which ext4 makes folders far from each other, as it does in its root.
 
     Before ext4 gives an inode to a new file, it looks at those of the neighbourhood that were deleted in the last
     minutes, one by one, for each file again (`recently_deleted`, fs/ext4/ialloc.c). Where the blocks of an earlier run
-    had been, those of half a megabyte took eight times the CPU, and were written at a quarter of the rate.
+    had been, those of half a megabyte took eight times the CPU, and were written at a quarter of the rate. Where a
+    folder goes follows from its name, so those of ranks have the run's in theirs.
     """
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    flags = b""
+    os.mkdir(run)
+    descriptor = os.open(run, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         with contextlib.suppress(OSError):  # other file systems
-            flags = fcntl.ioctl(descriptor, _GET_FLAGS, bytes(8))
-            spread = int.from_bytes(flags, sys.byteorder) | _TOPDIR
-            fcntl.ioctl(descriptor, _SET_FLAGS, spread.to_bytes(8, sys.byteorder))
-        yield
+            flags = int.from_bytes(fcntl.ioctl(descriptor, _GET_FLAGS, bytes(8)), sys.byteorder)
+            fcntl.ioctl(descriptor, _SET_FLAGS, (flags | _TOPDIR).to_bytes(8, sys.byteorder))
     finally:
-        if flags:
-            with contextlib.suppress(OSError):
-                fcntl.ioctl(descriptor, _SET_FLAGS, flags)
         os.close(descriptor)
 
 
@@ -151,8 +145,8 @@ def rank_place(job: Job, rank: int, objects: int) -> Iterator[str]:
     run = run_folder(job)
     if not os.path.isdir(run):  # another host's, where the folder is not shared
         os.makedirs(folder_of(job), exist_ok=True)
-        with _spreading(folder_of(job)):
-            os.makedirs(run, exist_ok=True)
+        with contextlib.suppress(FileExistsError):  # made by another rank of this host
+            _make_run_folder(run)
     owned.claim(run, os.path.basename(folder) + "/")
     os.mkdir(folder)
     owned.claim(folder, _LOCK)

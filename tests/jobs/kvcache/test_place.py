@@ -25,31 +25,30 @@ def spreads(folder: Path) -> bool:
     return bool(int.from_bytes(flags, "little") & place._TOPDIR)
 
 
-def job(folder: Path) -> Any:
+def job(folder: Path, seed: int = 7) -> Any:
     """Return what `begin` looks at."""
     storage = SimpleNamespace(storage_type="posix", resolved=lambda name: name)
     settings = KvSettings(folder=str(folder), odirect=False)
-    return SimpleNamespace(seed=7, workload=SimpleNamespace(storage=storage, section=lambda kind: settings))
+    return SimpleNamespace(seed=seed, workload=SimpleNamespace(storage=storage, section=lambda kind: settings))
 
 
-def test_a_runs_folder_is_far_from_those_beside_it_and_the_users_folder_as_it_was(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ranks_folders_are_far_from_each_other_and_the_users_folder_is_as_it_was(tmp_path: Path) -> None:
     if describe_folder(str(tmp_path)).file_system != "ext4":
         pytest.skip("only ext4 looks at what was deleted")
-    seen, mkdir = dict[str, bool](), os.mkdir
-
-    def spy(path: str, *rest: Any) -> None:
-        seen[path] = spreads(Path(path).parent)
-        mkdir(path, *rest)
-
-    monkeypatch.setattr(os, "mkdir", spy)
     one = job(tmp_path / "kv")
     place.begin(one)
+    assert spreads(Path(place.run_folder(one)))
+    assert not spreads(tmp_path / "kv"), "it is the user's"
     with place.rank_place(one, 0, 3) as folder:
-        assert seen[place.run_folder(one)]
-        assert not seen[folder], "a rank's folder stays beside its run's"
-    assert not spreads(tmp_path / "kv")
+        assert not spreads(Path(folder)), "a rank's blocks lie beside each other"
+    other = job(tmp_path / "kv", seed=8)
+    assert Path(place.rank_folder(other, 0)).name != Path(folder).name, "where a folder goes follows from its name"
+
+
+def test_a_host_that_does_not_share_the_folder_makes_it_once_for_all_its_ranks(tmp_path: Path) -> None:
+    one = job(tmp_path / "kv")
+    with place.rank_place(one, 0, 3) as first, place.rank_place(one, 1, 3) as second:
+        assert Path(first).parent == Path(second).parent == Path(place.run_folder(one))
 
 
 def test_a_folder_whose_file_system_has_no_such_flags_is_made_all_the_same(

@@ -10,8 +10,8 @@ import numpy as np
 from datagen.atomic import write_text
 from datagen.errors import UserError
 from dlemu.checkpoints.checkpoint_plan import CheckpointPlan, plan_checkpoint
+from dlemu.checkpoints.read_files import manner_of
 from dlemu.config import check_checkpoints, completed, load, to_yaml
-from dlemu.config.literal import override
 from dlemu.config.published import without_secrets
 from dlemu.config.schema import Checkpoint, Workload
 from dlemu.jobs.checkpoint.analyse import snapshot_seconds, training_cost
@@ -26,29 +26,24 @@ from dlemu.jobs.checkpoint.prediction.prediction import (
 from dlemu.jobs.checkpoint.prediction.wording import in_words
 from dlemu.jobs.checkpoint.prepare import with_checkpoints
 from dlemu.jobs.checkpoint.summary import CheckpointSummary, PhaseSummary
+from dlemu.metrics.cache import PARTLY_READ_PERCENT
 from dlemu.metrics.checkpoint_rates import GIB
 from dlemu.metrics.findings import Finding
 from dlemu.metrics.t_interval import half_width
 from dlemu.results.answer_files import read_answer, save_answer
-from dlemu.results.drive import READ_AHEAD_BYTES, READ_AHEAD_REQUESTS, per_second, read_drive
+from dlemu.results.drive import READ_AHEAD_BYTES, READ_AHEAD_REQUESTS, SPEED_PERCENT, per_second, read_drive
 from dlemu.results.file_names import CONFIG
 from dlemu.results.levels import Rate
 from dlemu.runner.prediction_request import PredictionRequest
 from dlemu.runner.run_folder import check_new, new_folder
 
-SPEED_SHARE = 0.02
-"""Least half width of the storage's speed: drives of known speed were that far from themselves, run to run."""
-
-_READ_PERCENT = 95.0
-"""Where memory served more than the rest, the speed of reading is not the storage's."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class Speed:
-    """What a storage gives to all ranks together."""
+    """What a storage gives to all ranks that share it."""
 
     mb_per_second: float
-    half_width_share: float = SPEED_SHARE
+    half_width_percent: float = SPEED_PERCENT
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,6 +64,8 @@ def run_prediction(
     `request.from_folder` names a run of `dlemu checkpoint`: its storage is taken, and its settings where the overrides
     leave them open. Raises UserError.
     """
+    if request.make is not None or request.cached or request.most is not None:
+        raise UserError("--make, --cached and --most are for training: checkpoints are made by what writes them")
     if not request.describes_storage:
         raise UserError(
             "the speed of the storage is not known: give --mb-per-second, --drive SHEET, or --from RESULTS of a "
@@ -80,16 +77,19 @@ def run_prediction(
     else:
         words = list(source)
         if measured is not None:
-            ranks = override(["ranks"], measured.facts.ranks)
-            words = [ranks, *completed(words, measured.facts.workload, config_dir=request.config_dir)]
+            words = completed(words, measured.facts.workload, config_dir=request.config_dir)
         workload = load(words, config_dir=request.config_dir)
     workload = with_checkpoints(workload)
     check_checkpoints(workload)
     plan = plan_checkpoint(workload.model, workload.checkpoint, workload.ranks)
+    hosts = request.hosts
     if measured is not None:
-        storage = _of_run(measured.summary, plan)
+        hosts = hosts if hosts > 1 else max(1, len(measured.summary.hosts))
+        node_local = measured.facts.workload.checkpoint.node_local
+        storage = _of_run(measured.summary, plan, drives=len(measured.summary.hosts) if node_local else 1)
     elif request.drive is not None:
-        storage = _of_drive(request.drive, workload.checkpoint, len(plan.ranks))
+        sharing = -(-len(plan.ranks) // hosts) if workload.checkpoint.node_local else len(plan.ranks)
+        storage = _of_drive(request.drive, workload.checkpoint, sharing)
     else:
         assert request.mb_per_second is not None  # it is the third way to describe one
         speed = Speed(mb_per_second=request.mb_per_second)
@@ -97,9 +97,7 @@ def run_prediction(
     folder = workload.output.folder or new_folder(workload.model.name, "predict-")
     check_new(folder)
     own = [] if isinstance(source, Workload) else [word for word in source if not word.startswith("output.folder=")]
-    question = CheckpointQuestion(
-        workload=workload.model.name, overrides=tuple(without_secrets(own)), hosts=request.hosts
-    )
+    question = CheckpointQuestion(workload=workload.model.name, overrides=tuple(without_secrets(own)), hosts=hosts)
     answer = in_words(predict(workload, plan, storage, question))
     write_text(folder, CONFIG, to_yaml(workload))
     save_answer(folder, PREDICTION, answer)
@@ -117,7 +115,7 @@ def predict(
         if speed is None:
             return None
         seconds = sizes.bytes / (drives * speed.mb_per_second * 1e6)
-        share = speed.half_width_share
+        share = speed.half_width_percent / 100
         return PredictedPhase(
             seconds=seconds,
             seconds_interval=(seconds / (1 + share), seconds / max(1 - share, 0.01)),
@@ -151,7 +149,7 @@ def _missing(write: PredictedPhase | None, read: PredictedPhase | None) -> Itera
 
 
 def _of_drive(path: str, settings: Checkpoint, ranks: int) -> KnownStorage:
-    """Return what a drive gives to the calls of all ranks.
+    """Return what a drive gives to the calls of the ranks that share it.
 
     Past the page cache each thread has one request of `transfer_size` in flight. Through it the kernel writes in its
     own time, as many and as large requests as the drive takes best, and reads ahead.
@@ -163,28 +161,30 @@ def _of_drive(path: str, settings: Checkpoint, ranks: int) -> KnownStorage:
             return None
         return Speed(mb_per_second=request_bytes * per_second(rates, request_bytes, depth) / 1e6)
 
-    best = max((rate.size_bytes * rate.per_second / 1e6 for rate in drive.writes), default=0.0)
+    manner = manner_of(settings)
     if settings.odirect:
         writes = speed(drive.writes, settings.transfer_size, ranks * settings.writers)
-        reads = speed(drive.rates, settings.transfer_size, ranks * settings.readers)
+        reads = speed(drive.rates, manner.piece_bytes, ranks * manner.threads)
     else:
+        best = max((rate.size_bytes * rate.per_second / 1e6 for rate in drive.writes), default=0.0)
         writes = Speed(mb_per_second=best) if best else None
-        reads = speed(drive.rates, READ_AHEAD_BYTES, READ_AHEAD_REQUESTS * ranks * settings.readers)
+        in_flight = READ_AHEAD_REQUESTS if manner.reads_ahead else 1
+        reads = speed(drive.rates, READ_AHEAD_BYTES, in_flight * ranks * manner.threads)
     return KnownStorage(source=drive.source, writes=writes, reads=reads)
 
 
-def _of_run(measured: CheckpointSummary, plan: CheckpointPlan) -> KnownStorage:
-    """Return what a run of checkpoints got; raises UserError for one that completed none."""
+def _of_run(measured: CheckpointSummary, plan: CheckpointPlan, *, drives: int) -> KnownStorage:
+    """Return what each of so many drives gave a run of checkpoints; raises UserError where it completed none."""
 
     def speed(phase: PhaseSummary | None) -> Speed | None:
         rates = [part.slowest_gib_per_second for part in phase.checkpoints] if phase is not None else []
         known = [rate for rate in rates if rate]
         if not known:
             return None
-        mean, least = float(np.mean(known)), SPEED_SHARE
-        # Of one checkpoint nothing is known of how much they differ.
-        spread = half_width(float(np.std(known, ddof=1)), len(known), 0.95) / mean if len(known) > 1 else least
-        return Speed(mb_per_second=mean * GIB / 1e6, half_width_share=max(least, spread))
+        mean, percent = float(np.mean(known)), SPEED_PERCENT
+        if len(known) > 1:  # of one checkpoint nothing is known of how much they differ
+            percent = max(percent, 100 * half_width(float(np.std(known, ddof=1)), len(known), 0.95) / mean)
+        return Speed(mb_per_second=mean * GIB / 1e6 / drives, half_width_percent=percent)
 
     writes, reads = speed(measured.write), speed(measured.read)
     if writes is None and reads is None:
@@ -196,7 +196,7 @@ def _of_run(measured: CheckpointSummary, plan: CheckpointPlan) -> KnownStorage:
     if measured.write is not None and measured.write.steady is False:
         findings.append(Finding(Issue.NOT_STEADY, "caution"))
     share = None if measured.read is None else measured.read.from_storage_percent
-    if reads is not None and share is not None and share < _READ_PERCENT:
+    if reads is not None and share is not None and share < PARTLY_READ_PERCENT:
         findings.append(Finding(Issue.NOT_READ, "loud", {"cache_percent": 100 - share}))
         reads = None
     source = f"a run of {measured.workload} with {measured.ranks} rank{'s' * (measured.ranks != 1)}"

@@ -33,11 +33,12 @@ from dlemu.metrics.demand import demand
 from dlemu.metrics.findings import Finding, Number
 from dlemu.metrics.t_interval import quantile
 from dlemu.metrics.verdict import Outcome
+from dlemu.results.drive import SPEED_PERCENT
 
+MOST = 10_000
+"""Accelerators that are tried at most, unless more are asked for: ends the search on a storage that no count fills."""
 MOST_RUNS = 8
 """Runs of a storage whose reads differ that are simulated: their mean is predicted, and any one is one of them."""
-SPEED_PERCENT = 2.0
-"""Least half width of the storage's speed: drives of known speed were that far from themselves, run to run."""
 AU_PERCENT, RATE_PERCENT = 1.0, 1.0
 """Half widths of what the model leaves out, of AU in points and of samples/s in percent."""
 SEARCH_ROWS, INTERVAL_ROWS = 60_000, 120_000
@@ -57,7 +58,7 @@ def predict(
     *,
     ranks: int | None = None,
     hosts: int = 1,
-    most: int = 10_000,  # ends the search on a storage that no count fills
+    most: int = MOST,
     overrides: Sequence[str] = (),
 ) -> Prediction:
     """Predict so many accelerators; with `ranks` None find the most that pass, `most` at most.

@@ -22,7 +22,7 @@ from dlemu.jobs.training.prediction.calibration import Calibration, calibrate_fr
 from dlemu.jobs.training.prediction.data_sheet import calibrate_from_drive
 from dlemu.jobs.training.prediction.from_probe import calibrate_from_levels
 from dlemu.jobs.training.prediction.from_times import ForeignRun, calibrate_from_times
-from dlemu.jobs.training.prediction.make_prediction import predict
+from dlemu.jobs.training.prediction.make_prediction import MOST, predict
 from dlemu.jobs.training.prediction.prediction import PREDICT, Prediction
 from dlemu.results.answer_files import read_answer, save_answer
 from dlemu.results.file_names import CONFIG
@@ -66,7 +66,9 @@ def run_prediction(source: Sequence[str] | Workload, request: PredictionRequest)
         readers = (ranks or 0) * max(1, workload.reader.read_threads)
         calibration = calibrate_by_probe(workload, readers=readers, cached=request.cached, on_event=request.on_event)
     overrides = tuple(without_secrets(word for word in words if not word.startswith("output.folder=")))
-    answer = predict(workload, calibration, ranks=ranks, hosts=request.hosts, most=request.most, overrides=overrides)
+    answer = predict(
+        workload, calibration, ranks=ranks, hosts=request.hosts, most=request.most or MOST, overrides=overrides
+    )
     write_text(folder, CONFIG, to_yaml(workload))
     save_answer(folder, PREDICT, answer)
     return answer, folder, workload
