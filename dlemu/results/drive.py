@@ -24,6 +24,19 @@ SPEED_PERCENT = 2.0
 _EXAMPLE = "lines such as reads: [{size: 128k, depth: 32, mb_per_second: 7000}]"
 
 
+def taken_by_others(mb_per_second: float) -> str:
+    """Return what follows the source of a storage's speed where others take of it."""
+    return f", of which others take {mb_per_second:,g} MB/s" if mb_per_second else ""
+
+
+def nothing_left(others_mb_per_second: float, mb_per_second: float) -> UserError:
+    """Return why nothing can be predicted of a storage whose speed others take."""
+    return UserError(
+        f"others take {others_mb_per_second:,g} MB/s, and the storage gives {mb_per_second:,.0f} at most: wanted "
+        "--others-mb-per-second below that"
+    )
+
+
 @dataclass(frozen=True, kw_only=True)
 class Line:
     """One line of a data sheet; of its three figures exactly one is above 0."""
