@@ -173,7 +173,7 @@ def test_a_folder_without_what_is_needed_says_so(tmp_path: Path) -> None:
     refused("is a probe of the reads of unet3d")
     os.mkfifo(tmp_path / "sheet")
     for name, why in (("sheet", "it is a pipe, wanted a regular file"), ("none", "No such file")):
-        with pytest.raises(UserError, match=f"is not a data sheet: .*{why}.*such a file has lines such as"):
+        with pytest.raises(UserError, match=f"is not a data sheet: .*{why}.*; for example reads:"):
             calibrate_from_drive(str(tmp_path / name), workload(), cores=1)
 
 
