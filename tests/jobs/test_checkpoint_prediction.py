@@ -77,7 +77,7 @@ def test_others_take_of_the_speed(tmp_path: Path) -> None:
     answer = predicted(tmp_path, mb_per_second=5000.0, others_mb_per_second=4000.0)
     assert answer.write is not None
     assert answer.write.seconds == pytest.approx(answer.bytes / 1e9)
-    low, high = answer.write.seconds_interval
+    _, high = answer.write.seconds_interval
     assert answer.bytes / high == pytest.approx(0.9e9), "2 % of all is 10 % of what is left"
     assert answer.source.endswith(", of which others take 4,000 MB/s")
     with pytest.raises(UserError, match="others take 5,000 MB/s, and the storage gives 5,000 at most"):
