@@ -159,7 +159,8 @@ def predict(
     mb_per_second: float | None = None,
     drive: Folder | None = None,
     hosts: int = 1,
-    most: int = 10_000,
+    others_mb_per_second: float = 0.0,
+    most: int | None = None,
     cached: bool = False,
     make: bool = False,
     config_dir: str | None = None,
@@ -180,6 +181,7 @@ def predict(
         mb_per_second=mb_per_second,
         drive=_folder(drive),
         hosts=hosts,
+        others_mb_per_second=others_mb_per_second,
         most=most,
         cached=cached,
         config_dir=config_dir,
@@ -199,6 +201,7 @@ def predict_checkpoints(
     mb_per_second: float | None = None,
     drive: Folder | None = None,
     hosts: int = 1,
+    others_mb_per_second: float = 0.0,
     config_dir: str | None = None,
     **settings: object,
 ) -> CheckpointPrediction:
@@ -214,6 +217,7 @@ def predict_checkpoints(
         mb_per_second=mb_per_second,
         drive=_folder(drive),
         hosts=hosts,
+        others_mb_per_second=others_mb_per_second,
         config_dir=config_dir,
     )
     return run_prediction(

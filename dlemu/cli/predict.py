@@ -15,6 +15,7 @@ from dlemu.cli.options import Number, configured, json_option
 @click.option("--mb-per-second", type=Number(0, 1e9, min_open=True), help="Assume a storage of this speed.")
 @click.option("--drive", metavar="SHEET", help="Assume a drive by its data sheet (a YAML file), or a probe's folder.")
 @click.option("--hosts", type=click.IntRange(min=1), default=1, show_default=True, help="Hosts that share the storage.")
+@click.option("--others-mb-per-second", type=Number(0, 1e9), default=0.0, help="Other jobs take this much of it.")
 @click.option("--most", type=click.IntRange(min=1), show_default="10000", help="Predict at most this many.")
 @click.option("--make", is_flag=True, help="Make the dataset first, or what is missing of it.")
 @click.option("--cached", is_flag=True, help="Allow page-cache reads in the probe: predicts memory, not storage.")
@@ -27,6 +28,7 @@ def command(
     mb_per_second: float | None,
     drive: str | None,
     hosts: int,
+    others_mb_per_second: float,
     most: int | None,
     make: bool,
     cached: bool,
@@ -65,6 +67,7 @@ def command(
         mb_per_second=mb_per_second,
         drive=drive,
         hosts=hosts,
+        others_mb_per_second=others_mb_per_second,
         most=most,
         cached=cached,
         config_dir=config_dir,

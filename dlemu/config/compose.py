@@ -79,7 +79,7 @@ def _checked_content(path: str) -> bytes:
     try:
         content = read_regular(path, MOST_YAML_BYTES)
     except OSError as error:
-        raise UserError(f"{path} can't be read: {error.strerror}; wanted a YAML file of settings") from None
+        raise UserError(f"{path} can't be read: {error.strerror}; wanted a file of YAML") from None
     try:
         root = yaml.compose(content, YAML_LOADER)
     except (yaml.YAMLError, ValueError, RecursionError):

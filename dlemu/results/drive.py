@@ -21,7 +21,20 @@ READ_AHEAD_BYTES, READ_AHEAD_REQUESTS = 128 << 10, 2
 read (page_cache_async_ra in Linux, mm/readahead.c)."""
 SPEED_PERCENT = 2.0
 """Least half width of a storage's speed: drives of known speed were that far from themselves, run to run."""
-_EXAMPLE = "lines such as reads: [{size: 128k, depth: 32, mb_per_second: 7000}]"
+_EXAMPLE = "for example reads: [{size: 128k, depth: 32, mb_per_second: 7000}]"
+
+
+def taken_by_others(mb_per_second: float) -> str:
+    """Return what follows the source of a storage's speed where others take of it."""
+    return f", of which others take {mb_per_second:,g} MB/s" if mb_per_second else ""
+
+
+def nothing_left(others_mb_per_second: float, mb_per_second: float) -> UserError:
+    """Return why nothing can be predicted of a storage whose speed others take."""
+    return UserError(
+        f"others take {others_mb_per_second:,g} MB/s, and the storage gives {mb_per_second:,.0f} at most: wanted "
+        "--others-mb-per-second below that"
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +62,8 @@ class DataSheet:
 
 def read_drive(path: str) -> Rates:
     """Return what a data sheet (a YAML file) or the folder of a probe says of a drive; raises UserError."""
+    if not os.path.exists(path):
+        raise UserError(f"{path} does not exist: wanted a data sheet (YAML, {_EXAMPLE}), or the folder of a probe")
     if not os.path.isdir(path):
         return _printed(path)
     kind = kind_of(path)
@@ -94,9 +109,9 @@ def _printed(path: str) -> Rates:
     try:
         sheet = build(DataSheet, read_plain(path))
     except UserError as error:
-        raise UserError(f"{path} is not a data sheet: {error}; such a file has {_EXAMPLE}") from None
+        raise UserError(f"{path} is not a data sheet: {error}; {_EXAMPLE}") from None
     if not (sheet.reads or sheet.writes):
-        raise UserError(f"{path} has neither reads nor writes: wanted {_EXAMPLE}")
+        raise UserError(f"{path} has neither reads nor writes, {_EXAMPLE}")
     reads, writes = (
         tuple(_rate(line, f"{path}: {name}[{place}]") for place, line in enumerate(lines))
         for name, lines in (("reads", sheet.reads), ("writes", sheet.writes))

@@ -23,6 +23,8 @@ class PredictionRequest:
     """A storage as a data sheet (a YAML file) or a probe's folder has it; nothing is read."""
     hosts: int = 1
     """Ranks are spread over so many hosts like this one, which share the storage, or have one each."""
+    others_mb_per_second: float = 0.0
+    """1e6 bytes/s that other jobs take of the storage meanwhile, whatever this one is left with."""
     most: int | None = None
     """No more accelerators are predicted; None: as many as ends the search on a storage that no count fills."""
     cached: bool = False

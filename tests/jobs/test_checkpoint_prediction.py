@@ -73,6 +73,17 @@ def test_a_checkpoint_takes_its_bytes_over_the_speed(tmp_path: Path) -> None:
     )
 
 
+def test_others_take_of_the_speed(tmp_path: Path) -> None:
+    answer = predicted(tmp_path, mb_per_second=5000.0, others_mb_per_second=4000.0)
+    assert answer.write is not None
+    assert answer.write.seconds == pytest.approx(answer.bytes / 1e9)
+    _, high = answer.write.seconds_interval
+    assert answer.bytes / high == pytest.approx(0.9e9), "2 % of all is 10 % of what is left"
+    assert answer.source.endswith(", of which others take 4,000 MB/s")
+    with pytest.raises(UserError, match="others take 5,000 MB/s, and the storage gives 5,000 at most"):
+        predicted(tmp_path, mb_per_second=5000.0, others_mb_per_second=5000.0)
+
+
 @given(mb_per_second=st.floats(1, 1e6), times=st.floats(1.1, 100))
 def test_a_faster_storage_takes_less_time_and_costs_less(mb_per_second: float, times: float) -> None:
     def answer(speed: Speed) -> CheckpointPrediction:
@@ -238,7 +249,7 @@ def test_the_command_answers_by_the_kind_of_the_workload(tmp_path: Path) -> None
     assert answer is not None
     assert answer.verdict.replace("predicted: ", "") in " ".join(shown.stdout.split())
     printed = CliRunner().invoke(command, [*WORDS, f"output.folder={tmp_path / 'q'}", "--drive", "none.yaml"])
-    assert isinstance(printed.exception, UserError)
+    assert "none.yaml does not exist: wanted a data sheet" in str(printed.exception)
     page = Path(write_page([str(folder)])).read_text()
     assert "Training time lost by the interval of checkpoints" in page
     kept_run(tmp_path / "run")

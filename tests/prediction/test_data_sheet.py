@@ -113,7 +113,7 @@ def test_a_sheet_is_a_storage(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("reads: []", "has neither reads nor writes: wanted lines such as"),
+        ("reads: []", "has neither reads nor writes, for example reads:"),
         ("name: x", "has neither reads nor writes"),
         ("reads: [{size: 4k, iops: 5, latency_us: 7}]", "reads[0] has iops: 5, latency_us: 7: wanted one of mb_per_"),
         ("reads: [{size: 4k}]", "reads[0] has no figure: wanted one of mb_per_second, iops, latency_us, above 0"),
@@ -172,8 +172,9 @@ def test_a_folder_without_what_is_needed_says_so(tmp_path: Path) -> None:
     probed(tmp_path, workload="unet3d")
     refused("is a probe of the reads of unet3d")
     os.mkfifo(tmp_path / "sheet")
-    for name, why in (("sheet", "it is a pipe, wanted a regular file"), ("none", "No such file")):
-        with pytest.raises(UserError, match=f"is not a data sheet: .*{why}.*such a file has lines such as"):
+    pipe = "is not a data sheet: .*it is a pipe, wanted a regular file.*; for example reads:"
+    for name, words in (("sheet", pipe), ("none", r"does not exist: wanted a data sheet \(YAML, for example reads:")):
+        with pytest.raises(UserError, match=words):
             calibrate_from_drive(str(tmp_path / name), workload(), cores=1)
 
 

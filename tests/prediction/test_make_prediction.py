@@ -54,6 +54,36 @@ def test_latency_is_what_the_null_model_does_not_know() -> None:
     assert (answer.passed, answer.outcome) == (False, "fail")
 
 
+def test_others_take_of_a_bandwidth_what_they_take() -> None:
+    asked, storage = workload(ranks=20, steps=60), given_speed(10.5 * 0.9 * DEMAND, cores=4)
+    left = predict(asked, replace(storage, others_mb_per_second=5 * 0.9 * DEMAND))
+    alone = predict(asked, given_speed(5.5 * 0.9 * DEMAND, cores=4))
+    assert left.max_accelerators == left.null_model.max_accelerators == alone.max_accelerators == 5
+    assert left.au_percent == pytest.approx(alone.au_percent)
+    assert left.au_interval_percent[0] < alone.au_interval_percent[0], "2 % of more: what is left is less certain"
+    assert left.calibration.curve == storage.curve, "as it was found: the next question may have other jobs"
+
+
+@pytest.mark.usefixtures("few_rows")
+def test_others_take_a_part_of_what_a_part_of_the_accelerators_has() -> None:
+    asked, speed = workload(ranks=2000, steps=12), 2000 * 0.8 * DEMAND
+    left = predict(asked, replace(given_speed(2 * speed, cores=64), others_mb_per_second=speed), ranks=2000)
+    assert left.au_sustained_percent == pytest.approx(80, abs=3)
+
+
+def test_others_take_first_what_latency_keeps_from_readers() -> None:
+    """One reader of 40 MB/s leaves 2520: others that take 2500 do not slow it down, more than that do."""
+    curve = (CurvePoint(readers=1, mb_per_second=40.0), CurvePoint(readers=64, mb_per_second=2560.0))
+    far = Calibration(source="made", curve=curve, saturated=True, half_width_percent=0.0)
+    asked = workload(ranks=1, steps=60, read_threads=1)
+    alone, unnoticed, noticed = (
+        predict(asked, replace(far, others_mb_per_second=others), ranks=1).samples_per_second
+        for others in (0.0, 2500.0, 2540.0)
+    )
+    assert alone == unnoticed
+    assert noticed == pytest.approx(20, rel=0.1), "20 MB/s of 1 MB samples"
+
+
 def test_decoding_is_the_hosts() -> None:
     asked = workload(ranks=2, steps=100)
     busy = replace(given_speed(10_000.0, cores=1), decode_seconds_per_sample=0.02)

@@ -58,6 +58,21 @@ def test_one_count_of_a_storage_whose_speed_is_given(tmp_path: Path) -> None:
     assert saved.au_percent == told["au_percent"]
 
 
+def test_what_others_take_is_named_and_never_all(tmp_path: Path) -> None:
+    words = [*WORDS, "ranks=3", "--mb-per-second", "20000", "--others-mb-per-second"]
+    shown = run(*words, "14000", f"output.folder={tmp_path / 'p'}", status=1)
+    assert "6000" not in shown
+    assert "20000 MB/s as given, whatever the number of readers, of which others take 14,000 MB/s" in " ".join(
+        shown.split()
+    )
+    assert "of which others take 14,000 MB/s" in Path(write_page([str(tmp_path / "p")])).read_text()
+    again = [*WORDS, "ranks=3", "--from", str(tmp_path / "p"), f"output.folder={tmp_path / 'q'}"]
+    assert "others take" not in run(*again, status=0)
+    refused = CliRunner().invoke(command, [*words, "20000", f"output.folder={tmp_path / 'r'}"])
+    assert "others take 20,000 MB/s, and the storage gives 20,000 at most: wanted --others" in str(refused.exception)
+    assert not (tmp_path / "r").exists()
+
+
 def test_without_a_count_the_most_that_pass_and_a_page(tmp_path: Path) -> None:
     folder = tmp_path / "p"
     text = run(*WORDS, f"output.folder={folder}", "output.report=false", "--mb-per-second", "9000", status=0)

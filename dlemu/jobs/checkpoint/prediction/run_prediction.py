@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -31,7 +31,15 @@ from dlemu.metrics.checkpoint_rates import GIB
 from dlemu.metrics.findings import Finding
 from dlemu.metrics.t_interval import half_width
 from dlemu.results.answer_files import read_answer, save_answer
-from dlemu.results.drive import READ_AHEAD_BYTES, READ_AHEAD_REQUESTS, SPEED_PERCENT, per_second, read_drive
+from dlemu.results.drive import (
+    READ_AHEAD_BYTES,
+    READ_AHEAD_REQUESTS,
+    SPEED_PERCENT,
+    nothing_left,
+    per_second,
+    read_drive,
+    taken_by_others,
+)
 from dlemu.results.file_names import CONFIG
 from dlemu.results.levels import Rate
 from dlemu.runner.prediction_request import PredictionRequest
@@ -94,6 +102,7 @@ def run_prediction(
         assert request.mb_per_second is not None  # it is the third way to describe one
         speed = Speed(mb_per_second=request.mb_per_second)
         storage = KnownStorage(source=f"a storage of {request.mb_per_second:,g} MB/s", writes=speed, reads=speed)
+    storage = _beside(storage, request.others_mb_per_second)
     folder = workload.output.folder or new_folder(workload.model.name, "predict-")
     check_new(folder)
     own = [] if isinstance(source, Workload) else [word for word in source if not word.startswith("output.folder=")]
@@ -139,6 +148,21 @@ def predict(
         training=training,
         findings=(*storage.findings, *_missing(write, read)),
     )
+
+
+def _beside(storage: KnownStorage, others_mb_per_second: float) -> KnownStorage:
+    """Return what others, who take so much, leave of each of two speeds; raises UserError where that is nothing."""
+
+    def left(speed: Speed | None) -> Speed | None:
+        if speed is None:
+            return None
+        if speed.mb_per_second <= others_mb_per_second:
+            raise nothing_left(others_mb_per_second, speed.mb_per_second)
+        rest = speed.mb_per_second - others_mb_per_second
+        return Speed(mb_per_second=rest, half_width_percent=speed.half_width_percent * speed.mb_per_second / rest)
+
+    source = storage.source + taken_by_others(others_mb_per_second)
+    return replace(storage, source=source, writes=left(storage.writes), reads=left(storage.reads))
 
 
 def _missing(write: PredictedPhase | None, read: PredictedPhase | None) -> Iterator[Finding]:

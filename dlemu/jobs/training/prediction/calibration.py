@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from datagen.errors import UserError
 from dlemu.jobs.training.measured import MeasuredTraining
-from dlemu.jobs.training.prediction.curve import Curve, CurvePoint, flat, rates
+from dlemu.jobs.training.prediction.curve import Curve, CurvePoint, flat, most_mb_per_second, rates
 from dlemu.jobs.training.prediction.event_model import HostCosts
 from dlemu.metrics.au import kept_rows
 from dlemu.metrics.limit import SCALES, Scaling
@@ -37,6 +37,8 @@ LEAST_DECODE_SHARE = 0.05
 """Share of a worker's time below which what it does after reading is counted as reading."""
 LEAST_BESIDE = 1.5
 """Readers at a time from which on what one took can be distinguished from what all got."""
+LEAST_LEFT = 0.001
+"""Share of a storage that others leave at the lower end of an interval: with none the job would never end."""
 CONFIDENCE, MOST_HALF_WIDTH = 0.95, 50.0  # with 100 % the slower storage would stand still
 
 
@@ -66,6 +68,13 @@ class Calibration:
     busy_cores: float = 0.0
     """That others than the readers kept busy meanwhile: other programs, or the storage's own; 0 where not known."""
     costs: HostCosts = field(default_factory=HostCosts)
+    others_mb_per_second: float = 0.0
+    """That other jobs take of the storage meanwhile, by the question; `curve` is the storage's with nobody else."""
+
+    def left_mb_per_second(self, speed: float = 1.0) -> float:
+        """Return the most that is left for the job, of a storage that is `speed` times as fast."""
+        whole = speed * most_mb_per_second(self.curve)
+        return max(whole - self.others_mb_per_second, LEAST_LEFT * whole)
 
 
 @dataclass(frozen=True, eq=False)

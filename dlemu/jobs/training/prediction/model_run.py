@@ -19,7 +19,7 @@ from dlemu.jobs.training.prediction.batches import (
     preprocessing_seconds,
 )
 from dlemu.jobs.training.prediction.calibration import Calibration
-from dlemu.jobs.training.prediction.curve import CurvePoint, most_mb_per_second, rates
+from dlemu.jobs.training.prediction.curve import CurvePoint, rates
 from dlemu.jobs.training.prediction.event_model import Scene, simulate
 from dlemu.jobs.training.prediction.outcome import BETWEEN_EPOCHS_SECONDS, SimulatedFigures, outcome_of, step_rows
 from dlemu.jobs.training.schedule import Block, Epoch
@@ -103,7 +103,9 @@ class Model:
         workers, cores = reader.read_threads, self._cores_for_readers(ranks)
         window = job.batches_ahead
         epochs = _cut(job.schedule, ranks, most_rows, LEAST_STEPS + window)
-        rate = speed * rates(calibration.curve, ranks * max(1, workers))
+        # Where latency keeps readers from all that there is, others take of what is left over first.
+        alone = speed * rates(calibration.curve, ranks * max(1, workers))
+        rate = np.minimum(alone, 1e6 * calibration.left_mb_per_second(speed))
         random = np.random.default_rng([seed, ranks])
         parts, start, costs = [], 0.0, calibration.costs
         for epoch in epochs:
@@ -190,7 +192,12 @@ class Model:
         curve = tuple(CurvePoint(readers=count, mb_per_second=rate) for count, rate in sorted(readers.items()))
         smaller = Model(
             replace(self.workload, dataset=fewer),
-            replace(calibration, curve=curve, cores=calibration.cores / part),
+            replace(
+                calibration,
+                curve=curve,
+                cores=calibration.cores / part,
+                others_mb_per_second=calibration.others_mb_per_second / part,
+            ),
             hosts=self.hosts,
         )
         return smaller.run(max(1, ranks // part), speed=speed, most_rows=most_rows, seed=seed, as_it_is=as_it_is)
@@ -202,7 +209,7 @@ class Model:
 
     def null_samples_per_second(self) -> float:
         """Return what the storage gives at most, in samples/s: the X of the null model."""
-        return most_mb_per_second(self.calibration.curve) * 1e6 / self.mean_sample_bytes
+        return self.calibration.left_mb_per_second() * 1e6 / self.mean_sample_bytes
 
     def with_readers(self, times: int) -> Model:
         """Return the same with so many times as many readers."""

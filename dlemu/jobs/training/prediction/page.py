@@ -13,6 +13,7 @@ from dlemu.jobs.training.prediction.run_prediction import read_prediction
 from dlemu.report.page import Opened, Page, State, Text, Words, tiles
 from dlemu.report.table import Cell, Line, Table, Tone, columns, print_lines, print_table
 from dlemu.report.units import number
+from dlemu.results.drive import taken_by_others
 from dlemu.results.tables import read_config
 
 _TILES = (
@@ -44,7 +45,7 @@ def prediction_page(answer: Prediction, config: str, source: str) -> Page:
         sections.append(Words("Notes on these numbers", answer.issues))
     return Page(
         title=_title(answer),
-        lead=f"Predicted from {answer.calibration.source}; none of this was run.",
+        lead=f"Predicted from {_storage(answer)}; none of this was run.",
         state=states[_tone(answer)],
         verdict=(PREDICTED, answer.verdict.removeprefix(PREDICTED)),
         tiles=tiles(answer, _TILES),
@@ -62,12 +63,17 @@ def _title(answer: Prediction) -> str:
     return f"{question.workload}{kind}: predicted{hosts}"
 
 
+def _storage(answer: Prediction) -> str:
+    calibration = answer.calibration
+    return calibration.source + taken_by_others(calibration.others_mb_per_second)
+
+
 def _tone(answer: Prediction) -> Tone:
     return "open" if answer.passed is None else "good" if answer.passed else "bad"
 
 
 def _words(answer: Prediction) -> Iterator[Cell]:
-    yield f"from {answer.calibration.source}"
+    yield f"from {_storage(answer)}"
     yield from (Line(f"- {issue}", "caution") for issue in answer.issues)
     limit = answer.limited_by
     yield Line(f"limited by: {limit.what}", "strong")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import psutil
 
@@ -19,12 +19,14 @@ from dlemu.jobs.training.folder import read_run
 from dlemu.jobs.training.pattern import probe_pattern
 from dlemu.jobs.training.plan import make_job
 from dlemu.jobs.training.prediction.calibration import Calibration, calibrate_from_run, given_speed
+from dlemu.jobs.training.prediction.curve import most_mb_per_second
 from dlemu.jobs.training.prediction.data_sheet import calibrate_from_drive
 from dlemu.jobs.training.prediction.from_probe import calibrate_from_levels
 from dlemu.jobs.training.prediction.from_times import ForeignRun, calibrate_from_times
 from dlemu.jobs.training.prediction.make_prediction import MOST, predict
 from dlemu.jobs.training.prediction.prediction import PREDICT, Prediction
 from dlemu.results.answer_files import read_answer, save_answer
+from dlemu.results.drive import nothing_left
 from dlemu.results.file_names import CONFIG
 from dlemu.results.levels import Level
 from dlemu.runner.cold import treatment_of
@@ -65,6 +67,9 @@ def run_prediction(source: Sequence[str] | Workload, request: PredictionRequest)
             request.make(workload)
         readers = (ranks or 0) * max(1, workload.reader.read_threads)
         calibration = calibrate_by_probe(workload, readers=readers, cached=request.cached, on_event=request.on_event)
+    if request.others_mb_per_second >= most_mb_per_second(calibration.curve):
+        raise nothing_left(request.others_mb_per_second, most_mb_per_second(calibration.curve))
+    calibration = replace(calibration, others_mb_per_second=request.others_mb_per_second)
     overrides = tuple(without_secrets(word for word in words if not word.startswith("output.folder=")))
     answer = predict(
         workload, calibration, ranks=ranks, hosts=request.hosts, most=request.most or MOST, overrides=overrides
