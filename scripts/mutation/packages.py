@@ -93,6 +93,7 @@ PACKAGES = {
             "tests/mlperf/test_check_checkpoints.py",
             "tests/mlperf/test_check_copies.py",
             "tests/mlperf/test_check_published.py",
+            "tests/forging/test_forging.py",
         ),
     ),
 }

@@ -11,6 +11,7 @@ from measuring.main import Group, add_arguments, guarded, measure, wanted_names
 
 from validation import (
     bandwidth,
+    beside,
     cached,
     causes,
     checkpoints,
@@ -53,6 +54,7 @@ GROUPS = {
     "kvcache": Group(kvcache.measure, by_name=True),
     "sizes": Group(sizes.measure, by_name=True),
     "prediction": Group(prediction.measure, latency.why_no_model, by_name=True),
+    "beside": Group(beside.measure, by_name=True),
     "published": Group(published.measure, published.why_no_published, by_name=True),
     "real": Group(real.measure, real.why_no_real, by_name=True),
 }

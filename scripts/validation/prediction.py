@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import glob
 import json
 import os
 import statistics
+import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from benchmarks.processes import run
+from benchmarks.processes import run, running
 from measuring.runs import dlemu, section
 
 from dlemu.metrics.verdict import COMPLETED
@@ -50,6 +52,9 @@ class Setting:
     """About how long the run takes."""
     epochs: int = 1
     loader: str = "pytorch"
+    others_mb_per_second: float = 0.0
+    """That a neighbour reads meanwhile, with `others_readers` threads."""
+    others_readers: int = 0
 
     @property
     def name(self) -> str:
@@ -62,6 +67,8 @@ class Setting:
         size = f"{self.batch} x " + (f"{sample / MB:g} MB" if sample > MB / 20 else f"{sample >> 10} KiB")
         often = f", {self.epochs} epochs" if self.epochs > 1 else ""
         readers = f"{self.threads} readers" if self.loader == "pytorch" else f"{self.threads} {self.loader}"
+        if self.others_readers:
+            drive += f" beside {self.others_readers} readers of {self.others_mb_per_second:g} MB/s"
         return f"{drive}: {self.ranks} ranks, {size} in {1000 * self.step_seconds:g} ms, {readers}{often}"
 
     @property
@@ -216,12 +223,15 @@ def measure_one(bed: Bed, setting: Setting) -> Row:
             folder = bed.drive.folder
         results = stack.enter_context(tempfile.TemporaryDirectory(prefix="dlemu-predicted-"))
         words = [*setting.dataset.settings(folder), *setting.settings]
-        argv = dlemu("predict", *words, f"output.folder={results}/predicted")
+        others = ["--others-mb-per-second", str(setting.others_mb_per_second)]
+        argv = dlemu("predict", *words, f"output.folder={results}/predicted", *others)
         run(bed.drive.command(argv), accepted=COMPLETED)
         with open(os.path.join(results, "predicted", "predict.json")) as lines:
             predicted = json.load(lines)
         if not setting.channels:
             bed.drive.forget_cache()
+        if setting.others_readers:
+            stack.enter_context(running(bed.drive.command(neighbour(folder, setting))))
         ran = bed.train_on(folder, setting.dataset, *setting.settings)
     return Row(
         name=setting.name,
@@ -237,6 +247,13 @@ def measure_one(bed: Bed, setting: Setting) -> Row:
         measured_samples_per_second=float(ran.metrics["samples_per_second"]["mean"]),
         cpu_wait_percent=ran.cpu_wait_percent,
     )
+
+
+def neighbour(folder: str, setting: Setting) -> list[str]:
+    """Return the command of who reads on the same drive, longer than the run takes."""
+    files = sorted(glob.glob(os.path.join(folder, setting.dataset.name, "train", "*")))
+    rate = f"--bytes-per-second={setting.others_mb_per_second * MB}"
+    return [sys.executable, "-m", "validation.plain", str(setting.others_readers), "120", *files, rate]
 
 
 def verdict(rows: Sequence[Row]) -> Iterator[Check]:

@@ -599,6 +599,7 @@ KINDS: tuple[Forgery, ...] = (
     _forgery("vdb: half of a ground truth", "vdb.truth", _of_vector(_half_truth, "result_verdict.json")),
     _forgery("vdb: no verdict", "vdb.truth", lambda root: (vectors(root)[0] / "result_verdict.json").unlink()),
     _forgery("vdb: another index", "vdb.settings", _of_vector(_put("index_type", value="IVF_FLAT"), "config.json")),
+    _forgery("vdb: another index in its metadata", "vdb.settings", _of_vector(_put("vdb_index", value="HNSW"), META)),
     _forgery("vdb: another engine", "vdb.settings", _of_vector(_put("vdb_engine", value="pgvector"), META)),
     _forgery("vdb: beside its results", "vdb.folder",
              _of_vector(lambda told: told["args"].update(storage_root=told["args"]["results_dir"]), META)),

@@ -37,7 +37,6 @@ def test_an_honest_tree_of_both_benchmarks_has_no_error(tree: Path) -> None:
     assert len(checked.results) == len(checked.checkpoints) == len(checked.submissions) == 1
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("forgery", KINDS, ids=lambda kind: kind.name)
 def test_no_kind_of_forgery_passes(workshops: dict[str, Workshop], forgery: Forgery) -> None:
     """Each is told of by a rule that it names, in the first tree that has anything of its kind."""
