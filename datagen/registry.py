@@ -7,6 +7,7 @@ import importlib
 import importlib.util
 import pkgutil
 from collections.abc import Iterable
+from functools import cache
 from types import ModuleType
 from typing import Any
 
@@ -15,9 +16,13 @@ from datagen.errors import UserError
 
 def names(package: str) -> list[str]:
     """Return the names a user may write: the modules of `package`, in order, without `_private` and `..._base` ones."""
-    folder = importlib.import_module(package).__path__
-    modules = [module.name for module in pkgutil.iter_modules(folder)]
-    return sorted(name for name in modules if not name.endswith("_base") and not name.startswith("_"))
+    return list(_names_in(*importlib.import_module(package).__path__))
+
+
+@cache  # whatever is checked or opened asks again, and a folder of modules stays as it is while they run
+def _names_in(*folders: str) -> tuple[str, ...]:
+    modules = [module.name for module in pkgutil.iter_modules(folders)]
+    return tuple(sorted(name for name in modules if not name.endswith("_base") and not name.startswith("_")))
 
 
 def find(package: str, name: str, attribute: str) -> Any:
