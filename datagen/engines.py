@@ -300,8 +300,8 @@ class LibraryEngine:
         if storage.local_path(folder) is None:
             if not isinstance(file_format, (StreamFormat, IndexedStreamFormat)):
                 raise UserError(
-                    f"reader.engine=library opens files of this format by path, which storage {storage.spec.type} does "
-                    "not have: set reader.engine=fast"
+                    f"reader.engine=library opens files of this format by their paths, and storage {storage.spec.type} "
+                    "has none: set reader.engine=fast"
                 )
             from datagen.library_files import LibraryFiles
 

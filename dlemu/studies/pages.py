@@ -55,8 +55,8 @@ def _check_names(folder: str, names: Sequence[str]) -> None:
     theirs = next((name for name in names if name not in ours and os.path.lexists(os.path.join(folder, name))), None)
     if theirs is not None:
         raise UserError(
-            f"{os.path.join(folder, theirs)} exists, and dlemu did not write it: move it, or write the page "
-            "elsewhere with --output"
+            f"{os.path.join(folder, theirs)} exists, and dlemu did not write it: move it, or write the "
+            "report elsewhere with --output"
         )
     os.makedirs(folder, exist_ok=True)
     owned.claim(folder, *names)

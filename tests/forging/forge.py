@@ -12,6 +12,7 @@ from pathlib import Path
 from dlemu.mlperf.audit.audited_run import audit_trees
 from dlemu.mlperf.check.judge import Checked, check_folder
 from tests.forging.kinds import KINDS, Forgery, Inapplicable, single_facts
+from tests.mlperf.broken_rules import sentences
 from tests.mlperf.checkpoint_leaves import make_result
 from tests.mlperf.golden import edit, make_tree
 from tests.mlperf.published_tree import make_published
@@ -19,6 +20,8 @@ from tests.mlperf.test_check import MUTATIONS
 from tests.mlperf.test_check_checkpoints import BROKEN
 
 BASES = ("1.0", "2.0", "3.0", "checkpoints", "both", "published")
+OTHER_BASES = ("published", "1.0")
+"""Beside `both`, on which each kind of forgery is tried first: of these two the first that has anything of it."""
 Said = frozenset[tuple[str, str, str]]
 
 
@@ -100,14 +103,19 @@ class Workshop:
         self._tree, self.copy = tree, Path(folder) / "tree"  # a copy: beside its record it is a rehearsal's
         shutil.copytree(tree, self.copy)
         self._honest_files = self._files()
-        self.honest = said(check_folder(str(self.copy)))
+        honest = check_folder(str(self.copy))
+        self.honest, self._honest_sentences = said(honest), set(sentences(honest, self.copy))
+        self.sentences: list[str] = []
+        """What the last forgery has made the check say anew, word for word."""
 
     def forged(self, forgery: Forgery) -> Said | None:
         """Return what is said anew of a forgery, None where the tree has nothing of its kind."""
         try:
             forgery.change(self.copy)
             with forgery.around():
-                found = said(check_folder(str(self.copy))) - self.honest
+                checked = check_folder(str(self.copy))
+            found = said(checked) - self.honest
+            self.sentences = sorted(set(sentences(checked, self.copy)) - self._honest_sentences)
             if forgery.rules & _OF_THE_AUDIT:
                 found |= _audited(self.copy)
             return frozenset(

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from dlemu.mlperf.check.judge import check_folder
-from tests.forging.forge import Workshop, forge, make_base
+from tests.forging.forge import OTHER_BASES, Workshop, forge, make_base
 from tests.forging.kinds import KINDS, Forgery
+from tests.mlperf.broken_rules import expected
 
 
 @pytest.fixture(scope="module")
@@ -21,7 +22,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def workshops(tree: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Workshop]:
     """That submission, one in the shape of a published one that has all four benchmarks, and one of v1.0."""
     made = tmp_path_factory.mktemp("forging")
-    trees = {"both": tree} | {name: make_base(name, made / name) for name in ("published", "1.0")}
+    trees = {"both": tree} | {name: make_base(name, made / name) for name in OTHER_BASES}
     return {name: Workshop(each, str(tmp_path_factory.mktemp("forged"))) for name, each in trees.items()}
 
 
@@ -39,11 +40,12 @@ def test_an_honest_tree_of_both_benchmarks_has_no_error(tree: Path) -> None:
 
 @pytest.mark.parametrize("forgery", KINDS, ids=lambda kind: kind.name)
 def test_no_kind_of_forgery_passes(workshops: dict[str, Workshop], forgery: Forgery) -> None:
-    """Each is told of by a rule that it names, in the first tree that has anything of its kind."""
+    """Each is told of by a rule that it names, word for word, in the first tree that has anything of its kind."""
     for base, workshop in workshops.items():
         found = workshop.forged(forgery) if forgery.fits(base) else None
         if found is not None:
             assert forgery.rules & {rule for rule, _, _ in found}
+            assert workshop.sentences == expected(forgery.name)
             return
     assert forgery.name in ONLY_REHEARSED
     pytest.skip("only the tree of a rehearsal has anything of the kind: scripts/forge --tree")

@@ -1,4 +1,4 @@
-"""What `dlemu mlperf check` says of each tree that breaks a rule, kept in broken_rules.json: word for word, and where.
+"""What `dlemu mlperf check` says of trees that break a rule or are forged: broken_rules.json, word for word, and where.
 
 A change that is meant is written by `python -m tests.goldens.write`; its diff belongs to the commit.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import shutil
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TypeVar
 
@@ -68,4 +68,20 @@ def write() -> None:
         for case, (_, _, _, change) in test_check_checkpoints.CASES.items():
             change(make_result(root))
             keep(case, root)
+        said |= dict(_forged(Path(folder)))
     EXPECTED.write_text(json.dumps(said, indent=1) + "\n")
+
+
+def _forged(folder: Path) -> Iterator[tuple[str, list[str]]]:
+    """Yield each kind of forgery with what is said of it."""
+    from tests.forging import forge
+
+    made = {name: forge.make_base(name, folder / f"base-{name}") for name in ("both", *forge.OTHER_BASES)}
+    workshops = {name: forge.Workshop(tree, tempfile.mkdtemp(dir=folder)) for name, tree in made.items()}
+    for forgery in forge.KINDS:
+        told = (
+            workshop.sentences
+            for base, workshop in workshops.items()
+            if forgery.fits(base) and workshop.forged(forgery) is not None
+        )
+        yield forgery.name, next(told, [])

@@ -27,7 +27,7 @@ def test_words_become_settings() -> None:
         (["source=/a", "processes=four"], "wanted a whole number"),
         (["source=/a", "format=tar"], "wanted one of npz, parquet, tfrecord, webdataset"),
         (["source=/a", "format=npz", "resize=224"], "arrays of one shape"),
-        (["source=/a", "resize=224", "encode=keep"], "wanted raw, jpeg or png"),
+        (["source=/a", "resize=224", "encode=keep"], "wanted encode=raw, jpeg or png"),
         (["processes=4"], "either source=FOLDER"),
         (["source=/a", "workload=unet3d"], "either source=FOLDER"),
     ],

@@ -53,9 +53,9 @@ def open_audit(folder: str) -> Audit:
     """Read a saved audit; raises UserError when it is damaged or of another version."""
     answer = read_answer(folder, AUDIT, SavedAudit)
     if answer is None:
-        raise UserError(f"{folder} holds no {AUDIT}: run `dlemu audit --report`")
+        raise UserError(f"{folder} holds no {AUDIT}: make one with `dlemu audit RESULTS --report {folder}`")
     if not answer.runs:
-        raise UserError(f"{os.path.join(folder, AUDIT)} holds no run: run `dlemu audit --report` again")
+        raise UserError(f"{os.path.join(folder, AUDIT)} holds no run: make it again with `dlemu audit RESULTS --report {folder}`")
     return Audit(folder, answer)
 
 

@@ -95,8 +95,8 @@ class Submission:
                 raise UserError(f"{self.folder} holds a finished rehearsal; set output.folder to a new folder")
             if record.get("parts") != shown:
                 raise UserError(
-                    f"{self.folder} holds an interrupted rehearsal of something else ({record.get('parts')}); set "
-                    "output.folder to a new folder"
+                    f"{self.folder} holds an interrupted rehearsal with other settings: set output.folder to a new "
+                    "folder, or continue it with the settings that it began with (rehearsal.json has them)"
                 )
             return
         record = {"schema_version": 1, "rehearsal": NOTE, "complete": False, "parts": shown}
