@@ -90,7 +90,9 @@ def recipe_of(resize: str, encoding: Encoding | Literal["auto"], quality: int) -
         raise UserError(f"quality is {quality}: wanted 1 to 95")
     rescales = any(numbers)
     if rescales and encoding == "keep":
-        raise UserError(f"resize={resize} and encode=keep: a resized image must be encoded again: wanted encode=raw, jpeg or png")
+        raise UserError(
+            f"resize={resize} and encode=keep: a resized image is encoded again: wanted encode=raw, jpeg or png"
+        )
     chosen: Encoding = ("raw" if rescales else "keep") if encoding == "auto" else encoding
     height, width = numbers if len(numbers) == 2 else (0, 0)
     return Recipe(

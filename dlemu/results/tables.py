@@ -44,8 +44,8 @@ def read_table(folder: str, name: str) -> pa.Table | None:
             wanted = 16 * file.metadata.num_rows * file.metadata.num_columns
             if wanted > host_memory().available_bytes:
                 raise UserError(
-                    f"{path} has {file.metadata.num_rows:,} rows, which take {wanted / 2**30:.1f} GiB of memory, more than "
-                    "is available: read it on a host with more; if the run had fewer steps, the file is damaged"
+                    f"{path} has {file.metadata.num_rows:,} rows, which take {wanted / 2**30:.1f} GiB of memory, more "
+                    "than is available: read it on a host with more; if the run had fewer steps, it is damaged"
                 )
             return file.read()
         except (OSError, pa.ArrowException, ValueError, MemoryError) as error:

@@ -75,10 +75,11 @@ def write() -> None:
 def _forged(folder: Path) -> Iterator[tuple[str, list[str]]]:
     """Yield each kind of forgery with what is said of it."""
     from tests.forging import forge
+    from tests.forging.kinds import KINDS
 
     made = {name: forge.make_base(name, folder / f"base-{name}") for name in ("both", *forge.OTHER_BASES)}
     workshops = {name: forge.Workshop(tree, tempfile.mkdtemp(dir=folder)) for name, tree in made.items()}
-    for forgery in forge.KINDS:
+    for forgery in KINDS:
         told = (
             workshop.sentences
             for base, workshop in workshops.items()

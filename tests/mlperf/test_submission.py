@@ -76,7 +76,7 @@ def test_an_interrupted_one_goes_on_with_what_is_missing(
     with pytest.raises(DlemuError, match="gone"):
         submission(tmp_path).run()
     assert not (tmp_path / "tree").exists()
-    with pytest.raises(UserError, match="with other settings: set output.folder"):
+    with pytest.raises(UserError, match=r"with other settings: set output\.folder"):
         submission(tmp_path, WORDS[:2]).run()
     said: list[str] = []
     submission(tmp_path, report=said.append).run()

@@ -55,7 +55,8 @@ def open_audit(folder: str) -> Audit:
     if answer is None:
         raise UserError(f"{folder} holds no {AUDIT}: make one with `dlemu audit RESULTS --report {folder}`")
     if not answer.runs:
-        raise UserError(f"{os.path.join(folder, AUDIT)} holds no run: make it again with `dlemu audit RESULTS --report {folder}`")
+        again = f"make it again with `dlemu audit RESULTS --report {folder}`"
+        raise UserError(f"{os.path.join(folder, AUDIT)} holds no run: {again}")
     return Audit(folder, answer)
 
 
