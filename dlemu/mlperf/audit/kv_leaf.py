@@ -21,6 +21,7 @@ from typing import Any
 from dlemu.mlperf.audit.run_settings import Setup
 from dlemu.mlperf.audit.tolerant import count, mapping, number, numbers, read_json, text
 from dlemu.mlperf.rules.training import unapplied
+from dlemu.results import wording
 from dlemu.results.finding import Finding
 
 GIB = 2**30
@@ -209,7 +210,7 @@ def _missing(leaf: KvLeaf) -> Iterator[Finding]:
             f"the tool itself reports {', '.join(stated) or 'nothing'}, {lost} missing files: means of what is left"
         )
     if seen:
-        wanted = f"3 options x {trials} trials x {ranks} ranks, with summary and metadata"
+        wanted = f"3 options, {wording.count(trials, 'trial')} of each, by {wording.count(ranks, 'rank')}; summary and metadata"
         yield Finding("error", "kv.missing", "; ".join(seen), wanted, "keep all files of the run, or repeat it")
 
 
