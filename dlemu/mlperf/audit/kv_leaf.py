@@ -210,7 +210,8 @@ def _missing(leaf: KvLeaf) -> Iterator[Finding]:
             f"the tool itself reports {', '.join(stated) or 'nothing'}, {lost} missing files: means of what is left"
         )
     if seen:
-        wanted = f"3 options, {wording.count(trials, 'trial')} of each, by {wording.count(ranks, 'rank')}; summary and metadata"
+        every_trial = f"{wording.count(trials, 'trial')} of each of 3 options by {wording.count(ranks, 'rank')}"
+        wanted = f"{every_trial}, with summary and metadata"
         yield Finding("error", "kv.missing", "; ".join(seen), wanted, "keep all files of the run, or repeat it")
 
 
