@@ -1,7 +1,7 @@
 """A folder of a user's own files as a dataset: what is there, of which format, how large, how many samples.
 
 It is only looked at: nothing is written there, and no manifest is requested or read. Files may lie flat, in folders of
-classes or deeper; hidden names are passed over, as are files of other kinds than most.
+classes or deeper; hidden files are skipped, as are those that are not of the most common format.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ RAW = "raw"
 DEEPEST = 16
 """Folders below each other; more are a loop of links."""
 COUNTED_FILES = 256
-"""Files of which the samples are counted; of more files, so many in equal distances."""
+"""Files whose samples are counted; of a folder with more, as many that lie evenly among them."""
 QUANTILES = 65  # steps of 1.6 %: each is a number in config.yaml
 FLAT = ("indexed_binary", "mmap_indexed_binary")
-"""Formats of records without framing: a user's files are cut into such of `record_length_bytes`, tokens above all."""
+"""Formats without framing, such as tokens: a user's files are cut into records of `record_length_bytes`."""
 FLAT_WITHOUT = (".idx", ".json", ".txt", ".pkl", ".model")
-"""Endings of what is beside them: indexes, vocabularies."""
+"""Extensions of companion files (indexes, vocabularies), which are no data."""
 _TRAIN = "train"
 _FRAME = struct.Struct("<Q")
 _FRAMING_BYTES = 16
@@ -140,7 +140,7 @@ def _some(layout: Layout, files: Sequence[int] | NDArray[np.intp]) -> Layout:
 def _files_below(storage: StorageBase, folder: str, below: str = "", depth: int = 0) -> list[str]:
     """Return the paths below a folder of all files whose names, and whose folders' names, are not hidden."""
     if depth > DEEPEST:
-        raise UserError(f"{folder}/{below} lies more than {DEEPEST} folders deep: is it a link to a folder above it?")
+        raise UserError(f"{folder}/{below} lies more than {DEEPEST} folders deep: remove the link that leads back up")
     found: list[str] = []
     folders: list[str] = []
     with storage.entries(f"{folder}/{below}".rstrip("/")) as entries:
@@ -155,7 +155,7 @@ def _files_below(storage: StorageBase, folder: str, below: str = "", depth: int 
 def _of_one_format(asked: str, listed: list[str]) -> tuple[str, list[str]]:
     """Return the format, and its files: the one requested where there are any, else the one of most files.
 
-    Of `raw` those with the ending that most have. Lists of labels may be as many as pictures, so such files count half.
+    Of `raw` those with the most common extension. A label may lie beside each picture, so unknown ones count half.
     """
     if mine := [name for name in listed if asked != RAW and format_of(name) == asked]:
         return asked, mine
@@ -290,4 +290,4 @@ def _records(path: str) -> int:
 
 
 COUNTERS: dict[str, Callable[[str], int]] = {"parquet": _rows, "webdataset": _members, "tfrecord": _records}
-"""Formats of many samples a file -> what counts those of one, from its index or from the heads of its records."""
+"""Format of many samples a file -> the function that counts them, by the file's index or its records' headers."""

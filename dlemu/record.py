@@ -19,7 +19,7 @@ from collections.abc import Callable
 from typing import Any
 
 FOLDER = "DLEMU_RECORD"
-"""The variable that names the folder of rows; so the next three, the window."""
+"""The environment variable that names the folder of rows. The next three set the window that is recorded."""
 STEPS = "DLEMU_RECORD_STEPS"
 MINUTES = "DLEMU_RECORD_MINUTES"
 SKIP = "DLEMU_RECORD_SKIP"
@@ -33,7 +33,7 @@ _MODULE = "_dlemu_record"
 """The name in sys.modules under which a process has this file at work, however it came in."""
 _MOST_ROW_BYTES = 256 << 20  # hundreds of thousands of batches; a job must not fill its disk by being recorded
 _MOST_FILES = 2000
-"""Names of files that a process writes down; a class folder is known by fewer."""
+"""Names of files that a process writes down: enough to recognise a folder for each class."""
 _MOST_PENDING = 256
 """Steps whose device times have not come yet."""
 _RANKS = (
@@ -74,7 +74,7 @@ class _Process:
         self.marker = ""
         self.device: DeviceTimes | None = None
 
-    def check(self) -> None:
+    def renew_after_fork(self) -> None:
         if self.pid != os.getpid():
             self.renew()
 
@@ -138,7 +138,7 @@ class _Process:
 
 
 _FOREIGN = {"tensorflow", "jax", "nvidia.dali", "s3torchconnector", "boto3", "s3fs", "deepspeed", "streaming", "ray"}
-"""Libraries that read or step where this file does not look: named, so that the recipe can say so."""
+"""Libraries whose reads or optimizer steps these hooks don't see: noted, so that the recipe can warn."""
 _process = _Process()
 
 
@@ -189,7 +189,7 @@ class _Meter:
         return self._queue(0)
 
     def main_queue(self) -> int:
-        """Return the same of the process's first thread, which computes where another one takes the batches."""
+        """Return that of the main thread, which computes where a helper thread fetches the batches."""
         return self._queue(3)
 
     def _queue(self, place: int) -> int:
@@ -206,7 +206,7 @@ class _Meter:
         return files
 
     def own(self) -> tuple[int, int]:
-        """Return bytes and calls that one `read` adds to what the next one finds."""
+        """Return the bytes and calls that a `read` itself adds, to be subtracted from those of the job."""
         first = self.read()
         second = self.read()
         return second[2] - first[2], second[3] - first[3]
@@ -287,7 +287,7 @@ class DeviceTimes:
         return found
 
 
-def _shape(data: Any, depth: int = 0) -> tuple[int | None, int]:
+def _batch_size(data: Any, depth: int = 0) -> tuple[int | None, int]:
     """Return samples in a batch by the first dimension of its first array, None without one, and bytes of arrays."""
     shape, size = getattr(data, "shape", None), getattr(data, "nbytes", None)
     if shape is not None and isinstance(size, int):
@@ -302,7 +302,7 @@ def _shape(data: Any, depth: int = 0) -> tuple[int | None, int]:
         return len(data), 0
     length, total = None, 0
     for part in data[:64]:
-        found, bytes_of_part = _shape(part, depth + 1)
+        found, bytes_of_part = _batch_size(part, depth + 1)
         length = found if length is None else length
         total += bytes_of_part
     return length, total if len(data) <= 64 else total * len(data) // 64
@@ -323,7 +323,7 @@ class _Hooks:
 
     @_never_fails
     def begin_fetch(self) -> Any:
-        _process.check()
+        _process.renew_after_fork()
         if _process.ended or getattr(self.local, "fetch", None) is not None:
             return None
         if _process.fetches and _process.is_over():
@@ -344,7 +344,7 @@ class _Hooks:
         spent = [b - a if a >= 0 else -1 for a, b in zip(before, after)]  # noqa: B905  # Python 3.9 has no strict
         thread = spent[:2] + [max(both) for both in zip(spent[2:5], spent[5:8])]  # noqa: B905  # pyarrow has its own
         assert self.own is not None
-        samples, batch_bytes = _shape(data)
+        samples, batch_bytes = _batch_size(data)
         if getattr(fetcher, "auto_collation", False) and (samples is None or not hasattr(fetcher, "dataset_iter")):
             samples = len(index)
         _process.fetches += 1
@@ -390,7 +390,7 @@ class _Hooks:
 
     @_never_fails
     def new_pass(self, iterator: Any, loader: Any) -> None:
-        _process.check()
+        _process.renew_after_fork()
         if _process.ended:
             return
         number = loader.__dict__.get(_MODULE)
@@ -420,7 +420,7 @@ class _Hooks:
 
     @_never_fails
     def begin_next(self, iterator: Any) -> Any:
-        _process.check()
+        _process.renew_after_fork()
         mark = iterator.__dict__.get(_MODULE)
         if _process.ended or mark is None or getattr(self.local, "waits", False):
             return None
@@ -492,7 +492,7 @@ class _Hooks:
         if not _process.ended:
             import threading
 
-            _process.check()
+            _process.renew_after_fork()
             _process.write({"k": "step", "t": _now(), "thread": threading.get_native_id()})
 
     def saving(self, save: Callable[..., Any]) -> Callable[..., Any]:
@@ -514,7 +514,7 @@ class _Hooks:
 
     @_never_fails
     def saved(self, began_ns: int, written: int) -> None:
-        _process.check()
+        _process.renew_after_fork()
         if written > 0:
             _process.write({"k": "save", "t0": began_ns, "t1": _now(), "bytes": written})
 

@@ -114,7 +114,7 @@ class Format:
         return TfrecordFile(source, samples, side)
 
     def load(self, path: str, index: int, samples: int) -> Sample:
-        """Read a record as the scripts do that have no TensorFlow: find its framing, then parse the Example."""
+        """Read a record as scripts without TensorFlow do: find its framing, then parse the Example."""
         with open(path, "rb") as file:
             return _loaded(file, index, samples)
 

@@ -29,8 +29,8 @@ LOOK_SECONDS = 0.5  # often enough for a progress line
 
 
 @dataclass(frozen=True)
-class Line:
-    """What a forked process says to the one that forked it. Its own children have none."""
+class ReportChannel:
+    """A forked process's channel to the process that forked it; its own children do not have it."""
 
     number: int
     role: Role
@@ -41,7 +41,7 @@ class Line:
         self.reports.send(pickle.dumps((self.number, message)))
 
     def report(self, error: BaseException) -> int:
-        """Return why this process ends, and return the status to end with."""
+        """Tell the parent why this process ends; return the exit status."""
         failure = describe(self.number, error, self.role)
         with contextlib.suppress(OSError):
             self.reports.send(pickle.dumps(failure))
@@ -61,7 +61,7 @@ def run_ranks(
     main: Callable[[Comm], int],
     *,
     timeout_seconds: float,
-    grace_seconds: float = 5.0,  # to notice a loss and clean up, before SIGKILL
+    grace_seconds: float = 5.0,  # for the others to notice a failure and clean up, before SIGKILL
     most_seconds: float = math.inf,
     on_start: Callable[[Sequence[int]], None] = _nothing,
 ) -> list[RankEnd]:
@@ -81,7 +81,7 @@ def run_ranks(
     """
     token = secrets.token_hex(16)
 
-    def work(line: Line) -> int:
+    def work(line: ReportChannel) -> int:
         comm = LocalComm(line.number, ranks, token=token, timeout_seconds=timeout_seconds)
         try:
             status = main(comm)
@@ -103,7 +103,7 @@ def run_ranks(
 
 def run_processes(
     count: int,
-    work: Callable[[Line], int],
+    work: Callable[[ReportChannel], int],
     role: Role = RANK,
     *,
     timeout_seconds: float,
@@ -155,7 +155,7 @@ def _fork_all(task: _Task, supervisor: Supervisor) -> list[int]:
         for number in range(task.count):
             process = os.fork()
             if process == 0:
-                _be(task, number, mask)
+                _run_and_exit(task, number, mask)
             supervisor.add(process, number)
             processes.append(process)
     except OSError as error:
@@ -194,7 +194,7 @@ def _signals_as_bytes() -> Iterator[tuple[socket.socket, socket.socket]]:
 class _Task:
     """What every forked process is given; all of it was made before the fork."""
 
-    work: Callable[[Line], int]
+    work: Callable[[ReportChannel], int]
     count: int
     role: Role
     grace_seconds: float
@@ -206,11 +206,11 @@ class _Task:
     """Sockets to close at birth."""
 
 
-def _be(task: _Task, number: int, signal_mask: set[int | signal.Signals]) -> NoReturn:
-    """Be one of them until the end of the process; `signal_mask` is what to unblock to once handlers stand."""
+def _run_and_exit(task: _Task, number: int, signal_mask: set[int | signal.Signals]) -> NoReturn:
+    """Run a forked process to its end; `signal_mask` is set once its signal handlers are."""
     status = 128 + signal.SIGTERM
     try:
-        status = _run(task, Line(number, task.role, task.reports), signal_mask)
+        status = _run(task, ReportChannel(number, task.role, task.reports), signal_mask)
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(OSError, ValueError):
                 stream.flush()
@@ -218,7 +218,7 @@ def _be(task: _Task, number: int, signal_mask: set[int | signal.Signals]) -> NoR
         os._exit(status)  # whatever happened, the caller's stack is not ours to return into
 
 
-def _run(task: _Task, line: Line, signal_mask: set[int | signal.Signals]) -> int:
+def _run(task: _Task, line: ReportChannel, signal_mask: set[int | signal.Signals]) -> int:
     try:
         _set_up_process(task, signal_mask)
         return task.work(line)

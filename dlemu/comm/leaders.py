@@ -1,10 +1,11 @@
 """What crosses nodes: one rank of each node, its leader, communicates by MPI for all of them.
 
 MPI's own waits spin on a core, so nothing here blocks in MPI: every call is a nonblocking one that is tested between
-sleeps, which grow from 50 microseconds to a millisecond. The only exception are the few pings that compare clocks.
+sleeps, which grow from 50 microseconds to a millisecond. The only exception is the few pings that compare clocks.
 
 MPI's ports are open to whoever reaches this host, and receivers unpickle what they get: so each payload carries a code
-(keyed BLAKE2b, RFC 7693) that only holders of the run's secret can make, over its place in the order of calls too.
+(keyed BLAKE2b, RFC 7693) that only holders of the run's secret can make. It covers the number of the call, so a message can't
+be replayed.
 
 `dlemu.comm.mpi` hands in mpi4py's objects; this module never imports it.
 """
@@ -25,7 +26,7 @@ _FIRST_SLEEP_SECONDS, _LONGEST_SLEEP_SECONDS, _SLEEP_GROWTH = 50e-6, 1e-3, 1.2  
 _PIECE_BYTES = 64 << 20  # far below 2^31, the largest count that every MPI library takes
 _PINGS = 40  # the quickest of them met no queue: half of its round trip bounds the offset's error
 _TAG = 1  # one is enough: messages between two ranks arrive in order
-_WRITING_SECONDS = 3600.0  # far more than it takes, but a host that is cut off meanwhile never comes
+_WRITING_SECONDS = 3600.0  # far more than it takes: a host that is cut off meanwhile is not waited for forever
 
 
 class Leaders:
@@ -44,12 +45,12 @@ class Leaders:
         self._abandoned: list[Any] = []
 
     def name_nodes(self, names: Sequence[str]) -> None:
-        """Set what messages call each node, and that which is missed in a call of all: any but this one."""
+        """Set what errors call each node, and whom they name when a collective call times out: any other node."""
         self.names, others = names, [*names[: self.node], *names[self.node + 1 :]]
         self.others = others[0] if len(others) == 1 else f"one of {', '.join(others)}"
 
     def all_reduce_max(self, value: int, *, last: bool = False) -> int:
-        """Return the maximum (int64) over the nodes; `last` waits an hour longer, while rank 0 writes results."""
+        """Return the maximum (int64) over the nodes; `last`, while rank 0 writes results, for an hour longer."""
         own, highest = array("q", [value]), array("q", [0])
         request = self._comm.Iallreduce(own, highest, op=self._mpi.MAX)
         self._wait(request, (own, highest), self.others, more_seconds=_WRITING_SECONDS * last)

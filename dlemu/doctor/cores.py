@@ -10,7 +10,7 @@ from dlemu.results.wording import count
 
 NAME, ORDER = "cores", 110
 _RANKS_PER_CORE = 12
-"""More ranks than this on a core have not been tried with full-size workloads; the ceiling shows what they cost."""
+"""More ranks than this on a core have not been tried with full-size workloads; the result's ceiling shows the cost."""
 
 
 def check(facts: Facts) -> Check:
@@ -22,11 +22,11 @@ def judge(cores: Cores, workload: Workload) -> Check:
     bound = f" of {cores.count} (this process may not use the others: affinity)" if closed else ""
     time = min(float(cores.usable), cores.limit or math.inf)
     if time < cores.usable:
-        bound += f", but CPU time for only {time:.1f} (the CPU limit of this container or job: cgroup)"
+        bound += f", with a CPU limit of {time:.1f} cores (of this container or job: cgroup)"
     readers = f"{count(workload.ranks, 'rank')} x {count(workload.reader.read_threads, 'worker')}"
     observed = f"{cores.usable} usable{bound} for {readers}"
     if workload.ranks > time * _RANKS_PER_CORE:
-        advice = "watch the emulator's ceiling in the result, or use fewer ranks on this host"
+        advice = "check the ceiling in the result (AU without storage), or use fewer ranks on this host"
         wanted = f"{count(-(-workload.ranks // _RANKS_PER_CORE), 'core')} or more"
         return Check(name=NAME, level="warn", observed=observed, wanted=wanted, advice=advice)
     return Check(name=NAME, level="ok", observed=observed)

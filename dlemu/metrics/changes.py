@@ -31,10 +31,11 @@ LEAST_WINDOWS = 6
 """Windows on either side of a change: fewer are a stall or a burst."""
 _WINDOW_SECONDS, _MOST_WINDOWS, _BATCHES = 0.25, 400, 4  # 400: scores compare all pairs
 _LOST_SHARE, _ALIKE = 0.1, 0.7
-"""Of a window's time, lost by the accelerators; and of the usual number of blocked readers: less shows no speed."""
+"""A window shows the storage's speed only where accelerators waited for this share of its time, or where this share of
+the usual number of readers was blocked."""
 _FROM_STORAGE, _WHOLE_QUANTILE, _LEAST_WHOLE = 0.5, 0.9, 0.1
-"""Share of its usual bytes that storage must have served for a window to show the storage's speed; what is usual is
-what a batch had of it that no cache served, which a file system that compresses makes less than the bytes read."""
+"""A window shows the storage's speed only where storage served this share of a batch's usual storage bytes: those of
+batches that no cache served. On a file system that compresses they are fewer than the bytes read."""
 STALL_SECONDS, _TIMES_A_BATCH = 1.0, 5
 """How long no batch may be complete for it to be a stall, and how many times as long as a batch takes."""
 
@@ -52,7 +53,7 @@ class SpeedChange:
     percent: float
     """After, in % of before."""
     gb_before: float = 0.0
-    """Read since training began up to then, of the storage."""
+    """GB read from storage between the start of training and the change."""
     read_ms_before: float | None = None
     """Median time of a batch's reads, where the change was found in these and not in what all of them got."""
     read_ms_after: float | None = None
@@ -134,8 +135,8 @@ def supply_of(rows: Rows, *, preprocesses: bool = False) -> Supply:
 
     By the kernel's account of storage where it keeps one; else what was read. Windows in which the page cache served
     most of the bytes show nothing of the storage and are left out. What the storage has of a batch is not always all
-    of its bytes: a file system that compresses reads fewer. So a window is held against the batches of which it had
-    most.
+    of its bytes: a file system that compresses reads fewer. So a window is compared with the batches that took most
+    from the storage.
     """
     table = in_order(rows)
     ranks = [(own[(own["app_bytes"] > 0) & (took_ns(own) > 0)], start) for own, start in _ranks(table)]
@@ -162,7 +163,7 @@ def supply_of(rows: Rows, *, preprocesses: bool = False) -> Supply:
             readers += batches.rates(worker_time(own, preprocesses, cpu_known=cpu_known).storage / 1e9)
         for all_of, start_ns in _ranks(table):
             own = all_of.of("epoch", (epoch,))
-            late = own["wait_ns"] > 0  # of every other row, or more: a table of these would be all pieces
+            late = own["wait_ns"] > 0  # plain arrays: a StepTable of every other row would be all pieces
             free, waits = (own["free_ns"][late] - start_ns) / 1e9, own["wait_ns"][late] / 1e9
             lost += Intervals(free, free + waits, edges).rates(waits) / len(table.by_rank)
         parts.append(np.stack([edges[:-1], given, app, readers, lost]))
@@ -235,7 +236,7 @@ def _ranks_of(table: StepTable) -> list[tuple[StepTable, int]]:
 
 
 def _edges(ranks: list[tuple[StepTable, int]]) -> Iterator[tuple[int, Floats]]:
-    """Yield the windows' edges of each epoch, from its first read on to the last one's begin: then readers run dry."""
+    """Yield each epoch's window edges, from its first read to the begin of its last one: then readers go idle."""
     spans: dict[int, tuple[float, float]] = {}
     for fetched, start_ns in ranks:
         for own in fetched.by_epoch:
@@ -289,7 +290,7 @@ def _split_within(supply: Supply, begin: int, end: int) -> int | None:
     """Return a change inside of some part, where several cancel out over the whole.
 
     Parts are half as long again and again, each overlapping half of the next (seeded binary segmentation: Kovacs,
-    Buehlmann, Li, Munk, Biometrika 110, 2023). All of them together err no more often than one test does.
+    Buehlmann, Li, Munk, Biometrika 110, 2023). Together they have the false-alarm rate of one test (Bonferroni).
     """
     parts, length = [], (end - begin) // 2
     while length >= 2 * LEAST_WINDOWS:
@@ -311,7 +312,9 @@ def _split(supply: Supply, begin: int, end: int, significance: float = SIGNIFICA
     if 2 * math.exp(-2 * float(sums.max()) ** 2 / squares) >= significance:
         return None
     left = np.arange(LEAST_WINDOWS, count - LEAST_WINDOWS + 1)
-    split = begin + LEAST_WINDOWS + int((sums / np.sqrt(left * (count - left))).argmax())  # else drawn to the middle
+    split = (
+        begin + LEAST_WINDOWS + int((sums / np.sqrt(left * (count - left))).argmax())
+    )  # without the root: biased to the middle
     before, after = _level(supply, begin, split), _level(supply, split, end)
     return None if _factor(before, after) < LEAST_FACTOR else _refined(supply, (begin, end), before, after)
 
@@ -323,7 +326,7 @@ def _refined(supply: Supply, bounds: tuple[int, int], before: float, after: floa
     middle = math.sqrt(before * after)
     sides = np.where(values > middle, 1, np.where(limits, -1, 0)) * (1 if before > after else -1)
     right = np.cumsum(sides)[LEAST_WINDOWS - 1 : len(sides) - LEAST_WINDOWS]
-    return end - LEAST_WINDOWS - int(right[::-1].argmax())  # of equal ones the last: the first that certainly changed
+    return end - LEAST_WINDOWS - int(right[::-1].argmax())  # on a tie the later: the first certain change
 
 
 def _gehan_scores(values: Floats, limits: NDArray[np.bool_]) -> Floats:
@@ -337,7 +340,7 @@ def _gehan_scores(values: Floats, limits: NDArray[np.bool_]) -> Floats:
 
 
 def _merged(supply: Supply, bounds: list[int]) -> list[int]:
-    """Return the changes that are left when those that are none beside their neighbours' levels are taken out."""
+    """Return the changes without those between levels that differ too little, of which the smallest goes first."""
     while bounds:
         edges = [0, *bounds, len(supply.mb_per_second)]
         levels = [_level(supply, begin, end) for begin, end in itertools.pairwise(edges)]

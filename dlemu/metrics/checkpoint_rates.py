@@ -1,4 +1,4 @@
-"""Numbers of checkpoints, from the rows of the ranks: by rank 0, by the slowest rank and by the clock on the wall.
+"""Numbers of checkpoints, from the rows of the ranks: by rank 0, by the slowest rank and by wall clock.
 
 Columns used of each row, all nanoseconds: began_ns, ended_ns, asked_ns, released_ns, call_ns, starved_ns, cpu_ns,
 fsync_ns, folder_sync_ns, and bytes, storage_bytes, threads, phase, checkpoint, rank. Stamps are on one clock.
@@ -31,7 +31,7 @@ class CheckpointTimes:
     slowest_seconds: float
     """Of the slowest rank: what the rules of MLPerf Storage ask for."""
     slowest_gib_per_second: float | None
-    """Bytes of all ranks / `slowest_seconds`: the least over ranks."""
+    """Bytes of all ranks / `slowest_seconds`: the rate had all ranks taken as long as the slowest."""
     slowest_rank: int
     wall_seconds: float
     """From the first rank's begin to the last one's end."""
@@ -46,7 +46,7 @@ class CheckpointTimes:
     starved_percent: float
     """Share of the writing threads' time in which their bytes were not made yet: the emulator's own."""
     from_storage_percent: float | None
-    """Of a read: bytes that the storage served by the kernel's accounting, in % of those read; None: not known."""
+    """Of reading alone: % of the bytes that the storage, not the page cache, served, by the kernel's accounting."""
     stall_seconds: float
     """How long training stood still for it."""
     safe_seconds: float
@@ -149,7 +149,7 @@ def wasted_percent(
 
 
 def asynchronous_au_percent(compute_seconds: float, stalls: list[float]) -> float:
-    """Return the share of time in which accelerators compute when each checkpoint follows so much computation."""
+    """Return the share of time in which accelerators compute when each checkpoint follows `compute_seconds`."""
     total = compute_seconds * len(stalls) + sum(stalls)
     return 100 * compute_seconds * len(stalls) / total if total else 100.0
 

@@ -13,7 +13,7 @@ from dlemu.metrics.rows import Rows, StepTable, in_order, sum_of
 from dlemu.metrics.spread import Mean, all_known, by_epoch, known
 
 _MISSED = 0.05
-"""Share of an epoch."""
+"""Share of an epoch without readings from which on a device's figure is dropped: it would be off by as much."""
 
 
 class Delivered(NamedTuple):
@@ -66,7 +66,7 @@ def _delivered_mb(rows: Rows, device: Delivered) -> float:
     """Return what a device read in an epoch: from the last reading before its start to the first after its end.
 
     The recorder reads just before each epoch and just after it, so nothing else is counted. NaN where it missed more
-    than `_MISSED` of the epoch, since it was killed: the rest would pass for all.
+    than `_MISSED` of the epoch, since it was killed: a part would look like the whole.
     """
     own = in_order(rows).of("rank", device.ranks)
     if not len(own):

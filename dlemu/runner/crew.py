@@ -18,7 +18,7 @@ from typing import IO, TypeVar
 from datagen.errors import DlemuError, UserError
 from dlemu.comm import Interrupted, die_with_parent, first_failure
 from dlemu.comm.failure import Failure, Role
-from dlemu.comm.launch import Line, run_processes
+from dlemu.comm.launch import ReportChannel, run_processes
 from dlemu.comm.process_control import name_process
 
 Order = TypeVar("Order")
@@ -30,7 +30,7 @@ _READY = "ready"
 
 
 @dataclass(frozen=True)
-class Worker(Line):
+class Worker(ReportChannel):
     """What a worker knows of its crew."""
 
     gate: int
@@ -81,7 +81,7 @@ def run_crew(
                 on_ready()
                 opened.close()
 
-        def be(line: Line) -> int:
+        def be(line: ReportChannel) -> int:
             opened.close()
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
             die_with_parent(parent)

@@ -54,7 +54,7 @@ def _rate(verb: str, phase: PhaseSummary | None) -> list[str]:
 
 
 def why_incomplete(failure: str, kept: Sequence[int], partial: PartialCheckpoint | None) -> str:
-    """Return why a run is incomplete, which checkpoints it left, and what it was at."""
+    """Return why a run is incomplete, which checkpoints it left, and what it was doing."""
     whole = f"complete and kept: checkpoints {', '.join(map(str, kept))}" if kept else "no checkpoint is complete"
     if partial is None:
         return f"{failure}; {whole}"
@@ -91,8 +91,8 @@ def _devices(*, mb_per_second: float, busy_percent: float | None = None, depth: 
 
 _SEEN: Wording = {
     Seen.THREADS: _threads,
-    Seen.CONTENT: "without storage, content is made at {gb_per_second:,.1f} GB/s; threads waited for it "
-    "{starved_percent:.1f} % of the time",
+    Seen.CONTENT: "without storage, the emulator makes {gb_per_second:,.1f} GB/s of data; threads waited for "
+    "it {starved_percent:.1f} % of the time",
     Seen.SERVED: "the storage served {percent:.0f} % of the bytes",
     Seen.DEVICES: _devices,
     Seen.CORES: "the cores of the busiest host were in use {percent:.0f} % of the time",
@@ -117,8 +117,9 @@ def _try_more_threads(*, phase: str, threads: int) -> str:
 
 
 _ADVICE: Wording = {
-    Advice.EVICT: "checkpoint.evict_page_cache=true empties it before reading, checkpoint.odirect=true bypasses it",
-    Advice.GO_PAST_CACHE: "checkpoint.odirect=true bypasses it",
+    Advice.EVICT: "checkpoint.evict_page_cache=true empties the page cache before reading, checkpoint.odirect=true "
+    "bypasses it",
+    Advice.GO_PAST_CACHE: "checkpoint.odirect=true bypasses the page cache",
     Advice.MORE_CORES_A_RANK: "this says nothing about the storage: use more cores per rank, fewer ranks or more hosts",
     Advice.RAISE_CPU_LIMIT: "raise the CPU limit of this container or job (cgroup); else more cores, or fewer ranks",
     Advice.SPARE_CACHE_COPY: "checkpoint.odirect=true avoids the copy into the page cache; else more cores, or fewer "

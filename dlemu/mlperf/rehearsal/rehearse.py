@@ -52,7 +52,7 @@ class Rehearsed:
 
     @property
     def judged(self) -> Judged:
-        """Whether all runs passed and no rule is broken; no verdict where the emulator alone kept them from it."""
+        """Whether all runs passed and no rule is broken; `no verdict` where only the emulator's limit prevented it."""
         if self.outcome.passed == self.outcome.runs and self.checked.valid:
             return "pass"
         broken = {one.finding.rule for one in self.checked.findings if one.finding.severity == "error"}
@@ -61,7 +61,7 @@ class Rehearsed:
 
 @dataclass(frozen=True, kw_only=True)
 class Rehearsal:
-    """One rehearsal, from its first words to its last."""
+    """One rehearsal, from its overrides to the checked tree."""
 
     plan: RehearsalPlan
     size: Datasize
@@ -122,7 +122,7 @@ class Rehearsal:
         write_datagen(self.plan, manifest, output, asked_at)
         attempts.save(complete=False)
         for attempt in attempts.runs:
-            self._lay_out(attempt, attempts.runs)  # what a full disk or Ctrl-C kept out of it
+            self._lay_out(attempt, attempts.runs)  # runs that ended before a full disk or Ctrl-C
         for line in self._opening(attempts):
             self.report(line)
 
@@ -185,11 +185,13 @@ def check_names(organisation: str, system: str) -> None:
     """Raise UserError for names that the rules do not allow for folders."""
     for option, name in (("--org", organisation), ("--system", system)):
         if not _NAME.match(name):
-            raise UserError(f"{option} {name!r}: wanted letters, digits, dots, dashes and underscores, as the rules do")
+            raise UserError(
+                f"{option} {name!r}: wanted letters, digits, dots, dashes and underscores, as the rules require"
+            )
 
 
 def _refuse_unjudged(workload: Workload) -> None:
-    """Raise UserError where so few files leave no step to judge: the first run would, with advice for itself alone."""
+    """Raise UserError where so few files leave no step to judge, which otherwise the first run would find out."""
     from dlemu.jobs.training.enough import too_small
 
     verdict = "au" if workload.metric.verdict == "sustained" else workload.metric.verdict  # as the sequence runs it

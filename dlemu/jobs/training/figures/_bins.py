@@ -45,7 +45,7 @@ class Bins:
         return shares
 
     def percentile(self, percent: float) -> float:
-        """Return where so much of the weight lies below, taking it to be spread evenly within its bin."""
+        """Return the value below which `percent` of the weight lies; within a bin it is taken to be spread evenly."""
         passed = np.concatenate([[0.0], np.cumsum(self.weights)]) * 100 / self.weights.sum()
         place = min(int(np.searchsorted(passed, percent, side="left")), len(self.weights)) - 1
         place = max(place, 0)
@@ -106,7 +106,7 @@ def _rows(name: str, bins: Bins) -> list[Row]:
 
 
 def _percentiles(bins: Bins, log: bool) -> tuple[alt.Chart, ...]:
-    """Draw a line and a name each, the names one below the other: near percentiles do not cover each other."""
+    """Draw a line and a name each, the names one below the other, so that those of near percentiles do not overlap."""
     rows: list[Row] = []
     for place, percent in enumerate(_PERCENTILES):
         value = bins.percentile(percent)

@@ -147,7 +147,7 @@ class Model:
         return ModelRun(
             ranks=ranks,
             rows=rows,
-            outcome=outcome.sustaining(min(sustained)),
+            outcome=outcome.with_sustained_au(min(sustained)),
             simulated_steps=sum(epoch.steps for epoch in epochs),
             planned_steps=sum(epoch.steps for epoch in job.schedule),
             read_ahead=counted <= (window + 1 if window and not synchronous else window),

@@ -21,7 +21,7 @@ VERDICT_AUS = {"sustained": "au_sustained_percent", "au": "au_percent", "rules":
 """`metric.verdict` -> the AU that is held against the threshold."""
 
 BETWEEN_EPOCHS_SECONDS = 1.0
-"""Only for the stamps: time between epochs is in no number."""
+"""An arbitrary gap between the simulated time stamps of epochs: no metric uses it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +29,7 @@ class SimulatedFigures:
     """The numbers of a simulated run, each by the definition of docs/metrics.md; percent, /s, s."""
 
     au_percent: float
-    """The headline: kept steps."""
+    """AU of the steps that metric.exclude_start_steps and exclude_end_steps leave: the number that is shown first."""
     au_sustained_percent: float
     au_whole_percent: float
     au_dlio_percent: float
@@ -44,7 +44,7 @@ class SimulatedFigures:
         au: float = getattr(self, VERDICT_AUS[by])
         return au
 
-    def sustaining(self, percent: float) -> Self:
+    def with_sustained_au(self, percent: float) -> Self:
         """Return the same with another sustained AU."""
         return replace(self, au_sustained_percent=percent)
 
@@ -57,7 +57,7 @@ def step_rows(epoch: Epoch, scene: Scene, times: EpochTimes, *, start_seconds: f
     def stamp(seconds: object) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
         return np.rint((np.asarray(seconds) + start_seconds) * 1e9).astype(np.int64)
 
-    free, late = stamp(times.free), round(scene.costs.step_seconds * 1e9)
+    free, overhead_ns = stamp(times.free), round(scene.costs.step_seconds * 1e9)
     compute = np.rint(scene.compute_seconds * 1e9).astype(np.int64)
     rows["rank"], rows["phase"] = np.arange(ranks)[:, np.newaxis], TRAINING
     rows["epoch"], rows["step"] = epoch.number, np.arange(1, steps + 1)
@@ -70,7 +70,7 @@ def step_rows(epoch: Epoch, scene: Scene, times: EpochTimes, *, start_seconds: f
     rows["free_ns"][:, 1:] = over[:-1]
     rows["wait_ns"] = np.maximum(0, begin - rows["free_ns"])
     rows["sync_ns"] = over - (rows["free_ns"] + rows["wait_ns"] + compute)
-    rows["slept_ns"], rows["met_ns"] = end, over + late
+    rows["slept_ns"], rows["met_ns"] = end, over + overhead_ns
     rows["asked_ns"] = np.concatenate([np.full((ranks, 1), free[0]), rows["met_ns"][:, :-1]], axis=1)
     rows["got_ns"] = np.maximum(rows["ready_ns"], rows["asked_ns"])
     rows["started_ns"], rows["finished_ns"] = stamp(times.started), stamp(times.finished)
@@ -83,7 +83,7 @@ def step_rows(epoch: Epoch, scene: Scene, times: EpochTimes, *, start_seconds: f
 
 
 def outcome_of(rows: StepRows, workload: Workload) -> SimulatedFigures:
-    """Return the numbers of step rows."""
+    """Compute the metrics of simulated step rows by the functions that compute those of a run."""
     metric = workload.metric
     kept = kept_rows(rows, metric.exclude_start_steps, metric.exclude_end_steps)
     sustained = sustained_au(rows, kept).mean

@@ -12,7 +12,7 @@ from dlemu.mlperf.audit.page import Audit
 from dlemu.report.figure_base import INK, MUTED, Canvas, Figure, Row, data, percent_domain, rounded
 
 ORDER = 20
-_MOST_SYSTEMS = 160  # 1,760 pixels of rows; what passes easily is left out
+_MOST_SYSTEMS = 160  # rows of 11 pixels; of more systems those with the lowest AU are drawn
 _ROW_PIXELS = 11
 
 
@@ -36,8 +36,8 @@ def draw(audit: Audit, canvas: Canvas) -> Figure | None:
         base.mark_point(filled=True, size=30, opacity=1).encode(x=places["printed"], color=kind_colour(audit, canvas)),
     )
     says = (
-        "Full points: the mean of a system's runs as printed, with their range. Hollow: the same by the text of the "
-        "rules, with no step dropped. Small ticks: where a run passes."
+        "Full points: the mean of a system's runs as printed, with their range. Hollow points: their mean AU by the "
+        "formula in the rules' text, which counts every step. Small ticks: where a run passes."
     )
     if len(shown) < len(rows):
         says += f" The {len(shown)} of {len(rows)} systems with the lowest AU."
