@@ -4,8 +4,8 @@ MPI's own waits spin on a core, so nothing here blocks in MPI: every call is a n
 sleeps, which grow from 50 microseconds to a millisecond. The only exception is the few pings that compare clocks.
 
 MPI's ports are open to whoever reaches this host, and receivers unpickle what they get: so each payload carries a code
-(keyed BLAKE2b, RFC 7693) that only holders of the run's secret can make. It covers the number of the call, so a message can't
-be replayed.
+(keyed BLAKE2b, RFC 7693) that only holders of the run's secret can make. It covers the number of the call, so no
+message can be replayed.
 
 `dlemu.comm.mpi` hands in mpi4py's objects; this module never imports it.
 """

@@ -158,7 +158,7 @@ def test_a_format_whose_library_wants_a_path_is_refused_where_there_is_none() ->
         def load(self, path: str, index: int, samples: int) -> Sample:
             raise AssertionError
 
-    with pytest.raises(UserError, match=r"by path, which storage memory does not have: set reader\.engine=fast"):
+    with pytest.raises(UserError, match=r"by their paths, and storage memory has none: set reader\.engine=fast"):
         LibraryEngine(memory.Storage(), cast(Any, ByPath()), 1, "folder")
 
 

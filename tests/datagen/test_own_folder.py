@@ -141,7 +141,7 @@ def test_what_is_no_dataset(tmp_path: Path) -> None:
     with pytest.raises(DatasetError, match="holds no files"):
         look(spec, FOLDERS)
     (tmp_path / "loop").symlink_to(tmp_path)
-    with pytest.raises(UserError, match="a link to a folder above"):
+    with pytest.raises(UserError, match="remove the link that leads back up"):
         look(spec, FOLDERS)
 
 

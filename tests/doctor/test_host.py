@@ -23,7 +23,7 @@ def test_many_ranks_on_few_cores_are_warned_of() -> None:
     assert "2 usable of 64" in cores.judge(Cores(count=64, usable=2), Workload()).observed
     limited = cores.judge(Cores(count=64, usable=64, limit=2.5), Workload(ranks=64))
     assert limited.level == "warn"
-    assert "CPU time for only 2.5" in limited.observed
+    assert "a CPU limit of 2.5 cores" in limited.observed
     assert cores.judge(Cores(count=2, usable=2, limit=4.0), Workload()) == cores.judge(two, Workload())
 
 

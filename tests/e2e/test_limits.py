@@ -70,14 +70,9 @@ def inside(folder: Path) -> list[str]:
 def starve(folder: Path, victim: psutil.Process, *, spare_mib: int = 64) -> re.Pattern[str]:
     """Let the kernel kill a process because the memory of its group is used up; return how that is told.
 
-    In the moment until what it had is free the kernel may want another: who takes the memory is the next, and those
-    above the victim, who tell of it, are the last.
+    In the moment until what it had is free the kernel may want another: who takes the memory is the next.
     """
     Path(f"/proc/{victim.pid}/oom_score_adj").write_text("1000")
-    above = {one.pid for one in victim.parents()}
-    for process in map(int, (folder / "cgroup.procs").read_text().split()):
-        if process not in above and process != victim.pid:
-            Path(f"/proc/{process}/oom_score_adj").write_text("300")
     limit = int((folder / "memory.usage_in_bytes").read_text()) + (spare_mib << 20)
     (folder / "memory.limit_in_bytes").write_text(str(limit))
     hog = subprocess.run([sys.executable, "-c", HOG, str(folder)], check=False, timeout=120)
