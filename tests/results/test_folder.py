@@ -427,7 +427,9 @@ def test_so_is_no_table_beside_the_steps(tmp_path: Path, monkeypatch: pytest.Mon
     with_memory(monkeypatch, 16 * 6)
     assert read_table(str(tmp_path), "table.parquet") == table
     with_memory(monkeypatch, 16 * 6 - 1)
-    with pytest.raises(UserError, match=r"table\.parquet needs 0\.0 GiB of memory, more than there is"):
+    with pytest.raises(
+        UserError, match=r"table\.parquet has \d+ rows, which need 0\.0 GiB of memory; 0\.0 GiB are available"
+    ):
         read_table(str(tmp_path), "table.parquet")
     (tmp_path / "table.parquet").write_bytes(b"PAR1" * 10)
     with pytest.raises(UserError, match=r"table\.parquet is damaged \(.+\): copy it again or move it away"):
