@@ -1,7 +1,7 @@
-"""dlemu knows time: it streams datasets through real loaders while emulated accelerators compute, and says what waited.
+"""dlemu measures time: it streams datasets through real loaders while emulated accelerators compute, and times waits.
 
-It knows no bytes: what a dataset holds and how it is read is `datagen`'s. The functions here are those of the command
-line (docs/python.md); importing them costs nothing before one is called.
+The contents of a dataset, and how it is read, are the business of the package `datagen`. The functions here are those
+of the command line (docs/python.md); what they need is imported when one is called.
 
     run = dlemu.train(workload="unet3d", accelerator="h100", ranks=4, **{"dataset.data_folder": "/mnt/nvme/unet3d"})
     print(run.summary.au.mean, run.summary.verdict)
@@ -47,13 +47,13 @@ __all__ = [
     "train",
 ]
 
-_HOMES = {"DlemuError": "datagen.errors", "UserError": "datagen.errors", "RunFailedError": "dlemu.runner.ranks"}
+_MODULE_OF = {"DlemuError": "datagen.errors", "UserError": "datagen.errors", "RunFailedError": "dlemu.runner.ranks"}
 
 
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module 'dlemu' has no attribute {name!r}")
-    return getattr(importlib.import_module(_HOMES.get(name, "dlemu.api")), name)
+    return getattr(importlib.import_module(_MODULE_OF.get(name, "dlemu.api")), name)
 
 
 def __dir__() -> list[str]:

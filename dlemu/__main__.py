@@ -1,4 +1,4 @@
-"""Where the programs begin: `dlemu`, `dlio_benchmark`, `dlemu-mpirun`, `python -m dlemu`."""
+"""Entry points of the programs: `dlemu`, `dlio_benchmark`, `dlemu-mpirun`, `python -m dlemu`."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def mpirun_main() -> None:
 
 
 def _import_command_line() -> None:
-    """Import what handles Ctrl-C; until it does, Ctrl-C ends the process without Python's traceback."""
+    """Import the command line, which handles Ctrl-C; meanwhile, Ctrl-C ends the process without Python's traceback."""
     before = signal.getsignal(signal.SIGINT)
     if before is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)

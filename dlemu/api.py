@@ -1,7 +1,7 @@
-"""dlemu for scripts and notebooks: each function is a command, takes its settings, and returns a typed result.
+"""dlemu for scripts and notebooks: each function does what the command of its name does, and returns a typed result.
 
-Nothing is printed. Progress goes to `on_progress`, an exception out of which ends the run. A verdict that fails
-is a result; a run that fails is a RunFailedError, whose `kept` says what was saved. Ctrl-C is a KeyboardInterrupt.
+Nothing is printed. Progress is reported to `on_progress`; an exception that it raises ends the run. A verdict "fail"
+is a result; a run that fails raises RunFailedError, whose `kept` says what was saved; Ctrl-C raises KeyboardInterrupt.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from dlemu.config.schema import Workload
 from dlemu.results.kinds import kind_wanted, read_result
 from dlemu.runner.events import DatasetMade, Event, ignore
 
-if TYPE_CHECKING:  # each function imports what it does, so that any kind of job may be missing
+if TYPE_CHECKING:  # each function imports what it needs, so that any kind of job may be missing
     from dlemu.jobs.checkpoint.prediction.prediction import CheckpointPrediction
     from dlemu.jobs.checkpoint.result import CheckpointRun
     from dlemu.jobs.pack.result import PackAnswer
@@ -45,7 +45,7 @@ if TYPE_CHECKING:  # each function imports what it does, so that any kind of job
     )
 
 Source = Workload | Sequence[str] | Mapping[str, object]
-"""What to run: a Workload; or overrides as words ("ranks=4") or by key ({"ranks": 4}), to which keywords are added."""
+"""What to run: a Workload; or overrides as strings ("ranks=4") or by key ({"ranks": 4}), before those in keywords."""
 Folder = str | os.PathLike[str]
 
 
@@ -59,15 +59,15 @@ def train(
 ) -> Run:
     """Train with emulated accelerators: `dlemu train`.
 
-    Ranks are forked from a process of their own, so that the caller may have threads, an event loop, a GPU. The page
-    report.html is left to `dlemu report`.
+    Ranks are forked from a separate process, so that the caller may have threads, an event loop or a GPU context.
+    report.html is not written: `dlemu report` does that.
 
     Args:
-        source: a Workload, or overrides; `settings` are further ones: `workload="unet3d"`, `**{"train.epochs": 2}`.
-        make: make the dataset first, or what is missing of it: as many files as the ranks need, unless a number is
-        given.
+        source: a Workload, or overrides; `settings` are more of them: `workload="unet3d"`, `**{"train.epochs": 2}`.
+        make: make the dataset first, or the files of it that are missing: as many as the ranks need, unless their
+            number is set.
         config_dir: a folder with workload/NAME.yaml.
-        on_progress: is called with what goes on, about twice a second, in the caller's thread.
+        on_progress: is called with each event, about twice a second, in the caller's thread.
 
     Raises UserError for what is wrong with settings, dataset or host, RunFailedError for a run that ended before its
     last step.
@@ -93,8 +93,8 @@ def checkpoint(
 ) -> CheckpointRun:
     """Write and read a model's checkpoints: `dlemu checkpoint`; arguments as of `train`.
 
-    `make` writes what is to be read and is not there. `.summary` has every number, `.rows` what each rank measured of
-    each file. Raises UserError, RunFailedError.
+    `make` first writes the checkpoints that are to be read and are missing. `.summary` of the result has every metric,
+    `.rows` the measurements of each rank and file. Raises UserError, RunFailedError.
     """
     _refuse_launcher("checkpoint")
     request = api_process.Request("checkpoint", _workload(source, settings, config_dir), make=make)
@@ -109,9 +109,9 @@ def datagen(
     on_progress: Callable[[Event], None] | None = None,
     **settings: object,
 ) -> DatasetMade:
-    """Make a workload's dataset, or what is missing of it: `dlemu datagen`; arguments as of `train`.
+    """Make a workload's dataset, or the files of it that are missing: `dlemu datagen`; arguments as of `train`.
 
-    `fsync` syncs each file to the device before it gets its name. Raises UserError, RunFailedError.
+    `fsync` syncs each file to the device before it is renamed to its final name. Raises UserError, RunFailedError.
     """
     _refuse_launcher("datagen")
     request = api_process.Request("datagen", _workload(source, settings, config_dir), fsync=fsync)
@@ -132,14 +132,14 @@ def size(
     on_progress: Callable[[SizingEvent], None] | None = None,
     **settings: object,
 ) -> SizeAnswer:
-    """Find the most accelerators that a storage keeps busy: `dlemu size`; arguments as of its `size`.
+    """Find the most accelerators that a storage keeps busy: `dlemu size`.
 
-    `make` makes the dataset first, or what is missing of it, with a rank for each core.
+    Arguments as of `dlemu.studies.size.find_size.size`; `make` first makes missing files, with a rank for each core.
     """
     from dlemu.studies.size import find_size
 
     return find_size.size(
-        source if isinstance(source, Workload) and not settings else _words(source, settings),
+        source if isinstance(source, Workload) and not settings else _overrides(source, settings),
         launcher=launcher,
         config_dir=config_dir,
         at_least=at_least,
@@ -169,8 +169,9 @@ def predict(
 ) -> Prediction:
     """Predict how busy a storage would keep accelerators: `dlemu predict`.
 
-    Arguments as of `dlemu.runner.prediction_request.PredictionRequest`. With `ranks` that count, else the most that
-    pass. `from_folder` names a run (DLIO's too), or is one; `make` makes the dataset before it is probed.
+    Arguments as of `dlemu.runner.prediction_request.PredictionRequest`. With `ranks` it predicts for that many, without
+    for the largest number that passes. `from_folder` is a run or its folder (DLIO's too); `make` makes the dataset
+    before it is probed.
     """
     from dlemu.jobs.training.prediction.run_prediction import run_prediction
     from dlemu.mlperf.audit.foreign_times import foreign_run
@@ -190,7 +191,7 @@ def predict(
         on_event=on_progress or ignore,
     )
     return run_prediction(
-        source if isinstance(source, Workload) and not settings else _words(source, settings), request
+        source if isinstance(source, Workload) and not settings else _overrides(source, settings), request
     )[0]
 
 
@@ -205,9 +206,9 @@ def predict_checkpoints(
     config_dir: str | None = None,
     **settings: object,
 ) -> CheckpointPrediction:
-    """Predict how long checkpoints would take, and what they cost a training: `dlemu predict` of such a workload.
+    """Predict how long checkpoints take, and how they slow down training: `dlemu predict` for a checkpoint workload.
 
-    `from_folder` names a run of checkpoints, or is one; `mb_per_second` and `drive` describe a storage instead.
+    `from_folder` is a checkpoint run or its folder; `mb_per_second` and `drive` describe a storage instead.
     """
     from dlemu.jobs.checkpoint.prediction.run_prediction import run_prediction
     from dlemu.runner.prediction_request import PredictionRequest
@@ -221,7 +222,7 @@ def predict_checkpoints(
         config_dir=config_dir,
     )
     return run_prediction(
-        source if isinstance(source, Workload) and not settings else _words(source, settings), request
+        source if isinstance(source, Workload) and not settings else _overrides(source, settings), request
     )[0]
 
 
@@ -248,8 +249,8 @@ def probe(
     """Measure what a storage can do: `dlemu probe`.
 
     `target` is a folder, a file, a device or s3://BUCKET (with `storage.storage_options.NAME` among the keywords); then
-    `preset`, `accesses` ("randread"), `sizes` in bytes, `depths` and `jobs` say which requests. With overrides or
-    keywords (`workload="unet3d"`) it is a workload's own pattern, by 1, 2, 4, ... `readers`. A device is only read.
+    `preset`, `accesses` ("randread"), `sizes` in bytes, `depths` and `jobs` select the requests. Overrides or keywords
+    (`workload="unet3d"`) measure the workload's own pattern, with 1, 2, 4, ... `readers`. A device is only read.
     Raises UserError, DlemuError.
     """
     from dlemu.jobs.probe import run
@@ -270,14 +271,14 @@ def probe(
             file_bytes=file_bytes,
             precondition=precondition,
             steady=steady,
-            options=_words({}, settings),
+            options=_overrides({}, settings),
             folder=folder,
             on_event=on_progress or ignore,
         )
         return answer
-    words = _words(target, settings) + ([f"output.folder={folder}"] if folder else [])
+    overrides = _overrides(target, settings) + ([f"output.folder={folder}"] if folder else [])
     answer, _ = run.probe_workload(
-        words, config_dir=config_dir, cached=cached, readers=tuple(readers), on_event=on_progress or ignore
+        overrides, config_dir=config_dir, cached=cached, readers=tuple(readers), on_event=on_progress or ignore
     )
     return answer
 
@@ -290,15 +291,15 @@ def sweep(
     on_progress: Callable[[SizingEvent], None] | None = None,
     **settings: object,
 ) -> SweepAnswer:
-    """Run over several values: `dlemu sweep`. A list is what to go through: `ranks=[1, 2, 4]`, `drives=["/a", "/b"]`.
+    """Run over several values: `dlemu sweep`. Lists hold the values: `ranks=[1, 2, 4]`, `drives=["/a", "/b"]`.
 
-    At each point a workload of checkpoints alone writes and reads them in a folder of its own, which is removed again.
-    A point that fails is noted in the answer, and the others go on. Raises UserError for what is wrong with any.
+    Each point of a checkpoint workload has its own folder for the checkpoints, which is removed afterwards. A point
+    that fails is noted in the answer, and the others go on. Raises UserError for wrong settings of any point.
     """
     from dlemu.studies.sweep import run
 
-    words = _words(source, settings, several=True)
-    return run.sweep(words, launcher=launcher, config_dir=config_dir, on_event=on_progress or ignore)
+    values = _overrides(source, settings, several=True)
+    return run.sweep(values, launcher=launcher, config_dir=config_dir, on_event=on_progress or ignore)
 
 
 def pack(
@@ -310,14 +311,14 @@ def pack(
     on_progress: Callable[[PackEvent], None] | None = None,
     **settings: object,
 ) -> PackAnswer:
-    """Pack images into few large files: `dlemu pack`. A list is what to go through: `processes=[1, 2, 4]`.
+    """Pack images into few large files: `dlemu pack`. Lists hold several values to measure: `processes=[1, 2, 4]`.
 
-    `make` makes a workload's images first, or what is missing of them. Raises UserError, DlemuError.
+    `make` makes a workload's images first, or those that are missing. Raises UserError, DlemuError.
     """
     from dlemu.jobs.pack import run
 
-    words = _words(overrides, settings, several=True)
-    return run.pack(words, config_dir=config_dir, make=_make_dataset if make else None, on_event=on_progress or ignore)
+    values = _overrides(overrides, settings, several=True)
+    return run.pack(values, config_dir=config_dir, make=_make_dataset if make else None, on_event=on_progress or ignore)
 
 
 def compare(
@@ -329,10 +330,10 @@ def compare(
     years: float | None = None,
     energy_price: float | None = None,
 ) -> Comparison:
-    """Put A beside B: `dlemu compare`. Each is the folder of a run (DLIO's too), a sweep or a search, or a run.
+    """Compare A with B: `dlemu compare`. Each is a run, or the folder of a run (DLIO's too), a sweep or a search.
 
-    Both are of one kind of job; a sweep over two drives alone compares these. `price` and `watts` are those of both
-    storages, `energy_price` of a kWh, over so many `years`.
+    Both must be of the same kind of job. Without `b`, `a` is a sweep over two drives, and these are compared. `price`
+    and `watts` are pairs for (A, B), `energy_price` is the price of a kWh, and costs are over `years` years.
 
     Raises UserError for what can't be compared.
     """
@@ -351,7 +352,7 @@ def compare(
 
 
 def load_result(folder: Folder) -> Result:
-    """Return what a folder holds: a run or checkpoints, with every number recomputed, a search, a sweep,
+    """Return the result in a folder: a training or checkpoint run, with all metrics recomputed, a search, a sweep,
     a comparison, a prediction, a probe or a packing.
 
     Raises UserError for a folder without a result, or a damaged one.
@@ -367,41 +368,41 @@ def _folder(result: Folder | Run | CheckpointRun | None) -> str | None:
 
 
 def _make_dataset(workload: Workload) -> None:
-    """Make what is missing of a workload's dataset, with a rank for each core."""
+    """Make the missing files of a workload's dataset, with a rank for each core."""
     api_process.make(api_process.Request("datagen", workload, ranks=len(os.sched_getaffinity(0)), fsync=True), None)
 
 
 def _workload(source: Source, settings: Mapping[str, object], config_dir: str | None) -> Workload:
     if isinstance(source, Workload) and not settings:
         return source
-    return load(_words(source, settings), config_dir=config_dir)
+    return load(_overrides(source, settings), config_dir=config_dir)
 
 
 def _size_is_given(source: Source, settings: Mapping[str, object]) -> bool:
-    """Return whether the dataset's number of files is the caller's own."""
-    return isinstance(source, Workload) or "dataset.num_files_train" in given_keys(_words(source, settings))
+    """Return whether the caller set the dataset's number of files."""
+    return isinstance(source, Workload) or "dataset.num_files_train" in given_keys(_overrides(source, settings))
 
 
-def _words(source: Source, settings: Mapping[str, object], *, several: bool = False) -> list[str]:
-    """Return overrides as the command line has them."""
+def _overrides(source: Source, settings: Mapping[str, object], *, several: bool = False) -> list[str]:
+    """Return overrides in the form of the command line, KEY=VALUE."""
     if isinstance(source, Workload):
         raise UserError(
             f"a Workload and settings ({', '.join(settings)}) were given: wanted only one of them; put the settings "
             "into the overrides that the Workload is loaded from"
         )
     if isinstance(source, str):
-        raise UserError(f"{source!r} is one text: wanted a list of overrides, as in [{source!r}], or keywords")
-    words = [] if isinstance(source, Mapping) else list(source)
+        raise UserError(f"{source!r} is a string: wanted a list of overrides, as in [{source!r}], or keywords")
+    texts = [] if isinstance(source, Mapping) else list(source)
     given = {**source, **settings} if isinstance(source, Mapping) else settings
-    return [*words, *(_word(key, value, several=several) for key, value in given.items())]
+    return [*texts, *(_override_text(key, value, several=several) for key, value in given.items())]
 
 
-def _word(key: str, value: object, *, several: bool) -> str:
+def _override_text(key: str, value: object, *, several: bool) -> str:
     if several and isinstance(value, (list, tuple, range)):
-        return f"{key}=" + ",".join(_word("", item, several=False).removeprefix("=") for item in value)
+        return f"{key}=" + ",".join(_override_text("", item, several=False).removeprefix("=") for item in value)
     if value is None:
         return f"{key}=null"
-    item: Callable[[], Any] | None = getattr(value, "item", None)  # a number of numpy's
+    item: Callable[[], Any] | None = getattr(value, "item", None)  # a NumPy scalar
     return override(key.split("."), item() if callable(item) else value)
 
 

@@ -1,7 +1,7 @@
-"""The command line: the only place that parses, prints or exits. One module a command, imported when it is called.
+"""The command line: the only place that parses arguments, prints or exits. Each command has a module, imported on use.
 
-Commands of jobs are made of what their kinds say (`job_command`). May import everything but the Python API, which does
-the same for programs.
+Commands for kinds of jobs (train, checkpoint, kvcache, plug-ins) are generated from the kinds' declarations
+(`job_command`). May import everything except the Python API, which does the same for programs.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from dlemu import __version__
 from dlemu.config.published import check_letters, given_options
 from dlemu.results.kinds import installed_kinds, kinds
 
-# NumPy's linear algebra, which nothing here calls, would start a thread on each core as it is imported, and these spin:
-# half of the import's CPU, in each rank.
+# On import, NumPy's linear algebra, which nothing here calls, would start a spinning thread on each core: half of the
+# import's CPU time, in each rank.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 _YOUNG_OBJECTS = 50_000
-"""Objects that are made before Python looks for garbage among them. By default 700: frameworks make hundreds of
-thousands as they are imported and drop few, and looking through them again and again took a sixth of that time."""
+"""First threshold of the garbage collector; Python's default is 700. Importing frameworks creates hundreds of thousands
+of long-lived objects, and collecting among them took a sixth of the import's time."""
 
 _ORDER = (
     *(
@@ -49,8 +49,8 @@ _ORDER = (
     ),
     *("watch", "report", "schema", "workloads", "workload", "doctor", "mlperf", "audit"),
 )
-"""In which commands are listed; those of other kinds of jobs follow."""
-_OTHERS = {
+"""Order in which commands are listed; those of plug-ins follow alphabetically."""
+_WITHOUT_KIND = {
     "demo": "Try it: a small dataset, 18 emulated H100s, a verdict.",
     "datagen": "Make a workload's dataset, or verify one.",
     "watch": "Show the progress of a run: AU, MB/s, queue depth, time left.",
@@ -61,17 +61,17 @@ _OTHERS = {
     "doctor": "Check this host before a run.",
     "mlperf": "Rehearse an MLPerf Storage submission, check one, size its dataset.",
 }
-"""Commands that leave no result of a kind."""
+"""Commands that do not produce a kind of result, with their help."""
 
 
 def commands() -> dict[str, str]:
-    """Return each command with a line of help: those of the kinds of results, and the others."""
-    known = {kind.command: kind.help for kind in (*kinds(), *installed_kinds()) if kind.help} | _OTHERS
+    """Return command -> one line of help, in the order in which they are listed."""
+    known = {kind.command: kind.help for kind in (*kinds(), *installed_kinds()) if kind.help} | _WITHOUT_KIND
     return {name: known[name] for name in (*_ORDER, *sorted(known.keys() - set(_ORDER))) if name in known}
 
 
 class _Commands(click.Group):
-    """Knows each command's name and one line of help without importing it."""
+    """A group that lists commands with their help without importing them."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(commands())
@@ -89,7 +89,7 @@ class _Commands(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """`dlemu help [COMMAND]` is `dlemu [COMMAND] --help`; a name that is none gets the one that was meant."""
+        """Make `dlemu help [COMMAND]` the same as `dlemu [COMMAND] --help`; suggest a command for an unknown name."""
         if args == ["help"]:
             click.echo(ctx.get_help())
             ctx.exit()
@@ -112,7 +112,7 @@ class _Commands(click.Group):
     epilog="""Settings are hydra overrides: `dlemu train workload=unet3d accelerator=h100 ranks=18 scale=laptop`.
 
     \b
-    Completion in this shell; in its start-up file, for all:
+    To complete commands and settings in this shell (in its start-up file: in every shell):
       bash 4.4  eval "$(_DLEMU_COMPLETE=bash_source dlemu)"
       zsh       eval "$(_DLEMU_COMPLETE=zsh_source dlemu)"
       fish      _DLEMU_COMPLETE=fish_source dlemu | source
@@ -122,8 +122,8 @@ class _Commands(click.Group):
 def cli() -> None:
     """How many accelerators can this storage keep busy?
 
-    dlemu builds training datasets, streams them through real data loaders, and lets emulated accelerators sleep for
-    each batch as long as real ones would compute.
+    dlemu builds training datasets and streams them through real data loaders; emulated accelerators sleep for as long
+    as real ones would compute on each batch.
     """
 
 
@@ -138,7 +138,7 @@ def dlio_main() -> None:
 
 
 def guarded(command: click.Command, name: str) -> None:
-    """Run a command line, and end this process with a message and status when that fails."""
+    """Run a command line; on failure, print a message and end this process with an exit status."""
     gc.set_threshold(_YOUNG_OBJECTS, *gc.get_threshold()[1:])
     try:
         _see_current_folder()
@@ -147,7 +147,7 @@ def guarded(command: click.Command, name: str) -> None:
             importlib.import_module("dlemu.cli.completion").register()
         command.main(prog_name=name, standalone_mode=False)
     except click.ClickException as error:
-        if isinstance(error, click.NoSuchOption) and (key := _meant_setting(error)):
+        if isinstance(error, click.NoSuchOption) and (key := _intended_setting(error)):
             complain(f"settings are given as KEY=VALUE, without dashes: {key}=...")
         else:
             error.show()
@@ -166,15 +166,15 @@ def guarded(command: click.Command, name: str) -> None:
         if short := shortage(error):
             complain(short)
             sys.exit(SpaceError.exit_status)
-        status: int | None = getattr(error, "exit_status", None)  # of dlemu.comm's Interrupted, not imported for this
+        status: int | None = getattr(error, "exit_status", None)  # of dlemu.comm's Interrupted, not imported here
         complain(traceback.format_exc().rstrip() if status is None else str(error))
-        sys.exit(status or DlemuError.exit_status)  # not Python's 1, which says that a run did not pass
+        sys.exit(status or DlemuError.exit_status)  # Python's own 1 would mean that a run did not pass
 
 
-def _meant_setting(error: click.NoSuchOption) -> str:
-    """Return the key that was typed as if it were an option: one of the settings', or one that is near no option.
+def _intended_setting(error: click.NoSuchOption) -> str:
+    """Return the key of a setting that was typed as an option: a known key, or a name similar to no option.
 
-    Empty where it is an option that was meant, or where the command takes no settings.
+    Empty where an option was intended, or where the command takes no settings.
     """
     takes_settings = error.ctx and any(parameter.name == "overrides" for parameter in error.ctx.command.params)
     if not takes_settings or not error.option_name.startswith("--"):
@@ -195,13 +195,13 @@ def _see_current_folder() -> None:
 
 
 def complain_of(error: DlemuError) -> None:
-    """Say on stderr what went wrong; of what nobody foresaw in a rank, its traceback too."""
+    """Print an error on stderr, after its notes, such as the traceback of an unexpected error in a rank."""
     for note in getattr(error, "__notes__", ()):
         complain(note)
     complain(str(error))
 
 
 def complain(message: str) -> None:
-    """Say on stderr what went wrong, without the credentials that the command line gave."""
+    """Print a message on stderr, without credentials from the command line."""
     message_shown = scrubbed(message, given_options(sys.argv))
     print(f"dlemu: {message_shown}", file=sys.stderr, flush=True)

@@ -1,4 +1,4 @@
-"""`dlemu audit`: recompute what DLIO and MLPerf Storage runs printed from the files they kept."""
+"""`dlemu audit`: recompute what DLIO and MLPerf Storage runs printed from the files that they saved."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 @click.option("--parquet", "parquet_file", metavar="FILE", help="Write one row per run as Parquet.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON list with every epoch and finding, for programs.")
 @click.option("--report", "report_folder", metavar="FOLDER", help="Save the audit and a page with figures in FOLDER.")
-@click.option("--edition", type=click.Choice(["1.0", "2.0", "3.0"]), help="Check MLPerf Storage's rules, too.")
+@click.option("--edition", type=click.Choice(["1.0", "2.0", "3.0"]), help="Also check MLPerf Storage's rules.")
 @click.option("--division", type=click.Choice(["closed", "open"]), default="closed", show_default=True)
 def command(
     folders: tuple[str, ...],
@@ -39,9 +39,9 @@ def command(
     dlemu audit results/ --report audit            # audit/report.html, audit.json, audit.csv
     dlemu audit results/ --edition 2.0 --division open
 
-    Reads the results of DLIO, of MLPerf Storage v0.5 to v3.0 and of dlemu, whatever the folders above them are called.
+    Reads the results of DLIO, of MLPerf Storage v0.5 to v3.0 and of dlemu; the names of the folders do not matter.
 
-    Exit status: 0 no run has an error, 1 some run has, 2 a usage error.
+    Exit status: 0 no run has an error, 1 at least one has, 2 a usage error.
     """
     from datagen.errors import UserError
     from datagen.owned import check_usable

@@ -1,4 +1,4 @@
-"""What `dlemu audit` prints: a line a run under its folder, the findings by rule, and one line of sum."""
+"""What `dlemu audit` prints: one line per run, below its folder; the findings by rule; and a summary line."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from dlemu.results.finding import SEVERITIES, Finding
 Line = tuple[str, dict[str, Any]]
 """A line and its style."""
 
-_WIDEST = 26
-_SHOWN = 3  # enough to see what a rule is about; --csv and --json have all
+_WIDEST = 26  # columns of a run's name: wider, and the table does not fit on a usual terminal
+_SHOWN = 3  # findings per rule, enough to see what it is about; --csv and --json have all
 _STYLES: dict[str, dict[str, Any]] = {"error": {"fg": "red", "bold": True}, "warning": {"fg": "yellow"}, "info": {}}
 
 
 def audit_lines(runs: Sequence[AuditedRun]) -> Iterator[Line]:
-    """Yield what is printed of the runs, in the order of their paths."""
+    """Yield the lines, with the runs in the order of their paths."""
     top = common_folder([run.path for run in runs])
     rows = [audit_row(run) for run in runs]
     placed = sorted(zip(places([row.path for row in rows]), rows, strict=True), key=_order)
@@ -104,10 +104,10 @@ def _number(value: float | None) -> str:
 
 def _legend() -> Iterator[Line]:
     for text in (
-        "again: recomputed from the steps that the ranks kept; >= from block times alone, which give only a bound",
-        "whole: compute / running time of all epochs together, no step dropped (the text of v1.0's rules)",
-        "sustained: what an endless epoch would give (other tools' runs: a lower bound); credit: share of the",
-        "counted steps' batches that was read before these began (other tools' runs: an upper bound)",
+        "again: recomputed from the steps that the ranks recorded; >=: a bound, as only block times were recorded",
+        "whole: compute time / running time of all epochs, with no step left out (as in the text of v1.0's rules)",
+        "sustained: AU of an endless epoch (for other tools' runs a lower bound); credit: share of the counted",
+        "steps' batches that had been read before these steps began (for other tools' runs an upper bound)",
         "first: first step of each epoch; load: waits for batches; late: the host woke late;",
         "slower: waits for the slowest rank; barrier: the rest of the blocks' time, outside of all steps",
     ):

@@ -1,4 +1,4 @@
-"""The reviewer's page of a check: by result what was read off it, by rule what was found and what was not judged."""
+"""The page of a check for reviewers: figures of each result, findings by rule, and what could not be judged."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dlemu.results.trademark import TRADEMARK
 
 _TONES: dict[str, Tone] = {"error": "bad", "warning": "caution", "info": "plain"}
 _MOST_PLACES = 200
-"""Of one rule; the rest are in the CSV."""
+"""Places shown per rule; the CSV has all."""
 _NOT_JUDGED = ("unapplied", "run.other")
 
 
@@ -40,11 +40,11 @@ def check_html(report: CheckReport) -> str:
 
 
 _LEGEND = (
-    "Results and checkpoints: what was read off the files. Rates of training are recomputed where the ranks kept their "
+    "Results and checkpoints: figures from the files. Rates of training are recomputed where the ranks recorded their "
     "steps; rates of checkpoints are rank 0's, as published.",
-    "Below them a table for each rule, the most severe first: where it was broken, what was seen, and what was wanted. "
+    "Below them a table for each broken rule, the most severe first: where, what was seen, and what was wanted. "
     "Brackets give the official checker's name of the rule.",
-    "`unapplied` is what could not be judged, with what was missing; docs/mlperf-rules.md of dlemu has every rule.",
+    "`unapplied` lists what could not be judged, and what was missing; docs/mlperf-rules.md of dlemu has all rules.",
     TRADEMARK,
 )
 
@@ -93,7 +93,7 @@ def _rate(value: float | None) -> str:
 
 
 def _organisation(path: str) -> str:
-    """Return the folder below the division, empty where a path names none."""
+    """Return the name of the folder below `closed` or `open`; empty where a path has neither."""
     names = path.split(os.sep)
     place = next((index for index, name in enumerate(names) if name.lower() in ("closed", "open")), len(names))
     return "".join(names[place + 1 : place + 2])

@@ -11,10 +11,10 @@ from dlemu.cli.options import Number, numbers_above_0, propose_folder
 
 @click.command(name="compare", short_help="Compare two runs, sweeps or searches.")
 @click.argument("folders", nargs=-1, required=True, metavar="A [B]", shell_complete=propose_folder)
-@click.option("--price", metavar="A,B", help="Price of each storage, in one currency: cost per fed accelerator.")
-@click.option("--watts", metavar="A,B", help="Mean power of each storage: GB/s per watt.")
-@click.option("--years", type=Number(0, 1000, min_open=True), help="Years of use: energy per fed accelerator.")
-@click.option("--energy-price", type=Number(0, 1e6), help="Price of a kWh: price and energy over --years.")
+@click.option("--price", metavar="A,B", help="Price of each storage, in one currency: shows cost per fed accelerator.")
+@click.option("--watts", metavar="A,B", help="Mean power of each storage: shows GB/s per watt.")
+@click.option("--years", type=Number(0, 1000, min_open=True), help="Years of use: shows energy per fed accelerator.")
+@click.option("--energy-price", type=Number(0, 1e6), help="Price of a kWh: adds the energy over --years to the price.")
 @click.option("--output", metavar="DIR", help="Keep compare.json and the page here. [results/WORKLOAD/compare-TIME]")
 @click.option("--report/--no-report", default=True, show_default=True, help="Make report.html too.")
 @click.option("--json", "as_json", is_flag=True, help="Print compare.json, for programs; no page, kept with --output.")
@@ -34,11 +34,11 @@ def command(
     dlemu compare results/unet3d/new-drive results/unet3d/old-drive
     dlemu compare results/unet3d/sweep-of-two-drives --price 900,600 --watts 14,11 --years 5 --energy-price 0.3
 
-    A and B are folders that `dlemu train`, `checkpoint`, `sweep` or `size` left, or that DLIO or MLPerf Storage did,
-    both of the same kind of job; a single sweep over two drives compares these.
+    A and B are result folders of `dlemu train`, `checkpoint`, `sweep` or `size`, of DLIO or of MLPerf Storage, both of
+    the same kind of job. For a single sweep over two drives, the drives are compared.
 
-    A difference is of A to B: -12 % of total seconds says that A takes 12 % less time. compare.json and report.html go
-    to a folder of their own, which a line at the end names.
+    Differences are of A relative to B: -12 % for total seconds means that A takes 12 % less time. compare.json and
+    report.html go to a new folder, which is printed at the end.
 
     Exit status: 0 compared, 2 a usage error.
     """
@@ -67,7 +67,7 @@ def command(
         print_comparison(comparison, Console())
     if as_json:
         click.echo(to_json(comparison), nl=False)
-    # The name is that of a result, which may come from anywhere: it names no folder elsewhere.
+    # The name is from a result, which may come from anywhere: it must not lead to another folder.
     name_of = a.workload.replace(os.sep, "-").strip(".") or "runs"
     folder = output or (None if as_json else new_folder(name_of, "compare-"))
     if folder is None:
@@ -81,11 +81,11 @@ def command(
 def _check_years(
     years: float | None, energy_price: float | None, prices: tuple[float | None, ...], watts: tuple[float | None, ...]
 ) -> None:
-    """Raise UserError for years or a price of energy that nothing can be made of."""
+    """Raise UserError for --years or --energy-price without the options that they need."""
     from datagen.errors import UserError
 
     if years is not None and None in watts:
-        raise UserError("--years says how long the storages draw power: wanted --watts A,B too")
+        raise UserError("--years is for the energy that the storages use: wanted --watts A,B too")
     if energy_price is not None and (years is None or None in prices):
         raise UserError("--energy-price adds energy to prices over years: wanted --price A,B and --years N too")
 
@@ -98,5 +98,5 @@ def _two(text: str | None, option: str) -> tuple[float | None, float | None]:
         return None, None
     numbers = numbers_above_0(text)
     if len(numbers) != 2:
-        raise UserError(f"{option} {text}: wanted two numbers above 0, of A and of B, as in {option} 900,600")
+        raise UserError(f"{option} {text}: wanted two numbers above 0, for A and for B, as in {option} 900,600")
     return numbers[0], numbers[1]

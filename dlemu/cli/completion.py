@@ -1,6 +1,6 @@
-"""What a shell proposes for a KEY=VALUE that is half typed: keys section by section, and the values that are known.
+"""Shell completion of KEY=VALUE: keys section by section, and known values.
 
-Shells ask by running the command itself, so nothing heavy is imported: no hydra, no framework, no result.
+Shells run the command itself to complete a word, so nothing slow is imported: no Hydra, no framework, no results.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ _REGISTRIES = {
     "reader.data_loader": "dlemu.loaders",
     "checkpoint.format": "dlemu.checkpoints.formats",
 }
-"""Setting -> the folder whose files are its values."""
+"""Setting -> the package whose modules are its values."""
 
 
 def complete_setting(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Return what may follow of a setting."""
+    """Return completions of a setting that is being typed."""
     key, equals, value = incomplete.partition("=")
     if not equals:
         return [CompletionItem(text) for text in _keys(key)]
-    before, comma, last = value.rpartition(",")  # a sweep has several
+    before, comma, last = value.rpartition(",")  # a sweep has several values
     given = {word.partition("=")[0]: word.partition("=")[2] for word in context.params.get(parameter.name or "") or ()}
     config_dir = context.params.get("config_dir")
     known = [text for text in _values(key, given, config_dir) if text.startswith(last)] or _paths(last)
@@ -37,7 +37,7 @@ def complete_setting(context: click.Context, parameter: click.Parameter, incompl
 
 
 def _keys(begun: str) -> Iterator[str]:
-    """Yield the keys of the section that was begun, each with what follows it: `=`, or `.` of a section."""
+    """Yield the keys that begin with a text, with `=` behind a setting and `.` behind a section."""
     where, dot, _ = begun.rpartition(".")
     own = () if dot else ("workload=", "accelerator=", "scale=")
     for name in dict.fromkeys((*own, *(f"{where}{dot}{field}" for field in _fields(where)))):
@@ -52,7 +52,7 @@ def _fields(where: str) -> Iterator[str]:
 
 
 def _section(where: str) -> Any:
-    """Return the dataclass of the settings below a dotted name, None where it has none."""
+    """Return the dataclass of a section by its dotted name, None where there is no such section."""
     from dlemu.config.sections import tree
 
     section: Any = tree()
@@ -68,7 +68,7 @@ def _is_section(hint: Any) -> bool:
 
 
 def _values(key: str, given: dict[str, str], config_dir: str | None) -> Iterable[str]:
-    """Return the values that are known of a setting; none where any text or number will do."""
+    """Return the possible values of a setting; none where it may be any text or number."""
     if key == "workload":
         from dlemu.config.workload_files import workload_names
 
@@ -92,13 +92,13 @@ def _of_workload(table: str, choice: str, config_dir: str | None) -> Iterable[st
 
     try:
         found = composed(choice, config_dir).get(table) if choice else None
-    except UserError:  # a shell has no place for what is wrong with it; the command will say
+    except UserError:  # a completion can't show errors; the command will
         return ()
     return [str(name) for name in found] if isinstance(found, dict) else ()
 
 
 def _paths(begun: str) -> list[str]:
-    """Return the files and folders that a text may become, folders with a slash; none for what is no path."""
+    """Return the files and folders that a path begins, folders with a slash; none for a text without a slash."""
     folder, slash, name = begun.rpartition("/")
     if not slash:
         return []
@@ -111,17 +111,17 @@ def _paths(begun: str) -> list[str]:
 
 
 class _Bash(BashComplete):
-    """Bash takes `KEY=VALUE` for three words, and replaces the third alone; nothing follows an open end."""
+    """Bash splits `KEY=VALUE` into three words and replaces the third; no space is added behind `=`, `.` and `/`."""
 
     source_template = BashComplete.source_template.replace(
         "COMPREPLY+=($value)", "COMPREPLY+=($value)\n            [[ $value == *[=./] ]] && compopt -o nospace"
     )
 
     _replaced = ""
-    """What bash leaves in front of the word that it completes."""
+    """The part of the word (`KEY=`) that bash leaves in place."""
 
     def get_completion_args(self) -> tuple[list[str], str]:
-        """Return the words before the one that is half typed, and that one."""
+        """Return the words before the incomplete one, and the incomplete one."""
         before, last = super().get_completion_args()
         words: list[str] = []
         open_end = False
@@ -135,12 +135,12 @@ class _Bash(BashComplete):
         return words[:-1], words[-1]
 
     def format_completion(self, item: CompletionItem) -> str:
-        """Return the part of a proposal that bash is to put in place."""
+        """Return the part of a completion that bash must insert."""
         return f"{item.type},{item.value.removeprefix(self._replaced)}"
 
 
 class _Zsh(ZshComplete):
-    """Nothing follows an open end here either; all proposals of one call have one, or none has."""
+    """No space behind `=`, `.` and `/` here either; completions of one call all end in one of these, or none does."""
 
     source_template = ZshComplete.source_template.replace(
         "compadd -U -V unsorted -a completions",
@@ -151,6 +151,6 @@ class _Zsh(ZshComplete):
 
 
 def register() -> None:
-    """Have click's own completion use these."""
+    """Register these classes with click's completion."""
     add_completion_class(_Bash)
     add_completion_class(_Zsh)

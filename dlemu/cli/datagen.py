@@ -18,11 +18,11 @@ def command(overrides: tuple[str, ...], config_dir: str | None, cfg: bool, fsync
     dlemu datagen verify workload=unet3d dataset.data_folder=/mnt/nvme/unet3d
     mpirun -np 8 dlemu datagen workload=unet3d dataset.data_folder=/mnt/nvme/unet3d
 
-    A dataset that was interrupted is resumed by the same command: only what is missing is made again. `verify` compares
-    every byte and names each file that is truncated, changed, swapped, missing or foreign.
+    When interrupted, the same command continues: only missing files are made. `verify` compares every byte and names
+    each file that is truncated, changed, swapped, missing or foreign (not made by dlemu).
 
-    Exit status: 0 done (verify: every byte is as generated, foreign files or not), 2 a usage error (verify: something
-    is wrong).
+    Exit status: 0 done (verify: every byte is as generated; there may be foreign files), 2 a usage error (verify:
+    some files are wrong).
     """
     verifying = overrides[:1] == ("verify",)
     overrides = overrides[1:] if verifying else overrides

@@ -1,4 +1,4 @@
-"""`dlemu demo`: the first run, without anything prepared."""
+"""`dlemu demo`: a first run that needs no preparation."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ def command(overrides: tuple[str, ...]) -> None:
     dlemu demo accelerator=v100
     dlemu demo dataset.data_folder=/mnt/nvme/demo
 
-    The dataset and the result are in a new folder below $TMPDIR, which is named at the end and stays. With
+    The dataset and the result are in a new folder in $TMPDIR, which is printed at the end and not removed. With
     dataset.data_folder the dataset is made there, or used if it exists already, and the result is in results/.
-    The dataset fits in memory, which is allowed here (metric.cached=true): what is measured is this host.
+    The dataset fits in memory, which is allowed here (metric.cached=true): the demo measures this host, not storage.
 
     Exit status: that of `dlemu train`.
     """
@@ -44,14 +44,14 @@ def command(overrides: tuple[str, ...]) -> None:
 
 
 def _loader() -> dict[str, object]:
-    """Return the loader that needs nothing installed, where PyTorch is not."""
+    """Return the setting of a loader that needs no PyTorch, where that is not installed."""
     import importlib.util
 
     return {} if importlib.util.find_spec("torch") else {"reader.data_loader": "threads"}
 
 
 def _run_apart(settings: dict[str, object], given: set[str], overrides: tuple[str, ...]) -> int:
-    """Run it in a new folder, and name that at the end, however it ends; without anything in it, it goes."""
+    """Run the demo in a new folder; print its name at the end, however it ends, or remove it if it is empty."""
     import contextlib
     import os
     import shlex
@@ -69,9 +69,9 @@ def _run_apart(settings: dict[str, object], given: set[str], overrides: tuple[st
 
 
 def _run(settings: dict[str, object], given: set[str], overrides: tuple[str, ...]) -> int:
-    """Make what is missing, train, show the result and return the exit status; what the user gave goes before.
+    """Make missing files, train, show the result and return the exit status; settings of the user override the demo's.
 
-    A dataset too small for a verdict is run as well: the advice against it is for `dlemu train`.
+    A dataset that is too small for a verdict is run, too: the demo needs none.
     """
     from dataclasses import replace
 

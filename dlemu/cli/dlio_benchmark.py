@@ -43,7 +43,7 @@ def command(overrides: tuple[str, ...], config_dir: str | None, config_path: str
         from dlemu.runner.job import JobRequest
 
         dlio = DlioInPlace(overrides, folder, lambda lines: print(lines, end="", flush=True))
-        # DLIO runs what it can, and so do scripts around it: its status says that a run completed, its [METRIC] lines
+        # Scripts around DLIO expect its behaviour: the exit status says whether a run completed, its [METRIC] lines
         # whether it passed
         request = JobRequest(load=dlio.load, words=overrides, wants_verdict=False)
         status = show_job(request, Terminal(), export=dlio)

@@ -1,4 +1,4 @@
-"""`dlemu doctor`: look at this host before a run."""
+"""`dlemu doctor`: check this host before a run."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ def command(overrides: tuple[str, ...], config_dir: str | None, as_json: bool) -
     \b
     dlemu doctor workload=unet3d accelerator=h100 ranks=18 dataset.data_folder=/mnt/nvme/unet3d
 
-    The last check runs the workload's ranks and loader for a moment on storage that takes no time: the emulator's own
-    ceiling on this host, for which no dataset is needed (metric.ceiling_seconds=0 skips it).
+    The last check runs the workload's ranks and loader for a moment without storage: this gives the ceiling, the AU
+    that the emulator itself can reach on this host. It needs no dataset; metric.ceiling_seconds=0 skips it.
 
-    Exit status: 0 nothing fails, 2 something does.
+    Exit status: 0 no check fails, 2 at least one does.
     """
     from rich.console import Console
 
@@ -51,7 +51,7 @@ def command(overrides: tuple[str, ...], config_dir: str | None, as_json: bool) -
 
 
 def show(check: Check, console: Console) -> None:
-    """Print one check; what is wanted and what to do follow on lines of their own."""
+    """Print one check: what was observed, then on separate lines what is wanted and what to do."""
     from rich.table import Table
     from rich.text import Text
 

@@ -1,4 +1,4 @@
-"""What only the command line knows of a first run: the user's own words, and whether much may be made."""
+"""What advice to a first-time user needs: the command as typed, and consent to make large datasets."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LAUNCHERS = ("mpirun", "mpiexec", "mpiexec.hydra", "prterun", "orterun", "srun"
 
 
 def typed_command() -> list[str]:
-    """Return the command line as it was typed, with the launcher where that runs on this host."""
+    """Return the command line as typed, including the launcher if it runs on this host; without secrets."""
     for process in psutil.Process().parents():
         try:
             words = process.cmdline()
@@ -36,7 +36,7 @@ def typed_command() -> list[str]:
 
 
 def allow(workload: Workload, folder: str, ranks: int, making_bytes: int, *, yes: bool) -> None:
-    """Ask the user whether so many bytes may be made; raises UserError where the answer is no, or nobody can answer."""
+    """Prompt whether `making_bytes` may be made, if that is much; raises UserError for no, and without a terminal."""
     if making_bytes <= ASK_BYTES or yes:
         return
     free_text = f" ({size(free)} are free there)" if (free := free_bytes(workload, folder)) is not None else ""

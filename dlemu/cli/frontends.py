@@ -50,7 +50,7 @@ from dlemu.runner.ranks import RunFailedError
 def job_request(
     overrides: Sequence[str], config_dir: str | None, *, make: bool = False, yes: bool = False
 ) -> JobRequest:
-    """Return what a command line requests; `make` asks before it makes much, unless `yes`."""
+    """Return the job that a command line requests; `make` prompts before it makes large datasets, unless `yes`."""
     return JobRequest(
         load=partial(load, overrides, config_dir=config_dir),
         words=overrides,
@@ -77,7 +77,7 @@ def show_job(
 ) -> int:
     """Run a job, show the result with its page, and return the exit status; raises UserError.
 
-    Of no `kind` it is the one that the workload needs.
+    Without `kind`, the workload decides it.
     """
     on_event = to_all(terminal, export, log_of(shlex.join(without_secrets(sys.argv))))
     try:
@@ -93,7 +93,7 @@ def show_job(
 
 
 def _show(result: JobResult, terminal: Terminal) -> int:
-    """Print a result with its page, and return what says how the verdict fell."""
+    """Print a result, make its page, and return the exit status of its verdict."""
     if terminal.as_json:
         print(to_json(result.summary), end="")
     else:
@@ -104,18 +104,18 @@ def _show(result: JobResult, terminal: Terminal) -> int:
 
 
 class Terminal:
-    """Shows the events of a job: progress on stderr, what was made on stdout, which `as_json` keeps for the result."""
+    """Shows the events of a job: progress on stderr, datasets made on stdout (with `as_json` on stderr)."""
 
     def __init__(self, overrides: Sequence[str] = (), config_dir: str | None = None, *, as_json: bool = False) -> None:
         self._overrides, self._config_dir, self.as_json = overrides, config_dir, as_json
         self.makes_page = False
-        """The job's `output.report`, once it began."""
+        """The job's `output.report`, once it has begun."""
         self._training: TrainingProgress | None = None
         self._dataset: DatagenProgress | None = None
         self._checkpoints: CheckpointsProgress | None = None
 
     def advised(self, error: UserError) -> UserError:
-        """Return an error with what the user can do about data of which no verdict can come; others as they are."""
+        """Return a NoVerdictError (too little data for a verdict) with advice; other errors unchanged."""
         if not isinstance(error, NoVerdictError):
             return error
         from dlemu.cli.first_run import typed_command
@@ -149,7 +149,7 @@ class Terminal:
                 for finding in event.findings:
                     print(f"{finding.severity} {finding.kind} {finding.path}: {finding.message}")
                 if all(finding.severity == "warning" for finding in event.findings):
-                    others = f"; {count(len(event.findings), 'other')} besides" if event.findings else ""
+                    others = f"; {count(len(event.findings), 'foreign file')}" if event.findings else ""
                     print(f"{count(event.files, 'file')} in {event.folder}: every byte is as generated{others}")
             case Doing():
                 say_what(event.what)
@@ -168,7 +168,7 @@ def _made_line(made: DatasetMade) -> str:
 
 
 def make_here(workload: Workload, *, as_json: bool) -> None:
-    """Make what is missing of a workload's dataset, a rank for each core; `as_json` keeps stdout for the answer."""
+    """Make missing files of a workload's dataset, with a rank for each core; `as_json` keeps stdout for the answer."""
     from dlemu.runner.datasets import make_on_this_host
 
     make_on_this_host(workload, len(os.sched_getaffinity(0)), Terminal(as_json=as_json), fsync=True)

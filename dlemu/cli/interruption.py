@@ -1,4 +1,4 @@
-"""Long commands that are interrupted keep what is finished and say how to go on."""
+"""Interruption of long commands: finished parts are kept, and a message says how to continue."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ from dlemu.studies.progress import SizingProgress
 
 
 def install_signal_handlers() -> None:
-    """Have SIGINT and SIGTERM raise `Interrupted`, once."""
+    """Make the first SIGINT or SIGTERM raise `Interrupted`."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, interrupt_once())
 
 
 def interrupted(stop: Interrupted, finished: str, folder: str) -> int:
-    """Say on stderr what is kept and how to go on; return the exit status."""
+    """Print on stderr what is kept and how to continue; return the exit status."""
     complain(f"interrupted by {signal.Signals(stop.signal_number).name}; {finished} are kept: {resume_advice(folder)}")
     return stop.exit_status
 
 
 def resume_advice(folder: str) -> str:
-    """Return advice with this command line, and the folder of what is finished."""
+    """Return advice to repeat this command with the folder of the finished parts."""
     words = [word for word in without_secrets(sys.argv[1:]) if not word.startswith("output.folder=")]
     return f"continue with `{shlex.join(['dlemu', *words, f'output.folder={folder}'])}`"
 
 
 class Watched:
-    """Shows a search or a sweep; from its first event on, signals to stop leave what is finished."""
+    """Shows the events of a search or a sweep; from the first one on, SIGINT and SIGTERM keep finished parts."""
 
     folder = ""
-    """Where the answer goes, once it has begun."""
+    """Folder of the answer, once it has begun."""
     wants_page = True
 
     def __init__(self) -> None:

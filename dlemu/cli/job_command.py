@@ -1,4 +1,4 @@
-"""The command of a kind of job, made of what the kind says of itself."""
+"""Generates the command of a kind of job from its declaration (`Kind`)."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _EXIT = (
 
 def job_command(kind: Kind) -> click.Command:
     """Return the click command that runs a kind of job; `kind.usage` is its help."""
-    job = None if kind.is_unnamed else kind  # `dlemu train` runs what the workload asks for
+    job = None if kind.is_unnamed else kind  # for `dlemu train`, the workload decides
 
     @configured
-    @click.option("--make", is_flag=True, help="Make the data that the job reads first, if missing; ask above 10 GB.")
-    @click.option("--yes", is_flag=True, help="With --make: do not ask.")
+    @click.option("--make", is_flag=True, help="First make missing data that the job reads; prompt above 10 GB.")
+    @click.option("--yes", is_flag=True, help="With --make: do not prompt.")
     @json_option("summary.json")
     @_exported(kind)
     def command(
@@ -58,7 +58,7 @@ def job_command(kind: Kind) -> click.Command:
 
 
 def _exported(kind: Kind) -> Callable[[_Command], _Command]:
-    """Return what adds the option by which the settings of a job that DLIO has, too, are written for it."""
+    """Return a decorator that adds --export-dlio, for kinds of jobs that DLIO has as well."""
     if not kind.exported:
         return lambda command: command
     return click.option("--export-dlio", metavar="FILE", help="Write the settings as a DLIO workload file, and stop.")

@@ -1,4 +1,4 @@
-"""`dlemu mlperf`: MLPerf Storage's rules before a run, a rehearsal of a submission, and a check of what came out."""
+"""`dlemu mlperf`: MLPerf Storage's rules before a run, a rehearsal of a submission, and a check of results."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from dlemu.mlperf.rules.editions import Reading
     from dlemu.mlperf.rules.training import Division
 
+_EDITIONS = click.Choice(["1.0", "2.0", "3.0"])
+
 
 @click.group(name="mlperf", short_help="Rehearse an MLPerf Storage submission, and check one.")
 def command() -> None:
@@ -31,7 +33,7 @@ def command() -> None:
 @configured
 @click.option("--hosts", type=click.IntRange(min=1), default=1, show_default=True, help="Hosts that the ranks run on.")
 @click.option("--memory-gib", type=Number(0.001, 1e9), help="Memory of a host, in GiB; default: this host's.")
-@click.option("--edition", type=click.Choice(["1.0", "2.0", "3.0"]), help="Default: the newest that has the pair.")
+@click.option("--edition", type=_EDITIONS, help="Default: the newest that has this workload and accelerator.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON mapping, for programs.")
 def datasize_command(
     overrides: tuple[str, ...],
@@ -50,9 +52,9 @@ def datasize_command(
     dlemu mlperf datasize workload=llama3_70b --hosts 8 --memory-gib 1024
 
     `ranks` are the accelerators of all hosts together. The rules require the larger of 5 times all hosts' memory and
-    500 steps of each accelerator in an epoch; where memory decides, 1 % is added. Fewer files, when
-    dataset.num_files_train sets them, break that rule. For a model's checkpoints: how large one is, the room for ten,
-    and whether the hosts' memory could serve what is read back.
+    500 steps of each accelerator in an epoch; where memory decides, 1 % is added. Setting fewer files with
+    dataset.num_files_train breaks that rule. For a model's checkpoints: the size of one, the space for ten, and whether
+    the hosts' memory could serve the reads.
 
     Exit status: 0 done, 1 the settings break a rule, 2 a usage error.
     """
@@ -105,7 +107,7 @@ def _checkpoint_datasize(
 
 @command.command(name="run", short_help="Rehearse a submission: all its runs, laid out as its tree.")
 @configured
-@click.option("--edition", type=click.Choice(["1.0", "2.0", "3.0"]), help="Default: the newest that has the pair.")
+@click.option("--edition", type=_EDITIONS, help="Default: the newest that has this workload and accelerator.")
 @click.option("--division", type=click.Choice(["closed", "open"]), default="closed", show_default=True)
 @click.option("--org", "organisation", default="rehearsal", show_default=True, help="Name of the submitter's folder.")
 @click.option("--system", default="system", show_default=True, help="Name of the system's folder.")
@@ -114,7 +116,7 @@ def _checkpoint_datasize(
 @click.option(
     "--make",
     is_flag=True,
-    help="Make the dataset first, or what is missing of it; by default as many files as the rules require.",
+    help="First make missing files of the dataset; by default as many as the rules require.",
 )
 @click.option(
     "--accelerator-type",
@@ -146,15 +148,15 @@ def run_command(
     dlemu mlperf run workload=mlperf_kv kv.folder=/mnt/nvme/kv ranks=2
     dlemu mlperf run --make workload=unet3d ... + workload=llama3_8b ... + workload=mlperf_kv ...
 
-    A warm-up run and 5 measured runs (v1.0: 5), each with a different shuffle. Every run is a `dlemu train`, kept in
-    runs/; tree/ is what the edition's tool would write. When interrupted, or when a run failed, the same command with
-    output.folder=FOLDER continues. A model's checkpoints are written and read instead, in two `dlemu checkpoint` that
-    belong together, or in one where ten exceed three times the hosts' memory. kv_cache runs its three options three
-    times each, and prints the true rates beside the tool's. Several workloads, with + between their overrides, run one
+    A warm-up run and 5 measured runs (v1.0: only the 5), each with a different shuffle. Every run is a `dlemu train`,
+    kept in runs/; tree/ has the files that the edition's tool would write. When interrupted, or when a run failed, the
+    same command with output.folder=FOLDER continues. A model's checkpoints are written and read instead, in two runs of
+    `dlemu checkpoint`, or in one where ten exceed three times the hosts' memory. kv_cache runs its three options three
+    times each, and prints the true rates next to the tool's. Several workloads, with + between their overrides, run one
     after another and end in one tree. This is not a submission: CLOSED results need mlpstorage and DLIO, unchanged.
 
     Exit status: 0 all runs pass and no rule is broken, 1 otherwise, 2 a usage error, 3 a run failed, 4 no verdict (no
-    rule is broken, and this host alone kept runs from passing), 128 + signal.
+    rule is broken, and only this host kept runs from passing), 128 + signal.
     """
     from dlemu.cli import complain
     from dlemu.cli.interruption import install_signal_handlers, resume_advice
@@ -216,9 +218,9 @@ def merge_command(folder: str, rehearsals: tuple[str, ...]) -> None:
     dlemu mlperf run workload=llama3_8b ... output.folder=r/llama3
     dlemu mlperf merge r/all r/unet3d r/llama3
 
-    All are of one edition, and each result is in only one of them. Organisations and systems stay as they were named.
+    All must be of the same edition, and each result in only one of them. Names of organisations and systems are kept.
 
-    Exit status: 0 no rule is broken, 1 some rule is, 2 a usage error.
+    Exit status: 0 no rule is broken, 1 at least one is, 2 a usage error.
     """
     from dlemu.cli.mlperf_lines import check_lines
     from dlemu.mlperf.rehearsal.merge import merge
@@ -231,14 +233,14 @@ def merge_command(folder: str, rehearsals: tuple[str, ...]) -> None:
 
 @command.command(name="check", short_help="Check finished runs or a submission tree against the rules.")
 @click.argument("folder", metavar="DIR", required=False)
-@click.option("--edition", type=click.Choice(["1.0", "2.0", "3.0"]), help="Default: that of the tree's runs.")
+@click.option("--edition", type=_EDITIONS, help="Default: that of the tree's runs.")
 @click.option(
     "--rules",
     "reading",
     type=click.Choice(["published", "today"]),
     default="today",
     show_default=True,
-    help="v3.0 as its round was judged, or as its tool has read the rules since.",
+    help="Rules of v3.0 as its published round was judged, or as its tool reads them today.",
 )
 @click.option("--list-rules", is_flag=True, help="Print every rule of v3.0's text and what is checked of it.")
 @click.option("--division", type=click.Choice(["closed", "open"]), help="Default: what the tree says, else closed.")
@@ -263,10 +265,10 @@ def check_command(
     dlemu mlperf check storage_results_v3.0/ --rules published
     dlemu mlperf check results/training/unet3d/run/20251121_134501
 
-    AU and samples/s are recomputed from the ranks' own files, whatever the word "success" says. Brackets give the
+    AU and samples/s are recomputed from the ranks' own files, even where a summary says "success". Brackets give the
     official checker's name of a rule.
 
-    Exit status: 0 no rule is broken, 1 some rule is, 2 a usage error.
+    Exit status: 0 no rule is broken, 1 at least one is, 2 a usage error.
     """
     from dlemu.cli.mlperf_lines import check_lines
     from dlemu.mlperf.check.judge import as_csv, check_folder, check_report
@@ -275,7 +277,7 @@ def check_command(
         _list_rules(as_json=as_json)
         return
     if folder is None:
-        raise UserError("no folder is given: wanted a submission tree, or results of runs; --list-rules needs none")
+        raise UserError("no folder is given: name a submission tree or results of runs (only --list-rules needs none)")
     checked = check_folder(folder, edition, division, reading)
     if csv_file:
         _write(csv_file, as_csv(checked))
@@ -305,4 +307,4 @@ def _list_rules(*, as_json: bool) -> None:
 def _write(path: str, content: str) -> None:
     from datagen.atomic import write_text
 
-    write_text(*os.path.split(path), content, advice="give a file that you may write")
+    write_text(*os.path.split(path), content, advice="name a file in a writable folder")

@@ -28,7 +28,7 @@ _SHOWN = 3
 
 
 def datasize_lines(workload: Workload, datagen: str, size: Datasize, measured: str) -> Iterator[str]:
-    """Yield what is printed of a dataset's size; `measured` says where the hosts' memory is known from."""
+    """Yield the lines on a dataset's size; `measured` says where the figure of the hosts' memory is from."""
     bound, hosts = size.bound, f"{size.hosts} host{'s' if size.hosts > 1 else ''}"
     kind = f"{size.accelerators} x {size.accelerator}"
     yield f"{size.workload}, {kind} on {hosts} of {size.memory_gib_per_host:,.2f} GiB ({measured})"
@@ -58,7 +58,7 @@ def datasize_lines(workload: Workload, datagen: str, size: Datasize, measured: s
 
 
 def checkpoint_datasize_lines(workload: Workload, size: CheckpointDatasize, measured: str) -> Iterator[str]:
-    """Yield what is printed of a model's checkpoints; `measured` says where the hosts' memory is known from."""
+    """Yield the lines on a model's checkpoints; `measured` says where the figure of the hosts' memory is from."""
     from dlemu.mlperf.rehearsal.checkpoint_datasize import largest_rank_memory_gib
     from dlemu.mlperf.rehearsal.datasize import free_bytes
     from dlemu.mlperf.rules.checkpoints import CHECKPOINTS, MEMORY_FACTOR
@@ -114,7 +114,7 @@ def _broken_rules(size: Datasize) -> Iterator[str]:
 
 
 def outcome_lines(rehearsed: Rehearsed) -> Iterator[Line]:
-    """Yield what a rehearsal of training came to."""
+    """Yield the outcome of a rehearsal of training."""
     outcome = rehearsed.outcome
     yield _outcome_line(outcome), {"fg": "green" if outcome.passed == outcome.runs else "red", "bold": True}
     yield _own_line(outcome, rehearsed.limits), {}
@@ -127,7 +127,7 @@ def checkpoint_lines(checked: Checked) -> Iterator[Line]:
 
 
 def kv_lines(rehearsed: KvRehearsed) -> Iterator[Line]:
-    """Yield what a rehearsal of kv_cache came to: each run by the tool's formula, and as it was."""
+    """Yield the rates of a rehearsal of kv_cache: for each run by the tool's formula, and the true ones."""
     from dlemu.mlperf.rehearsal.rehearse_kv import rates
 
     for trial in rehearsed.trials:
@@ -136,13 +136,13 @@ def kv_lines(rehearsed: KvRehearsed) -> Iterator[Line]:
 
 
 def judged_lines(checked: Checked) -> Iterator[Line]:
-    """Yield what of a rehearsal breaks rules."""
+    """Yield the rules that a rehearsal breaks."""
     yield from finding_lines(checked)
     yield f"by the rules: {_counts(checked)}", {}
 
 
 def place_lines(folder: str, tree: str, note: str) -> Iterator[Line]:
-    """Yield what a rehearsal is, and where everything of it lies."""
+    """Yield a note on what a rehearsal is, and its folders."""
     yield note, {}
     yield f"tree: {tree}; to check it again: dlemu mlperf check {folder}", {}
 
@@ -163,7 +163,7 @@ def _own_line(outcome: Outcome, limits: Sequence[str]) -> str:
 
 
 def check_lines(checked: Checked) -> Iterator[Line]:
-    """Yield what is printed of a check: its results, its findings, its verdict."""
+    """Yield the lines of a check: its results, its findings, its verdict."""
     for result in checked.results:
         yield _result_line(result, checked.root), {"bold": True}
     yield from checkpoint_lines(checked)
@@ -178,7 +178,7 @@ def check_lines(checked: Checked) -> Iterator[Line]:
 
 
 def finding_lines(checked: Checked) -> Iterator[Line]:
-    """Yield the findings; those that say the same of several places stand once."""
+    """Yield the findings; equal ones at several places are combined."""
     for _, same in groupby(sorted(checked.findings, key=_sameness), key=_sameness):
         yield from _finding(list(same), checked.root)
 
@@ -198,7 +198,7 @@ def _finding(same: list[Located], root: str) -> Iterator[Line]:
 
 
 def _places(paths: list[str]) -> str:
-    """Return the paths, with what all of them have in common once."""
+    """Return the paths as text, with their common folder only once."""
     if len(paths) == 1:
         return paths[0]
     above = os.path.commonpath(paths)
@@ -234,7 +234,7 @@ def _checkpoint_line(result: CheckpointResult, root: str) -> str:
 
 
 def _counts(checked: Checked) -> str:
-    """Return how many errors and warnings there are, and of how many rules."""
+    """Return the numbers of errors and warnings, and of the rules broken."""
     return f"{_number(checked, 'error')}, {_number(checked, 'warning')}"
 
 

@@ -1,4 +1,4 @@
-"""The rehearsals of `dlemu mlperf run`: which kind a workload is, and what is printed of it."""
+"""The rehearsals of `dlemu mlperf run`: chooses the kind of rehearsal for a workload, and prints its outcome."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ AnyRehearsal = Rehearsal | CheckpointRehearsal | KvRehearsal
 
 @dataclass(frozen=True, kw_only=True)
 class Rehearser:
-    """The options of `dlemu mlperf run`, which hold for each workload."""
+    """The options of `dlemu mlperf run`, which apply to each workload."""
 
     config_dir: str | None
     edition: str | None
@@ -49,12 +49,12 @@ class Rehearser:
     system: str
     hosts: int
     memory_gib_per_host: float | None
-    """None: measured here."""
+    """None: the memory of this host."""
     make: bool
     accelerator_type: str
 
     def single(self, words: Sequence[str], folder: str) -> AnyRehearsal:
-        """Return the rehearsal of one workload; raises UserError for what is wrong with its settings."""
+        """Return the rehearsal of one workload; raises UserError for wrong settings."""
         check_names(self.organisation, self.system)
         launcher, words = take_word(words, "launcher")
         check_launcher("mlperf run", launcher)
@@ -111,7 +111,7 @@ class Rehearser:
         )
 
     def several(self, parts: Sequence[Sequence[str]], folder: str) -> int:
-        """Run the rehearsals of several workloads, print what became of them, and return the exit status."""
+        """Run the rehearsals of several workloads, print their outcomes, and return the exit status."""
         checked = Submission(
             folder=folder, parts=parts, make=self.single, run_part=lambda part: _print(_run(part)[0]), report=_report
         ).run()
@@ -120,7 +120,7 @@ class Rehearser:
 
 
 def run_single(rehearsal: AnyRehearsal) -> int:
-    """Run a rehearsal, print what became of it, and return the exit status."""
+    """Run a rehearsal, print its outcome, and return the exit status."""
     lines, checked, status = _run(rehearsal)
     folder = rehearsal.plan.folder if isinstance(rehearsal, Rehearsal) else rehearsal.folder
     _print((*lines, *judged_lines(checked), *place_lines(folder, os.path.join(folder, TREE), NOTE)))
@@ -130,7 +130,7 @@ def run_single(rehearsal: AnyRehearsal) -> int:
 
 
 def _run(rehearsal: AnyRehearsal) -> tuple[Iterable[Line], Checked, int]:
-    """Return what became of it in lines, what breaks rules, and the exit status."""
+    """Run a rehearsal; return the lines of its outcome, its check against the rules, and the exit status."""
     if isinstance(rehearsal, Rehearsal):
         trained = rehearsal.run()
         return outcome_lines(trained), trained.checked, EXIT_STATUSES[trained.judged]

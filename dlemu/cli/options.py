@@ -1,4 +1,4 @@
-"""What several commands have in common: the options of a configuration, and the page at the end."""
+"""What several commands share: options for settings, --json, and the page at the end."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 _Command = Callable[..., Any]
 
 PAGE_SECONDS = 60.0
-"""How long a page may take: it needs 2 to 3."""
+"""Time limit for making a page, which usually takes 2 to 3 s."""
 
 
 class Number(click.FloatRange):
-    """A number within a range, which NaN is for click."""
+    """A finite number within a range; click's own type lets NaN pass."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         number: float = super().convert(value, param, ctx)
@@ -32,7 +32,7 @@ class Number(click.FloatRange):
 
 
 def numbers_above_0(text: str) -> tuple[float, ...]:
-    """Return the numbers of `A,B,...`; none where one is no finite number above 0."""
+    """Return the numbers of `A,B,...`; none where any is not a finite number above 0."""
     try:
         numbers = tuple(float(part) for part in text.split(","))
     except ValueError:
@@ -41,14 +41,14 @@ def numbers_above_0(text: str) -> tuple[float, ...]:
 
 
 def propose_setting(context: click.Context, parameter: click.Parameter, incomplete: str) -> Sequence[CompletionItem]:
-    """Return what a shell may propose for a KEY=VALUE that is half typed."""
+    """Return completions of a KEY=VALUE that is being typed."""
     from dlemu.cli.completion import complete_setting
 
     return complete_setting(context, parameter, incomplete)
 
 
 def propose_folder(context: click.Context, parameter: click.Parameter, incomplete: str) -> Sequence[CompletionItem]:
-    """Have a shell propose folders."""
+    """Have the shell complete folders."""
     from click.shell_completion import CompletionItem
 
     return [CompletionItem(incomplete, type="dir")]
@@ -69,14 +69,14 @@ def configured(command: _Command) -> _Command:
 
 
 def json_option(file: str) -> Callable[[_Command], _Command]:
-    """Return what adds `--json`, which prints what the file holds; `show_answer` then does."""
+    """Return a decorator that adds `--json`, which prints the content of `file`; see `show_answer`."""
     return click.option("--json", "as_json", is_flag=True, help=f"Print {file}, and nothing else on stdout.")
 
 
 def show_answer(
     answer: Any, folder: str, show: Callable[[Any, str, Console], None], *, as_json: bool, page: bool
 ) -> None:
-    """Print an answer: as JSON alone, or in words; then make its `page`."""
+    """Print an answer: as JSON, and nothing else; or as text, and make its page if `page`."""
     if as_json:
         from dlemu.results.answer_files import to_json
 
@@ -89,7 +89,7 @@ def show_answer(
 
 
 def print_config(overrides: Sequence[str], config_dir: str | None, kind: Kind | None = None) -> None:
-    """Print the composed configuration; with a kind of job, say on stderr why its command refuses it, if so."""
+    """Print the composed configuration; with a kind of job, print on stderr why its command refuses it, if it does."""
     from datagen.errors import UserError
     from dlemu.cli import complain
     from dlemu.config import explained, load
@@ -107,7 +107,7 @@ def print_config(overrides: Sequence[str], config_dir: str | None, kind: Kind | 
 
 
 def say_part(event: Event) -> None:
-    """Say on stderr what a part of a probe got, and what takes its time now."""
+    """Print on stderr the result of each part of a probe, and what is being done."""
     from dlemu.runner.events import Doing, PartMeasured
 
     if isinstance(event, PartMeasured):
@@ -117,14 +117,14 @@ def say_part(event: Event) -> None:
 
 
 def say_what(goes_on: str) -> None:
-    """Say on stderr what takes its time now."""
+    """Print on stderr what is being done."""
     click.secho(f"{goes_on} ...", dim=True, err=True)
 
 
 def report_result(wanted: bool, folder: str) -> None:
-    """Make the page of a result's folder and say where it is, or in one line why there is none.
+    """Make the page of a result's folder if `wanted` (`output.report`); print its path, or a line why there is none.
 
-    A process of its own makes it, so that it can neither fail the command nor hold it up. `wanted` is `output.report`.
+    A separate process makes it, so that it can neither fail the command nor delay it for long.
     """
     from dlemu.comm.failure import Role
     from dlemu.report.drawing import missing_packages

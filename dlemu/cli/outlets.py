@@ -1,6 +1,6 @@
-"""Where the program's words go: a closed stream, a full device or a terminal that is gone ends and turns no run.
+"""stdout and stderr that never fail: a closed stream, a full device or a closed terminal does not affect a run.
 
-What can't be written is dropped, and reported once at the end on stderr, if that still takes it.
+Output that can't be written is dropped; that is reported once at the end on stderr, if possible.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from datagen.errors import UserError
 
 _STANDARD = 3  # stdin, stdout and stderr
 _RAISING = ("strict", "surrogateescape", "surrogatepass")
-"""Ways of streams with letters that their encoding lacks; Python takes the second one in the locales C and POSIX."""
-_READER_GONE = (errno.EPIPE, errno.EIO)  # `| head`, and a terminal that hung up: whoever left wants no more
+"""Error handlers of text streams that raise; Python uses the second one in the locales C and POSIX."""
+_READER_GONE = (errno.EPIPE, errno.EIO)  # `| head` has ended, or the terminal was closed: nobody misses the output
 
 
 class _Outlet(io.FileIO):
-    """A descriptor that takes all, and remembers what first kept it from being written."""
+    """A file descriptor whose writes always succeed; the first error is kept in `problem`."""
 
     def __init__(self, descriptor: int) -> None:
         super().__init__(descriptor, "w", closefd=False)
@@ -41,9 +41,9 @@ class _Outlet(io.FileIO):
 
 @contextlib.contextmanager
 def lasting_outlets() -> Iterator[None]:
-    """Run a command: its exit status is its own, whatever becomes of stdout and stderr.
+    """Run a command with streams that never fail, so that they do not change its exit status.
 
-    But status 0 of what was to be read by a program (`--json`) becomes 2 where it could not be written.
+    Except with --json, for programs: status 0 becomes 2 where stdout could not be written.
     """
     _open_closed_descriptors()
     sys.stdin = sys.stdin or io.TextIOWrapper(io.BufferedReader(io.FileIO(0, closefd=False)))
@@ -65,7 +65,7 @@ def lasting_outlets() -> Iterator[None]:
 
 
 def _open_closed_descriptors() -> None:
-    """Put /dev/null where a standard stream is closed: else a file of the run's gets its number, and what it says."""
+    """Open /dev/null for closed standard streams: otherwise a file of the run gets the number, and the output."""
     for descriptor in range(_STANDARD):
         try:
             os.fstat(descriptor)
@@ -75,7 +75,7 @@ def _open_closed_descriptors() -> None:
 
 
 def _text(outlet: _Outlet, before: TextIO | None, *, line_buffering: bool) -> TextIO:
-    """Return a text stream in the encoding of the one before; letters that it lacks are escaped."""
+    """Return a text stream in the encoding of the previous one; characters that it can't encode are escaped."""
     encoding = "utf-8" if before is None else before.encoding
     errors = "backslashreplace" if before is None or before.errors in _RAISING else before.errors
     buffered = io.BufferedWriter(outlet)

@@ -1,4 +1,4 @@
-"""`dlemu pack`: make large files of many images, and report what limits it."""
+"""`dlemu pack`: pack many images into a few large files, and report what limits it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dlemu.cli.options import config_dir_option, json_option, propose_setting
 @click.command(name="pack", short_help="Pack images into a few large files, and report what limits it.")
 @click.argument("overrides", nargs=-1, metavar="[verify] [KEY=VALUE[,VALUE]...]...", shell_complete=propose_setting)
 @config_dir_option
-@click.option("--make", is_flag=True, help="Make the workload's images first, or what is missing of them.")
+@click.option("--make", is_flag=True, help="First make missing images of the workload.")
 @click.option("--report/--no-report", default=True, show_default=True, help="Make report.html too.")
 @json_option("pack.json, or what `verify` found")
 def command(overrides: tuple[str, ...], config_dir: str | None, make: bool, report: bool, as_json: bool) -> None:
@@ -24,14 +24,14 @@ def command(overrides: tuple[str, ...], config_dir: str | None, make: bool, repo
     dlemu pack verify target=/mnt/packed
     dlemu pack workload=colfax scale=laptop drives=/mnt/ssd,/mnt/disk processes=1,2,4,8 resize=256x256 --make
 
-    The source is a folder of images of any names (jpeg, png, tiff, npy; of any files without resize), or a workload's
-    dataset. Formats: tfrecord, webdataset, parquet, npz. A line at the end says how to train on what was packed.
-    Several values are a sweep: each point packs into a folder of its own, which is removed again (keep=true keeps it).
-    When interrupted, the same command continues after the finished files; a sweep with output.folder=FOLDER.
+    The source is a folder of images with any names (jpeg, png, tiff, npy; without resize, files of any type), or a
+    workload's dataset. Formats: tfrecord, webdataset, parquet, npz. The last line says how to train on packed files.
+    Several values are a sweep: each point packs into its own folder, which is removed afterwards (keep=true keeps it).
+    When interrupted, the same command continues after the finished files; for a sweep, add output.folder=FOLDER.
     All keys: docs/packing.md.
 
-    Exit status: 0 packed (verify: nothing wrong), 2 a usage error or a damaged image (verify: something is wrong),
-    3 a point of several failed, 128 + signal.
+    Exit status: 0 packed (verify: all is right), 2 a usage error or a damaged image (verify: something is wrong),
+    3 a point of a sweep failed, 128 + signal.
     """
     from rich.console import Console
 
@@ -87,7 +87,7 @@ def _verify(words: tuple[str, ...], *, as_json: bool) -> int:
 
     target, others = take_word(words, "target")
     if not target or others:
-        raise UserError("wanted the folder of a packed set alone, as in `dlemu pack verify target=/mnt/packed`")
+        raise UserError("wanted only the folder of the packed files, as in `dlemu pack verify target=/mnt/packed`")
     findings = verify_set(target.rstrip("/"), open_storage(FOLDERS))
     if as_json:
         click.echo(to_json(findings), nl=False)

@@ -16,8 +16,8 @@ from dlemu.cli.options import Number, configured, json_option
 @click.option("--drive", metavar="SHEET", help="Assume a drive by its data sheet (a YAML file), or a probe's folder.")
 @click.option("--hosts", type=click.IntRange(min=1), default=1, show_default=True, help="Hosts that share the storage.")
 @click.option("--others-mb-per-second", type=Number(0, 1e9), default=0.0, help="Other jobs take this much of it.")
-@click.option("--most", type=click.IntRange(min=1), show_default="10000", help="Predict at most this many.")
-@click.option("--make", is_flag=True, help="Make the dataset first, or what is missing of it.")
+@click.option("--most", type=click.IntRange(min=1), help="Predict at most this many. [default: 10000]")
+@click.option("--make", is_flag=True, help="First make missing files of the dataset.")
 @click.option("--cached", is_flag=True, help="Allow page-cache reads in the probe: predicts memory, not storage.")
 @json_option("predict.json")
 def command(
@@ -44,14 +44,14 @@ def command(
     dlemu predict workload=resnet50 accelerator=h100 --drive sheet.yaml                            # by size and depth
 
     Without --from, --mb-per-second and --drive the storage is probed first: the workload's own reads by 1, 2, 4, ...
-    readers, two minutes at most. Then a model of loaders, accelerators and storage predicts what a run would measure.
-    What it can't know is in docs/prediction.md; the back-of-the-envelope estimate is printed next to its answer.
+    readers, for two minutes at most. Then a model of loaders, accelerators and storage predicts what a run would
+    measure. Its limits are in docs/prediction.md; a back-of-the-envelope estimate is printed next to its answer.
 
-    For a workload of checkpoints (workload=llama3_70b) it predicts how long one takes to write and to read, and what
-    that costs a training.
+    For a checkpoint workload (workload=llama3_70b) it predicts how long a checkpoint takes to write and to read, and
+    how much that slows down training.
 
-    Exit status: 0 the count passes or one at least does, 1 it does not, 2 a usage error, 3 a reader failed, 4 too close
-    to call, 128 + signal.
+    Exit status: 0 it passes (without ranks: at least one accelerator does), 1 it does not, 2 a usage error, 3 a reader
+    failed, 4 too close to call, 128 + signal.
     """
     from dlemu.cli.frontends import make_here
     from dlemu.cli.options import say_part, show_answer
@@ -82,6 +82,6 @@ def command(
         return
     answer, folder, workload = predict(overrides, request)
     kind = kind_of(folder)
-    assert kind is not None  # the answer was saved there
+    assert kind is not None  # the answer was saved in it
     show_answer(answer, folder, kind.part("show"), as_json=as_json, page=workload.output.report)
     raise SystemExit(EXIT_STATUSES[answer.outcome or "no verdict"])

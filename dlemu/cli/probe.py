@@ -42,18 +42,20 @@ def _accesses(context: click.Context, option: click.Parameter, text: str | None)
 @click.command(name="probe", short_help="Measure what a storage can do: MB/s, IOPS, latency by size and depth.")
 @click.argument("target", nargs=-1, metavar="TARGET | [KEY=VALUE]...")
 @click.option(
-    "--preset", type=click.Choice(["amax", "micron-6550"]), help="128k randread at depth 32; sizes x workers."
+    "--preset",
+    type=click.Choice(["amax", "micron-6550"]),
+    help="amax: 128k randread at depth 32; micron-6550: 4 sizes by 1 to 512 workers.",
 )
-@click.option("--rw", "accesses", metavar="LIST", callback=_accesses, help="Default: randread.")
+@click.option("--rw", "accesses", metavar="LIST", callback=_accesses, help="randread (default), read, write, randwrite")
 @click.option("--sizes", metavar="LIST", callback=_sizes, help="Request sizes: 4k,16k,128k,1m.")
 @click.option("--depths", metavar="LIST", callback=_counts, help="Requests that each job keeps in flight: 1,8,32,128.")
-@click.option("--jobs", metavar="LIST", callback=_counts, help="Jobs in parallel: 1 (threads of fio, else processes).")
-@click.option("--seconds", type=Number(0.1, 1e6), default=2.0, show_default=True, help="Per cell.")
+@click.option("--jobs", metavar="LIST", callback=_counts, help="Parallel jobs: 1 (fio's threads, else processes).")
+@click.option("--seconds", type=Number(0.1, 1e6), default=2.0, show_default=True, help="Time per size and depth.")
 @click.option("--file-size", metavar="SIZE", help="Size of the test file: 4g in a folder, 1g in a bucket.")
 @click.option("--engine", type=click.Choice(["auto", "fio", "aio", "threads"]), default="auto", show_default=True)
-@click.option("--readers", metavar="LIST", callback=_counts, help="With workload=: this many, not 1,2,4,...")
+@click.option("--readers", metavar="LIST", callback=_counts, help="With workload=: these counts, not 1,2,4,...")
 @click.option("--cached", is_flag=True, help="With workload=: allow page-cache reads.")
-@click.option("--precondition", type=click.IntRange(0, 10), default=0, help="Write all of it this many times first.")
+@click.option("--precondition", type=click.IntRange(0, 10), default=0, help="First write the whole target N times.")
 @click.option("--steady", is_flag=True, help="Repeat each write until it is steady (SNIA); 25 rounds at most.")
 @click.option("--overwrite-device", is_flag=True, help="Write to a device; its contents are lost.")
 @click.option(
@@ -90,9 +92,9 @@ def command(
     dlemu probe s3://BUCKET storage.storage_options.endpoint_url=http://10.0.0.1:9000    # GET by size and in flight
     dlemu probe workload=unet3d dataset.data_folder=/mnt/nvme/unet3d     # the workload's own reads
 
-    TARGET is a folder or a bucket, where files or objects are made and removed again, a file or an object that is
-    there, or a block device. fio makes the requests where it is installed, else dlemu by the kernel's AIO; those to a
-    bucket are made by the client that training reads with.
+    TARGET is a folder or a bucket, in which a test file or objects are made and removed again; an existing file or
+    object; or a block device. Requests are made by fio if installed, otherwise by dlemu with the kernel's AIO; to a
+    bucket, by the client that training reads with.
 
     Exit status: 0, 2 a usage error, 3 a request failed, 128 + signal.
     """

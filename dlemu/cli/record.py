@@ -1,4 +1,4 @@
-"""`dlemu record`: a training job of the user's own, as a workload."""
+"""`dlemu record`: record a user's training job as a workload."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from dlemu.cli.options import Number
 @click.option("--steps", type=click.IntRange(0), default=0, help="Record this many batches per rank. [default: all]")
 @click.option("--minutes", type=Number(0.01, 1e6), default=10.0, show_default=True, help="Maximum time to record.")
 @click.option(
-    "--skip", type=click.IntRange(0), default=10, show_default=True, help="Batches of a rank that are warm-up."
+    "--skip", type=click.IntRange(0), default=10, show_default=True, help="Batches per rank to leave out as warm-up."
 )
-@click.option("--out", metavar="FILE.yaml", default="", help="The recipe. [default: job.yaml in the results' folder]")
-@click.option("--output", metavar="FOLDER", default="", help="Where the results go.")
-@click.option("--rows", metavar="FOLDER", default="", help="Make the recipe of a job that ran and left its rows there.")
+@click.option("--out", metavar="FILE.yaml", default="", help="Workload file to write. [default: job.yaml in --output]")
+@click.option("--output", metavar="FOLDER", default="", help="Folder of the results.")
+@click.option("--rows", metavar="FOLDER", default="", help="Use the rows that an earlier job left in this folder.")
 @click.option("--replay/--no-replay", default=True, show_default=True, help="Replay it on the same storage at the end.")
 @click.option("--report/--no-report", default=True, show_default=True, help="Make report.html too.")
-@click.option("--json", "as_json", is_flag=True, help="Print record.json, and nothing else of dlemu's on stdout.")
+@click.option("--json", "as_json", is_flag=True, help="Print record.json; dlemu prints nothing else on stdout.")
 def command(
     job: tuple[str, ...],
     steps: int,
@@ -38,17 +38,17 @@ def command(
     dlemu record --out job.yaml -- torchrun --nproc-per-node 2 train.py --lr 0.1
     dlemu train workload=job.yaml dataset.data_folder=/mnt/drive/data ranks=8
 
-    The job runs as it is; a hook in its Python processes records what each batch cost, at less than 2 % of its time.
-    After the window (--steps, --minutes) it continues unrecorded, and once it ends, the recording is replayed on the
-    same storage, from the same files, which are only read. The recipe names no path, file, host or person.
+    The job runs unchanged; a hook in its Python processes records what each batch cost, at less than 2 % of its time.
+    After --steps or --minutes it continues unrecorded. Once it ends, the recording is replayed on the same storage,
+    from the same files, which are only read. The workload file (the recipe) names no path, file, host or person.
 
     Where a launcher drops the environment (containers, ssh, python -I): write `import dlemu.record` as the first line
-    of the script; its rows go to ./dlemu-record, and `dlemu record --rows dlemu-record` makes the recipe.
+    of the script; its measurements (rows) go to ./dlemu-record, and `dlemu record --rows dlemu-record` does the rest.
 
     What is recorded, and what is not yet: docs/record.md.
 
-    Exit status: 0 the replay is the job within 5 %, 1 a recipe that is marked as not replayable, 2 a usage error, or
-    nothing that could be recorded, 128 + signal.
+    Exit status: 0 the samples/s of the replay are within 5 % of the job's, 1 the recipe is marked as not replayable,
+    2 a usage error, or nothing that could be recorded, 128 + signal.
     """
     from rich.console import Console
 

@@ -1,4 +1,4 @@
-"""`dlemu report`: a page and pictures from results."""
+"""`dlemu report`: make a page and figures from results."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from dlemu.cli.options import propose_folder
 
 @click.command(name="report", short_help="Make a page with figures from results.")
 @click.argument("folders", nargs=-1, required=True, metavar="DIR...", shell_complete=propose_folder)
-@click.option("--png", is_flag=True, help="Also write each figure as figures/NAME.png beside the page.")
-@click.option("--svg", is_flag=True, help="Also write each figure as figures/NAME.svg beside the page.")
+@click.option("--png", is_flag=True, help="Also write each figure to figures/NAME.png next to the page.")
+@click.option("--svg", is_flag=True, help="Also write each figure to figures/NAME.svg next to the page.")
 @click.option("--interactive", is_flag=True, help="Make interactive.html, whose figures show values under the pointer.")
 @click.option("--output", type=click.Path(dir_okay=False), help="Write the page here. Several DIRs then share it.")
 def command(folders: tuple[str, ...], png: bool, svg: bool, interactive: bool, output: str | None) -> None:
-    """Make report.html from the folder of a result: one file with figures, tables and configuration, to share.
+    """Make report.html from a result: a single file with figures, tables and configuration, to share.
 
     \b
     dlemu report results/unet3d/20260102-030405-4711
     dlemu report results/unet3d/2026* --output drive-a.html      # several side by side, on one page
 
-    DIR is a folder of train, size, sweep or compare, or of `dlemu audit --report`. Without --output each gets a page of
-    its own, DIR/report.html.
+    DIR is a result's folder, such as one of train, size, sweep, compare or `dlemu audit --report`. Without --output
+    each gets its own page, DIR/report.html.
 
-    The page loads nothing and runs no script; it reads well on a phone, in print, in light and dark mode. `dlemu train`
-    makes it by itself (output.report=false leaves it out). An interactive page has a script (0.9 MB, Vega) and loads
+    The page loads nothing and runs no script; it works on a phone, in print, in light and dark mode. `dlemu train`
+    makes it automatically unless output.report=false. An interactive page contains a script (0.9 MB, Vega) and loads
     nothing either. Needs the extra `report`: pip install "dlemu[report]".
 
     Exit status: 0, or 2 when a folder holds no result.

@@ -1,4 +1,4 @@
-"""`dlemu reproduce`: the figures and tables of a vendor's document, made on your storage."""
+"""`dlemu reproduce`: make the figures and tables of a vendor's document on your storage."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @click.command(name="reproduce", short_help="Reproduce the figures of a vendor's document on your storage.")
 @click.argument("words", nargs=-1, metavar="DOCUMENT drives=FOLDER[,FOLDER] [scale=laptop|full] [KEY=VALUE]...")
-@click.option("--price", metavar="A[,B]", help="Price of each, in one currency: cost of a TB and of what it feeds.")
+@click.option("--price", metavar="A[,B]", help="Price of each storage, in one currency: shows the price per TB.")
 @click.option("--watts", metavar="A[,B]", help="Mean power of each storage, where no meter reports it.")
 @click.option("--config-dir", "-cd", help="A folder with workload/NAME.yaml of your own.")
 @click.option("--report/--no-report", default=True, show_default=True, help="Make report.html too.")
@@ -33,9 +33,9 @@ def command(
     dlemu reproduce colfax drives=/mnt/ssd,/mnt/disk
     dlemu reproduce micron-6550 drives=/mnt/nvme --watts 20
 
-    At scale=laptop (the default) sizes and times are cut so that it takes minutes; scale=full has the document's own.
-    Further settings go to every training run. Datasets stay on the drives. When interrupted, the same command with
-    output.folder=FOLDER continues. What each document holds: docs/vendor-figures.md.
+    At scale=laptop (the default) sizes and times are reduced so that it takes minutes; scale=full uses the document's.
+    Further settings apply to every training run. Datasets stay on the drives. When interrupted, the same command with
+    output.folder=FOLDER continues. What each document contains: docs/vendor-figures.md.
 
     Exit status: 0 done, 2 a usage error, 3 a step failed, 128 + signal.
     """

@@ -1,4 +1,4 @@
-"""`dlemu schema`: what the files of results hold, for programs."""
+"""`dlemu schema`: the format of result files, for programs."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import click
 @click.command(name="schema", short_help="Print the JSON Schema of a command's result.")
 @click.argument("name", required=False, metavar="[COMMAND]")
 def command(name: str | None) -> None:
-    """Print the JSON Schema (2020-12) of what a command saves, and prints with --json.
+    """Print the JSON Schema (2020-12) of the file that a command saves, and prints with --json.
 
     \b
-    dlemu schema                      # which there are
+    dlemu schema                      # lists the commands
     dlemu schema train > train.schema.json
 
     Keys may be added within a schema_version; none changes its meaning or disappears.

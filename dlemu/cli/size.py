@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     show_default=True,
     help="Maximum compute time of a trial; most trials end earlier, once their verdict is decided.",
 )
-@click.option("--make", is_flag=True, help="Make the dataset first, or what is missing of it.")
+@click.option("--make", is_flag=True, help="First make missing files of the dataset.")
 @click.option("--cached", is_flag=True, help="Allow page-cache reads: sizes memory, not storage.")
 @json_option("size.json")
 def command(
@@ -50,11 +50,11 @@ def command(
     dlemu size workload=unet3d accelerator=h100 dataset.data_folder=/mnt/nvme/unet3d --at-least 16
     dlemu size workload=unet3d launcher="mpirun -np {ranks} --hostfile hosts" reader.odirect=true
 
-    Reads a little to estimate, brackets, closes in, and repeats the two counts at the edge. Each trial is a
-    `dlemu train` that ends as soon as its verdict is decided. When interrupted, the same command with
+    Estimates the answer from a short read, brackets it, narrows it down, and repeats the two counts at the edge. Each
+    trial is a `dlemu train` that ends as soon as its verdict is decided. When interrupted, the same command with
     output.folder=FOLDER continues from the finished trials.
 
-    For a KV cache it finds the most prompts per second that pass: kv.speed, by whole runs of `dlemu kvcache`.
+    For a KV cache it finds the largest kv.speed (more prompts per second) that passes, by runs of `dlemu kvcache`.
 
     Exit status: 0 found (--at-least: that many pass), 1 none passes (--at-least: fewer), 2 a usage error, 3 a trial
     failed, 4 no verdict (too close to call, the host was the limit, too few samples for that many), 128 + signal.
@@ -103,7 +103,7 @@ def command(
 
 
 def _find_bracket(overrides: tuple[str, ...], config_dir: str | None, watched: Watched, *, as_json: bool) -> int:
-    """Find the largest value of a kind's own measure that passes, show it, and return the exit status."""
+    """Find the largest passing value of the setting that a kind of job searches over; return the exit status."""
     from dlemu.cli.interruption import interrupted
     from dlemu.cli.options import show_answer
     from dlemu.comm import Interrupted

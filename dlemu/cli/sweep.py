@@ -21,12 +21,12 @@ def command(overrides: tuple[str, ...], config_dir: str | None, as_json: bool) -
     dlemu sweep workload=llama3_8b ranks=1,2,4,8 checkpoint.writers=1,2 checkpoint.checkpoint_folder=/mnt/nvme/ckpt
     dlemu sweep workload=llama3_1_8b kv.speed=1,2,4 kv.threads=8,32 kv.folder=/mnt/nvme/kv
 
-    Each combination is one run at full length of the command that the workload is for (`dlemu train`, `checkpoint`,
-    `kvcache`); the last key changes fastest. reader.evict_page_cache=epochs keeps a dataset that fits into memory from
-    being served by it. A point's checkpoints have a folder of their own, and are removed afterwards. When interrupted,
-    the same command with output.folder=FOLDER continues.
+    Each combination is one run at full length, by the command for the workload (`dlemu train`, `checkpoint`,
+    `kvcache`); the last key changes fastest. reader.evict_page_cache=epochs keeps memory from serving a dataset that
+    fits into it. Checkpoints of a point have a folder of their own, which is removed afterwards. When interrupted, the
+    same command with output.folder=FOLDER continues.
 
-    Exit status: 0 every point completed, 2 a usage error, also of a point, 3 a point failed, 128 + signal.
+    Exit status: 0 every point completed, 2 a usage error (of a point, too), 3 a point failed, 128 + signal.
     """
     from dlemu.cli.interruption import Watched, interrupted
     from dlemu.cli.options import show_answer

@@ -1,4 +1,4 @@
-"""`dlemu together`: several jobs side by side on one storage."""
+"""`dlemu together`: run several jobs at the same time on one storage."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def command(
     dlemu together "train workload=unet3d ranks=8 dataset.data_folder=/mnt/nvme/unet3d" \\
                    "checkpoint workload=llama3_8b checkpoint.checkpoint_folder=/mnt/nvme/ckpt"
 
-    A JOB is a workload's YAML file, or settings in quotes, with the command before them where it is not what the
-    workload needs. Each job runs alone, then all begin at once; each has results of its own.
+    A JOB is a workload's YAML file, or settings in quotes, preceded by a command if it is not the one that the workload
+    needs. Each job runs alone, then all start at the same time; each has its own results.
 
     Exit status: 0 all jobs completed, 2 a usage error, 3 a job failed, 128 + signal.
     """

@@ -1,4 +1,4 @@
-"""`dlemu watch`: how a run that goes on is doing."""
+"""`dlemu watch`: show the progress of a run."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from dlemu.results.progress import Figure, Progress
-    from dlemu.runner.follow import RunFollower, Seen
+    from dlemu.runner.follow import RunFollower, RunState
 
-LOOK_SECONDS = 1.0  # as often as the figures for Prometheus are written (docs/telemetry.md, section 5)
+LOOK_SECONDS = 1.0  # also the interval of the figures for Prometheus (docs/telemetry.md, section 5)
 
 
 @click.command(name="watch", short_help="Show the progress of a run: AU, MB/s, queue depth, time left.")
 @click.argument("folder", metavar="DIR", shell_complete=propose_folder)
 @click.option("--ranks", is_flag=True, help="Show each rank as well.")
-@click.option("--openmetrics", metavar="FILE", help="Show nothing; write the figures to FILE each second.")
+@click.option("--openmetrics", metavar="FILE", help="Instead of showing the figures, write them to FILE each second.")
 def command(folder: str, ranks: bool, openmetrics: str | None) -> None:
     """Show the progress of a run from another terminal: AU so far, MB/s, samples/s, wait, queue depth.
 
@@ -33,12 +33,12 @@ def command(folder: str, ranks: bool, openmetrics: str | None) -> None:
     dlemu watch results/unet3d/20260102-030405-4711 --ranks
 
     DIR is the run's folder (output.folder), or that of a sweep or a search, whose current run is shown. On a
-    terminal the figures are redrawn each second, elsewhere each second is a line. Rates and waiting are those of the
-    last 10 seconds. It reads the files that the ranks write anyway, and costs them nothing but part of a core.
+    terminal the figures are redrawn each second, elsewhere a line is printed each second. Rates and waits are of the
+    last 10 seconds. It reads files that the ranks write anyway, and costs the run nothing but part of one core.
 
-    For Prometheus: output.openmetrics=/var/lib/node_exporter/dlemu.prom of any run has the same figures written there
-    each second, in a form that is both OpenMetrics and what node_exporter's textfile collector reads. At the end
-    dlemu_active is 0 and the other figures are gone. --openmetrics does the same for a run that is in progress.
+    For Prometheus: with output.openmetrics=/var/lib/node_exporter/dlemu.prom any run writes the same figures to that
+    file each second, in a format that is valid both as OpenMetrics and for node_exporter's textfile collector. At the
+    end dlemu_active is 0 and the other figures are removed. --openmetrics does the same for a run in progress.
 
     Exit status: that of the run when it ends (3 for one that failed or was killed), 2 when DIR holds no run.
     """
@@ -60,7 +60,7 @@ def _show(follower: RunFollower, *, ranks: bool) -> int:
     return seen.status
 
 
-def _on_terminal(follower: RunFollower, console: Console, *, ranks: bool) -> Seen:
+def _on_terminal(follower: RunFollower, console: Console, *, ranks: bool) -> RunState:
     from rich.live import Live
 
     with Live(console=console, auto_refresh=False, transient=False) as live:
@@ -70,7 +70,7 @@ def _on_terminal(follower: RunFollower, console: Console, *, ranks: bool) -> See
     return seen
 
 
-def _in_lines(follower: RunFollower, *, ranks: bool) -> Seen:
+def _in_lines(follower: RunFollower, *, ranks: bool) -> RunState:
     while (seen := follower.look()).state in ("starts", "runs"):
         if seen.progress is None:
             click.echo("the run is starting")
@@ -103,7 +103,7 @@ def _of(figure: Figure) -> str:
 
 
 def _drawn(follower: RunFollower, progress: Progress | None, *, ranks: bool) -> Group:
-    """Return a row for each figure, and with `ranks` one for each rank."""
+    """Return a table with a row per figure, and with `ranks` another one with a row per rank."""
     from rich.console import Group
     from rich.text import Text
 
@@ -137,7 +137,7 @@ def _grid(rows: Iterable[Sequence[str]]) -> Table:
 
 
 def _export(follower: RunFollower, path: str) -> int:
-    """Write the figures each second until the run ends, or somebody ends this process."""
+    """Write the figures each second until the run ends, or this process gets SIGTERM or SIGINT."""
     from dlemu.results.openmetrics import check_replaceable, write_metrics
 
     check_replaceable(path)

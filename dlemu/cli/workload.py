@@ -1,4 +1,4 @@
-"""`dlemu workload show|new`: what a workload needs from the storage, and a commented file for one of your own."""
+"""`dlemu workload show|new`: show what a workload needs from the storage; write a commented workload file."""
 
 from __future__ import annotations
 
@@ -17,37 +17,37 @@ if TYPE_CHECKING:
 Row = tuple[str, str, str]
 
 SHOWN_SHARES = (0, 10, 50, 90, 100)
-"""Quantiles of the files' sizes that are shown, in percent."""
+"""Percentiles of file sizes that are shown."""
 _TEMPLATE = """\
 # {name}: a workload for `dlemu train workload={path}`. `dlemu workload show {path}` shows its demand on the storage,
-# `dlemu train --cfg workload={path}` lists all settings with what they mean.
+# `dlemu train --cfg workload={path}` lists all settings with their meanings.
 model:
   name: {name}
 dataset:
 {dataset}
 reader:
   data_loader: pytorch
-  # Samples of one step on one accelerator.
+  # Samples per step and accelerator.
   batch_size: {batch_size}
   # Worker processes of each rank (num_workers of a DataLoader).
   read_threads: {workers}
-  # CPU seconds of a worker for each sample after reading it: decoding, augmentation. Measure one worker alone.
+  # CPU seconds of a worker per sample after reading it: decoding, augmentation. Measure with a single worker.
   preprocess_time: {preprocess_seconds}
   file_shuffle: seed
   sample_shuffle: seed
 train:
   # Seconds of one step when its batch is ready: forward, backward, optimizer, all-reduce.
   computation_time: {step_seconds}
-  # CPU seconds of the trainer itself within each step; 0 where the accelerator does it all.
+  # CPU seconds of the trainer itself within each step; 0 where the accelerator does all the work.
   step_cpu_time: 0
   epochs: 2
 """
 _OWN_DATA = """\
-  # Your own files: their format, number and sizes are looked up; they are only read.
+  # Your own files: dlemu detects their format, number and sizes; they are only read.
   source: folder
   data_folder: {data_folder}"""
 _GENERATED = """\
-  # Made by `dlemu datagen workload={path}`, and removed by you.
+  # Made by `dlemu datagen workload={path}`; dlemu does not remove it.
   data_folder: {data_folder}
   format: {format}
   num_files_train: {files}
@@ -59,7 +59,7 @@ _GENERATED = """\
 
 @click.group(name="workload", short_help="Show what a workload demands of the storage; write one of your own.")
 def command() -> None:
-    """Show what a workload is and needs from the storage, or write a commented file for one of your own."""
+    """Show what a workload reads and needs from the storage, or write a commented file for one of your own."""
 
 
 @command.command(name="show", short_help="What a workload reads, and what an accelerator demands.")
@@ -99,11 +99,11 @@ def _rows(workload: Workload) -> Iterator[Row]:
         shown = ", ".join(_bytes(value) for value in sizes)
         yield "", "", f"{', '.join(f'p{share}' for share in SHOWN_SHARES)}: {shown}"
     yield from _recording(workload)
-    yield "batch", str(reader.batch_size), f"{count(reader.read_threads, 'worker')} a rank"
+    yield "batch", str(reader.batch_size), f"{count(reader.read_threads, 'worker')} per rank"
     seconds = asked.computation_seconds
     yield "step", f"{1e3 * seconds:,.4g} ms", f"mean, {train.computation_time.type}"
     if asked.samples_per_second is None or asked.mb_per_second is None:
-        yield "demand", "no limit", "train.computation_time is 0: nothing computes"
+        yield "demand", "no limit", "train.computation_time is 0: no computation"
         return
     yield "demand of one accelerator", f"{asked.samples_per_second:,.4g} /s", "samples, when it never waits"
     yield "", f"{asked.mb_per_second:,.4g} MB/s", f"{workload.metric.au:.0%} of it to pass"
@@ -120,7 +120,7 @@ def _recording(workload: Workload) -> Iterator[Row]:
         rate = recorded.samples_per_second
         who = f"{count(recorded.ranks, 'rank')} with {count(recorded.workers, 'worker')} each"
         yield "recorded", count(recorded.steps, "step"), who
-        yield "  explained", f"{recorded.coverage_percent:.1f} %", "of the bytes that it read"
+        yield "  coverage", f"{recorded.coverage_percent:.1f} %", "of the bytes that the job read were recorded"
         yield "  samples/s", f"{rate.recorded:,.4g}", f"{rate.replayed:,.4g} replayed"
         yield "  replayable", "yes" if recorded.replayable else "no", recorded.reason
 
@@ -142,14 +142,14 @@ def _bytes(value: float) -> str:
 
 
 _QUESTIONS: tuple[tuple[str, Any, str, str], ...] = (
-    ("batch_size", int, "Samples of one step on one accelerator", "reader.batch_size"),
+    ("batch_size", int, "Samples per step and accelerator", "reader.batch_size"),
     ("step_seconds", float, "Seconds of a step whose batch is ready", "train.computation_time"),
     ("workers", int, "Worker processes of each rank", "reader.read_threads"),
-    ("preprocess_seconds", float, "CPU seconds of a worker for each sample", "reader.preprocess_time"),
+    ("preprocess_seconds", float, "CPU seconds of a worker per sample", "reader.preprocess_time"),
 )
 _OF_GENERATED: tuple[tuple[str, Any, str, str], ...] = (
     ("format", str, "Format of the files (jpeg, npz, tfrecord, webdataset, ...)", "dataset.format"),
-    ("files", int, "Files", "dataset.num_files_train"),
+    ("files", int, "Number of files", "dataset.num_files_train"),
     ("samples_per_file", int, "Samples in each file", "dataset.num_samples_per_file"),
     ("sample_bytes", float, "Mean bytes of a sample", "dataset.record_length_bytes"),
 )
@@ -157,29 +157,29 @@ _OF_GENERATED: tuple[tuple[str, Any, str, str], ...] = (
 
 @command.command(name="new", short_help="Write a commented file for a workload of your own.")
 @click.argument("path")
-@click.option("--data-folder", help="Your files, or with --format the folder where dlemu makes some.")
-@click.option("--batch-size", type=int, help="Samples of one step on one accelerator.")
+@click.option("--data-folder", help="Folder of your files; with --format, the folder where dlemu makes some.")
+@click.option("--batch-size", type=int, help="Samples per step and accelerator.")
 @click.option("--step-seconds", type=float, help="Seconds of a step whose batch is ready.")
 @click.option("--workers", type=int, help="Worker processes of each rank.")
-@click.option("--preprocess-seconds", type=float, help="CPU seconds of a worker for each sample.")
+@click.option("--preprocess-seconds", type=float, help="CPU seconds of a worker per sample.")
 @click.option("--format", help="Make a dataset of this format, instead of using your files.")
-@click.option("--files", type=int, help="Files to make.")
-@click.option("--samples-per-file", type=int, help="Samples in each of them.")
+@click.option("--files", type=int, help="Number of files to make.")
+@click.option("--samples-per-file", type=int, help="Samples in each file.")
 @click.option("--sample-bytes", type=float, help="Mean bytes of a sample.")
-@click.option("--sample-bytes-stdev", type=float, default=0.0, help="Their standard deviation.")
+@click.option("--sample-bytes-stdev", type=float, default=0.0, help="Standard deviation of a sample's bytes.")
 def new(path: str, **given: Any) -> None:
     """Write a commented workload file PATH, which must not exist.
 
-    On a terminal dlemu prompts for what is missing; elsewhere it is named. With --data-folder alone the dataset is the
-    files that are there; with --format, --files and --sample-bytes dlemu makes one.
+    On a terminal dlemu prompts for missing options; otherwise a missing option is an error. With only --data-folder the
+    dataset consists of the files in it; with --format, --files and --sample-bytes dlemu makes one.
     """
     from datagen.errors import UserError
     from dlemu.config import load
 
     if not path.endswith(".yaml"):
-        raise UserError(f"{path} does not end in .yaml: workload files do")
+        raise UserError(f"{path} does not end in .yaml, as a workload file must: give such a name")
     if os.path.lexists(path):
-        raise UserError(f"{path} exists: give the name of a new file, or remove it")
+        raise UserError(f"{path} exists: give the name of a new file, or remove this one")
     makes = any(given[name] is not None for name, *_ in _OF_GENERATED)
     questions = [("data_folder", str, "Folder of the files", "dataset.data_folder"), *_QUESTIONS]
     for name, kind, text, key in [*questions, *(_OF_GENERATED if makes else ())]:
@@ -203,7 +203,7 @@ def new(path: str, **given: Any) -> None:
 
 
 def _quoted(text: str) -> str:
-    """Return a text as YAML has it, in one line."""
+    """Return a text as a quoted YAML string on one line."""
     import json
 
     return json.dumps(text)

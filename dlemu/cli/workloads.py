@@ -1,4 +1,4 @@
-"""`dlemu workloads`: what can be emulated, what each accelerator needs from the storage, how large checkpoints are."""
+"""`dlemu workloads`: list the workloads, what each accelerator needs from the storage, and the sizes of checkpoints."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 def command(config_dir: str | None, as_json: bool) -> None:
     """List the workloads and what each accelerator needs from the storage.
 
-    Samples/s and MB/s (1e6 bytes) are what one accelerator takes when it never waits: N accelerators that are to reach
-    the AU threshold take N times the threshold's share of it. Workloads that only save and load checkpoints are in a
-    table of their own: a checkpoint's tensors in GB and GiB (what DLIO calls GB), by all its ranks. Those of other
-    kinds of jobs follow, each with its command.
+    Samples/s and MB/s (1e6 bytes) are what one accelerator reads when it never waits; N accelerators need N x threshold
+    of that to reach the AU threshold. Workloads that only save and load checkpoints are in a second table: a
+    checkpoint's tensors, all ranks together, in GB and GiB (which DLIO calls GB). Workloads for other kinds of jobs
+    follow, each with its command.
     """
     from dlemu.config import load, workload_names
     from dlemu.results.kinds import kind_wanted
@@ -72,7 +72,7 @@ def _print(demands: list[Demand]) -> None:
     from dlemu.report.table import Table, columns, print_table
 
     stored = Table(
-        title="what is stored, and what is read of a sample",
+        title="datasets, and kB read per sample",
         columns=columns("workload", "format", "files", "samples", "kB read", "GB", right=range(2, 6), whole=range(6)),
         rows=[
             (

@@ -28,12 +28,12 @@ __all__ = [
 
 
 def load(overrides: Sequence[str], *, config_dir: str | None = None) -> Workload:
-    """Return the workload that the overrides name and change: composed, resolved, built strictly and checked.
+    """Return the workload that the overrides select and change: composed, resolved, built strictly and checked.
 
     `workload=NAME` takes a shipped workload or one of CONFIG_DIR/workload, `workload=FILE.yaml` any file. Later layers
-    win: the file, the pair of `accelerator=NAME`, the entries of `scale=NAME`, then every other override.
+    win: the file; batch size and computation time of `accelerator=NAME`; the entries of `scale=NAME`; other overrides.
 
-    Raises UserError that lists the problems: bad grammar, unknown names and keys with the nearest, impossible values.
+    Raises UserError that lists all problems: bad grammar, unknown names and keys (with suggestions), impossible values.
     """
     from dlemu.config import loading
 
@@ -55,10 +55,10 @@ def load_received(path: str) -> Workload:
 
 
 def completed(words: Sequence[str], other: Workload, *, config_dir: str | None = None) -> list[str]:
-    """Return the overrides of a workload that is another one but for what these words say.
+    """Return overrides `words` completed by the settings of another workload.
 
-    Its accelerator, scale and single settings stand where the words say nothing else; another accelerator or scale
-    brings its own. Words that choose another workload take nothing over. Raises UserError.
+    Its accelerator, scale and other settings apply unless the words set them; another accelerator or scale brings its
+    own settings. If the words select a different workload, nothing is added. Raises UserError.
     """
     from dlemu.config import dump
 
@@ -73,7 +73,7 @@ def to_yaml(workload: Workload) -> str:
 
 
 def explained(workload: Workload) -> str:
-    """Return the YAML of `to_yaml` with what each setting means as a comment above it."""
+    """Return the YAML of `to_yaml` with the meaning of each setting as a comment above it."""
     from dlemu.config import dump
 
     return dump.explained(workload)
@@ -82,7 +82,7 @@ def explained(workload: Workload) -> str:
 def datagen_command(source: Sequence[str] | Workload) -> str:
     """Return the `dlemu datagen ...` command, quoted for a shell, that makes the dataset of overrides or a Workload.
 
-    Of overrides it keeps the user's own words; for a Workload it names a shipped workload and what differs from it.
+    Overrides are kept as the user wrote them; for a Workload it names a shipped workload and what differs from it.
     """
     from dlemu.config import dump
 
@@ -90,21 +90,21 @@ def datagen_command(source: Sequence[str] | Workload) -> str:
 
 
 def check_runnable(workload: Workload) -> None:
-    """Raise UserError that lists what this version can't do to train with the workload, whatever it requests."""
+    """Raise UserError that lists what prevents this version from training with the workload."""
     from dlemu.config import validate
 
     validate.check_runnable(workload)
 
 
 def check_data(workload: Workload) -> None:
-    """Raise UserError that lists what this version can't do to make the workload's dataset."""
+    """Raise UserError that lists what prevents this version from making the workload's dataset."""
     from dlemu.config import validate
 
     validate.check_data(workload)
 
 
 def check_checkpoints(workload: Workload) -> None:
-    """Raise UserError that lists what this version can't do to write and read the workload's checkpoints alone."""
+    """Raise UserError that lists what prevents this version from writing and reading the workload's checkpoints."""
     from dlemu.config import validate
 
     validate.check_checkpoints(workload)

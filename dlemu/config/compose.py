@@ -1,4 +1,4 @@
-"""One workload as plain sections: its file, and what the file's defaults list draws in."""
+"""Composes a workload as plain sections, from its file and the files that its defaults list includes."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from datagen.regular import read_regular
 from dlemu.config.workload_files import workload_file
 
 MOST_YAML_BYTES, MOST_YAML_VALUES = 1 << 20, 10_000
-"""Of one file of settings; all that there are fill 10 KB, and 10,000 values take hydra some seconds."""
+"""Limits of a file of settings; all existing settings fill 10 KB, and 10,000 values take Hydra some seconds."""
 YAML_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _VARIABLE = re.compile(r"\$\{([A-Z][A-Z0-9_]*)\}")
-"""How MLPerf Storage's workload files name an environment variable, which hydra would take for a key."""
+"""An environment variable in MLPerf Storage's workload files, which Hydra would take for a key."""
 _REFERENCE = re.compile(r"(?<!\\)(?:\\\\)*\$\{")
 
 
@@ -41,7 +41,7 @@ def composed(choice: str, config_dir: str | None) -> dict[str, Any]:
         ) from None
     except (OmegaConfBaseException, yaml.YAMLError, UnicodeDecodeError, ValueError) as error:
         raise UserError(f"workload={choice} can't be composed: {error}") from None
-    # DLIO's own configurations keep all sections below `workload`; so does hydra for a file in a folder of that name.
+    # All sections are below `workload` in DLIO's own configurations, and for files in a folder `workload` in Hydra.
     inner = tree.get("workload", {})
     if inner is not None and not isinstance(inner, dict):
         return tree
@@ -49,9 +49,9 @@ def composed(choice: str, config_dir: str | None) -> dict[str, Any]:
 
 
 def read_plain(path: str) -> dict[str, Any]:
-    """Return what a file of YAML has that was received: plain values, none of which refers to anything else.
+    """Return the plain values in a YAML file from an unknown source.
 
-    References (`${oc.env:NAME}`) would look at this host. Raises UserError.
+    References (`${oc.env:NAME}`) are refused, as they would read from this host. Raises UserError.
     """
     content = _checked_content(path)
     try:
@@ -66,7 +66,7 @@ def read_plain(path: str) -> dict[str, Any]:
 
 
 def _refers(value: Any) -> bool:
-    """Return whether there is a reference that is not escaped, as `to_yaml` escapes what only looks like one."""
+    """Return whether a value has an unescaped reference; `to_yaml` escapes text that only looks like one."""
     if isinstance(value, dict):
         return any(_refers(part) for pair in value.items() for part in pair)
     if isinstance(value, list):
@@ -75,7 +75,7 @@ def _refers(value: Any) -> bool:
 
 
 def _checked_content(path: str) -> bytes:
-    """Read a file of YAML; raises UserError for one that takes more time and memory to compose than any would."""
+    """Read a YAML file; raises UserError for one with more values than any real one, as composing it takes long."""
     try:
         content = read_regular(path, MOST_YAML_BYTES)
     except OSError as error:
@@ -83,7 +83,7 @@ def _checked_content(path: str) -> bytes:
     try:
         root = yaml.compose(content, YAML_LOADER)
     except (yaml.YAMLError, ValueError, RecursionError):
-        return content  # whoever composes it reports what is wrong
+        return content  # composing it reports what is wrong
     values = _count(root, {})
     if values > MOST_YAML_VALUES:
         raise UserError(f"{path} has {values} keys and values: wanted at most {MOST_YAML_VALUES} settings")
@@ -91,10 +91,10 @@ def _checked_content(path: str) -> bytes:
 
 
 def _count(node: yaml.Node | None, counted: dict[int, int]) -> int:
-    """Return how many values a node makes, with what its aliases repeat."""
+    """Return the number of values in a node, counting aliases as often as they are used."""
     if id(node) in counted:
         return counted[id(node)]
-    counted[id(node)] = 1  # of a node that holds itself
+    counted[id(node)] = 1  # for a node that contains itself
     if isinstance(node, yaml.MappingNode):
         counted[id(node)] += sum(_count(part, counted) for pair in node.value for part in pair)
     elif isinstance(node, yaml.SequenceNode):
@@ -103,7 +103,7 @@ def _count(node: yaml.Node | None, counted: dict[int, int]) -> int:
 
 
 def resolved(tree: dict[str, Any]) -> dict[str, Any]:
-    """Return plain nested values with each `${...}` replaced by what it means; UserError names one that can't be."""
+    """Return plain nested values with each `${...}` replaced by its value; raises UserError for one without a value."""
     try:
         return _plain(OmegaConf.create(_with_environment(tree)), resolve=True)
     except RecursionError:
@@ -115,9 +115,9 @@ def resolved(tree: dict[str, Any]) -> dict[str, Any]:
 
 
 def _as_it_stands(text: str) -> dict[str, Any] | None:
-    """Return what a file has that draws in no other, as no shipped one does; None where hydra has more to do.
+    """Return the content of a file that includes no other, like all shipped ones; None where Hydra must compose it.
 
-    Hydra takes 0.05 CPU s for the same answer, and `dlemu workloads` loads 43.
+    Hydra takes 0.05 CPU s for the same result, and `dlemu workloads` loads 43 files.
     """
     if "@package" in text:
         return None
@@ -128,7 +128,7 @@ def _as_it_stands(text: str) -> dict[str, Any] | None:
 
 
 def _with_environment(tree: Any, *, options: bool = False) -> Any:
-    """Return the tree with `${AWS_REGION}` among a storage's options replaced by that variable, null where not set."""
+    """Return the tree with variables such as `${AWS_REGION}` in storage options replaced; null where not set."""
     if isinstance(tree, dict):
         return {
             key: _with_environment(value, options=options or key == "storage_options") for key, value in tree.items()

@@ -1,4 +1,4 @@
-"""A Workload written down again: as YAML, and as the command that generates its dataset."""
+"""Writes a Workload as YAML, as overrides, and as the command that generates its dataset."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ from dlemu.config.sections import OWN, plain, tree
 from dlemu.config.workload_files import workload_names
 
 DATA_SECTIONS = ("workload", "scale", "scales", "dataset", "storage")
-"""Where a dataset's settings come from; the rest of a command line says nothing about bytes."""
+"""Sections that determine a dataset; other overrides are left out of the command that makes it."""
 
 
 _COMPLETED = ("model", "dataset", "reader", "train", "metric", "workflow", "checkpoint")
-"""Sections that decide what a run reads and writes, and when."""
+"""Sections that determine what a run reads and writes, and when."""
 _NAMES = {
     "dataset.format": "datagen.formats",
     "reader.data_loader": "dlemu.loaders",
     "train.compute": "dlemu.accelerators",
     "checkpoint.format": "dlemu.checkpoints.formats",
 }
-"""Settings that name a module, and where the built-in ones are: what another workload says may have been received."""
+"""Settings that name a module -> package of the built-in ones, the only ones to take from a workload from elsewhere."""
 _SET_BY = {"accelerator": ("reader.batch_size", "train.computation_time"), "scale": ("dataset.",)}
-"""What another accelerator, or another scale, brings along."""
+"""Setting -> settings that it determines, which are not taken from the other workload if the user changes it."""
 
 
 def to_yaml(workload: Workload) -> str:
@@ -48,7 +48,7 @@ def to_yaml(workload: Workload) -> str:
 
 
 def explained(workload: Workload) -> str:
-    """Write the same with what each setting means as a comment above it; see `dlemu.config.explained`."""
+    """Write the same with the meaning of each setting as a comment; see `dlemu.config.explained`."""
     text = to_yaml(workload)
     pieces, done = [], 0
     for place, comment in _comments(yaml.compose(text, YAML_LOADER), tree()):
@@ -58,7 +58,7 @@ def explained(workload: Workload) -> str:
 
 
 def _comments(section: Any, kind: Any) -> Iterator[tuple[int, str]]:
-    """Yield where the line of each key of a section begins in its YAML, and the comment that goes there."""
+    """Yield, for each key of a section, the position of its line in the YAML, and the comment to insert there."""
     from dlemu.config.meanings import meanings, summary
 
     hints, texts = get_type_hints(kind), meanings(kind)
@@ -74,7 +74,7 @@ def _comments(section: Any, kind: Any) -> Iterator[tuple[int, str]]:
 
 
 def withheld_words(workload: Workload) -> list[str]:
-    """Write the overrides that bring back what `to_yaml` withholds, for a process of dlemu's own."""
+    """Return overrides that restore what `to_yaml` withholds, for dlemu's own child processes."""
     public = published(workload)
     sections = ("storage", "dataset", "checkpoint", "output")
     own = [
@@ -94,7 +94,7 @@ def datagen_command(source: Sequence[str] | Workload) -> str:
 
 
 def completed(words: Sequence[str], other: Workload, config_dir: str | None = None) -> list[str]:
-    """Take from another workload what overrides leave open; see `dlemu.config.completed`."""
+    """Add to overrides the settings of another workload that they leave open; see `dlemu.config.completed`."""
     choice, paths = parse(words).workload, {setting.path for setting in parse(words).all}
     if choice and load([override(["workload"], choice)], config_dir).model.name != other.model.name:
         return list(words)
@@ -123,11 +123,11 @@ def completed(words: Sequence[str], other: Workload, config_dir: str | None = No
         if not word.startswith((*others, *foreign))
     ]
     ranks = override(["ranks"], other.ranks)
-    return [ranks, *same, *differing, *words, workload]  # of two that say the same the later one counts
+    return [ranks, *same, *differing, *words, workload]  # of two for the same key, the later one counts
 
 
 def _escaped(value: Any) -> Any:
-    """Keep a literal `${` from being read as a reference: OmegaConf wants a backslash before it, others doubled."""
+    """Escape a literal `${`, else a reference: OmegaConf wants a backslash before it, and preceding ones doubled."""
     if isinstance(value, dict):
         return {key: _escaped(item) for key, item in value.items()}
     if isinstance(value, list):
@@ -136,12 +136,12 @@ def _escaped(value: Any) -> Any:
 
 
 def _of_data(overrides: Sequence[str]) -> list[str]:
-    """Keep the user's own words, as far as they can touch the dataset."""
+    """Return the user's overrides that can affect the dataset."""
     return [setting.text for setting in parse(overrides).all if setting.path[0] in DATA_SECTIONS]
 
 
 def _from_workload(workload: Workload) -> list[str]:
-    """Name the nearest shipped workload and each setting of the dataset in which this one differs."""
+    """Return overrides that name the shipped workload, or else the default one, and each differing dataset setting."""
     name = workload.model.name if workload.model.name in workload_names() else DEFAULT_WORKLOAD
     words = [override(["workload"], name)]
     base = load(words)
@@ -154,7 +154,7 @@ def _from_workload(workload: Workload) -> list[str]:
 
 
 def _differences(path: list[str], wanted: Any, given: Any) -> Iterator[str]:
-    """Name each setting below a section in which it differs from another."""
+    """Yield an override for each setting in a section in which `wanted` differs from `given`."""
     for field in fields(wanted):
         here, there = getattr(wanted, field.name), getattr(given, field.name)
         if isinstance(here, Duration):

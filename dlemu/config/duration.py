@@ -1,4 +1,4 @@
-"""How long one emulated activity takes: DLIO's grammar for times, as a frozen value."""
+"""The duration of an emulated activity, fixed or random: DLIO's grammar for times, as a frozen value."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ PARAMETERS: dict[DurationType, tuple[str, ...]] = {
     "poisson": ("lam",),
     "empirical": ("seconds", "mean"),
 }
-"""The parameters of each type; all are needed. Those of DLIO's types are what it hands to numpy's distributions."""
+"""Type -> its parameters, all required; for DLIO's types they are those of NumPy's distributions."""
 
 MOST_SECONDS = 10**6
-"""Of any parameter: eleven days; a step is logged in nanoseconds of 64 bits."""
+"""Largest value of any parameter, eleven days: far from overflow, as steps are logged in 64-bit nanoseconds."""
 
 GRAMMAR = (
     "a number of seconds, {mean: M, stdev: S}, {type: normal|uniform|gamma|exponential|poisson, ...}, or {type: "
@@ -39,11 +39,11 @@ GRAMMAR = (
 
 @dataclass(frozen=True, kw_only=True)
 class Duration:
-    """Seconds of one emulated activity: fixed (`mean` alone) or drawn again each time.
+    """Seconds of one emulated activity: fixed (only `mean`) or drawn at random each time.
 
-    The grammar is DLIO's: a number, `{mean, stdev}`, or `{type: normal|uniform|gamma|exponential|poisson, ...}`. Beyond
-    it `{type: empirical, seconds: [...], mean}` is what was measured: quantiles at equal steps of probability, from the
-    least to the largest, and the mean, which is kept exactly (`datagen.quantiles`).
+    The grammar is DLIO's: a number, `{mean, stdev}`, or `{type: normal|uniform|gamma|exponential|poisson, ...}`. In
+    addition, `{type: empirical, seconds: [...], mean}` is a measured distribution: quantiles at equal steps of
+    probability, from the smallest to the largest, and the mean, which is kept exactly (`datagen.quantiles`).
     """
 
     type: DurationType = "fixed"
@@ -58,7 +58,7 @@ class Duration:
 
     @classmethod
     def from_value(cls, value: object, where: str) -> Duration:
-        """Read what a configuration says at the key `where`; UserError with every problem of the value."""
+        """Read the value at the key `where` of a configuration; raises UserError with all problems of the value."""
         if isinstance(value, cls):
             return value
         if isinstance(value, Mapping):
@@ -75,7 +75,7 @@ class Duration:
         return {"type": self.type, **{name: list(v) if isinstance(v, tuple) else v for name, v in values.items()}}
 
     def problems(self, where: str) -> list[str]:
-        """Return which numbers are impossible; seconds are not negative, and none takes longer than any run."""
+        """Return a sentence for each impossible number: negative, or longer than any run."""
         problems = []
         for name in PARAMETERS[self.type]:
             number = max(self.seconds, default=0.0) if name == "seconds" else getattr(self, name)
@@ -94,12 +94,12 @@ NO_TIME = Duration()
 
 
 def is_zero(duration: Duration) -> bool:
-    """Whether the activity takes no time at all, whatever is drawn."""
+    """Return whether the activity always takes no time."""
     return duration.type == "fixed" and duration.mean == 0
 
 
 def mean_seconds(duration: Duration) -> float:
-    """Return the mean of the distribution in seconds (of a normal one before its negative draws are cut at 0)."""
+    """Return the mean of the distribution in seconds (for a normal one, before negative draws are replaced by 0)."""
     means = {
         "fixed": duration.mean,
         "normal": duration.mean,
@@ -115,7 +115,7 @@ def mean_seconds(duration: Duration) -> float:
 def draw_seconds(duration: Duration, random: np.random.Generator, count: int) -> NDArray[np.float64]:
     """Return `count` durations in seconds, shape (count,); a negative draw counts as 0.
 
-    Time can't run backwards; DLIO mirrors negative draws, which lengthens the mean without a word.
+    DLIO takes the absolute value of negative draws, which silently increases the mean more.
     """
     import numpy as np
 
@@ -133,7 +133,7 @@ def _from_mapping(value: Mapping[Any, Any], where: str) -> Duration:
     if not isinstance(kind, str) or kind not in PARAMETERS:
         raise UserError(f"{where}.type is {kind!r}: wanted one of {', '.join(PARAMETERS)}{_nearest(kind, PARAMETERS)}")
     wanted = PARAMETERS[kind]
-    # `stdev: 0` beside a mean is DLIO's way to say that the time is fixed.
+    # In DLIO, `stdev: 0` with a mean is a fixed time.
     given = {name: number for name, number in value.items() if name != "type" and (name != "stdev" or kind != "fixed")}
     problems = [
         f"{where}.{name} is missing: {kind} needs {' and '.join(wanted)}" for name in wanted if name not in given

@@ -1,4 +1,4 @@
-"""Hydra's grammar for one word of the command line, and what it has no characters for."""
+"""Parses one override by Hydra's grammar, and texts with characters that the grammar does not allow."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from dlemu.config.literal import quoted
 
 _QUOTES = ("'", '"')
 _STRUCTURED = re.compile(r"""\s*(?:[\[{(\]})'"]|\w+\(|$)""")
-"""The begin of a list, a dictionary, a quotation or a call, as in `range(1,9)`, or nothing at all."""
+"""The start of a list, a dictionary, a quotation or a call such as `range(1,9)`; or an empty value."""
 
 
 def parse_word(text: str) -> Override:
-    """Return what hydra's grammar makes of one `KEY=VALUE`; raises HydraException.
+    """Parse one `KEY=VALUE` by Hydra's grammar; raises HydraException.
 
-    What it takes keeps its meaning. A text that it has no characters for, such as /mnt/ä or /mnt/a(1), is read as if
-    it were quoted, and so is each of several (`/mnt/ä,/mnt/b`); what may be an unfinished list, dictionary, call,
-    quotation or reference is not.
+    Values that the grammar accepts keep their meaning. A text with other characters, such as /mnt/ä or /mnt/a(1), is
+    read as if it were quoted, as is each of several (`/mnt/ä,/mnt/b`), unless it may be an unfinished list, dictionary,
+    call, quotation or reference.
     """
     parser = OverridesParser.create()
     try:

@@ -1,4 +1,4 @@
-"""Hydra composes a workload whose file draws in others by a defaults list."""
+"""Composes, with Hydra, a workload whose file includes others by a defaults list."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _VERSION_BASE = "1.3"
 
 
 def composed_by_hydra(path: str) -> DictConfig:
-    """Compose the file as the root, wherever it lies; its defaults list can name shipped workloads.
+    """Compose the file, in any folder, as the root; its defaults list can name shipped workloads.
 
-    Raises ValueError in hydra's words.
+    Raises ValueError with Hydra's message.
     """
     folder, file = os.path.split(path)
     name = file.removesuffix(SUFFIX)
@@ -29,18 +29,18 @@ def composed_by_hydra(path: str) -> DictConfig:
     if group == "workload":
         folder, name = parent, f"{group}/{name}"
     with _own_hydra(), initialize_config_dir(folder, version_base=_VERSION_BASE), warnings.catch_warnings():
-        # Hydra warns of a defaults list without `_self_`; the file then comes last, as its writer means it.
+        # Hydra warns of a defaults list without `_self_`; the file then comes last, as is usually intended.
         warnings.simplefilter("ignore", UserWarning)
         try:
             return compose(name, overrides=[f"hydra.searchpath=[pkg://{_CONFIG_MODULE}]"])
         except HydraException as error:
-            # Hydra adds where it searched, which says nothing to the writer of a workload.
+            # Hydra adds its search path, which does not help the user.
             raise ValueError(str(error).split("\nConfig search path", 1)[0]) from None
 
 
 @contextmanager
 def _own_hydra() -> Iterator[None]:
-    """Set the hydra of a program that calls us aside: hydra keeps one for each process."""
+    """Put aside the calling program's Hydra, as Hydra has one global instance per process."""
     theirs = GlobalHydra.instance().hydra
     GlobalHydra.instance().clear()
     try:
@@ -52,7 +52,7 @@ def _own_hydra() -> Iterator[None]:
 
 @contextmanager
 def _existing_folder() -> Iterator[None]:
-    """Be elsewhere meanwhile where somebody removed the current folder in mid-run: hydra notes its name."""
+    """If the current folder was removed, change to / meanwhile, as Hydra asks for the current folder's name."""
     try:
         os.getcwd()
     except FileNotFoundError:
@@ -61,7 +61,7 @@ def _existing_folder() -> Iterator[None]:
         try:
             yield
         finally:
-            os.fchdir(gone)  # relative paths shall find nothing, as before
+            os.fchdir(gone)  # so that relative paths find nothing, as before
             os.close(gone)
     else:
         yield

@@ -1,4 +1,4 @@
-"""One override written as text that reads back as the same value."""
+"""Writes an override as text that reads back as the same value."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _literal(value: object) -> str:
 
 
 def is_plain(text: str) -> bool:
-    """Whether the grammar reads the bare text as this string: a letter or a path first, then no special character."""
+    """Return whether the grammar reads the unquoted text as this string: first a letter, / or ., nothing special."""
     if not text.isascii() or not (text[:1].isalpha() or text[:1] in ("/", ".")) or text.lower() in _WORDS:
         return False
     # A leading dot before a digit would be a number.
@@ -37,7 +37,7 @@ def is_plain(text: str) -> bool:
 
 
 def quoted(text: str) -> str:
-    """Put a text into single quotes as hydra's grammar wants it: backslashes before a quote or the end are doubled."""
+    """Quote a text for Hydra's grammar, in single quotes: backslashes before a quote or the end are doubled."""
     pieces, backslashes = [], 0
     for character in text:
         if character == "\\":

@@ -1,4 +1,4 @@
-"""What the configuration needs from a loader: which settings change something with it, and what it can't do."""
+"""What the configuration needs to know of a loader: which settings affect it, and what it can't do."""
 
 from __future__ import annotations
 
@@ -13,27 +13,26 @@ LOADERS = "dlemu.loaders"
 
 
 class SettingTraits(Protocol):
-    """The part of a loader's traits that is about settings; the folder of loaders is above this room."""
+    """The part of a loader's traits that concerns settings, as this package may not import dlemu.loaders."""
 
     def settings_used(self, dataset_format: str) -> Collection[str]:
-        """Return those settings that matter to few loaders which change something with this one."""
+        """Return which of the settings that only some loaders use (OF_SOME_LOADERS) affect this one."""
 
     def reads_files(self, dataset_format: str) -> bool:
         """Return whether the loader itself opens and reads files of a format."""
 
     def problems(self, workload: Workload) -> list[str]:
-        """Return what is required of the loader that it can't do."""
+        """Return what the workload requires that the loader can't do."""
 
 
 def settings_used(
     data_loader: str, dataset_format: str, engine: str, *, direct: bool = False, received: bool = False
 ) -> Collection[str]:
-    """Return those settings that matter to few loaders which change something with this one and `reader.engine`.
+    """Return which of the settings that only some loaders use (OF_SOME_LOADERS) affect this loader with this engine.
 
-    Past the page cache (`direct`) no library's calls are made, so how large they are can be set.
-
-    A loader that can't be found is named as a problem, not here. The module of somebody's own loader is not imported
-    for a configuration that was `received`.
+    When reads bypass the page cache (`direct`), they are not made by a library, so their size can be set. An unknown
+    loader is reported elsewhere. The module of a user's own loader is not imported for a configuration from an unknown
+    source (`received`).
     """
     transfers = "reader.transfer_size"
     traits: type[SettingTraits] | None
@@ -50,6 +49,6 @@ def settings_used(
 
 
 def loader_problems(workload: Workload) -> list[str]:
-    """Return what is required of the loader that it can't do; raises UserError where there is no such loader."""
+    """Return what the workload requires that its loader can't do; raises UserError for an unknown loader."""
     traits: type[SettingTraits] | None = companion(LOADERS, workload.reader.data_loader, "Traits")
     return [] if traits is None else traits().problems(workload)

@@ -1,4 +1,4 @@
-"""From what the user wrote to one frozen, checked Workload: layers of single settings, later ones winning."""
+"""Loads a frozen, checked Workload from the user's overrides: layers of single settings, in which later ones win."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ OF_OWN_DATA = (
     *("num_files_train", "num_files_eval", "num_subfolders_train", "num_subfolders_eval", "record_dims"),
     *("record_length_bytes", "record_length_bytes_stdev", "record_length_bytes_quantiles", "compression"),
 )
-"""Settings of a dataset that follow from the files, where these are the user's own."""
+"""Settings of a dataset that are determined from the files if these are the user's own (dataset.source=folder)."""
 
 DURATIONS = (
     ("reader", "preprocess_time"),
@@ -40,14 +40,13 @@ DURATIONS = (
     ("train", "step_cpu_time"),
     ("evaluation", "eval_time"),
 )
-"""Keys whose value is one time, however many numbers describe it; it is replaced as a whole."""
+"""Keys whose value is a Duration, possibly described by several numbers; it is replaced as a whole."""
 
 
 def load_received(path: str) -> Workload:
-    """Build the workload that a result's config.yaml has: as it stands, nothing drawn in, looked up or imported.
+    """Build the workload in a result's config.yaml, without including other files, references or imports.
 
-    A section that no installed kind of job declares is kept, for it may be that of a kind which is installed elsewhere.
-    Raises UserError.
+    A section that no installed kind of job declares is kept, as its kind may be installed elsewhere. Raises UserError.
     """
     tree = resolved(merged(_layers(path, layer((), read_plain(path)), [])))
     given = translated(tree, received=True)
@@ -68,7 +67,7 @@ def load(overrides: Sequence[str], config_dir: str | None = None) -> Workload:
     choice = request.workload or DEFAULT_WORKLOAD
     file = layer((), composed(choice, config_dir))
     given_layer = [setting for given in request.settings for setting in layer(given.path, given.value)]
-    # As in files, a spread given in DLIO's older way must come after the time itself.
+    # As in files, a standard deviation in DLIO's older form must come after the time itself.
     given_layer.sort(key=lambda setting: setting[0][-1] == "stdev")
     tree = resolved(merged(_layers(choice, file, given_layer)))
     if ("scale",) not in dict(given_layer):
@@ -85,7 +84,7 @@ def load(overrides: Sequence[str], config_dir: str | None = None) -> Workload:
 
 
 def _with_own_data(workload: Workload, given_layer: Collection[KeyPath]) -> Workload:
-    """Return the workload with what its dataset is where that is a folder of the user's own files."""
+    """Return the workload with the dataset's settings determined from its files, if these are the user's own."""
     if workload.dataset.source != "folder":
         return workload
     from datagen.own_folder import FLAT, look
@@ -104,8 +103,8 @@ def _with_own_data(workload: Workload, given_layer: Collection[KeyPath]) -> Work
 def _layers(choice: str, file: Layer, given_layer: Layer) -> list[Layer]:
     """Return all layers, weakest first.
 
-    The pair of an accelerator comes right below the layer that names it: a file's own values stand over the pair that
-    the file names, and give way to the pair of an accelerator that the user names.
+    An accelerator's pair (batch size and computation time) comes right below the layer that names the accelerator: a
+    file's own values override the pair that the file names, but not that of an accelerator named by the user.
     """
     everything = merged([file, given_layer])
     named = {path[0] for path, _ in given_layer if path in (("accelerator",), ("scale",))}
@@ -129,7 +128,7 @@ def _scale_entries(choice: str, tree: dict[str, Any]) -> Layer:
 
 
 def _check_recorded_scale(choice: str, tree: dict[str, Any]) -> None:
-    """Refuse a file's `scale` that did not make its values: a full-size run must not be called small."""
+    """Raise UserError for a file with `scale` but none of its values: a full-size run must not be called small."""
     entries = _scale_entries(choice, tree)
     if entries and not any(_value_at(tree, path) == value for path, value in entries):
         name = tree["scale"]
@@ -146,7 +145,7 @@ def _value_at(tree: Any, path: KeyPath) -> Any:
 
 
 def _chosen(choice: str, tree: dict[str, Any], key: str, section: str) -> dict[str, Any]:
-    """Return the entry of a table that the configuration names, or nothing when it names none."""
+    """Return the entry of a table (`accelerators`, `scales`) that the configuration names; empty when it names none."""
     name = tree.get(key)
     if name in (None, ""):
         return {}
@@ -164,7 +163,7 @@ def _chosen(choice: str, tree: dict[str, Any], key: str, section: str) -> dict[s
 
 
 def _with_folders_resolved(workload: Workload) -> Workload:
-    """Join both folders with the storage's root, and leave that at `./` so that nobody joins them again."""
+    """Join both folders with the storage's root, and reset the root to `./` so that they are not joined again."""
     storage, dataset, checkpoint = workload.storage, workload.dataset, workload.checkpoint
     root = Storage.storage_root if storage.storage_type in FOLDER_TYPES else storage.storage_root
     return replace(
@@ -172,7 +171,7 @@ def _with_folders_resolved(workload: Workload) -> Workload:
         dataset=replace(dataset, data_folder=storage.resolved(dataset.data_folder)),
         checkpoint=replace(checkpoint, checkpoint_folder=storage.resolved(checkpoint.checkpoint_folder)),
         storage=replace(storage, storage_root=root),
-        # `storage_type=direct`, or mlpstorage's `direct_fs`, is another word for it.
+        # `storage_type=direct`, or mlpstorage's `direct_fs`, means the same.
         reader=replace(
             workload.reader, odirect=workload.reader.odirect or FOLDER_TYPES.get(storage.storage_type) == "direct"
         ),
@@ -180,12 +179,12 @@ def _with_folders_resolved(workload: Workload) -> Workload:
 
 
 def layer(path: KeyPath, value: Any) -> Layer:
-    """Split a value at `path` into single settings, each under the name it has here rather than in DLIO."""
+    """Split a value at `path` into single settings, with DLIO's names replaced by dlemu's."""
     path = renamed(path, value)
     if not isinstance(value, Mapping) or not value or path in DURATIONS or path[:1] in [(name,) for name in TABLES]:
         return [(path, value)] if path else []
     settings = [setting for key, item in value.items() for setting in layer((*path, str(key)), item)]
-    # A spread that DLIO's older files give beside the time itself must come after it.
+    # The standard deviation in DLIO's older files, next to the time itself, must come after it.
     return sorted(settings, key=lambda setting: setting[0][-1] == "stdev")
 
 
@@ -212,7 +211,7 @@ def _put(tree: dict[str, Any], path: KeyPath, value: Any, above: KeyPath) -> Non
 
 
 def _mapping_at(tree: dict[str, Any], key: str, here: KeyPath) -> dict[str, Any]:
-    """Return the mapping at a key, made if need be; a time that was a number becomes that number's mean."""
+    """Return the mapping at a key, created if necessary; a time that was a number becomes `{mean: number}`."""
     if not isinstance(tree.get(key), dict):
         tree[key] = {"mean": tree[key]} if here in DURATIONS and key in tree else {}
     inner: dict[str, Any] = tree[key]

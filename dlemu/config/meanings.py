@@ -1,4 +1,4 @@
-"""What the fields of a dataclass mean: the text below each, read from the module's source when it is shown."""
+"""The meanings of a dataclass's fields: the docstring below each, read from the module's source when it is shown."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 
 def meanings(section: type[Any]) -> dict[str, str]:
-    """Return the text below each field by name, base classes' included; nothing where there is no source."""
+    """Return field name -> docstring, base classes included; empty where there is no source."""
     found: dict[str, str] = {}
     for base in reversed(section.__mro__):
         found |= _of_module(base.__module__).get(base.__name__, {})
@@ -18,7 +18,7 @@ def meanings(section: type[Any]) -> dict[str, str]:
 
 
 def summary(text: str) -> str:
-    """Return the first paragraph of a text in one line."""
+    """Return the first paragraph of a text as one line."""
     return " ".join(text.split("\n\n")[0].split())
 
 
@@ -26,7 +26,7 @@ def summary(text: str) -> str:
 def _of_module(name: str) -> dict[str, dict[str, str]]:
     try:
         tree = ast.parse(inspect.getsource(sys.modules[name]))
-    except (OSError, TypeError):  # no source, or a module that is built in
+    except (OSError, TypeError):  # no source, or a built-in module
         return {}
     return {node.name: _of_class(node) for node in tree.body if isinstance(node, ast.ClassDef)}
 

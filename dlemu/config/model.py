@@ -1,4 +1,4 @@
-"""What a model is made of, as far as a checkpoint of it is concerned: its numbers, and over which ranks it is cut."""
+"""A model as far as its checkpoints are concerned: sizes of its parts, and how it is split over ranks."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Annotated, Literal, get_args
 from datagen.ranges import BYTES, MOST_BYTES, Range, at_least, positive_or
 
 Datatype = Literal["fp16", "bf16", "fp32", "fp64", "int8", "uint8"]
-"""What DLIO calls the types of a tensor's elements."""
+"""DLIO's names of the types of a tensor's elements."""
 DATATYPE_BYTES: dict[str, int] = {"fp16": 2, "bf16": 2, "fp32": 4, "fp64": 8, "int8": 1, "uint8": 1}
 """Bytes of one element."""
 MOST_PROCESSES = 10**6  # far beyond any job; tensor x pipeline x expert still fits 64 bits
@@ -17,7 +17,7 @@ assert tuple(DATATYPE_BYTES) == get_args(Datatype)
 
 @dataclass(frozen=True, kw_only=True)
 class Parallelism:
-    """Over which ranks a model is cut. DLIO's defaults."""
+    """How a model is split over ranks. Defaults are DLIO's."""
 
     tensor: Annotated[int, at_least(1, MOST_PROCESSES)] = 1
     """Ranks that share each matrix."""
@@ -26,14 +26,14 @@ class Parallelism:
     data: Annotated[int, positive_or("-1 for as many as the ranks allow")] = -1
     """Copies of the model; -1: as many as the ranks allow. `checkpoint.mode=subset` needs it."""
     zero_stage: Annotated[int, Range(0, 3, "0 to 3")] = 0
-    """0: one copy writes all; 1, 2: each copy writes its part of the optimizer; 3: its part of the model as well."""
+    """ZeRO stage. 0: one copy writes all; 1, 2: each writes its part of the optimizer; 3: and its part of the model."""
     expert: Annotated[int, at_least(1, MOST_PROCESSES)] = 1
     """Ranks over which the experts of a layer are distributed; they are part of the data-parallel ones."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Transformer:
-    """The numbers of a transformer with gated feed-forward layers. DLIO's defaults."""
+    """The sizes of a transformer with gated feed-forward layers. Defaults are DLIO's."""
 
     vocab_size: Annotated[int, at_least(1)] = 32000
     """Tokens of the vocabulary: rows of the embedding, columns of the output layer."""
@@ -62,11 +62,11 @@ class Model:
     name: str = "default"
     """The workload's name in results and in their folder; by default that of its file."""
     type: str = ""
-    """`transformer` takes its layers from `transformer`; of any other a checkpoint also has `model_size_bytes`."""
+    """`transformer`: a checkpoint has the layers of section `transformer`; any other: also `model_size_bytes`."""
     model_size_bytes: Annotated[int, at_least(0, MOST_BYTES), BYTES] = 10240
-    """Bytes of one checkpoint of a model that is not given by its layers."""
+    """Bytes of one checkpoint of a model that is not described by its layers."""
     num_layers: Annotated[int, Range(-1, 10**4, "1 to 10000, or -1 if they are not known")] = -1
-    """Layers of a transformer; -1: the model has none that are known."""
+    """Layers of a transformer; -1: not known."""
     model_datatype: Datatype = "fp16"
     """Type of the model's numbers in a checkpoint."""
     optimizer_datatype: Datatype = "fp32"
@@ -82,10 +82,10 @@ class Model:
 
     @property
     def has_layers(self) -> bool:
-        """Whether its checkpoint is the parts of a model rather than `model_size_bytes` of bytes."""
+        """Whether its checkpoint consists of layers rather than only of `model_size_bytes`."""
         return self.num_layers > 0
 
     @property
     def has_size(self) -> bool:
-        """Whether the size of its checkpoints is given: DLIO's default is too small for any model."""
+        """Whether the size of its checkpoints is set; the default, DLIO's, is too small for any model."""
         return self.has_layers or self.model_size_bytes != Model.model_size_bytes or bool(self.optimization_groups)

@@ -1,4 +1,4 @@
-"""What the user wrote on the command line, in hydra's grammar: `KEY=VALUE`, plain, with + or ++, or in DLIO's way."""
+"""Parses overrides in Hydra's grammar: `KEY=VALUE`, also with + or ++, or with DLIO's prefix `workload.`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ WORKLOAD = ("workload",)
 
 @dataclass(frozen=True)
 class Setting:
-    """One value that the user gave for one key, whose parts are in `path`; `text` is the override as written."""
+    """A value for a key, whose parts are in `path`; `text` is the override as the user wrote it."""
 
     path: KeyPath
     value: Any
@@ -32,13 +32,13 @@ class Setting:
 
 @dataclass(frozen=True)
 class Request:
-    """All that the user requested, in the order given."""
+    """All overrides, in the order given."""
 
     all: tuple[Setting, ...]
 
     @property
     def workload(self) -> str:
-        """What `workload=` names, the last time it does; empty when the user named none."""
+        """The value of the last `workload=`; empty without one."""
         return next((setting.value for setting in reversed(self.all) if setting.path == WORKLOAD), "")
 
     @property
@@ -48,9 +48,9 @@ class Request:
 
 
 def parse(overrides: Sequence[str]) -> Request:
-    """Read overrides; `reader.batch_size=4`, `++reader.batch_size=4` and `++workload.reader.batch_size=4` are one.
+    """Parse overrides; `reader.batch_size=4`, `++reader.batch_size=4`, `++workload.reader.batch_size=4` are the same.
 
-    Raises UserError that lists every override that is no single value for a key.
+    Raises UserError that lists every override that is not a single value for a key.
     """
     parsed, problems = [], []
     for text in overrides:
@@ -65,7 +65,7 @@ def parse(overrides: Sequence[str]) -> Request:
 
 
 def given_keys(overrides: Sequence[str]) -> set[str]:
-    """Return the keys that the user gave a value for."""
+    """Return the keys that overrides set."""
     return {".".join(setting.path) for setting in parse(overrides).all}
 
 
@@ -82,9 +82,9 @@ def _parse_one(text: str) -> Setting:
 
 
 def plain_setting(text: str) -> Setting | None:
-    """Return what a key with a bare number, word or path means; None leaves the word to hydra's grammar.
+    """Parse a key with an unquoted number, word or path; None for anything else, which needs Hydra's grammar.
 
-    Nearly every word is one of these, and hydra takes a tenth of a CPU second to import.
+    Nearly every override is one of these, and importing Hydra takes 0.1 CPU s.
     """
     key, _, value = text.partition("=")
     if not _PLAIN_KEY.fullmatch(key):
@@ -140,7 +140,7 @@ def _path(parsed: Override, text: str) -> KeyPath:
 
 
 def _inner(parts: KeyPath) -> KeyPath:
-    """Return a key's path without the `workload` that DLIO puts before it."""
+    """Return a key's path without DLIO's prefix `workload`."""
     return parts[1:] if parts[0] == "workload" and len(parts) > 1 else parts
 
 
@@ -150,6 +150,6 @@ _CONSTANTS = {"true": True, "false": False, "null": None, "": ""}
 
 
 def take_word(words: Sequence[str], key: str) -> tuple[str, list[str]]:
-    """Return the value of KEY=VALUE among overrides, empty when it is not there, and the other words."""
+    """Return the value of `key` in overrides, empty when it is not set, and the other overrides."""
     values = [word.split("=", 1)[1] for word in words if word.startswith(f"{key}=")]
     return (values[-1].strip("\"'") if values else ""), [word for word in words if not word.startswith(f"{key}=")]

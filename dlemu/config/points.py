@@ -1,4 +1,4 @@
-"""Several values for a key, as in `ranks=1,2,4`: the runs that they request, one for each combination."""
+"""Several values for a key, as in `ranks=1,2,4`: returns the runs of a sweep, one for each combination."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Point:
     """One run of a sweep."""
 
     settings: dict[str, str]
-    """Key -> value, of the keys that have several."""
+    """Key -> this run's value, for the keys that were given several values."""
     words: tuple[str, ...]
     """All overrides of the run."""
 
@@ -50,7 +50,7 @@ def points(words: Sequence[str]) -> list[Point]:
 
 
 def _parsed(word: str) -> Override | None:
-    """Return what the grammar makes of a word; None leaves it to `load`, which explains what is wrong with it."""
+    """Parse a word by the grammar; None for an invalid one, which `load` later reports."""
     try:
         return parse_word(word)
     except HydraException:
@@ -63,7 +63,7 @@ def _renamed(word: str) -> str:
 
 
 def check_points(runs: Sequence[Point]) -> None:
-    """Refuse a sweep of one run."""
+    """Raise UserError for a sweep of a single run."""
     if len(runs) < 2:
         raise UserError(
             "a sweep needs several values for a key, as in ranks=1,2,4,8 or drives=/mnt/a,/mnt/b; `dlemu train` makes "
@@ -72,14 +72,14 @@ def check_points(runs: Sequence[Point]) -> None:
 
 
 def check_each(runs: Sequence[Point], check: Callable[[Point], T]) -> list[T]:
-    """Return what `check` makes of every point; raises one UserError with all that it raised."""
+    """Return the result of `check` for each point; raises a single UserError with all of its errors."""
     checked: list[T] = []
     problems: dict[str, str] = {}
     for point in runs:
         try:
             checked.append(check(point))
         except UserError as error:
-            problems.setdefault(str(error), named(point.settings))  # one missing dataset is one problem
+            problems.setdefault(str(error), named(point.settings))  # the same problem of several points is listed once
     if problems:
         raise UserError("\n".join(f"{name}: {error}" if name else error for error, name in problems.items()))
     return checked

@@ -1,4 +1,4 @@
-"""A workload, and a command line, as they may be written down: without credentials."""
+"""Removes credentials from workloads and command lines before they are written to files or messages."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ S = TypeVar("S")
 
 _OPTION = re.compile(r"([+]*(?:workload[./])?storage[./]storage_options[./]([^=]*)=)(.*)", re.DOTALL)
 _OPTIONS = re.compile(r"(.*?storage_options[^=:]*[=:]).*", re.DOTALL)
-"""What holds options in another way: a whole section, a word that is in no grammar."""
+"""Storage options in another form: a whole section, or an override that no grammar accepts."""
 _SECRET_WORD = re.compile(
     r"([^\s=]*(?:secret|passw|token|credential|access_?key|api_?key)[^\s=]*=).*", re.IGNORECASE | re.DOTALL
 )
@@ -27,9 +27,9 @@ _UNDECODED = re.compile("[\ud800-\udfff]")
 
 
 def published(workload: Workload) -> Workload:
-    """Return the workload as it may be written down: options that may be credentials are withheld, so are URLs' users.
+    """Return the workload without credentials: options that may be credentials, and users in URLs, are withheld.
 
-    It loads as any other; a storage refuses an option that was withheld.
+    It loads like any other, but a storage refuses an option that was withheld.
     """
     storage = workload.storage
     public = replace(
@@ -43,7 +43,7 @@ def published(workload: Workload) -> Workload:
 
 
 def _without_users(section: S) -> S:
-    """Return a section with `public_text` of each of its texts."""
+    """Return a section with `public_text` applied to each of its texts."""
     changed: dict[str, Any] = {}
     for field in fields(section):  # type: ignore[arg-type]  # a dataclass
         value = getattr(section, field.name)
@@ -57,7 +57,7 @@ def _without_users(section: S) -> S:
 
 
 def _public_tree(tree: Mapping[str, Any]) -> dict[str, Any]:
-    """Return entries of a scale, which may be any settings, under keys of one name or several with dots."""
+    """Return a tree of any settings, such as a scale's entries, without credentials; its keys may have dots."""
     public: dict[str, Any] = {}
     for key, value in tree.items():
         above, _, name = key.rpartition(".")
@@ -79,9 +79,9 @@ def _public_value(value: Any) -> Any:
 
 
 def check_letters(words: Iterable[str]) -> None:
-    """Raise UserError for a word of which Python could not decode a byte: nothing written as UTF-8 can name it.
+    """Raise UserError for a word with bytes that Python could not decode, as it could not be written as UTF-8.
 
-    Such bytes are lone surrogates (PEP 383): of a name in another encoding, or of any letter but ASCII's where the
+    Such bytes are lone surrogates (PEP 383): from a name in another encoding, or from any non-ASCII letter where the
     locale is C and Python's UTF-8 mode is off.
     """
     for word in words:
@@ -94,7 +94,7 @@ def check_letters(words: Iterable[str]) -> None:
 
 
 def without_secrets(words: Iterable[str]) -> list[str]:
-    """Return the words of a command line as they may be written down, in logs, questions and messages."""
+    """Return the words of a command line without credentials, for logs, results and messages."""
     return [public_text(_without_secret(word)) for word in words]
 
 
@@ -109,6 +109,6 @@ def _without_secret(word: str) -> str:
 
 
 def given_options(words: Iterable[str]) -> dict[str, str]:
-    """Return the options that the words of a command line give, to be scrubbed from messages."""
+    """Return the storage options on a command line, to be scrubbed from messages."""
     found = (_OPTION.fullmatch(word) for word in words)
     return {match[2]: match[3].strip("'\"") for match in found if match}

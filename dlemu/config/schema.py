@@ -1,4 +1,4 @@
-"""Every setting of a run, declared once: name, type, range, unit and meaning stand at its field; names are DLIO's.
+"""Every setting of a run, declared once: name, type, range, unit and meaning are at its field; names are DLIO's.
 
 A `Workload` is frozen and holds plain values only, so it crosses processes and is written as `config.yaml` as it is.
 """
@@ -27,10 +27,10 @@ MOST_EPOCHS = 10**5  # far beyond any training, so that a typing error is refuse
 
 @dataclass(frozen=True, kw_only=True)
 class Accelerator:
-    """What one type of accelerator does with a workload; the pair belongs together."""
+    """Batch size and computation time of a type of accelerator with a workload; they are always used together."""
 
     batch_size: Annotated[int, at_least(1)]
-    """Samples of one step."""
+    """Samples per step."""
     computation_time: Annotated[Duration, SECONDS]
     """Seconds it computes on one batch."""
 
@@ -189,7 +189,7 @@ class Checkpoint:
     steps_between_checkpoints: Annotated[int, positive_or("-1 for none within an epoch")] = -1
     """Also after every this many steps within an epoch; -1: only at the end of epochs."""
     type: Literal["rank_zero", "all_ranks"] = "rank_zero"
-    """Which ranks write a model that is given by `model.model_size_bytes` alone."""
+    """Which ranks write a model that is described only by `model.model_size_bytes`."""
     fsync: bool = True
     """End each file with fsync, so that the time of writing ends when the storage has the bytes."""
     mode: Literal["default", "subset"] = "default"
@@ -197,17 +197,17 @@ class Checkpoint:
     job_ranks: Annotated[int, at_least(0, MOST_PROCESSES)] = 0
     """Ranks of the whole job, of which the ranks here are a part; 0: they are all (with `subset`, as its mode says)."""
     first_rank: Annotated[int, at_least(0, MOST_PROCESSES)] = 0
-    """Which rank of the whole job rank 0 is; the others follow."""
+    """Number of this run's rank 0 in the whole job; the other ranks follow."""
     format: str = "torch"
     """Name of a module in `dlemu.checkpoints.formats`, or the dotted name of your own."""
     num_checkpoints_write: Annotated[int, Range(-1, 10**6, "1 to 1000000, or 0 for none")] = -1
     """Checkpoints that are written without training; 0 or -1: none, but 10 by `dlemu checkpoint` where both are -1."""
     num_checkpoints_read: Annotated[int, Range(-1, 10**6, "1 to 1000000, or 0 for none")] = -1
-    """Checkpoints that are then read, the oldest first, in the same way."""
+    """Checkpoints that are then read, the oldest first; 0 and -1 as for `num_checkpoints_write`."""
     time_between_checkpoints: Annotated[
         float, Range(-1, MOST_SECONDS, f"0 or more, and at most {MOST_SECONDS}"), SECONDS
     ] = 5.0
-    """Seconds that the accelerators compute before each of them."""
+    """Seconds that the accelerators compute before each checkpoint."""
     rank_sync: bool = False
     """A checkpoint's time ends for every rank when the last one is done."""
     recovery_rank_shift: bool = False
@@ -215,7 +215,7 @@ class Checkpoint:
     randomize_tensor: bool = True
     """Random bytes, different in each checkpoint; false: every tensor is all ones."""
     content: Literal["unique", "repeated", "torch_rand"] = "unique"
-    """`unique`: no compressor and no deduplication finds anything; `repeated`: every checkpoint has the same bytes.
+    """`unique`: bytes can't be compressed or deduplicated; `repeated`: every checkpoint has the same bytes.
 
     `torch_rand`: as DLIO's, which are the same in every checkpoint and shrink a little (numbers between 0 and 1).
     """
@@ -240,7 +240,7 @@ class Checkpoint:
     node_local: bool = False
     """The folder is a different one on each host, on its own drives; otherwise all hosts must see the same one."""
     interval_seconds: Annotated[float, MORE_THAN_0, SECONDS] = 1800.0
-    """Seconds between checkpoints in the training for which the result states what share of it they take."""
+    """Seconds between checkpoints in training; the result states what share of its time they then take."""
     mtbf_hours: Annotated[float, at_least(0), Unit("hours")] = 0.0
     """Mean time between failures of the whole job, for the best interval; 0: not known."""
     asynchronous: bool = False
@@ -256,7 +256,7 @@ class Metric:
     )
     """The run passes when its AU reaches this share."""
     verdict: Literal["sustained", "au", "rules"] = "sustained"
-    """Which AU is compared with it: what the storage sustains, that of the counted steps (DLIO's), or of all steps."""
+    """Which AU is compared with `au`: what the storage sustains, that of counted steps (DLIO's), or of all steps."""
     cached: bool = False
     """Judge although the page cache served bytes: the verdict is then memory's as well as the storage's."""
     exclude_start_steps: Annotated[int, at_least(0)] = 1
@@ -264,9 +264,9 @@ class Metric:
     exclude_end_steps: Annotated[int, at_least(0)] = 0
     """Steps dropped from `au` at the end of each block."""
     ceiling_seconds: Annotated[float, at_least(0, MOST_SECONDS), SECONDS] = 2.0
-    """How long the emulator's own ceiling is measured against null storage before the run; 0 skips it."""
+    """How long the ceiling (AU of this host without any storage) is measured before the run; 0 skips it."""
     scaling_seconds: Annotated[float, at_least(0, MOST_SECONDS), SECONDS] = 1.0
-    """How long, each time, a run that waited for its reads tests if the storage gives more to other readers; 0: never.
+    """Duration of each test, after a run that waited for reads, of whether more readers get more MB/s; 0: no test.
 
     This follows the measured run, and affects no number but `limited_by`.
     """
@@ -328,13 +328,13 @@ class Recorded:
     """Where a recorded workload comes from. No measurement depends on it; notes of a run do."""
 
     version: Annotated[int, at_least(0)] = 0
-    """Of the recording's rules; 0: the workload was not recorded."""
+    """Version of the recording's format; 0: the workload was not recorded."""
     replayable: bool = False
     """A replay on the storage of the recording agreed with it."""
     reason: str = ""
-    """Why not."""
+    """Why it is not replayable."""
     coverage_percent: Annotated[float, at_least(0)] = 0.0
-    """Share of the bytes read, by the kernel's account, that the recorder can explain."""
+    """Share of the bytes read, as counted by the kernel, that the recorder saw."""
     steps: Annotated[int, at_least(0)] = 0
     """Steps that were recorded."""
     ranks: Annotated[int, at_least(0)] = 0
@@ -342,15 +342,15 @@ class Recorded:
     workers: Annotated[int, at_least(0)] = 0
     """Workers of each rank."""
     samples_per_second: Replayed = Replayed()
-    """Of all ranks."""
+    """Samples/s of all ranks."""
     wait_p50_seconds: Replayed = Replayed()
     """Median wait for a batch."""
     wait_p99_seconds: Replayed = Replayed()
     """99th percentile of the waits."""
     calls_per_sample: Annotated[float, at_least(0)] = 0.0
-    """Read calls."""
+    """Read calls per sample."""
     device_bytes_per_sample: Annotated[float, at_least(0, MOST_BYTES), BYTES] = 0.0
-    """Bytes that the kernel fetched from the storage."""
+    """Bytes per sample that the kernel fetched from the storage."""
     torch: str = ""
     """Version of PyTorch."""
     python: str = ""
@@ -372,21 +372,21 @@ class Workload:
     accelerator: str = ""
     """A name in `accelerators`; it picks `reader.batch_size` and `train.computation_time`.
 
-    Given as an override it replaces the pair of the file; in a file it fills in what the file leaves open.
+    As an override it replaces these settings of the file; in a file it sets those that the file does not.
     """
     scale: str = ""
     """A name in `scales`, given as an override; it shrinks the workload's bytes but keeps its shape and step time.
 
-    In a file it only records the scale that made the values beside it.
+    In a file it only records which scale its values are from.
     """
     timeout_seconds: Annotated[float, MORE_THAN_0, SECONDS] = 600.0
     """How long a rank waits for a batch or for another rank before the run is ended."""
     framework: str = "pytorch"
-    """The framework whose job this is, for DLIO's files; what reads is `reader.data_loader`."""
+    """The framework to name in DLIO's files; data is read by `reader.data_loader`."""
     model: Model = field(default_factory=Model)
     """The model that is trained, as far as its name and its checkpoints are concerned."""
     workflow: Workflow = Workflow()
-    """What a run does."""
+    """Parts of a run: making data, training, evaluation, checkpoints."""
     dataset: DatasetSpec = field(default_factory=DatasetSpec)
     """The files that training reads, and `dlemu datagen` makes."""
     storage: Storage = Storage()
@@ -416,7 +416,7 @@ class Workload:
     unsupported: tuple[str, ...] = ()
     """What the configuration requests that dlemu can't do yet, and why; `check_runnable` refuses to train with it."""
     kinds: dict[str, dict[str, object]] = field(default_factory=dict)
-    """Sections that kinds of jobs declare for themselves, as plain values; in YAML they stand beside the others."""
+    """Sections that kinds of jobs declare for themselves, as plain values; in YAML they are next to the others."""
 
     def section(self, kind: type[S]) -> S:
         """Return the section that a kind of job declares as `SECTION` in the module of this dataclass.

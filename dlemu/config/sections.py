@@ -1,4 +1,4 @@
-"""The tree of all settings: the sections that all jobs share, and those that kinds of jobs declare for themselves."""
+"""The tree of all settings: sections that all jobs share, and sections that kinds of jobs declare."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from datagen.registry import companion, names
 from dlemu.config.schema import Workload
 
 KINDS = "dlemu.jobs"
-"""The folder of the kinds of jobs, and the group of entry points that name packages of other kinds."""
+"""The package of the kinds of jobs, and the group of entry points for packages of other kinds."""
 OWN = "kinds"
-"""The field of `Workload` that holds the kinds' sections, which are beside the shared ones in YAML."""
+"""The field of `Workload` with the kinds' sections, which in YAML are next to the shared ones."""
 
 
 @cache
 def sections() -> dict[str, type[Any]]:
-    """Return the section of each installed kind of job that has one, by name; raises UserError.
+    """Return section name -> dataclass, for installed kinds of jobs that have settings; raises UserError.
 
-    A kind is a folder of `dlemu.jobs`, or the package that an entry point of the group `dlemu.jobs` names. The module
-    `settings` in it declares its section, a frozen dataclass of that module: `SECTION = ("stat", StatSettings)`.
+    A kind is a package in `dlemu.jobs`, or one named by an entry point in the group `dlemu.jobs`. Its module `settings`
+    declares its section, a frozen dataclass of that module: `SECTION = ("stat", StatSettings)`.
     """
     found: dict[str, type[Any]] = {}
     installed = sorted({entry.module for entry in entry_points(group=KINDS)})
@@ -43,7 +43,7 @@ def sections() -> dict[str, type[Any]]:
 
 @cache
 def tree() -> Any:
-    """Return a dataclass of all settings as YAML has them."""
+    """Return a dataclass of all settings with the structure of the YAML."""
     hints = get_type_hints(Workload, include_extras=True)
     shared = [
         (part.name, hints[part.name], field(default=part.default, default_factory=part.default_factory))
@@ -51,14 +51,14 @@ def tree() -> Any:
         if part.name != OWN
     ]
     own = [(name, section, field(default_factory=section)) for name, section in sections().items()]
-    at = {"__module__": Workload.__module__}  # where the texts of the shared fields are
+    at = {"__module__": Workload.__module__}  # the module with the docstrings of the shared fields
     return make_dataclass("Workload", [*shared, *own], namespace=at, frozen=True, kw_only=True)
 
 
 def to_workload(settings: Any, foreign: Mapping[str, Any]) -> Workload:
-    """Return what an instance of `tree` says as a Workload, with the `foreign` sections of kinds not installed here.
+    """Convert an instance of `tree` to a Workload, with the `foreign` sections of kinds that are not installed.
 
-    A kind's section of which nothing is set is left out: other jobs have no use for it.
+    A kind's section with only defaults is left out, as other jobs don't need it.
     """
     shared = {part.name: getattr(settings, part.name) for part in fields(Workload) if part.name != OWN}
     set_here = ((name, getattr(settings, name)) for name in sections())
@@ -67,7 +67,7 @@ def to_workload(settings: Any, foreign: Mapping[str, Any]) -> Workload:
 
 
 def plain(value: Any) -> Any:
-    """Return dataclasses as nested mappings, all sequences as lists."""
+    """Return dataclasses as nested mappings, and all sequences as lists."""
     if hasattr(value, "to_value"):
         return value.to_value()
     if is_dataclass(value):

@@ -1,4 +1,4 @@
-"""What values are possible (`check`), and what this version can train (`check_runnable`) and make (`check_data`)."""
+"""Checks workloads: possible values (`check`), what can be trained (`check_runnable`) and made (`check_data`)."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from dlemu.config.workload_files import nearest
 
 
 def check(workload: Workload) -> None:
-    """Raise one UserError that lists every value that is impossible in itself."""
+    """Raise a single UserError that lists every impossible value."""
     known = sections() if workload.kinds else {}
     own = {name: build(known[name], section, name) for name, section in workload.kinds.items() if name in known}
     _refuse([*problems(workload), *problems(own), *_table_problems(workload)])
 
 
 def check_model_name(name: str) -> None:
-    """Raise UserError for a name that can't be that of a folder of results: results/NAME."""
+    """Raise UserError for a model name that can't be the name of a folder of results (results/NAME)."""
     if name in ("", ".", "..") or os.sep in name or "\0" in name:
         raise UserError(f"model.name is {name!r}: wanted a name without /, which can name the folder of its results")
 
 
 def check_runnable(workload: Workload) -> None:
-    """Raise one UserError that lists all that is in the way of training with the workload."""
+    """Raise a single UserError that lists all that prevents training with the workload."""
     _refuse(
         [
             *_scope_problems(workload),
@@ -49,7 +49,7 @@ def check_runnable(workload: Workload) -> None:
 
 
 def check_checkpoints(workload: Workload) -> None:
-    """Raise one UserError that lists all that is in the way of writing and reading checkpoints alone."""
+    """Raise a single UserError that lists all that prevents only writing and reading checkpoints."""
     settings = workload.checkpoint
     problems = [
         *_storage_problems(workload),
@@ -60,8 +60,8 @@ def check_checkpoints(workload: Workload) -> None:
     ]
     if not workload.model.has_size:
         problems.append(
-            f"workload {workload.model.name!r} does not say how large a model's checkpoint is: wanted a workload of"
-            " one, as in `dlemu checkpoint workload=llama3_8b scale=laptop` (`dlemu workloads` lists them), or"
+            f"workload {workload.model.name!r} does not say how large a model's checkpoint is: wanted a workload that"
+            " does, as in `dlemu checkpoint workload=llama3_8b scale=laptop` (`dlemu workloads` lists them), or"
             " its bytes in model.model_size_bytes"
         )
     if max(settings.num_checkpoints_write, settings.num_checkpoints_read) < 1:
@@ -95,7 +95,7 @@ def _moving_problems(workload: Workload) -> Iterator[str]:
 
 
 def check_data(workload: Workload) -> None:
-    """Raise one UserError that lists all that is in the way of making the workload's dataset."""
+    """Raise a single UserError that lists all that prevents making the workload's dataset."""
     _refuse(_data_problems(workload))
 
 
@@ -138,7 +138,7 @@ def _storage_problems(workload: Workload) -> Iterator[str]:
     if storage.storage_type == "aistore":
         yield (
             "storage.storage_type is 'aistore': wanted s3, with the address of AIStore's S3 interface "
-            "(http://HOST:PORT/s3 is not taken: give a proxy that serves it at the root), or your own module"
+            "(http://HOST:PORT/s3 is not accepted: use a proxy that serves it at the root), or your own module"
         )
         return
     try:
@@ -162,13 +162,13 @@ def _storage_problems(workload: Workload) -> Iterator[str]:
 
 
 def _library_problems(workload: Workload) -> Iterator[str]:
-    """Say that the library is missing by which `reader.engine=library` reads an object store."""
+    """Yield a problem where the library with which `reader.engine=library` reads an object store is missing."""
     if workload.reader.engine != "library" or workload.storage.storage_type in FOLDER_TYPES:
         return
     try:
         open_storage(workload.storage_spec).check_library()
     except UserError as error:
-        if not list(_storage_problems(workload)):  # or it is said already
+        if not list(_storage_problems(workload)):  # otherwise it is already listed
             yield str(error)
 
 

@@ -1,4 +1,4 @@
-"""Which workloads there are: files in the folder `workload` of the package, and in a folder of the user's own."""
+"""Finds workload files: shipped ones in the package's folder `workload`, and the user's own."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ def workload_names(config_dir: str | None = None) -> list[str]:
 
 
 def workload_file(choice: str, config_dir: str | None) -> str:
-    """Return the path of the file that `choice` means: the user's own, or a shipped one.
+    """Return the path of the file that `workload=CHOICE` selects: the user's own, or a shipped one.
 
-    A choice with a slash or an ending is a path; a name is looked for in CONFIG_DIR/workload first. UserError when
+    A choice with a slash or an ending is a path; a name is searched in CONFIG_DIR/workload first. Raises UserError when
     there is no such file or name.
     """
     if os.sep in choice or choice.endswith((SUFFIX, ".yml")):
@@ -57,7 +57,7 @@ def _checked_path(path: str) -> str:
 
 
 def _suggestion(choice: str, known: list[str]) -> str:
-    # DLIO has one file for each accelerator, called WORKLOAD_ACCELERATOR.
+    # DLIO has one file per accelerator, named WORKLOAD_ACCELERATOR.
     base, _, accelerator = choice.rpartition("_")
     if base in known:
         return f"did you mean workload={base} accelerator={accelerator}? "

@@ -1,4 +1,4 @@
-"""Two figures side by side: how much more one is than the other, whether that is shown, and what else differs."""
+"""Compares figures of two sides: their difference, whether it is significant, and what else differs."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from dlemu.results.parts import HostDevice
 
 @dataclass(frozen=True, kw_only=True)
 class Conditions:
-    """What a run was measured under, as its kind of job says it. Values are those of JSON."""
+    """The conditions of a run, as reported by its kind of job. Values are JSON values."""
 
     title: str
-    """What ran, in a few words: runs with other ones did not do the same."""
+    """Short description of what ran: runs with different titles did not do the same."""
     started_at: str = ""
     """ISO 8601 with zone."""
     hosts: tuple[HostFacts, ...] = ()
     storage: StorageFacts | None = None
     devices: tuple[HostDevice, ...] = ()
-    """Those whose bytes the run moved."""
+    """The devices that the run read or wrote."""
     facts: dict[str, str] = field(default_factory=dict)
-    """Further ones, in words, that need not be equal."""
+    """Further conditions, as text, that may differ between runs that are compared."""
     work: dict[str, Any] = field(default_factory=dict)
-    """What was read or written: runs that differ in it did other work."""
+    """What was read or written; if it differs, the runs did different work."""
     how: dict[str, Any] = field(default_factory=dict)
-    """Settings that change what is measured; empty of a result that is not dlemu's, which does not say them."""
+    """Settings that affect measurements; empty for other benchmarks' results, which do not record them."""
     warnings: tuple[str, ...] = ()
-    """What a reader of its numbers must know."""
+    """What a reader of its numbers must know, as sentences."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,19 +40,19 @@ class Difference:
 
     a: float
     a_half_width: float | None
-    """Of the 95 % interval; None of fewer than three repetitions."""
+    """Half width of the 95 % interval; None with fewer than three repetitions. The same for `b_half_width`."""
     b: float
     b_half_width: float | None
     difference_percent: float | None
     """100 x (A / B - 1); None where B is 0."""
     half_width_percent: float | None
-    """Of the difference's 95 % interval; None where one side has none."""
+    """Half width of the 95 % interval of `difference_percent`; None where either side has none."""
     distinct: bool | None
     """The difference is larger than its half width; None where that is not known."""
 
 
 def difference(a: Value, b: Value) -> Difference:
-    """Return both and how much more A is than B in %; relative half widths add in squares (to first order)."""
+    """Return the difference of A to B in %; relative half widths add in quadrature (to first order)."""
     percent = 100 * (a.mean / b.mean - 1) if b.mean else None
     width = None
     if a.mean and b.mean and a.half_width is not None and b.half_width is not None:
@@ -69,7 +69,7 @@ def difference(a: Value, b: Value) -> Difference:
 
 
 def differing(a: Conditions, b: Conditions) -> list[str]:
-    """Return a sentence for each way in which hosts, work or settings of two sides differ, as far as both say them."""
+    """Return a sentence for each difference in hosts, work or settings that are known for both sides."""
     if not a.how or not b.how:
         return []
     same_work = a.title == b.title
@@ -81,7 +81,7 @@ def differing(a: Conditions, b: Conditions) -> list[str]:
 
 
 def differing_work(a: Conditions, b: Conditions) -> list[str]:
-    """Return in what the work of two sides differs, as phrases."""
+    """Return the differences in the work of two sides, as phrases."""
     return [f"{key} is {of_a} for A and {of_b} for B" for key, of_a, of_b in _apart(a.work, b.work)]
 
 
@@ -90,18 +90,18 @@ def _apart(a: dict[str, Any], b: dict[str, Any]) -> list[tuple[str, Any, Any]]:
 
 
 def difference_in_time(total: Difference, *, repeated: str = "epochs") -> str:
-    """Return a difference in seconds in words; `repeated` is what there may be too few of for an interval."""
+    """Return a difference in time as a phrase; `repeated` names the repetitions, of which there may be too few."""
     percent, width = total.difference_percent, total.half_width_percent
     if percent is None:
         return "no time passed"
     if total.distinct is False:
         return f"no significant difference in time: A to B {percent:+.1f} % +- {width:.1f}"
-    said = f"A takes {abs(percent):.1f} % {'less' if percent < 0 else 'more'} time than B"
-    return said + (f" (too few {repeated}: no interval)" if width is None else f" (+- {width:.1f})")
+    phrase = f"A takes {abs(percent):.1f} % {'less' if percent < 0 else 'more'} time than B"
+    return phrase + (f" (too few {repeated}: no interval)" if width is None else f" (+- {width:.1f})")
 
 
 def in_words(both: Difference, *, better: str) -> str:
-    """Return a difference of what is better `higher` or `lower`, or neither of them, in words."""
+    """Return the difference in a metric as a phrase; `better` is `higher`, `lower` or `neither`."""
     percent, width = both.difference_percent, both.half_width_percent
     if percent is None:
         return "B is 0"
@@ -109,16 +109,16 @@ def in_words(both: Difference, *, better: str) -> str:
         return f"no significant difference: A to B {percent:+.1f} % +- {width:.1f}"
     words = ("higher", "lower") if better == "neither" else ("better", "worse")
     is_first = (percent > 0) != (better == "lower")
-    said = f"A is {abs(percent):.1f} % {words[not is_first]} than B"
-    return said + ("" if width is None else f" (+- {width:.1f})")
+    phrase = f"A is {abs(percent):.1f} % {words[not is_first]} than B"
+    return phrase + ("" if width is None else f" (+- {width:.1f})")
 
 
 _HOST_FACTS = ("processor", "cpu_usable", "memory_bytes", "kernel", "dlemu", "packages")
-"""Facts of a host that measure storage differently when they differ."""
+"""Facts of a host that affect measurements of storage."""
 
 
 def differing_hosts(a: Sequence[HostFacts], b: Sequence[HostFacts]) -> Iterator[str]:
-    """Yield a sentence for each way in which the hosts of two sides differ."""
+    """Yield a sentence for each difference between the hosts of two sides."""
     names = [sorted(host.host for host in hosts) for hosts in (a, b)]
     if names[0] != names[1]:
         hosts = f"A was measured on {_listed(names[0])} and B on {_listed(names[1])}"

@@ -1,4 +1,4 @@
-"""A drive as its data sheet prints it, or as `dlemu probe` found it: requests/s by size and depth."""
+"""A drive as described by a data sheet or measured by `dlemu probe`: requests/s by request size and queue depth."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from dlemu.results.levels import Rate, Rates
 from dlemu.results.request_size import bytes_of
 
 READ_AHEAD_BYTES, READ_AHEAD_REQUESTS = 128 << 10, 2
-"""Requests that the kernel makes ahead of a reader, or around a random place of a file, unless it was set otherwise
-(/sys/block/NAME/queue/read_ahead_kb), and how many are in flight: the next window is requested while the one before is
-read (page_cache_async_ra in Linux, mm/readahead.c)."""
+"""Size of the kernel's read-ahead requests, for sequential and random reads, by default (/sys/block/NAME/queue/
+read_ahead_kb); and how many are in flight: the next window is requested while the previous one is read
+(page_cache_async_ra in Linux, mm/readahead.c)."""
 SPEED_PERCENT = 2.0
-"""Least half width of a storage's speed: drives of known speed were that far from themselves, run to run."""
+"""Least half width of a storage's speed: even drives of known speed varied this much from run to run."""
 _EXAMPLE = "for example reads: [{size: 128k, depth: 32, mb_per_second: 7000}]"
 
 
 def taken_by_others(mb_per_second: float) -> str:
-    """Return what follows the source of a storage's speed where others take of it."""
+    """Return what follows the source of a storage's speed where other jobs take part of it."""
     return f", of which others take {mb_per_second:,g} MB/s" if mb_per_second else ""
 
 
 def nothing_left(others_mb_per_second: float, mb_per_second: float) -> UserError:
-    """Return why nothing can be predicted of a storage whose speed others take."""
+    """Return why nothing can be predicted where other jobs take all of a storage's speed."""
     return UserError(
         f"others take {others_mb_per_second:,g} MB/s, and the storage gives {mb_per_second:,.0f} at most: wanted "
         "--others-mb-per-second below that"
@@ -39,21 +39,21 @@ def nothing_left(others_mb_per_second: float, mb_per_second: float) -> UserError
 
 @dataclass(frozen=True, kw_only=True)
 class Line:
-    """One line of a data sheet; of its three figures exactly one is above 0."""
+    """One line of a data sheet; exactly one of `mb_per_second`, `iops` and `latency_us` is above 0."""
 
     size: int | str
-    """Bytes of a request; 4k and 1m are binary, as fio takes them."""
+    """Bytes per request; 4k and 1m are binary, as in fio."""
     depth: int = 1
     """Requests in flight."""
     mb_per_second: float = 0.0
     iops: float = 0.0
     latency_us: float = 0.0
-    """Mean of a request, at this depth."""
+    """Mean latency of a request at this depth."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DataSheet:
-    """What a vendor prints of a drive."""
+    """A vendor's figures of a drive."""
 
     name: str = ""
     reads: tuple[Line, ...] = ()
@@ -61,7 +61,7 @@ class DataSheet:
 
 
 def read_drive(path: str) -> Rates:
-    """Return what a data sheet (a YAML file) or the folder of a probe says of a drive; raises UserError."""
+    """Return the rates of a drive from a data sheet (a YAML file) or a probe's folder; raises UserError."""
     if not os.path.exists(path):
         raise UserError(f"{path} does not exist: wanted a data sheet (YAML, {_EXAMPLE}), or the folder of a probe")
     if not os.path.isdir(path):
@@ -74,10 +74,10 @@ def read_drive(path: str) -> Rates:
 
 
 def per_second(rates: Sequence[Rate], request_bytes: int, depth: int) -> float:
-    """Return the requests/s of any size and depth.
+    """Return the requests/s for any size and depth.
 
-    The time of the drive that a request takes is a straight line between two sizes (a cost of each request, and one of
-    each byte); smaller ones take what the smallest does, larger ones as much a byte as the largest.
+    The drive's time per request is interpolated linearly between two sizes (a cost per request and a cost per byte);
+    smaller requests take as long as the smallest, larger ones as long per byte as the largest.
     """
     sizes = sorted({rate.size_bytes for rate in rates})
     alone = _alone_seconds(rates, request_bytes)
@@ -87,15 +87,15 @@ def per_second(rates: Sequence[Rate], request_bytes: int, depth: int) -> float:
         given = float(np.interp(depth, [one for one, _ in known], [one for _, one in known]))
         seconds.append(1 / given)
     took = float(np.interp(request_bytes, sizes, seconds)) * max(1.0, request_bytes / sizes[-1])
-    # Depth over latency, and what the drive gives at most: the asymptotic bounds of Denning and Buzen, The Operational
-    # Analysis of Queueing Network Models (1978).
+    # The smaller of depth / latency and the drive's largest rate: the asymptotic bounds of Denning and Buzen, The
+    # Operational Analysis of Queueing Network Models (1978).
     return min(1 / took, depth / alone) if alone else 1 / took
 
 
 def _alone_seconds(rates: Sequence[Rate], request_bytes: int) -> float:
-    """Return how long a request takes that is alone; 0 where nothing is known at a depth of 1.
+    """Return how long a request takes at a depth of 1; 0 where nothing is known at that depth.
 
-    Between sizes that are known a straight line; what is larger moves its further bytes at the drive's best rate.
+    It is interpolated linearly between known sizes; beyond the largest, further bytes move at the drive's best rate.
     """
     known = sorted((rate.size_bytes, 1 / rate.per_second) for rate in rates if rate.depth == 1)
     if not known:

@@ -1,7 +1,7 @@
-"""A run as programs of others know it: what their result files are made of, whichever kind of job measured it.
+"""A run in the terms of other benchmarks (DLIO): what their result files are made from, for any kind of job.
 
-A kind of job that another benchmark has, too, declares a part `exported` that returns one of these; `dlemu.dlio` makes
-DLIO's files of it.
+A kind of job that other benchmarks have as well declares a part `exported`, which returns one of these; `dlemu.dlio`
+writes DLIO's files from it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dlemu.config.schema import Workload
 from dlemu.metrics.rows import StepTable
 from dlemu.results.journal import RunJournal
 
-if TYPE_CHECKING:  # most runs save none
+if TYPE_CHECKING:  # most runs have no checkpoints
     from dlemu.checkpoints.checkpoint_plan import CheckpointPlan
     from dlemu.checkpoints.saved import SavedCheckpoint
 
@@ -22,15 +22,15 @@ Phase = Literal["write", "read"]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ExportedRun:
-    """What any complete run reports."""
+    """What any complete run has."""
 
     workload: Workload
     journal: RunJournal
-    """Of a run that ended: `ended_ns` is there."""
+    """Its `ended_ns` is set, as the run has ended."""
 
     @property
     def ranks(self) -> int:
-        """Emulated accelerators."""
+        """Number of emulated accelerators."""
         return len(self.journal.rank_nodes)
 
 
@@ -43,7 +43,7 @@ class ExportedSteps(ExportedRun):
     num_files_train: int
     num_files_eval: int
     saved: tuple[SavedCheckpoint, ...] = ()
-    """Checkpoints between the steps."""
+    """Checkpoints written between the steps."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,17 +52,16 @@ class CheckpointRecord:
 
     phase: Phase
     checkpoint: int
-    """Its number, from 1."""
+    """Number of the checkpoint, from 1."""
     rank: int
-    """Of the run."""
     start_ns: int
-    """On rank 0's monotonic clock, over which those of other hosts are laid: when the ranks had met."""
+    """Start, after a barrier of the ranks; other hosts' times are converted to rank 0's monotonic clock."""
     end_ns: int
-    """When the rank was done, or with `checkpoint.rank_sync` the last one."""
+    """When this rank was done; with `checkpoint.rank_sync`, when the last rank was."""
     bytes: int
-    """Of its files, all that they hold."""
+    """Total size of its files."""
     fsync_ns: int = 0
-    """Of that time, spent in fsync."""
+    """Part of the time that was spent in fsync."""
     files: int = 0
 
     @property
@@ -73,8 +72,8 @@ class CheckpointRecord:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ExportedCheckpoints(ExportedRun):
-    """A run that saved and loaded checkpoints and did nothing else."""
+    """A run that only saved and loaded checkpoints."""
 
     plan: CheckpointPlan
     records: tuple[CheckpointRecord, ...]
-    """Of all ranks."""
+    """Records of all ranks."""

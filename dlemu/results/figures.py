@@ -1,4 +1,4 @@
-"""What is kept of a run beside others: in a sweep, a comparison, on a page of several."""
+"""The figures of a run that are kept in a sweep, a comparison, or on a page of several runs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dlemu.metrics.spread import Mean
 from dlemu.metrics.t_interval import half_width
 from dlemu.metrics.verdict import Outcome
 
-CONFIDENCE = 0.95  # docs/sizing.md, section 6; as k = 2 of uncertainty.md
+CONFIDENCE = 0.95  # docs/sizing.md, section 6; the same as k = 2 in docs/uncertainty.md
 
 
 @dataclass(frozen=True)
@@ -20,33 +20,33 @@ class Value:
 
     mean: float
     half_width: float | None = None
-    """None of fewer than three repetitions."""
+    """None with fewer than three repetitions."""
     each: tuple[float, ...] = ()
-    """The repetitions: of each epoch, or of each checkpoint."""
+    """The value of each repetition: an epoch, or a checkpoint."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class JobFigures:
-    """What is kept of a run of any kind."""
+    """The figures of a run of any kind of job."""
 
     kind: str
-    """Of the job; its catalogue (`dlemu.metrics.catalogue`) has the metrics' words and units."""
+    """Kind of job: `training`, `checkpoint`, ...; its catalogue has the metrics' titles and units."""
     workload: str
     accelerator: str | None = None
     ranks: int
     epochs: int | None = None
-    """Planned; None of a job that has none."""
+    """Planned epochs; None for jobs without epochs."""
     passed: bool | None = None
-    """None of a job that neither passes nor fails, and of a run without a verdict."""
+    """None for jobs that neither pass nor fail, and for runs without a verdict."""
     verdict: str = ""
     outcome: Outcome | None = None
-    """None of a job that is not judged."""
+    """None for jobs that neither pass nor fail."""
     limited_by: dict[str, str | None] = field(default_factory=dict)
-    """By phase (`run` of a job that has one alone): what limited it."""
+    """Phase -> what limited it; jobs with a single phase use the key `run`."""
     threshold_percent: float | None = None
-    """At which it passes."""
+    """Value of the judged metric (AU in training) at which it passes."""
     metrics: dict[str, Value] = field(default_factory=dict)
-    """By name; those that are known."""
+    """Name -> value of the metrics that are known."""
 
     def mean(self, metric: str) -> float | None:
         """Return the mean of a metric, None where it is not known."""
@@ -55,9 +55,9 @@ class JobFigures:
 
 
 def half_width_of(values: Sequence[float]) -> float | None:
-    """Return the half width of the 95 % interval of repetitions' mean; None of fewer than three.
+    """Return the half width of the 95 % interval of the mean over repetitions; None with fewer than three.
 
-    Of two, Student's t makes 6 times their difference: an interval that says nothing, and reaches beyond all sense.
+    With two, Student's t gives 6 times their difference: an interval that is too wide to be of use.
     """
     if len(values) < 3:
         return None
@@ -65,12 +65,12 @@ def half_width_of(values: Sequence[float]) -> float | None:
 
 
 def mean_over(values: Sequence[float]) -> Value:
-    """Return the mean of a figure over repetitions with its interval."""
+    """Return the mean over repetitions with its interval."""
     return Value(float(np.mean(values)), half_width_of(values), tuple(values))
 
 
 def value_of(figure: Mean | float | None) -> Value | None:
-    """Return a figure of a summary with the interval over its epochs; None where it has no value."""
+    """Return a summary's metric with the interval over its epochs; None where it has no value."""
     if not isinstance(figure, Mean):
         return None if figure is None else Value(figure)
     if figure.mean is None:

@@ -1,4 +1,4 @@
-"""What a check or an audit found: one record each, so that all of them can be listed, counted and written to files."""
+"""Findings of checks and audits, as records that can be listed, counted and written to files."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from dataclasses import dataclass
 from typing import Literal
 
 Severity = Literal["error", "warning", "info"]
-"""`error`: it breaks a rule or contradicts the files; `warning`: it may; `info`: what the reader must know."""
+"""`error`: it breaks a rule or contradicts the files; `warning`: it may do so; `info`: what the reader must know."""
 SEVERITIES: tuple[Severity, ...] = ("error", "warning", "info")
-"""Gravest first."""
+"""Most severe first."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing found: what was seen, what was wanted, and how to repair it."""
+    """What was seen, what was wanted, and how to fix it."""
 
     severity: Severity
     rule: str
-    """The rule's id, as the edition or the audit names it."""
+    """Id of the rule, from the edition of the rules or the audit."""
     seen: str
     wanted: str
     fix: str
@@ -25,9 +25,9 @@ class Finding:
 
 @dataclass(frozen=True)
 class Located:
-    """A finding and the file or folder that it is of."""
+    """A finding with the file or folder that it concerns."""
 
     path: str
     finding: Finding
     official: str | None = None
-    """What the edition's own checker calls the rule; None where it has none."""
+    """Name of the rule in the edition's own checker; None where it has none."""

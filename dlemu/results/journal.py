@@ -1,4 +1,4 @@
-"""What rank 0 notes while a run goes on, so that a run that is cut short still shows what it did."""
+"""The journal: what rank 0 notes while a run goes on, so that it is known even if the run is killed."""
 
 from __future__ import annotations
 
@@ -17,45 +17,45 @@ from dlemu.results.tables import ADVICE
 
 JOURNAL = "journal.json"
 OLDER_JOURNALS = ("checkpoint_journal.json",)
-"""Names in live folders of older versions."""
+"""Its file names in live folders of older versions."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunJournal:
-    """What is noted of any run."""
+    """What every kind of run notes."""
 
     wall_clock_offset_ns: int
     """What to add to rank 0's CLOCK_MONOTONIC to get nanoseconds since 1970 (UTC)."""
     started_ns: int
-    """CLOCK_MONOTONIC of rank 0 when the ranks were up and nothing had begun."""
+    """CLOCK_MONOTONIC of rank 0 when all ranks had started, before any work."""
     ended_ns: int | None = None
     hosts: tuple[HostFacts, ...] = ()
-    """Of each node, in node order."""
+    """One per node, in node order."""
     rank_nodes: tuple[int, ...] = ()
     """Index in `hosts` of each rank's node."""
     storage: StorageFacts | None = None
-    """Where the dataset, or the checkpoints, lie."""
+    """Storage of the dataset or of the checkpoints."""
     requests: tuple[int, ...] = ()
-    """What all ranks' requests to an object store came to (`RequestCounts.values`); empty where none were made."""
+    """Counters of all ranks' requests to an object store (`RequestCounts.values`); empty where there were none."""
     lost_recorders: tuple[int, ...] = ()
-    """Nodes whose recorder was gone before its last reading."""
+    """Nodes whose recorder died before its last reading."""
     cpu_seconds: tuple[float, ...] = ()
-    """CPU time of each rank, with its workers: from the first epoch's start to the end of the last, or in all."""
+    """CPU time of each rank with its workers: from the start of the first epoch to the end of the last, or in total."""
 
     @property
     def ended_at(self) -> str | None:
-        """When it ended, ISO 8601 with zone."""
+        """End of the run, ISO 8601 with zone; None before it."""
         if self.ended_ns is None:
             return None
         seconds = (self.ended_ns + self.wall_clock_offset_ns) / 1e9
         return datetime.fromtimestamp(seconds, UTC).astimezone().isoformat(timespec="milliseconds")
 
     def noting(self, **changes: Any) -> Self:
-        """Return the journal with something noted."""
+        """Return the journal with these fields set."""
         return replace(self, **changes)
 
     def save(self, folder: str) -> None:
-        """Write it by rename; raises SpaceError."""
+        """Write it atomically (by rename); raises SpaceError."""
         write_text(folder, JOURNAL, msgspec.json.encode(self).decode(), advice=ADVICE)
 
 
@@ -63,7 +63,7 @@ J = TypeVar("J", bound=RunJournal)
 
 
 def read_journal(folder: str, kind: type[J]) -> J | None:
-    """Return what a run noted before it ended, None if it never came so far. Raises OSError, ValueError."""
+    """Return the journal in a live folder, None if the run had not written one yet. Raises OSError, ValueError."""
     for name in (JOURNAL, *OLDER_JOURNALS):
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
             return msgspec.json.decode(read_regular(os.path.join(folder, name)), type=kind)
@@ -71,5 +71,5 @@ def read_journal(folder: str, kind: type[J]) -> J | None:
 
 
 def holds_journal(folder: str) -> bool:
-    """Return whether a run of any kind has left a journal. Raises OSError, and ValueError for a damaged one."""
+    """Return whether a folder has the journal of a run of any kind. Raises OSError; ValueError for a damaged one."""
     return read_journal(folder, RunJournal) is not None

@@ -1,8 +1,8 @@
-"""Kinds of results: which there are, and which of them lies in a folder.
+"""The registry of kinds of results: which kinds exist, and which one a folder contains.
 
-A kind is a package with a light module `kind`, whose KIND says how its folders are known and where its parts are. The
-folders are the registry: every package below PACKAGES is one, and so is one that another distribution installs as an
-entry point of the group `dlemu.jobs`. Parts are imported when they are wanted.
+A kind is a package with a small module `kind`, whose KIND declares how its folders are recognised and where its parts
+are. Every package below PACKAGES that has one is a kind, as is every package that another distribution installs as an
+entry point in the group `dlemu.jobs`. Parts are imported when they are used.
 """
 
 from __future__ import annotations
@@ -30,83 +30,82 @@ ENTRY_POINTS = "dlemu.jobs"
 
 @dataclass(frozen=True)
 class SummaryHead:
-    """What a summary.json, or a facts.json, says of itself."""
+    """The fields of a summary.json or facts.json that identify it."""
 
     schema_version: int | None = None
     kind: str | None = None
-    """Of the job; results of training of older versions say none."""
+    """Kind of job; None in training results of older versions."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Kind:
-    """What can lie in a folder. Parts are `module.attribute` below its package; an empty one is one it has not."""
+    """A kind of result. Parts are named `module.attribute`, relative to its package; empty: it has no such part."""
 
     name: str
-    """As in the summary.json of a job; the names of all kinds differ."""
+    """Unique name; `kind` in the summary.json of a job."""
     noun: str
     """With its article, for messages: `a run of checkpoints`."""
     marks: tuple[str, ...] = ()
-    """Files any of which makes a folder one of this kind, whatever else it holds. A job needs none."""
+    """Names of files: a folder with any of them is of this kind, whatever else it contains. A job needs none."""
     is_unnamed: bool = False
-    """Results of older versions that name no kind are of this one."""
+    """Results of older versions, which name no kind, are of this one."""
     precedence: int = 0
-    """Of several kinds whose marks a folder holds it is the one with the highest."""
+    """If a folder has the marks of several kinds, the one with the highest precedence is chosen."""
     command: str = ""
-    """What makes it: `train` of `dlemu train`."""
+    """The command that makes it, such as `train` in `dlemu train`."""
     help: str = ""
-    """That command in a sentence."""
+    """A sentence on the command."""
     usage: str = ""
-    """Examples and what else there is to say of a job's command, as click shows it."""
+    """Help text of a job's command, with examples, as click shows it."""
     read: str
-    """Returns the typed result of a folder; raises UserError."""
+    """Returns the typed result in a folder; raises UserError."""
     result: str = ""
-    """The type of its `answer`, a dataclass; `dlemu schema` prints what it holds."""
+    """The type of its `answer`, a dataclass, from which `dlemu schema` makes its schema."""
     page: str = ""
-    """Returns a folder's result with its page, `dlemu.report.page.Opened`; raises UserError."""
+    """Returns the result in a folder with its page, a `dlemu.report.page.Opened`; raises UserError."""
     points: str = ""
-    """Returns the points of a folder's result on a page that several share, `dlemu.report.series.Point`."""
+    """Returns the points of the result in a folder, for pages of several results: a `dlemu.report.series.RunSeries`."""
     job: str = ""
-    """How ranks run it, a `dlemu.runner.job.JobKind`."""
+    """How ranks run it: a `dlemu.runner.job.JobKind`."""
     wants: Callable[[Workload], bool] = field(default=lambda workload: False)
-    """Says whether `dlemu train` is to run this kind of job for the workload."""
+    """Returns whether `dlemu train` runs this kind of job for a workload."""
     is_all: Callable[[Workload], bool] = field(default=lambda workload: False)
-    """Says whether a workload asks for nothing else, though it may not say for how much: a sweep runs it."""
+    """Returns whether a workload needs only this kind of job, even if its amount is not set yet; used by sweeps."""
     asks: str = ""
-    """The setting of a number that says how much a job asks of the storage, `SECTION.KEY`: `dlemu size` finds the most
-    that passes."""
+    """The setting (`SECTION.KEY`) that scales the load of a job; `dlemu size` finds its largest passing value."""
     summary: str = ""
-    """Returns the summary of a job's folder as it was saved, without computing it anew; raises UserError."""
+    """Returns the saved summary in a job's folder, without computing it again; raises UserError."""
     advise: str = ""
-    """Returns what leads to a verdict, given a `NoVerdictError` and the user's command, overrides and config folder."""
+    """Given a `NoVerdictError` and the user's command, overrides and config folder, returns how to get a verdict."""
     predicts: str = ""
-    """Answers `dlemu predict` for overrides or a workload, and a `dlemu.runner.prediction_request.PredictionRequest`:
-    returns the answer, the folder that holds it, and the settings."""
+    """For `dlemu predict`: given overrides or a workload, and a `dlemu.runner.prediction_request.PredictionRequest`,
+    returns the answer, its folder and the workload."""
     live: str = ""
-    """Follows a run that goes on, a `dlemu.results.progress.MakesFollower`; without it only its devices are seen."""
+    """Follows a run in progress, a `dlemu.results.progress.MakesFollower`; without it only its devices are shown."""
     host_checks: str = ""
-    """Package of what `dlemu doctor` checks for it alone, in files as those of `dlemu.doctor`."""
+    """Package with the checks of `dlemu doctor` for this kind only, modules like those of `dlemu.doctor`."""
     pattern: str = ""
-    """Reads a workload's data as the job does, by rising numbers of readers."""
+    """Reads a workload's data as the job does, with increasing numbers of readers."""
     rates: str = ""
-    """Returns what a folder's result has of reads by size and depth, `dlemu.results.levels.Rates`; raises UserError."""
+    """Returns rates by size and depth of the result in a folder, `dlemu.results.levels.Rates`; raises UserError."""
     about: str = ""
-    """Returns where and on what a job's run was measured, `dlemu.report.page.About`, given the run."""
+    """Given a run, returns where and on what it was measured, a `dlemu.report.page.About`."""
     metrics: str = ""
     """What it measures, a `dlemu.metrics.catalogue.Catalogue`."""
     figures: str = ""
-    """Returns what sweeps, comparisons and pages of several keep of a run, `dlemu.results.figures.JobFigures`."""
+    """Given a run, returns its figures for sweeps, comparisons and pages, `dlemu.results.figures.JobFigures`."""
     conditions: str = ""
-    """Returns what a run was measured under, `dlemu.results.compared.Conditions`, given its summary."""
+    """Given a summary, returns the conditions of the run, `dlemu.results.compared.Conditions`."""
     show: str = ""
-    """Prints a job's summary, given it, its folder and a rich console."""
+    """Prints a result, given it, its folder and a rich console."""
     exported: str = ""
-    """Returns a run as other programs know it, `dlemu.results.exported.ExportedRun`, given the run: DLIO's files are
-    made of it, and its settings can be written for DLIO."""
+    """Given a run, returns it in the terms of other benchmarks, `dlemu.results.exported.ExportedRun`: DLIO's files are
+    made from that, and the settings of such a kind can be written for DLIO."""
     package: str = ""
     """Set by the registry."""
 
     def part(self, name: str) -> Any:
-        """Return a part by the name of its field; raises UserError for one that the kind has not."""
+        """Import and return a part by the name of its field; raises UserError where the kind has no such part."""
         reference: str = getattr(self, name)
         if not reference:
             raise UserError(f"{self.noun} has no {name}")
@@ -119,13 +118,13 @@ class Kind:
         return SUMMARY if self.job else self.marks[0]
 
     def holds(self, folder: str) -> bool:
-        """Say whether a folder has one of the files by which this kind is known."""
+        """Return whether a folder has one of the files by which this kind is recognised."""
         return any(os.path.lexists(os.path.join(folder, mark)) for mark in self.marks)
 
 
 @cache
 def kinds() -> tuple[Kind, ...]:
-    """Return the kinds of this distribution, those that come first where a folder holds the marks of several."""
+    """Return the kinds of this distribution, by descending precedence, then by name."""
     found = [kind for parent in PACKAGES for package in _packages(parent) for kind in _kinds(package)]
     return tuple(sorted(found, key=lambda kind: (-kind.precedence, kind.name)))
 
@@ -137,7 +136,7 @@ def _packages(parent: str) -> list[str]:
 
 
 def _kinds(package: str) -> list[Kind]:
-    """Return the KIND of a package, and in ANSWERS what else it leaves in folders of their own."""
+    """Return the KIND of a package, and in ANSWERS further kinds of results that it makes."""
     module = importlib.import_module(f"{package}.kind")
     return [replace(kind, package=package) for kind in (module.KIND, *getattr(module, "ANSWERS", ()))]
 
@@ -167,7 +166,7 @@ def kind_named(name: str) -> Kind:
 
 
 def kind_of_command(name: str) -> Kind:
-    """Return the kind that a command makes; raises UserError for a command that makes none."""
+    """Return the kind of result that a command makes; raises UserError for a command that makes none."""
     known = next((kind for kind in (*kinds(), *installed_kinds()) if kind.command == name), None)
     if known is None:
         raise UserError(f"`dlemu {name}` saves no result of any kind")
@@ -175,10 +174,10 @@ def kind_of_command(name: str) -> Kind:
 
 
 def kind_of(folder: str) -> Kind | None:
-    """Return the kind of what a folder holds, None where it holds no result of dlemu's.
+    """Return the kind of the result in a folder, None where there is no result of dlemu's.
 
-    Nothing that a result names is imported: its kind is looked up by name among those installed. Raises UserError for
-    one that is not.
+    A received result can't cause an import: its kind is only looked up by name among the installed ones. Raises
+    UserError for a kind that is not installed.
     """
     from dlemu.results.untrusted_files import decode_untrusted
 
@@ -191,7 +190,7 @@ def kind_of(folder: str) -> Kind | None:
             continue
         try:
             head = decode_untrusted(path, SummaryHead)
-        except UserError:  # damaged: whoever reads it says so
+        except UserError:  # damaged: reading the result will report that
             head = SummaryHead()
         if name == SUMMARY and head.schema_version is None:
             continue  # DLIO's own
@@ -207,13 +206,13 @@ def _unnamed() -> Kind:
 
 
 def read_result(folder: str) -> Any:
-    """Return what a folder holds, typed; raises UserError for a folder without a result, or a damaged one."""
-    kind = kind_of(folder) or _unnamed()  # whose reader says what is missing
+    """Return the result in a folder, typed; raises UserError for a folder without a result, or a damaged one."""
+    kind = kind_of(folder) or _unnamed()  # its reader reports what is missing
     return kind.part("read")(folder)
 
 
 def read_figures(folder: str) -> tuple[Any, JobFigures]:
-    """Return the run that a folder holds, and what sweeps, comparisons and pages of several keep of it."""
+    """Return the run in a folder, and its figures for sweeps, comparisons and pages."""
     kind = kind_of(folder) or _unnamed()
     run = kind.part("read")(folder)
     return run, kind.part("figures")(run)
@@ -234,11 +233,11 @@ def catalogue_of(kind: str) -> Catalogue:
 
 
 def kind_requested(workload: Workload) -> Kind:
-    """Return the kind of job that a workload asks for, also where it does not say for how much of it."""
+    """Return the kind of job that a workload needs, even if its amount is not set yet (see `Kind.is_all`)."""
     return next((kind for kind in kinds() if kind.is_all(workload)), None) or kind_wanted(workload)
 
 
 def kind_wanted(workload: Workload) -> Kind:
     """Return the kind of job that `dlemu train` runs for a workload."""
-    known = (*kinds(), *(installed_kinds() if workload.kinds else ()))  # others have a section of their own
+    known = (*kinds(), *(installed_kinds() if workload.kinds else ()))  # those of plug-ins have own sections
     return next((kind for kind in known if kind.wants(workload)), _unnamed())

@@ -1,4 +1,4 @@
-"""What is known of a storage: reads by rising numbers of readers, reads and writes by size and depth."""
+"""Measured speeds of a storage: by number of readers, and by request size and queue depth."""
 
 from __future__ import annotations
 
@@ -18,38 +18,37 @@ ReadRows = NDArray[np.void]
 
 @dataclass(frozen=True, eq=False)
 class Level:
-    """What so many readers got."""
+    """What was measured with one number of readers."""
 
     readers: int
     seconds: float
-    """In which it was measured."""
+    """Duration of the measurement."""
     rows: ReadRows
-    """All reads, also those before."""
+    """All reads, including those before the measurement."""
     mb_per_second: float
     half_width_percent: float
-    """Of the 95 % interval of its speed, by windows of its time."""
+    """Half width of the 95 % interval of `mb_per_second`, from windows of time."""
     cpu_seconds_per_gb: float
     short: bool
-    """The dataset was read to its end before the time was over."""
+    """The dataset was read completely before the time was over."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rate:
-    """What a storage gives to requests of one size, so many of them in flight."""
+    """A storage's rate for requests of one size, with `depth` of them in flight."""
 
     size_bytes: int
     depth: int
     per_second: float
-    """Requests."""
+    """Requests/s."""
 
 
 @dataclass(frozen=True)
 class Rates:
-    """What a storage gives by size and depth."""
+    """A storage's rates by size and depth; at least one, of reads or writes."""
 
     source: str
-    """In words."""
+    """Where they are from, as a phrase."""
     rates: tuple[Rate, ...]
-    """Of reads."""
+    """Rates of reads."""
     writes: tuple[Rate, ...] = ()
-    """At least one of both."""

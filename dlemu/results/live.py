@@ -1,7 +1,7 @@
-"""What a run leaves before it is saved: `live/` of its folder, from which a run that was killed is read all the same.
+"""The folder `live/` of a run that is not saved yet, from which the run can be read even if it was killed.
 
-The facts stand there before the first step, the journal and the step logs grow beside them. A run that still goes on
-holds a lock: its folder is no result yet.
+The facts are written before the first step, the journal and the step logs while the run goes on. A run in progress
+holds a lock: its folder is not a result yet.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from dlemu.results.file_names import FACTS, LIVE
 T = TypeVar("T")
 
 LOCK = "lock"
-"""Held while the run goes on."""
+"""File that is locked while the run goes on."""
 
 
 def write_live_facts(folder: str, facts: object, *, advice: str) -> None:
-    """Write what is known of a run before its ranks start; raises SpaceError that ends in `advice`."""
+    """Write what is known of a run before its ranks start; raises SpaceError, whose message ends with `advice`."""
     write_text(os.path.join(folder, LIVE), FACTS, msgspec.json.encode(facts).decode(), advice=advice)
 
 
 @contextlib.contextmanager
 def going_on(folder: str) -> Iterator[None]:
-    """Mark the run as going on: while this process, or one that it forks inside, has not ended."""
+    """Mark the run as in progress, until this process and all that it forks inside have ended."""
     with contextlib.ExitStack() as stack:
-        with contextlib.suppress(OSError):  # a full disk, or a file system without locks: then nobody is told
+        with contextlib.suppress(OSError):  # a full disk, or a file system without locks: then it is not marked
             path = os.path.join(folder, LIVE, LOCK)
             flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
             lock = stack.enter_context(open(os.open(path, flags, 0o644), "w"))
@@ -44,7 +44,7 @@ def going_on(folder: str) -> Iterator[None]:
 
 
 def goes_on(folder: str) -> bool:
-    """Return whether the run in the folder still goes on, as far as this host can tell."""
+    """Return whether the run in the folder is in progress, as far as this host can tell."""
     try:
         descriptor = os.open(os.path.join(folder, LIVE, LOCK), os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError:
@@ -61,9 +61,9 @@ def goes_on(folder: str) -> bool:
 
 
 def salvaged(folder: str, salvage: Callable[[str], T]) -> T:
-    """Return what `salvage` makes of a run's live folder.
+    """Return what `salvage` reads from a run's live folder.
 
-    Raises UserError when the run still goes on, and for a folder that is damaged, or larger than memory.
+    Raises UserError when the run is still in progress, and for a folder that is damaged, or larger than memory.
     """
     if goes_on(folder):
         raise UserError(f"the run in {folder} is still running: wait for it to end, or stop it with Ctrl-C")
@@ -73,10 +73,10 @@ def salvaged(folder: str, salvage: Callable[[str], T]) -> T:
     except OSError as error:
         raise UserError(f"{live} can't be read: {error.strerror}; copy the folder again") from error
     if not all(stat.S_ISREG(status.st_mode) for status in sizes):
-        raise UserError(f"{live} holds something that is not a file: dlemu did not leave it there")
-    wanted = 2 * sum(status.st_size for status in sizes)  # the logs, and all of them together
+        raise UserError(f"{live} holds something that is not a file, and not dlemu's: remove it")
+    wanted = 2 * sum(status.st_size for status in sizes)  # the logs, and a copy of them in one table
     if wanted > host_memory().available_bytes:
-        raise UserError(f"{live} needs {wanted / 2**30:.1f} GiB of memory, more than there is: read it on another host")
+        raise UserError(f"{live} needs {wanted / 2**30:.1f} GiB of memory, more than is free: read it on another host")
     try:
         return salvage(live)
     except (LookupError, OSError, OverflowError, RecursionError, TypeError, ValueError) as error:

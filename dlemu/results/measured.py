@@ -1,7 +1,7 @@
-"""The folder of a run that ranks measured: one writer, one reader. What has its name is complete.
+"""Writes and reads the folder of a run. Files get their names when they are complete.
 
-A kind of job adds the tables of its own rows. Nothing is believed that can be computed: the summary is made again from
-the rows, whatever summary.json says.
+A kind of job adds the tables of its own rows. Whatever can be computed is not trusted: reading a run computes its
+summary again from the rows, whatever summary.json says.
 """
 
 from __future__ import annotations
@@ -34,27 +34,27 @@ FACTS_VERSION = 1
 
 @dataclass(frozen=True, kw_only=True)
 class RunFacts:
-    """All that the numbers need beside rows and readings; facts.json."""
+    """The content of facts.json: all that metrics are computed from, apart from rows and telemetry."""
 
     facts_version: int = FACTS_VERSION
     kind: str = ""
-    """Of the job; empty in results of older versions."""
+    """Kind of job; empty in results of older versions."""
     workload: Workload
     ranks: int
     seed: int
-    """Of all that was drawn."""
+    """Seed of all that was random."""
     started_at: str
     """ISO 8601 with zone."""
     journal: RunJournal
     """What rank 0 noted while the run went on."""
     recorders: tuple[RecorderHead, ...] = ()
-    """Of each host that was watched, in node order."""
+    """One per host that was watched, in node order."""
     failure: str | None = None
     """Why the run is incomplete."""
 
 
 def common_fields(facts: RunFacts) -> dict[str, Any]:
-    """Return what `JobSummary` says of a run of any kind, but for kind and verdict, and its `environment`."""
+    """Return the fields of `JobSummary`, without kind and verdict, and `environment`, for any kind of run."""
     journal = facts.journal
     return {
         "complete": facts.failure is None,
@@ -70,11 +70,11 @@ def common_fields(facts: RunFacts) -> dict[str, Any]:
 
 
 class MeasuredRun(Protocol):
-    """One run: what its ranks measured, and every number computed from it."""
+    """One run: what its ranks measured, and all metrics computed from it."""
 
     @property
     def folder(self) -> str:
-        """Where its files lie."""
+        """Folder of its files."""
         ...
 
     @property
@@ -85,7 +85,7 @@ class MeasuredRun(Protocol):
 
     @property
     def summary(self) -> object:
-        """Every published number."""
+        """All metrics."""
         ...
 
     def write_rows(self) -> None:
@@ -94,7 +94,7 @@ class MeasuredRun(Protocol):
 
 
 def sent_state(run: Any) -> dict[str, Any]:
-    """Return what of a run goes to another process: what was measured and its summary; all else is made of them."""
+    """Return the state of a run for pickling: its fields and summary; other cached values are computed again."""
     names = (*(field.name for field in fields(run)), "summary")
     return {name: value for name, value in vars(run).items() if name in names}
 
@@ -104,7 +104,7 @@ R = TypeVar("R", bound=MeasuredRun)
 
 
 def write_measured(run: MeasuredRun) -> None:
-    """Write what was measured: all that reading it needs, and nothing that is computed from it. Raises SpaceError."""
+    """Write what was measured, which is all that reading the run needs, and nothing computed. Raises SpaceError."""
     folder = run.folder
     write_text(folder, CONFIG, to_yaml(run.facts.workload), advice=ADVICE)
     run.write_rows()
@@ -113,11 +113,11 @@ def write_measured(run: MeasuredRun) -> None:
         trace = trace_to_table(run.telemetry)
         if trace is not None:
             write_table(folder, BLOCK_TRACE, trace)
-    write_text(folder, FACTS, to_json(run.facts), advice=ADVICE)  # last: until it is there, the live part is the result
+    write_text(folder, FACTS, to_json(run.facts), advice=ADVICE)  # last: until it exists, live/ is the result
 
 
 def write_summary(run: MeasuredRun) -> None:
-    """Write what is computed of a run; raises SpaceError."""
+    """Write the summary of a run; raises SpaceError."""
     write_text(run.folder, SUMMARY, to_json(run.summary), advice=ADVICE)
 
 
@@ -128,15 +128,15 @@ def write_run(run: MeasuredRun) -> None:
 
 
 def read_facts(path: str, kind: type[F]) -> F:
-    """Return the facts of a run; raises UserError for damaged ones, and those of a later version."""
+    """Return the facts of a run; raises UserError for a damaged file, and for one of a later version."""
     facts = decode_untrusted(path, kind)
     if facts.facts_version > FACTS_VERSION:
         raise UserError(f"{path} has facts_version {facts.facts_version}, wanted {FACTS_VERSION}: update dlemu")
-    return replace(facts, workload=published(facts.workload))  # older versions wrote all options down
+    return replace(facts, workload=published(facts.workload))  # older versions wrote all storage options, also secrets
 
 
 def read_readings(folder: str, facts: RunFacts) -> Telemetry:
-    """Return what the recorders of a run read; raises UserError for a damaged table."""
+    """Return the telemetry of a run; raises UserError for a damaged table."""
     try:
         return read_telemetry(folder, facts.recorders)
     except (ArithmeticError, LookupError, TypeError, ValueError, pa.ArrowException) as error:
@@ -144,7 +144,7 @@ def read_readings(folder: str, facts: RunFacts) -> Telemetry:
 
 
 class LiveLog(Protocol):
-    """What the ranks of a run that was killed left."""
+    """The log of a killed run, from the files of its ranks."""
 
     @property
     def journal(self) -> RunJournal: ...
@@ -161,9 +161,9 @@ L = TypeVar("L", bound=LiveLog)
 def read_live(
     folder: str, kind: type[F], salvage: Callable[[str], L | None], first: str, *, name: str = FACTS
 ) -> tuple[F, L]:
-    """Return facts and log of a run that was killed before it was saved, from what its ranks left in live/.
+    """Return facts and log of a run that was killed before it was saved, from its live/ folder.
 
-    Raises UserError when it still goes on, or was killed before its `first` step was measured.
+    Raises UserError when it is still in progress, or was killed before its first row, which messages call `first`.
     """
     facts = read_facts(os.path.join(folder, LIVE, name), kind)
     log = salvaged(folder, salvage)
@@ -174,7 +174,7 @@ def read_live(
 
 
 def check_hosts(run: MeasuredRun, *, rows: int) -> None:
-    """Raise UserError for a run of so many rows whose facts do not say on which hosts they were measured."""
+    """Raise UserError for a run with rows whose facts do not say on which hosts these were measured."""
     facts, journal = run.facts, run.facts.journal
     nodes = set(journal.rank_nodes)
     if rows and (len(journal.rank_nodes) != facts.ranks or not nodes <= set(range(len(journal.hosts)))):
@@ -184,7 +184,7 @@ def check_hosts(run: MeasuredRun, *, rows: int) -> None:
 
 
 def computed(run: R) -> R:
-    """Return a run whose numbers can be computed; raises UserError for a damaged one."""
+    """Compute the summary of a run, and return the run; raises UserError for a damaged one."""
     try:
         _ = run.summary
     except (ArithmeticError, LookupError, MemoryError, TypeError, ValueError, struct.error) as error:

@@ -1,7 +1,7 @@
-"""Figures of a run that goes on as text for Prometheus.
+"""Figures of a run in progress as text for Prometheus.
 
-What is written is both OpenMetrics and the text format that node_exporter's textfile collector reads: gauges alone, no
-timestamps, and `# EOF` at the end, which is a comment there.
+The text is valid both as OpenMetrics and for node_exporter's textfile collector: only gauges, no timestamps, and
+`# EOF` at the end, which is a comment for the latter.
 https://prometheus.io/docs/specs/om/open_metrics_spec/
 """
 
@@ -17,11 +17,11 @@ from dlemu.results.progress import Figure, Progress
 
 PREFIX = "dlemu_"
 FIRST = f"# TYPE {PREFIX}active gauge\n"
-"""Every file begins with it: by it one is known that may be replaced."""
+"""First line of every file, by which a file that may be replaced is recognised."""
 
 
 def check_replaceable(path: str) -> None:
-    """Raise UserError for a file that somebody else wrote, or one in a folder that is not there."""
+    """Raise UserError for a file that dlemu did not write, or one in a folder that does not exist."""
     folder = os.path.dirname(os.path.abspath(path))
     if not os.path.isdir(folder):
         raise UserError(f"output.openmetrics is {path}, but there is no folder {folder}: create it, or name another")
@@ -37,13 +37,13 @@ def check_replaceable(path: str) -> None:
 
 
 def write_metrics(path: str, progress: Progress | None, labels: Mapping[str, str], *, active: bool) -> None:
-    """Replace the file by a whole one; raises SpaceError."""
+    """Replace the file atomically; raises SpaceError."""
     folder, name = os.path.split(os.path.abspath(path))
-    write_text(folder, name, metrics_text(progress, labels, active=active), advice="set output.openmetrics to another")
+    write_text(folder, name, metrics_text(progress, labels, active=active), advice="set output.openmetrics elsewhere")
 
 
 def metrics_text(progress: Progress | None, labels: Mapping[str, str], *, active: bool) -> str:
-    """Return the figures of a run with labels that say which; of one that has ended, that it has and no more."""
+    """Return the figures of a run, labelled with the run; once it has ended, only dlemu_active 0."""
     families: dict[str, list[Figure]] = {}
     for figure in (Figure(*_active(active)), *(_figures(progress) if progress is not None and active else ())):
         families.setdefault(figure.name, []).append(figure)

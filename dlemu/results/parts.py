@@ -1,4 +1,4 @@
-"""Parts that the summaries of several kinds of runs have in common."""
+"""Parts of summaries that several kinds of jobs share."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from dlemu.telemetry.probe_base import DeviceFacts
 
 SCHEMA_VERSION = 2
 READ_VERSIONS = (1, 2)
-"""Of version 1 are results whose `limited_by` knew one cause only; all else means the same."""
+"""In version 1, `limited_by` had a single cause; all else has the same meaning."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class JobSummary:
-    """What the summary of every job says; a kind adds its numbers in a subclass."""
+    """What every job's summary contains; a kind adds its metrics in a subclass."""
 
     schema_version: int = SCHEMA_VERSION
     kind: str = ""
-    """Of the job."""
+    """Kind of job: `training`, `checkpoint`, ..."""
     complete: bool
-    """Whether all that was planned was measured."""
+    """Whether everything planned was measured."""
     failure: str | None
-    """Why not; None for a complete run."""
+    """Why the run is incomplete; None for a complete one."""
     verdict: str
     """The result as one line of text."""
     workload: str
@@ -35,12 +35,12 @@ class JobSummary:
     ended_at: str | None = None
     """None for an incomplete run."""
     judgement_version: int = 1
-    """Of the rules of verdicts and causes; 1 in results of before they had a number."""
+    """Version of the rules for verdicts and causes; 1 in results older than this key."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Requests:
-    """Requests to an object store in training, evaluation and checkpoints, those retried included."""
+    """Requests to an object store in training, evaluation and checkpoints, including those sent again."""
 
     get: int
     head: int
@@ -48,29 +48,29 @@ class Requests:
     put: int
     delete: int
     received_bytes: int
-    """Of the bodies of answers."""
+    """Bytes in the bodies of responses."""
     sent_bytes: int = 0
-    """Of the bodies of requests: what was written."""
+    """Bytes in the bodies of requests: what was written."""
     failed: int
-    """Answers that were no success, and connections that broke."""
+    """Responses with an error status, and broken connections."""
     retried: int
-    """Retried."""
+    """Requests sent again after a failure."""
     slow_down: int
-    """Answers 503 and 429."""
+    """Responses with status 503 or 429."""
     connections_opened: int
     first_byte_ms: Percentiles | None = None
-    """From a GET to the first byte of its answer, ms, within 2.2 % (older results: 9 %)."""
+    """From a GET to the first byte of its response, ms, within 2.2 % (older results: 9 %)."""
     last_byte_ms: Percentiles | None = None
-    """From a GET to the last byte of its answer, ms, within 2.2 % (older results: 9 %)."""
+    """From a GET to the last byte of its response, ms, within 2.2 % (older results: 9 %)."""
     tls_cpu_seconds: float | None = None
-    """CPU time that reading over TLS took: handshakes, decrypting, and the kernel's copies. None without TLS."""
+    """CPU time of reading over TLS: handshakes, decryption, and the kernel's copies. None without TLS."""
     cost: float | None = None
-    """At `metric.get_price` and `metric.put_price`; None without a price."""
+    """Cost of the requests at `metric.get_price` and `metric.put_price`; None without a price."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Environment:
-    """What the run ran on."""
+    """The hosts and the storage of a run."""
 
     hosts: tuple[HostFacts, ...] = ()
     """In node order."""

@@ -1,6 +1,6 @@
-"""How far a run that goes on is, and how fast: one stream of figures for whoever shows or exports them.
+"""Progress and speed of a run in progress, as figures for the terminal and for export.
 
-A kind of job says by its part `live` how these are read from what its ranks leave in live/ of the run's folder.
+A kind of job reads them, with its part `live`, from the files that its ranks write into live/ of the run's folder.
 """
 
 from __future__ import annotations
@@ -10,19 +10,19 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 RECENT_SECONDS = 10.0
-"""What counts as now, for rates."""
+"""Current rates are means over this time."""
 
 
 @dataclass(frozen=True)
 class Figure:
-    """A number of a run that goes on, in the base unit in which its name ends."""
+    """A number of a run in progress, in the base unit that its name ends with."""
 
     name: str
     """Ends in `_ratio`, `_bytes_per_second`, `_per_second` or `_seconds`; a plain count or depth has none."""
     value: float
     meaning: str
     labels: Mapping[str, str] = field(default_factory=dict)
-    """What it is of, where there are several, such as a device."""
+    """What it belongs to where there are several, such as a device."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,19 +30,19 @@ class Progress:
     """How far a run is."""
 
     at: str
-    """In words: `epoch 2/5, step 3/20`."""
+    """The current position as text: `epoch 2/5, step 3/20`."""
     done_ratio: float | None = None
-    """0 to 1, of the slowest rank; None where nothing tells."""
+    """0 to 1, of the slowest rank; None where it is not known."""
     seconds_left: float | None = None
-    """None where nothing tells."""
+    """None where it is not known."""
     figures: tuple[Figure, ...] = ()
-    """Of all ranks together."""
+    """Figures of all ranks together."""
     ranks: Mapping[int, tuple[Figure, ...]] = field(default_factory=dict)
-    """Of each rank that has begun."""
+    """Rank -> its figures, for ranks that have begun."""
 
 
 class Follower(Protocol):
-    """Follows the ranks of one run; made of its facts as they were before the first step, and its live folder."""
+    """Follows the ranks of one run; it is given the facts from before the first step, and the live folder."""
 
     def look(self) -> Progress | None:
         """Return how far the run is now, None while no rank has begun. Raises OSError where the files are gone."""
@@ -50,7 +50,7 @@ class Follower(Protocol):
 
 
 class MakesFollower(Protocol):
-    """A kind's part `live`."""
+    """The part `live` of a kind of job."""
 
     def __call__(self, facts_path: str, live_folder: str) -> Follower:
         """Raises UserError for damaged facts."""
@@ -58,7 +58,7 @@ class MakesFollower(Protocol):
 
 
 def figure_texts(figure: Figure) -> tuple[str, str]:
-    """Return a figure's name and value as people read them: without its unit, and with it."""
+    """Return a figure's name without its unit, and its value with it, for people to read."""
     for unit, (scale, digits, shown) in _UNITS.items():
         if figure.name.endswith(unit):
             return figure.name.removesuffix(unit).replace("_", " "), f"{figure.value * scale:,.{digits}f} {shown}"
@@ -71,4 +71,4 @@ _UNITS: dict[str, tuple[float, int, str]] = {
     "_per_second": (1, 1, "/s"),
     "_seconds": (1, 1, "s"),
 }
-"""The longer ending first."""
+"""Ending of a name -> factor, decimal places and unit to show; a longer ending comes before its own end."""

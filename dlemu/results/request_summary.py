@@ -1,4 +1,4 @@
-"""Requests to an object store: what they came to, from what the processes counted."""
+"""Summarises requests to an object store from the counters of the processes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dlemu.results.parts import Requests
 
 
 def requests_of(values: Sequence[int], metric: Metric) -> Requests:
-    """Return what a journal counted (`RequestCounts.values`), with the price of it."""
+    """Return the summary of a journal's counters (`RequestCounts.values`), with their cost."""
     counts = RequestCounts(np.array(values, np.int64))
     reads, writes = counts["get"] + counts["head"], counts["put"] + counts["list"]
     priced = metric.get_price or metric.put_price

@@ -1,4 +1,4 @@
-"""Rows of whole numbers as the tables of a result's folder: a column each, with its meaning."""
+"""Tables (Parquet) of rows of whole numbers in a result's folder; each column has its meaning as metadata."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dlemu.results.tables import read_table
 
 
 def rows_table(rows: NDArray[np.void], meanings: Mapping[str, str]) -> pa.Table:
-    """Return rows as a table, a column each, with its meaning."""
+    """Return rows as a table, each column with its meaning as metadata."""
     fields = [pa.field(name, pa.int64(), nullable=False, metadata={"meaning": meanings[name]}) for name in meanings]
     return pa.table({name: rows[name] for name in meanings}).cast(pa.schema(fields))
 
@@ -22,12 +22,12 @@ def rows_table(rows: NDArray[np.void], meanings: Mapping[str, str]) -> pa.Table:
 def read_rows(folder: str, name: str, kind: np.dtype[np.void], added: Collection[str] = ()) -> NDArray[np.void]:
     """Return the rows of a table; raises UserError for one that is missing or damaged.
 
-    Columns that were `added` since may lack in older tables: they are 0 then.
+    Columns in `added` may be missing in older tables: they are 0 then.
     """
     table = read_table(folder, name)
     path = os.path.join(folder, name)
     if table is None:
-        raise UserError(f"{path} is missing: the run's numbers can't be computed; copy it again")
+        raise UserError(f"{path} is missing: the run's metrics can't be computed; copy the folder again")
     assert kind.names is not None  # it has columns
     rows = np.zeros(table.num_rows, kind)
     for column in kind.names:

@@ -1,4 +1,4 @@
-"""JSON Schemas of results, made of the types that are written and read."""
+"""JSON Schemas of results, made from the types that are written and read."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 
 def described() -> dict[str, Kind]:
-    """Return the kinds whose results have a schema, by command; a further kind of the same command by its own name."""
+    """Return command -> kind whose result has a schema; further kinds of a command are listed by their own names."""
     known: dict[str, Kind] = {}
     for kind in (*kinds(), *installed_kinds()):
         if kind.result:
@@ -27,7 +27,7 @@ def described() -> dict[str, Kind]:
 def schema_text(kind: Kind) -> str:
     """Return the schema of a kind's result as JSON; raises UserError for a kind that declares no type.
 
-    Keys may be added within a schema_version (docs/stability.md): an object may have others than those that are named.
+    Keys may be added within a schema_version (docs/stability.md), so objects may have other keys than those listed.
     """
     result = kind.part("result")
     schema = {
@@ -45,7 +45,7 @@ def schema_text(kind: Kind) -> str:
 
 
 def _classes(found: Any, known: set[type[Any]] | None = None) -> Iterator[type[Any]]:
-    """Yield the classes that a type is made of."""
+    """Yield the classes that a type refers to, directly or not."""
     known = set() if known is None else known
     if isinstance(found, inspect.DataclassType | inspect.StructType):
         if found.cls in known:

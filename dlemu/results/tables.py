@@ -1,4 +1,4 @@
-"""The tables and texts of a result's folder: names, one writer, one reader."""
+"""Reads and writes the tables and texts of a result's folder."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from dlemu.results.file_names import BLOCK_TRACE, CONFIG, TELEMETRY
 from dlemu.results.untrusted_files import open_untrusted
 from dlemu.telemetry import RecorderHead, Telemetry, from_tables
 
-MOST_TABLE_BYTES = 64 << 30  # far beyond any result: what claims more is refused before it is opened
+MOST_TABLE_BYTES = 64 << 30  # far larger than any result: larger files are refused before they are opened
 
 
 def read_config(folder: str) -> str:
-    """Return the composed configuration as YAML, as it may be shown; empty when the folder has none that loads."""
+    """Return the composed configuration as YAML, without secrets; empty when the folder has none that loads."""
     try:
         return to_yaml(load_received(os.path.join(folder, CONFIG)))
     except UserError:
@@ -28,24 +28,25 @@ def read_config(folder: str) -> str:
 
 
 def write_table(folder: str, name: str, table: pa.Table) -> None:
-    """Write a table as parquet; raises SpaceError."""
+    """Write a table as Parquet; raises SpaceError."""
     write_file(folder, name, lambda out: pq.write_table(table, out, compression="zstd"), advice=ADVICE)
 
 
 def read_table(folder: str, name: str) -> pa.Table | None:
-    """Return a parquet file, None where there is none; raises UserError for a damaged one."""
+    """Return the table in a Parquet file, None where there is none; raises UserError for a damaged one."""
     path = os.path.join(folder, name)
     if not os.path.lexists(path):
         return None
     with open(open_untrusted(path, MOST_TABLE_BYTES), "rb") as opened:
         try:
             file = pq.ParquetFile(opened)
-            # Twice eight bytes a value, for a copy; a column of equal values takes next to nothing in the file.
-            wanted = 16 * file.metadata.num_rows * file.metadata.num_columns
-            if wanted > host_memory().available_bytes:
+            # Eight bytes per value, twice, for a copy; in the file, a column of equal values takes hardly any.
+            rows = file.metadata.num_rows
+            wanted, free = 16 * rows * file.metadata.num_columns, host_memory().available_bytes
+            if wanted > free:
                 raise UserError(
-                    f"{path} has {file.metadata.num_rows:,} rows, which take {wanted / 2**30:.1f} GiB of memory, more "
-                    "than is available: read it on a host with more; if the run had fewer steps, it is damaged"
+                    f"{path} has {rows:,} rows, which need {wanted / 2**30:.1f} GiB of memory; {free / 2**30:.1f} GiB "
+                    "are available: read it on a larger host, or copy it again if the run had fewer rows"
                 )
             return file.read()
         except (OSError, pa.ArrowException, ValueError, MemoryError) as error:
@@ -53,7 +54,7 @@ def read_table(folder: str, name: str) -> pa.Table | None:
 
 
 def read_telemetry(folder: str, heads: tuple[RecorderHead, ...]) -> Telemetry:
-    """Return what the recorders of a run read; raises UserError, ValueError, KeyError or TypeError for damaged ones."""
+    """Return the telemetry of a run; raises UserError, ValueError, KeyError or TypeError for damaged tables."""
     readings = read_table(folder, TELEMETRY)
     if readings is None or not heads:
         return ()
@@ -65,4 +66,4 @@ def read_telemetry(folder: str, heads: tuple[RecorderHead, ...]) -> Telemetry:
 
 
 ADVICE = "set output.folder to a writable folder; the step logs are kept in live/ of the run's folder"
-"""What to do when a file of a run can't be written."""
+"""Advice when a file of a run can't be written."""

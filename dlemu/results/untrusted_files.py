@@ -1,4 +1,4 @@
-"""Files of results that were sent around: whatever lies under their names, reading them ends, in bounded memory."""
+"""Reads files of results from unknown sources: whatever they are, reading ends, and uses bounded memory."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 def open_untrusted(path: str, most_bytes: int) -> int:
-    """Return a descriptor of a regular file; raises UserError for a pipe, a device, or one that is far too large."""
+    """Return a descriptor of a regular file; raises UserError for a pipe, a device, or a file that is far too large."""
     try:
         descriptor = open_regular(path)
         try:
@@ -23,7 +23,7 @@ def open_untrusted(path: str, most_bytes: int) -> int:
             os.close(descriptor)
             raise
         return descriptor
-    except (OSError, ValueError) as error:  # a name with a NUL in it
+    except (OSError, ValueError) as error:  # ValueError: a name with a NUL
         reason = error.strerror if isinstance(error, OSError) else error
         raise UserError(f"{path} can't be read: {reason}; name the folder of a result") from error
 
@@ -34,12 +34,12 @@ def read_untrusted(path: str, most_bytes: int = MOST_COLLECTED_BYTES) -> bytes:
         try:
             return file.read(os.fstat(file.fileno()).st_size)
         except OSError as error:
-            raise UserError(f"{path} can't be read: {error.strerror}; copy it again") from error
+            raise UserError(f"{path} can't be read: {error.strerror}; copy it again from the run's folder") from error
 
 
 def decode_untrusted(path: str, kind: type[T]) -> T:
-    """Return the value of a JSON file; raises UserError when it is not of this kind."""
+    """Return the value in a JSON file; raises UserError when it is not of this type."""
     try:
         return msgspec.json.decode(read_untrusted(path), type=kind)
-    except (ValueError, RecursionError) as error:  # msgspec's errors and those of UTF-8
+    except (ValueError, RecursionError) as error:  # errors of msgspec and of UTF-8
         raise UserError(f"{path} is damaged ({error}): it is not the JSON that dlemu wrote") from error

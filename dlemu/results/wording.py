@@ -1,4 +1,4 @@
-"""Findings as sentences, by the words that a kind of job has for its codes."""
+"""Turns findings (a code with numbers) into sentences, by each kind of job's wording of its codes."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 from dlemu.metrics.findings import Finding
 
 Wording = Mapping[str, str | Callable[..., str]]
-"""Code -> its sentence as a format of the finding's numbers, or a function of them.
+"""Code -> its sentence: a format string for the finding's numbers, or a function of them.
 
-`{readers:count reader}` is "1 reader", "2 readers".
+`{readers:count reader}` gives "1 reader", "2 readers".
 """
 
 
@@ -27,18 +27,18 @@ class _Counting(Formatter):
 
 
 def sentence(finding: Finding, words: Wording) -> str:
-    """Return the finding as a sentence; raises KeyError for a code without words."""
-    said = words[finding.code]
-    return said(**finding.numbers) if callable(said) else _Counting().vformat(said, (), finding.numbers)
+    """Return a finding as a sentence; raises KeyError for a code without wording."""
+    text = words[finding.code]
+    return text(**finding.numbers) if callable(text) else _Counting().vformat(text, (), finding.numbers)
 
 
 def sentences(findings: Iterable[Finding], words: Wording, continuing: Container[str] = ()) -> tuple[str, ...]:
-    """Return the findings as sentences; those of the codes in `continuing` go on with the sentence before them."""
+    """Return the findings as sentences; those with a code in `continuing` are appended to the previous sentence."""
     parts: list[str] = []
     for finding in findings:
-        said = sentence(finding, words)
+        text = sentence(finding, words)
         if finding.code in continuing:
-            parts[-1] += f"; {said}"
+            parts[-1] += f"; {text}"
         else:
-            parts.append(said)
+            parts.append(text)
     return tuple(parts)

@@ -1,4 +1,4 @@
-"""A process of its own, such as a `dlemu train`: started, watched, ended in order, and its failure explained."""
+"""Child processes such as a `dlemu train`: started, watched, shut down in order, and their failures explained."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from dlemu.comm.failure import RANK, Role, killed_by, overdue
 from dlemu.metrics.verdict import COMPLETED
 
 LOG = "console.txt"
-LOOK_SECONDS = 1.0  # for progress; an end is seen sooner
-_SIGNAL_SECONDS = 0.2  # how late Ctrl-C is answered: signals are held back while a run is watched
-_ENDING_SECONDS = 30.0  # after Ctrl-C a run saves what it measured; one that hangs is then killed
-_KILLING_SECONDS = 10.0  # far more than the kernel takes, where no storage hangs
+LOOK_SECONDS = 1.0  # interval of `look`; the end of a process is seen sooner
+_SIGNAL_SECONDS = 0.2  # largest delay of Ctrl-C: signals are held back while a run is watched
+_ENDING_SECONDS = 30.0  # time for a run to save after Ctrl-C, before it is killed
+_KILLING_SECONDS = 10.0  # far more than the kernel needs, unless storage hangs
 _BESIDE_NICE = 5
-"""As the recorder of a host has."""
+"""Niceness, the same as that of the telemetry recorder."""
 _STOPS = (signal.SIGINT, signal.SIGTERM)
-_MESSAGE_LINES = 12  # dlemu's longest messages; of a foreign traceback its end
+_MESSAGE_LINES = 12  # as long as dlemu's longest messages; of a traceback, its end
 _RUN = Role("a run", RANK.remedy)
 
 
@@ -35,9 +35,9 @@ class Ended:
     """How a short command ended, and what it printed."""
 
     status: int
-    """Its exit status; minus the signal that ended it."""
+    """Exit status; -N if signal N ended it."""
     how: str
-    """The same in words."""
+    """The same as a phrase."""
     out: str
     err: str
 
@@ -49,28 +49,28 @@ def run_train(
     launcher: Sequence[str] = (),
     command_name: str = "train",
 ) -> None:
-    """Run `dlemu train WORDS` to its end, passed or not, its results in `folder`; the rest is as of `run_commands`."""
+    """Run a job to its end (its verdict may be fail), with results in `folder`; see `job` and `run_commands`."""
     run_commands([job(words, folder, launcher, command_name)], look)
 
 
 def job(words: Sequence[str], folder: str, launcher: Sequence[str] = (), command_name: str = "train") -> Command:
-    """Return the command of a job whose results go to `folder`; it may pass or not."""
+    """Return the command of a job with overrides `words`, results in `folder`; pass and fail both count as done."""
     command = [*launcher, sys.executable, "-m", "dlemu", command_name, *words, f"output.folder={folder}"]
-    # Status 1 is also that of an interpreter which could not even begin.
+    # Status 1 (fail) is also that of an interpreter that could not start, so the result file must exist, too.
     return Command(words=command, folder=folder, result="summary.json", done=COMPLETED)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Command:
-    """A command of dlemu's that leaves the file `result` in its folder, and its output in LOG there."""
+    """A dlemu command that writes the file `result` into its folder, and its output to the file LOG there."""
 
     words: Sequence[str]
     folder: str
     result: str
     done: Sequence[int] = (0,)
-    """Statuses with which it has done what it should."""
+    """Exit statuses that mean success."""
     asked: bytes = b""
-    """What it reads from its standard input."""
+    """Content of its standard input."""
 
 
 def run_command(
@@ -82,16 +82,16 @@ def run_command(
     done: Sequence[int] = (0,),
     asked: bytes = b"",
 ) -> None:
-    """Run one command as `run_commands` does."""
+    """Run one command; see `run_commands`."""
     run_commands([Command(words=command, folder=folder, result=result, done=done, asked=asked)], look)
 
 
 def run_commands(commands: Sequence[Command], look: Callable[[], None]) -> None:
-    """Run commands side by side; call `look` about once a second meanwhile.
+    """Run commands concurrently; call `look` about once a second meanwhile.
 
-    Returns when each has ended with a status of its `done`. The first that fails ends the others, and raises UserError
-    or DlemuError with its own message. A signal to stop this process (it reaches the main thread alone) stops the
-    commands too, and what the process's own handler raises is raised: nothing is left behind.
+    Returns when each has ended with a status in `done`. The first failure ends the others, and raises UserError or
+    DlemuError with that command's message. SIGINT or SIGTERM to this process (only its main thread gets them) ends the
+    commands, and what the process's own handler raises is raised here.
     """
     started: list[subprocess.Popen[bytes]] = []
     with _signals_held() as release:
@@ -109,7 +109,7 @@ def run_commands(commands: Sequence[Command], look: Callable[[], None]) -> None:
 
 
 def _failed(command: Command, process: subprocess.Popen[bytes]) -> bool:
-    """Say whether a command has ended without having done what it should."""
+    """Return whether a command has ended with another status than those in `done`, or without its result."""
     if process.poll() is None:
         return False
     return process.returncode not in command.done or not os.path.exists(os.path.join(command.folder, command.result))
@@ -132,9 +132,9 @@ def _start(command: Command) -> subprocess.Popen[bytes]:
 
 @contextlib.contextmanager
 def _signals_held() -> Iterator[Callable[[], None]]:
-    """Hold signals to stop, and yield what hands the first one to the process's own handler, which raises.
+    """Hold back SIGINT and SIGTERM; yield a function that passes the first to the process's handler, which raises.
 
-    A handler that raised wherever it came could leave Popen's lock taken, and waiting for the run would never end.
+    A handler that raises at any point could leave Popen's lock taken, and waiting for the run would never end.
     """
     held: list[int] = []
     before = {}
@@ -157,7 +157,7 @@ def _signals_held() -> Iterator[Callable[[], None]]:
 
 
 def _running(processes: Sequence[subprocess.Popen[bytes]], release: Callable[[], None]) -> bool:
-    """Wait until it is time to look again, or one has ended; return whether any goes on."""
+    """Wait until the next `look` is due or a process has ended; return whether any is still running."""
     looks_at = time.monotonic() + LOOK_SECONDS
     alive = [process for process in processes if process.poll() is None]
     while alive and time.monotonic() < looks_at:
@@ -170,7 +170,7 @@ def _running(processes: Sequence[subprocess.Popen[bytes]], release: Callable[[],
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """End a run that still goes on: first as Ctrl-C does, then for good."""
+    """End a run that is still going on: by SIGINT, so that it saves; by SIGKILL if that takes too long."""
     if process.poll() is not None:
         return
     process.send_signal(signal.SIGINT)
@@ -181,24 +181,24 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def end_group(process: subprocess.Popen[bytes]) -> None:
-    """Kill a process that leads a session, and whoever is left of it."""
+    """Kill a process that leads a session, and all other processes in its group."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
-    with contextlib.suppress(subprocess.TimeoutExpired):  # one that hangs in the kernel does not hold this one
+    with contextlib.suppress(subprocess.TimeoutExpired):  # don't wait for one that hangs in the kernel
         process.wait(_KILLING_SECONDS)
 
 
 @contextlib.contextmanager
 def beside(command: Sequence[str]) -> Iterator[None]:
-    """Have a command run, silently and with low priority, while the body does; it is ended in order at the end.
+    """Run a command in the background, without output and at low priority, until the body of the `with` block ends.
 
-    Nothing depends on it: whether it can be started, and how it ends, makes no difference.
+    It is optional: failures to start it, and its exit status, are ignored.
     """
     parent = os.getpid()
 
     def set_up() -> None:
         die_with_parent(parent, signal.SIGTERM)
-        signal.signal(signal.SIGINT, signal.SIG_DFL)  # a shell that starts jobs in the background ignores it for them
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # background jobs of a shell inherit it ignored
         os.nice(_BESIDE_NICE)
 
     with contextlib.ExitStack() as ended:
@@ -212,11 +212,11 @@ def beside(command: Sequence[str]) -> Iterator[None]:
 
 
 def run_attached(command: Sequence[str], environment: Mapping[str, str]) -> int:
-    """Run somebody's command on this terminal to its end, with variables of the environment added.
+    """Run a user's command on this terminal to its end, with environment variables added.
 
-    Ctrl-C reaches it as if it had been started by itself, and SIGTERM is passed on: neither ends this process. Returns
-    its exit status, minus the signal that ended it, also where it made another failure of Ctrl-C; raises UserError
-    where it can't be started.
+    The terminal's Ctrl-C reaches it directly, and SIGTERM is passed on; neither ends this process. Returns its exit
+    status, -N if signal N ended it, also if it turned Ctrl-C into another failure. Raises UserError where it can't be
+    started.
     """
     with _passed_on() as (passes_to, got):
         try:
@@ -232,9 +232,9 @@ def run_attached(command: Sequence[str], environment: Mapping[str, str]) -> int:
 
 @contextlib.contextmanager
 def _passed_on() -> Iterator[tuple[list[subprocess.Popen[bytes]], set[int]]]:
-    """Leave SIGINT to the processes of the terminal, and pass SIGTERM on to those that are put into the list.
+    """Ignore SIGINT, which the terminal sends to its processes itself; pass SIGTERM on to the processes in the list.
 
-    The set has the signals that came.
+    The set collects the signals received.
     """
     processes: list[subprocess.Popen[bytes]] = []
     got: set[int] = set()
@@ -254,11 +254,11 @@ def _passed_on() -> Iterator[tuple[list[subprocess.Popen[bytes]], set[int]]]:
 
 
 class OverdueError(DlemuError):
-    """A command that took longer than it may."""
+    """A command that took longer than its limit."""
 
 
 def output_of(command: Sequence[str], seconds: float, role: Role, *, pass_fds: Sequence[int] = ()) -> Ended:
-    """Run a command that prints and ends within some seconds; neither it nor what it starts outlives the call.
+    """Run a short command and return its output; neither it nor its children outlive the call.
 
     Raises OSError when it can't be started, OverdueError when it takes longer.
     """
@@ -286,7 +286,7 @@ def output_of(command: Sequence[str], seconds: float, role: Role, *, pass_fds: S
 
 
 def how_ended(role: Role, process: subprocess.Popen[bytes]) -> str:
-    """Return how a process ended that said no more of it."""
+    """Return a sentence on how a process ended, by its exit status."""
     status = process.returncode
     if status is None or status >= 0:
         return f"{role.name} ended with status {status}"
@@ -297,12 +297,12 @@ def _explain(process: subprocess.Popen[bytes], log_path: str) -> None:
     message = _failure_message(log_path)
     if process.returncode == UserError.exit_status:
         raise UserError(message)
-    said = f"it printed:\n{message}\nall its output is in {log_path}" if message else "it had printed nothing"
-    raise DlemuError(f"{how_ended(_RUN, process)}; {said}")
+    output = f"it printed:\n{message}\nall its output is in {log_path}" if message else "it had printed nothing"
+    raise DlemuError(f"{how_ended(_RUN, process)}; {output}")
 
 
 def _failure_message(log_path: str) -> str:
-    """Return the run's output from its first message on, the cause; or its last lines."""
+    """Return the run's output from its first "dlemu: " line on, which is the cause; without one, its last lines."""
     with open(log_path, errors="replace") as log:
         lines = log.read().splitlines()
     starts = [number for number, line in enumerate(lines) if line.startswith("dlemu: ")]

@@ -1,7 +1,7 @@
-"""A fresh interpreter for what forks workers: its caller may have threads, an event loop or a GPU, which no fork bears.
+"""Runs a function that forks workers in a fresh interpreter, as its caller may have threads, an event loop or a GPU.
 
-It gets one function and one argument by pickle; messages and a result come back the same way. It dies with its caller,
-and takes its workers along.
+The function and its argument are sent by pickle; messages and the result come back the same way. The process dies with
+its caller, and its workers with it.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ Result = TypeVar("Result")
 
 
 class Emit(Protocol):
-    """Sends the caller something."""
+    """Sends a message to the caller."""
 
     def __call__(self, message: object, *, droppable: bool = False) -> None:
-        """`droppable`: a caller that is busy misses it, rather than that it holds this process up."""
+        """`droppable`: discard the message rather than wait for a busy caller."""
 
 
 _PROGRAM = "from dlemu.runner.clean_process import main; main()"
 _SIZE = struct.Struct("<q")
 _MESSAGE, _RESULT, _ERROR = range(3)
 _ENDING_SECONDS = 5.0
-"""From the end of its pipe to its own."""
-_LOOK_SECONDS = 0.2  # an end closes the pipe; where a child keeps it open, the end is noticed so late
+"""Wait for the process to exit after it has closed its pipe."""
+_LOOK_SECONDS = 0.2  # how late its exit is noticed where a child process keeps the pipe open
 _SHOWN_LINES = 12  # the end of a traceback, which names the error
 
 
@@ -55,14 +55,14 @@ def run_clean(
     saving_seconds: float = 0.0,
     on_message: Callable[[Any], None] = lambda message: None,
 ) -> Result:
-    """Return what `work(request, say)` returns in a process of its own; `on_message` gets what it says.
+    """Return what `work(request, emit)` returns in a separate process; `on_message` gets what it emits.
 
-    `work` is a function of a module. Raises what it raised, and DlemuError when its process was killed, or says
-    nothing for `patience_seconds`. An exception here meanwhile, such as KeyboardInterrupt or one of `on_message`, ends
-    the process: at once, or by Ctrl-C with `saving_seconds` to save what it has, and a note that says what it kept.
+    `work` is a module-level function. Raises what it raised, and DlemuError when its process was killed, or emitted
+    nothing for `patience_seconds`. An exception here, such as KeyboardInterrupt or one of `on_message`, ends the
+    process: at once; or with `saving_seconds` by SIGINT, so that it can save, and the exception gets a note on that.
     """
     parting = signal.SIGTERM if saving_seconds else signal.SIGKILL
-    search_path = os.pathsep.join(os.path.abspath(entry) for entry in sys.path)  # it finds the modules found here
+    search_path = os.pathsep.join(os.path.abspath(entry) for entry in sys.path)  # it can import what this process can
     with os.fdopen(os.memfd_create("dlemu-request"), "w+b") as asked, tempfile.TemporaryFile() as output:
         pickle.dump((work, request), asked)
         asked.seek(0)
@@ -72,14 +72,14 @@ def run_clean(
             stdin=asked,
             stdout=subprocess.PIPE,
             stderr=output,
-            start_new_session=True,  # Ctrl-C on a terminal is the caller's, who passes it on
+            start_new_session=True,  # the terminal's Ctrl-C is left to the caller, which passes it on
         )
         assert process.stdout is not None
-        line = _Line(process, role)
+        replies = _Replies(process, role)
         try:
-            kind, content = line.outcome(on_message, patience_seconds)
+            kind, content = replies.outcome(on_message, patience_seconds)
         except BaseException as error:
-            if saving_seconds and (kept := line.interrupted(saving_seconds)) is not None:
+            if saving_seconds and (kept := replies.interrupted(saving_seconds)) is not None:
                 error.add_note(str(kept))
             raise
         finally:
@@ -95,14 +95,14 @@ def run_clean(
     raise DlemuError("\n".join([how_ended(role, process) + (":" if last else ""), *last]))
 
 
-class _Line:
-    """What a process says, until its pipe is at its end: of one that was killed, perhaps in mid-message."""
+class _Replies:
+    """Receives a process's messages until its pipe ends, which may be in mid-message for one that was killed."""
 
     def __init__(self, process: subprocess.Popen[bytes], role: Role) -> None:
         self._process, self._role, self._received = process, role, bytearray()
 
     def outcome(self, on_message: Callable[[Any], None], patience_seconds: float) -> tuple[int, Any]:
-        """Return how it ended; of one that reported nothing, a message."""
+        """Return its result or error as (kind, content); (_MESSAGE, None) where it sent neither."""
         outcome: tuple[int, Any] = (_MESSAGE, None)
         for kind, content in self._messages(patience_seconds):
             if kind == _MESSAGE:
@@ -113,10 +113,10 @@ class _Line:
         return outcome
 
     def interrupted(self, seconds: float) -> DlemuError | None:
-        """Have it save what it has and end, and return what it says of that."""
+        """Interrupt it, so that it saves and ends; return the error that it reports, None where none comes in time."""
         with contextlib.suppress(ProcessLookupError):
             self._process.send_signal(signal.SIGINT)
-        with contextlib.suppress(DlemuError):  # it takes longer, and is killed
+        with contextlib.suppress(DlemuError):  # it takes longer: the caller kills it
             kind, content = self.outcome(lambda message: None, seconds)
             return content if kind == _ERROR else None
         return None
@@ -139,27 +139,27 @@ class _Line:
                         self._process.wait(_ENDING_SECONDS)
                     return
                 received += data
-            elif self._process.poll() is not None:  # what it had forked may keep the pipe open
+            elif self._process.poll() is not None:  # its children may keep the pipe open
                 return
             elif time.monotonic() >= deadline:
                 raise DlemuError(overdue(self._role.name, self._process.pid, patience_seconds))
 
 
 def main() -> None:
-    """Be the fresh interpreter: do what standard input requests."""
+    """Entry point of the fresh interpreter: run the function that standard input contains."""
     parent, parting = map(int, sys.argv[1:])
     die_with_parent(parent, parting)
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # a caller in the background ignores it
-    with os.fdopen(os.dup(sys.stdout.fileno()), "wb") as line:
-        os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # whatever else is printed is no message
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # it is inherited as ignored from a background job
+    with os.fdopen(os.dup(sys.stdout.fileno()), "wb") as pipe:
+        os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # other output must not mix with messages
 
         def send(kind: int, content: object, *, droppable: bool = False) -> None:
             message = pickle.dumps((kind, content))
-            if droppable and len(message) < select.PIPE_BUF and not select.select([], [line], [], 0)[1]:
+            if droppable and len(message) < select.PIPE_BUF and not select.select([], [pipe], [], 0)[1]:
                 return
-            with contextlib.suppress(OSError):  # nobody listens any more
-                line.write(_SIZE.pack(len(message)) + message)
-                line.flush()
+            with contextlib.suppress(OSError):  # the caller is gone
+                pipe.write(_SIZE.pack(len(message)) + message)
+                pipe.flush()
 
         def emit(message: object, *, droppable: bool = False) -> None:
             send(_MESSAGE, message, droppable=droppable)
@@ -167,7 +167,7 @@ def main() -> None:
         try:
             work, request = pickle.load(sys.stdin.buffer)
             send(_RESULT, work(request, emit))
-        except DlemuError as error:  # carried to the caller, as all others are
+        except DlemuError as error:  # raised again in the caller, as are all others
             send(_ERROR, error)
         except BaseException as error:
             unforeseen = DlemuError(f"{type(error).__name__}: {error}")

@@ -1,4 +1,4 @@
-"""How reads are kept out of the page cache, so that it is the storage that is measured."""
+"""Keeps the page cache from serving reads, so that the storage is measured."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from dlemu.config.schema import Workload
 from dlemu.metrics.cache import WANTED_RATIO
 
 Treatment = Literal["direct", "remote", "large", "evicted", "cached"]
-"""Why reads are the storage's: O_DIRECT, objects, the memory rule, eviction before each epoch; or need not be."""
+"""Why reads reach storage: O_DIRECT, objects, more data than memory, eviction by epoch; `cached`: they need not."""
 
 
 def treatment(
     *, direct: bool, cached: bool, total_bytes: int, memory_bytes: int, memory_kind: str, remote: bool = False
 ) -> Treatment:
-    """Return how trials are kept out of the page cache; raises UserError where nothing can do that.
+    """Return how the page cache is kept from serving reads; raises UserError where that is impossible.
 
-    `direct`: they read past it; `memory_kind`: the file system whose files are memory, else empty; `remote`: this host
-    keeps nothing of what it reads.
+    `direct`: reads bypass it; `memory_kind`: name of a file system in memory, such as tmpfs, else empty; `remote`: this
+    host does not cache what it reads.
     """
     if cached:
         return "cached"
@@ -38,7 +38,7 @@ def treatment(
 
 
 def treatment_of(workload: Workload, total_bytes: int, *, cached: bool) -> Treatment:
-    """Return the treatment on this host of a workload's dataset of so many bytes; raises UserError."""
+    """Return the treatment on this host for a workload whose dataset has `total_bytes`; raises UserError."""
     storage = open_storage(workload.storage_spec.buffered)
     return treatment(
         direct=workload.storage_spec.direct,

@@ -1,7 +1,7 @@
-"""A crew: worker processes forked from this one for a job that they share, begun together and ended together.
+"""A crew: worker processes forked from this one that share a task, start together and end together.
 
-No lock is shared, so a worker that is killed holds nobody up. What ends a worker before its time is named by the same
-sentences as the end of a rank (`dlemu.comm.failure`).
+They share no lock, so a killed worker blocks no other. Failures of a worker are reported in the same sentences as those
+of a rank (`dlemu.comm.failure`).
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ _READY = "ready"
 
 @dataclass(frozen=True)
 class Worker(ReportChannel):
-    """What a worker knows of its crew."""
+    """A worker's connection to its crew."""
 
     gate: int
-    """A pipe that is at its end once all may begin."""
+    """A pipe that is closed by the parent when all may begin."""
 
     def ready(self) -> None:
-        """Report that all is set up, and wait until all are."""
+        """Report that this worker is set up, and wait until all are."""
         self.reports.send(pickle.dumps((self.number, _READY)))
         os.read(self.gate, 1)
 
@@ -56,12 +56,12 @@ def run_crew(
     """Run `work(worker, order)` in a forked process for each order; return the results in the same order.
 
     Each worker calls `ready()` once it is set up; when all have, `on_ready` is called and they begin. `on_message` gets
-    what they `say`; `on_look` is called every half second. What these raise is raised here, and ends the crew.
+    what they `say`; `on_look` is called every half second. Exceptions of these are raised here, and end the crew.
 
     Call it from the main thread of a process that has no other threads. The first failure ends all: a worker's
-    exception, a signal, a stop (SIGSTOP) of more than `timeout_seconds`, or that it takes more than `most_seconds`.
+    exception, a signal, a stop (SIGSTOP) of more than `timeout_seconds`, or a run time of more than `most_seconds`.
     Raises UserError or DlemuError with its message, Interrupted for a signal to this process, and SpaceError where the
-    system has no room for so many processes. No worker outlives the call.
+    system can't start that many processes. No worker outlives the call.
     """
     waiting = len(orders)
     parent = os.getpid()
@@ -81,7 +81,7 @@ def run_crew(
                 on_ready()
                 opened.close()
 
-        def be(line: ReportChannel) -> int:
+        def run_worker(line: ReportChannel) -> int:
             opened.close()
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
             die_with_parent(parent)
@@ -94,7 +94,7 @@ def run_crew(
         failure = first_failure(
             run_processes(
                 len(orders),
-                be,
+                run_worker,
                 role,
                 timeout_seconds=timeout_seconds,
                 grace_seconds=_GRACE_SECONDS,
@@ -111,7 +111,7 @@ def run_crew(
 
 
 def _memory_file(stack: contextlib.ExitStack) -> IO[bytes]:
-    """Return where a worker leaves its result: a pipe would have to be read while others still measure."""
+    """Return a file in memory for a worker's result: a pipe would have to be read while others still measure."""
     return stack.enter_context(os.fdopen(os.memfd_create("dlemu-result"), "w+b"))
 
 

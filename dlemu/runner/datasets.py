@@ -1,4 +1,4 @@
-"""Datasets made and verified with all ranks."""
+"""Generates and verifies datasets with all ranks."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from dlemu.runner.ranks import ForkedRanks, Ranks, with_ranks
 
 
 def make(request: JobRequest, on_event: OnEvent, *, fsync: bool = False) -> DatasetMade | None:
-    """Make what is missing of a dataset and return what was made, on rank 0; raises UserError, RunFailedError."""
+    """Make the missing files of a dataset; return on rank 0 what was made. Raises UserError, RunFailedError."""
 
     def body(ranks: Ranks) -> DatasetMade | None:
         workload = ranks.configure(lambda: _checked(request))
@@ -36,21 +36,21 @@ def make(request: JobRequest, on_event: OnEvent, *, fsync: bool = False) -> Data
 
 
 def free_bytes(workload: Workload, folder: str) -> int | None:
-    """Return the bytes that are free where a folder of the workload's storage lies, or will; None where not known."""
+    """Return the free bytes on the storage of an existing or future folder of the workload; None where not known."""
     storage = open_storage(workload.storage_spec.buffered)
     local = storage.local_path(folder)
     return storage.free_bytes(existing_folder(local) if local is not None else folder)
 
 
 def make_on_this_host(workload: Workload, ranks: int, on_event: OnEvent, *, fsync: bool = False) -> None:
-    """Make what is missing of a dataset with so many forked ranks; raises UserError, RunFailedError."""
+    """Make the missing files of a dataset with `ranks` forked ranks; raises UserError, RunFailedError."""
     check_data(workload)
     forked = ForkedRanks(ranks, workload.timeout_seconds)
     forked.run(lambda comm: make_dataset(workload, comm, on_event, fsync=fsync))
 
 
 def check_bytes(request: JobRequest, on_event: OnEvent) -> None:
-    """Compare every byte of a dataset with what was generated; raises UserError, RunFailedError when some are wrong."""
+    """Compare every byte of a dataset with what was generated; raises UserError, RunFailedError for wrong files."""
 
     def body(ranks: Ranks) -> None:
         workload = ranks.configure(lambda: _checked(request))
@@ -66,7 +66,7 @@ def _checked(request: JobRequest) -> Workload:
 
 
 def make_dataset(workload: Workload, comm: Comm, on_event: OnEvent, *, fsync: bool = False) -> DatasetMade | None:
-    """Make this rank's share of what is missing; return on rank 0 what all made. Raises UserError."""
+    """Make this rank's share of the missing files; return on rank 0 what all ranks made. Raises UserError."""
     spec, storage = workload.dataset, workload.storage_spec
     if comm.rank == 0:
         prepare_folder(spec, storage)
@@ -93,7 +93,7 @@ def make_dataset(workload: Workload, comm: Comm, on_event: OnEvent, *, fsync: bo
 def verify_dataset(workload: Workload, comm: Comm, on_event: OnEvent) -> None:
     """Compare this rank's share of the bytes; rank 0 reports all findings.
 
-    Raises DatasetError when one is an error: files of others, which no run reads, are none.
+    Raises DatasetError when one is an error; files that are not dlemu's are not, as no run reads them.
     """
     spec = workload.dataset
     progress = _progress(comm, "verified", on_event)
@@ -105,7 +105,7 @@ def verify_dataset(workload: Workload, comm: Comm, on_event: OnEvent) -> None:
         return
     findings = tuple(finding for part in parts for finding in part)
     made = manifest.read(spec.data_folder, open_storage(workload.storage_spec.buffered))
-    whole = spec if made is None else made.spec  # all that was made is verified, however many are asked for
+    whole = spec if made is None else made.spec  # all files made are verified, even if fewer are set
     files = whole.num_files_train + whole.num_files_eval
     on_event(DatasetVerified(folder=public_text(spec.data_folder), files=files, findings=findings))
     wrong = sum(finding.severity == "error" for finding in findings)
@@ -117,7 +117,7 @@ def verify_dataset(workload: Workload, comm: Comm, on_event: OnEvent) -> None:
 
 
 def _progress(comm: Comm, verb: Literal["made", "verified"], on_event: OnEvent) -> Callable[[Progress], None] | None:
-    """Return what reports the progress of rank 0, None on the others."""
+    """Return a function that reports the progress of rank 0; None on other ranks."""
     if comm.rank != 0:
         return None
     return lambda done: on_event(DatasetProgress(verb=verb, ranks=comm.size, done=done))

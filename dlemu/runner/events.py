@@ -1,7 +1,7 @@
-"""What a job reports while it goes on: one stream of typed events, for whoever shows or exports it.
+"""What a job reports while it goes on: one stream of typed events, for terminals, callers and exporters.
 
 A subscriber is a function that takes every event and handles those that it knows. It is called on rank 0, and with
-`RankFailed` on any rank of a launcher.
+`RankFailed` on any rank that a launcher started.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:  # most jobs make and verify nothing
 
 @dataclass(frozen=True)
 class JobBegan:
-    """Everything is checked: data is made now, or the ranks start."""
+    """All checks have passed; the dataset is made next, or the ranks start."""
 
     workload: Workload
     ranks: int
@@ -29,7 +29,7 @@ class JobBegan:
 
 @dataclass(frozen=True, kw_only=True)
 class DatasetProgress:
-    """How far rank 0 is with a dataset; the other ranks, which share the files, are about as far."""
+    """How far rank 0 is with its share of a dataset's files; the other ranks are about as far."""
 
     verb: Literal["made", "verified"]
     ranks: int
@@ -42,23 +42,23 @@ class DatasetMade:
 
     folder: str
     files: int
-    """Made now, by all ranks."""
+    """Files made now, by all ranks."""
     bytes: int
-    """Of these files."""
+    """Bytes of these files."""
     kept_files: int
-    """That were there before."""
+    """Files that existed before."""
     seconds: float
-    """Of the slowest rank."""
+    """Time of the slowest rank."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DatasetVerified:
-    """Every byte was compared."""
+    """Every byte of the dataset was compared."""
 
     folder: str
     files: int
     findings: tuple[Damage, ...]
-    """What is wrong."""
+    """Files that are wrong, and how."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,58 +79,58 @@ class TrainingStep:
     step: int
     """Within its epoch, from 1."""
     steps: int
-    """Of its epoch."""
+    """Steps of its epoch."""
     au_percent: float | None
-    """Of the epoch so far on rank 0; None when no step counts yet."""
+    """AU of the epoch so far on rank 0; None when no step counts yet."""
     mb_per_second: float
-    """1e6 bytes/s of the epoch so far; the other ranks are taken to read as much as rank 0."""
+    """1e6 bytes/s of all ranks in the epoch so far, assuming that each reads as much as rank 0."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointProgress:
-    """How far a checkpoint is; the other ranks are taken to be as far as rank 0. Reported file by file."""
+    """How far a checkpoint is, assuming that all ranks are as far as rank 0; reported after each file."""
 
     phase: Literal["write", "read"]
     checkpoint: int
     """From 1."""
     checkpoints: int
-    """To be written, or read."""
+    """Number to be written, or read."""
     bytes: int
-    """Done, of all ranks."""
+    """Bytes done, of all ranks."""
     total_bytes: int
 
 
 @dataclass(frozen=True)
 class PartMeasured:
-    """A part of what is measured is done: a cell of a probe, or what so many readers got."""
+    """A part of a measurement is done: a cell of a probe, or a number of readers."""
 
     part: object
     text: str
-    """The same in a line."""
+    """The same as one line of text."""
 
 
 @dataclass(frozen=True)
 class OnlyDataMade:
-    """The workload needs data alone, and has it."""
+    """The workload only generates data, and that is done."""
 
 
 @dataclass(frozen=True)
 class Warned:
-    """What the user should know before it takes its time."""
+    """What the user should know before a long job begins."""
 
     message: str
 
 
 @dataclass(frozen=True)
 class Doing:
-    """What goes on now that neither steps nor files show."""
+    """What the job is doing, where neither steps nor files show it."""
 
     what: str
 
 
 @dataclass(frozen=True)
 class Saved:
-    """What was measured is in the run's folder; summary.json follows when every subscriber has returned.
+    """The measurements are in the run's folder; summary.json follows when every subscriber has returned.
 
     A subscriber that exports the run raises SpaceError where it can't.
     """
@@ -140,27 +140,27 @@ class Saved:
 
 @dataclass(frozen=True)
 class Refused:
-    """Rank 0 of a launcher's ranks found something wrong before any rank began; all leave together."""
+    """Rank 0, started by a launcher, refused the job before any rank began; all ranks exit."""
 
     error: UserError
 
 
 @dataclass(frozen=True)
 class RankFailed:
-    """Why this rank of a launcher ends; the launcher then ends the others."""
+    """Why this rank ends; the launcher that started it then ends the others."""
 
     message: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class Making:
-    """A workload that makes first what it reads."""
+    """A workload that first makes the data that it reads."""
 
     workload: Workload
     bytes: int
-    """Nominal, to be made at most; 0 where all is there."""
+    """At most this much is made, by nominal sizes; 0 where all exists."""
     folder: str
-    """Where it will lie."""
+    """Where it is made."""
 
 
 Event = (
@@ -187,7 +187,7 @@ def ignore(event: object) -> None:
 
 
 def to_all(*subscribers: OnEvent) -> OnEvent:
-    """Return a subscriber that passes each event on, in this order."""
+    """Return a subscriber that calls all these, in this order, with each event."""
 
     def pass_on(event: Event) -> None:
         for subscriber in subscribers:

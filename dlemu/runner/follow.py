@@ -1,4 +1,4 @@
-"""A run watched from outside, while it goes on, by what its ranks leave in its folder."""
+"""Watches a run from outside while it goes on, by the files that its ranks write into its folder."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ from dlemu.results.progress import Figure, Follower, Progress
 from dlemu.telemetry._live import LiveReadings
 
 QUIET_SECONDS = 20.0
-"""After so long without a change a run that holds no lock is dead: one of another host may hold none that we see, and
-one that failed is being saved."""
+"""A run without a lock whose files have not changed for this long counts as dead. The lock of a run on another host may
+be invisible here, and a failed run may still be saving."""
 FAILED = 3
 """Exit status of a run that left no complete result, as in docs/results.md."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Seen:
-    """What one look at a run's folder showed."""
+class RunState:
+    """The state of a run at one look at its folder."""
 
     state: Literal["starts", "runs", "ended", "dead"]
     progress: Progress | None = None
-    """Of a run that goes on, once a rank has begun."""
+    """Progress of a run that goes on, once a rank has begun."""
     sentence: str = ""
-    """How a run ended."""
+    """How the run ended."""
     status: int = 0
-    """The exit status that says the same."""
+    """Exit status matching `state` and `sentence`."""
 
 
 class RunFollower:
-    """Looks at one run again and again."""
+    """Follows one run by repeated looks at its folder."""
 
     def __init__(self, folder: str) -> None:
         """Raises UserError for a folder that holds no run."""
@@ -49,25 +49,25 @@ class RunFollower:
         self._last: object = None
         self._changed_at = _newest(self._live) - time.time() + time.monotonic()
         self.workload, self.kind = "", ""
-        """Names, once the run has written its facts."""
+        """Names; empty until the run has written facts.json."""
 
     @property
     def labels(self) -> dict[str, str]:
-        """What its figures are of."""
+        """OpenMetrics labels of its figures: workload and run folder."""
         return {"workload": self.workload, "run": self.folder}
 
-    def look(self) -> Seen:
+    def look(self) -> RunState:
         """Look at the run now. Raises UserError for a damaged folder."""
         if os.path.lexists(os.path.join(self.folder, SUMMARY)):
             return self._ended()
         progress = None
-        with contextlib.suppress(FileNotFoundError, NotADirectoryError):  # it ended this moment
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):  # it has just ended
             progress = self._progress()
         if goes_on(self.folder):
-            return Seen(state="starts" if progress is None else "runs", progress=progress)
+            return RunState(state="starts" if progress is None else "runs", progress=progress)
         return self._without_lock(progress)
 
-    def _without_lock(self, progress: Progress | None) -> Seen:
+    def _without_lock(self, progress: Progress | None) -> RunState:
         now = time.monotonic()
         if (state := (progress, _newest(self._live))) != self._last:
             self._last, first = state, self._last is None
@@ -75,23 +75,23 @@ class RunFollower:
         if os.path.lexists(os.path.join(self.folder, SUMMARY)):
             return self._ended()
         if not os.path.isdir(self._live):
-            return Seen(state="dead", status=FAILED, sentence=f"the run left no result in {self.folder}")
+            return RunState(state="dead", status=FAILED, sentence=f"the run left no result in {self.folder}")
         if now - self._changed_at < QUIET_SECONDS:
-            return Seen(state="runs", progress=progress)
-        return Seen(
+            return RunState(state="runs", progress=progress)
+        return RunState(
             state="dead",
             status=FAILED,
             sentence=f"the run in {self.folder} was killed before it could write its result: nothing there "
             f"has changed for {now - self._changed_at:.0f} s; `dlemu report {self.folder}` shows what it had measured",
         )
 
-    def _ended(self) -> Seen:
+    def _ended(self) -> RunState:
         kind = kind_of(self.folder)
         if kind is None or not kind.summary:
-            return Seen(state="ended", sentence=f"the run in {self.folder} has ended")
+            return RunState(state="ended", sentence=f"the run in {self.folder} has ended")
         summary: Any = kind.part("summary")(self.folder)
         status = EXIT_STATUSES.get(getattr(summary, "outcome", None) or "pass", 0) if summary.complete else FAILED
-        return Seen(state="ended", sentence=summary.failure or summary.verdict or "it completed", status=status)
+        return RunState(state="ended", sentence=summary.failure or summary.verdict or "it completed", status=status)
 
     def _progress(self) -> Progress | None:
         facts_path = os.path.join(self._live, FACTS)
@@ -104,32 +104,32 @@ class RunFollower:
         progress = self._follower.look() if self._follower else None
         self._readings.look()
         devices = _of_devices(self._readings)
-        if progress is None and self._follower is None and devices:  # all that is known of such a kind
+        if progress is None and self._follower is None and devices:  # such a kind reports no progress of its own
             return Progress(at="in progress", figures=devices)
         return None if progress is None else replace(progress, figures=(*progress.figures, *devices))
 
 
 def _run_in(folder: str) -> str:
-    """Return the folder of the run that is to be watched: this one, or that of a study's run that goes on."""
+    """Return the folder of the run to watch: this one, or below it that of the run in progress of a study."""
     if os.path.isdir(os.path.join(folder, LIVE)) or os.path.lexists(os.path.join(folder, SUMMARY)):
         return folder
     below = [entry.path for entry in os.scandir(folder) if entry.is_dir()] if os.path.isdir(folder) else []
     found = next((path for path in sorted(below, reverse=True) if goes_on(path)), None)
     if found is None:
         raise UserError(
-            f"{folder} holds no run: wanted that of a run in progress, such as output.folder or results/WORKLOAD/TIME"
+            f"{folder} holds no run: name the folder of one in progress, such as output.folder or results/WORKLOAD/TIME"
         )
     return found
 
 
 def _kind_of_live(folder: str) -> Kind:
     kind = kind_of(folder)
-    assert kind is not None  # its facts are there
+    assert kind is not None  # its facts.json exists
     return kind
 
 
 def _newest(folder: str) -> float:
-    """Return when something in a folder changed last, in seconds since 1970; 0 where it is gone."""
+    """Return the latest modification time of a folder's entries, in seconds since 1970; 0 where the folder is gone."""
     try:
         return max((entry.stat().st_mtime for entry in os.scandir(folder)), default=0.0)
     except OSError:
@@ -149,4 +149,4 @@ _DEVICE_METRICS = {
     "write_mb_per_second": ("device_write_bytes_per_second", 1e6, "Written to the device"),
     "mean_queue_depth": ("device_queue_depth", 1.0, "Requests in the device, on average"),
 }
-"""Metric of the probes -> figure, its factor and meaning."""
+"""Metric of the device telemetry -> name of the figure, factor to its unit, and meaning."""

@@ -1,4 +1,4 @@
-"""What a process started by a launcher does; it imports as little as it can, for most of them are only placeholders."""
+"""The start of a process that a launcher started; it imports little, as most of them only wait (placeholders)."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ if TYPE_CHECKING:  # most runs have no launcher
     from dlemu.comm.launched_comm import LaunchedComm
 
 ECHO_SECONDS = 2.0
-"""How long a rank that only lost a peer lets the rank with the cause report first; after that one reports for all."""
+"""A rank that only lost a peer waits this long before it reports, so that the rank with the cause can do so first."""
 
 _TIMEOUT = re.compile(r"(?:\+\+?)?(?:workload\.)?timeout_seconds=([0-9.]+)")
 
 
 @dataclass(frozen=True)
 class Joined:
-    """This process among the launcher's."""
+    """This process as one of the launcher's."""
 
     comm: LaunchedComm
     hosted: bool
-    """The first process of each host runs all of its ranks."""
+    """The first process of each host runs all ranks of the host."""
 
 
 class RefusedError(UserError):
-    """What rank 0 found wrong before any rank began, known to all processes that take part: they leave together."""
+    """A UserError of rank 0 before any rank began, raised in all leading processes, so that they exit together."""
 
     def __init__(self, error: UserError) -> None:
         super().__init__(error)
@@ -45,7 +45,7 @@ class RefusedError(UserError):
 
 @functools.cache
 def join(timeout_seconds: float) -> Joined:
-    """Find the launcher's other processes, by MPI or torchrun's store; a process can do it once.
+    """Connect to the launcher's other processes, by MPI or torchrun's store; possible once per process.
 
     Raises UserError when there is no usable MPI library or torch, PeerLostError when a rank does not arrive in time.
     """
@@ -68,10 +68,10 @@ def _comm_of_launcher(timeout_seconds: float) -> LaunchedComm:
 
 
 def run_as_placeholder(overrides: Sequence[str], tell: Callable[[str], None]) -> bool:
-    """Wait in place of the rank that another process runs for this one, if one does; return whether that was so.
+    """If another process runs this one's rank, wait for that rank to end and return True; else return False.
 
-    A command calls it before its imports: they take longer than all else that such a process does. How the rank failed
-    is reported, and ends all ranks. Raises what `join` raises.
+    A command calls it before its imports, which would take longer than all else that a placeholder does. A failure of
+    the rank is reported, and ends all ranks. Raises what `join` raises.
     """
     if detect_launcher() == "none":
         return False
@@ -87,14 +87,14 @@ def run_as_placeholder(overrides: Sequence[str], tell: Callable[[str], None]) ->
 
 @contextlib.contextmanager
 def ending_all(comm: LaunchedComm, tell: Callable[[str], None]) -> Iterator[None]:
-    """Leave the launcher at the end; report what is raised and end all ranks with it, this process by SystemExit.
+    """Close the connection at the end. An exception is reported and ends all ranks; this process by SystemExit.
 
-    After a `RefusedError`, which is reported already, all leave as they do after a run: an abort would have the
-    launcher add lines of its own.
+    After a `RefusedError`, which is already reported, all ranks exit as after a run: an abort would have the launcher
+    print lines of its own.
     """
     try:
         yield
-    except RefusedError as refused:  # a front end has shown it
+    except RefusedError as refused:  # the command has printed it
         comm.close()
         raise SystemExit(refused.exit_status) from None
     except BaseException as error:
@@ -107,10 +107,10 @@ def ending_all(comm: LaunchedComm, tell: Callable[[str], None]) -> Iterator[None
 
 
 def _speaks(comm: LaunchedComm, failure: Failure) -> bool:
-    """Return whether this process reports its rank's failure; one that only lost a peer lets the cause's rank go first.
+    """Return whether this process reports its rank's failure; one that only lost a peer lets the cause report first.
 
-    A launcher that ends no other host and lets go by SIGTERM leaves time for every process to say the same: there the
-    first of each host reports what it received from another rank, and rank 0 alone that all were interrupted.
+    Some launchers end only their own host, by SIGTERM, so that every process would have time to report the same. With
+    these, only the first process of a host reports a failure received from another rank, and only rank 0 an interrupt.
     """
     interrupted = failure.kind == Interrupted.__name__
     if comm.launcher_ends_all:
@@ -124,7 +124,7 @@ def _speaks(comm: LaunchedComm, failure: Failure) -> bool:
     if failure.echo:
         try:
             time.sleep(ECHO_SECONDS)
-        except Interrupted:  # the launcher has seen the failure of a rank of this host, which spoke
+        except Interrupted:  # the launcher has seen a rank of this host fail, which has reported
             return False
     return True
 
@@ -132,7 +132,7 @@ def _speaks(comm: LaunchedComm, failure: Failure) -> bool:
 def start_seconds(overrides: Sequence[str]) -> float:
     """Return how long ranks may wait for each other before the configuration is known.
 
-    What the command line says of `timeout_seconds`, else its default: a workload's file is read by rank 0 alone, later.
+    That is `timeout_seconds` of the command line or its default, as only rank 0 reads the workload's file, and later.
     """
     given = [match[1] for match in map(_TIMEOUT.fullmatch, overrides) if match]
     try:

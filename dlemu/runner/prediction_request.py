@@ -1,4 +1,4 @@
-"""How a prediction knows the storage, whatever kind of job it is of."""
+"""What every prediction is given, whatever the kind of job: how the storage is described, and limits."""
 
 from __future__ import annotations
 
@@ -13,30 +13,30 @@ from dlemu.runner.events import OnEvent, ignore
 
 @dataclass(frozen=True, kw_only=True)
 class PredictionRequest:
-    """How the storage is known; of the first three one at most. Raises UserError for more."""
+    """Options of a prediction; at most one of the first three may be given, else it raises UserError."""
 
     from_folder: str | None = None
-    """A run's folder, or one of an earlier prediction: its storage, and its settings where nothing else says them."""
+    """Folder of a run or an earlier prediction: its storage, and its settings where they are not given otherwise."""
     mb_per_second: float | None = None
-    """A storage of so many 1e6 bytes/s; nothing is read."""
+    """Speed of a hypothetical storage, 1e6 bytes/s; nothing is read."""
     drive: str | None = None
-    """A storage as a data sheet (a YAML file) or a probe's folder has it; nothing is read."""
+    """A data sheet (YAML file) or a probe's folder that describes the storage; nothing is read."""
     hosts: int = 1
-    """Ranks are spread over so many hosts like this one, which share the storage, or have one each."""
+    """Number of hosts like this one that ranks are spread over; they share the storage, or have one each."""
     others_mb_per_second: float = 0.0
-    """1e6 bytes/s that other jobs take of the storage meanwhile, whatever this one is left with."""
+    """MB/s (1e6 bytes) that other jobs take of the storage meanwhile, whatever is left for this one."""
     most: int | None = None
-    """No more accelerators are predicted; None: as many as ends the search on a storage that no count fills."""
+    """Largest number of accelerators to predict for; None: the default, which ends the search on any storage."""
     cached: bool = False
-    """The page cache may serve a probe."""
+    """The page cache may serve reads of a probe."""
     config_dir: str | None = None
     """A folder with workload/NAME.yaml."""
     make: Callable[[Workload], None] | None = None
-    """Makes what is missing of the workload's dataset before it is probed."""
+    """Makes missing files of the workload's dataset before it is probed."""
     read_foreign: Callable[[str], Any] | None = None
-    """Reads the folder of another benchmark's run; None where it holds none."""
+    """Reads another benchmark's run from a folder; returns None where there is none."""
     on_event: OnEvent = ignore
-    """Is called with what goes on: what each number of readers of a probe got."""
+    """Is called with events, such as the rate of each number of readers in a probe."""
 
     def __post_init__(self) -> None:
         given = {"--from": self.from_folder, "--mb-per-second": self.mb_per_second, "--drive": self.drive}

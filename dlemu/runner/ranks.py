@@ -1,4 +1,4 @@
-"""How ranks start and how they fail: forked by this process, or started by a launcher with this process as one."""
+"""Starts ranks and handles their failures: they are forked by this process, or started with it by a launcher."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ if TYPE_CHECKING:  # most runs have no launcher
 
 T = TypeVar("T")
 SaveFailed = Callable[[str], Kept | None]
-"""Saves what was measured up to a failure, whose message it is given; None when nothing was."""
+"""Given the message of a failure, saves what was measured before it; returns None when nothing was."""
 
 
 class RunFailedError(DlemuError):
-    """Forked ranks that failed, all of them gone; the text is that of the first failure."""
+    """A run with forked ranks failed, and all ranks have ended; the text is that of the first failure."""
 
     def __init__(self, failure: Failure, kept: Kept | None = None, also: str = "") -> None:
         super().__init__("\n".join(part for part in (failure.message, also, kept.sentence if kept else "") if part))
@@ -49,7 +49,7 @@ class RunFailedError(DlemuError):
 
 
 class RunUserError(RunFailedError, UserError):
-    """The same for a failure that the user can repair: a damaged file, a full disk."""
+    """The same for a failure that the user can fix: a damaged file, a full disk."""
 
 
 def _failed_run(failure: Failure, kept: Kept | None = None, also: str = "") -> RunFailedError:
@@ -58,11 +58,11 @@ def _failed_run(failure: Failure, kept: Kept | None = None, also: str = "") -> R
 
 
 class Guarded(Protocol):
-    """A job whose run leaves something behind when it fails."""
+    """A job of which something is saved when its run fails."""
 
     @property
     def workload(self) -> Workload:
-        """What is run."""
+        """The settings."""
         ...
 
     @property
@@ -72,12 +72,12 @@ class Guarded(Protocol):
 
     @property
     def live_folder(self) -> str:
-        """Where the ranks' logs lie while the run goes on."""
+        """Folder of the ranks' logs while the run goes on."""
         ...
 
 
 class Ranks(Protocol):
-    """The ranks of one command, seen by a process that takes part in all of it."""
+    """The ranks of one command, as seen by a process that runs the whole command (no placeholder)."""
 
     leads: bool
     """This process prepares, saves and reports: the parent of forked ranks, or rank 0 of a launcher's."""
@@ -85,11 +85,11 @@ class Ranks(Protocol):
     """Known once `configure` has returned."""
 
     def configure(self, load: Callable[[], Workload]) -> Workload:
-        """Return the workload, loaded by the process that leads: the others need neither hydra nor the files."""
+        """Return the workload, loaded by the leading process; the others need neither Hydra nor the files."""
         ...
 
     def agree(self, make: Callable[[], T]) -> T:
-        """Return what the process that leads makes."""
+        """Return, on all processes, what `make` returns in the leading process."""
         ...
 
     def on_each_host(self, check: Callable[[int], None]) -> None:
@@ -97,22 +97,22 @@ class Ranks(Protocol):
         ...
 
     def run(self, main: Callable[[Comm], T]) -> T | None:
-        """Run `main` on every rank to its end; return what it returned on rank 0, None where another process has that.
+        """Run `main` on every rank to its end; return its result on rank 0, None in processes without rank 0.
 
         Raises what `main` raised, as RunFailedError where ranks are forked.
         """
         ...
 
     def guard(self, job: Guarded, save_failed: SaveFailed) -> contextlib.AbstractContextManager[None]:
-        """Have what was measured saved when the run inside the context fails."""
+        """Return a context that has the measurements saved when the run inside it fails."""
         ...
 
 
 def with_ranks(words: Sequence[str], on_event: OnEvent, body: Callable[[Ranks], T]) -> T | None:
-    """Return what `body` makes of the ranks that this process was started for; `words` are the user's overrides.
+    """Call `body` with the ranks that this process belongs to; return its result. `words` are the user's overrides.
 
-    Under a launcher one process of each host runs all ranks there; the others, where `body` is not called and nothing
-    is returned, count as theirs. The first failure is reported on its rank and ends all ranks.
+    Under a launcher, one process of each host runs all ranks there; the others are placeholders, in which `body` is not
+    called and None is returned. The first failure is reported on its rank and ends all ranks.
 
     Raises UserError when there is no usable MPI library or torch, PeerLostError when a rank does not arrive in time.
     """
@@ -140,7 +140,7 @@ def with_ranks(words: Sequence[str], on_event: OnEvent, body: Callable[[Ranks], 
 
 
 class ForkedRanks:
-    """Ranks on this host, forked for each `run` once what they share is imported. This process is none of them."""
+    """Ranks on this host, forked for each `run` after shared modules are imported. This process is not a rank."""
 
     leads = True
 
@@ -185,7 +185,7 @@ class ForkedRanks:
             except DlemuError as second:
                 kept, also = None, str(second)
             raise _failed_run(error.failure, kept, also) from None
-        except BaseException as error:  # before the ranks began: nothing was measured
+        except BaseException as error:  # before the ranks began, so nothing was measured
             save_failed(str(error))
             raise
 
@@ -204,18 +204,18 @@ class LaunchedRanks:
         return workload
 
     def _as_started(self, workload: Workload) -> Workload:
-        """Refuse a count on the command line that is not the launcher's; one in a file is of another start."""
+        """Raise UserError if `ranks` on the command line differs from the launcher's; in a file it is ignored."""
         given = any(re.match(r"(\+\+?)?(workload\.)?ranks=", word) for word in self._words)
         if given and workload.ranks != self.count:
             raise UserError(
                 f"the launcher started {self.count} rank{'s' * (self.count != 1)}, but "
                 f"ranks={workload.ranks} is given: leave it out, or "
-                f"start as many (`mpirun -np {workload.ranks}`)"
+                f"start that many (`mpirun -np {workload.ranks}`)"
             )
         return workload
 
     def agree(self, make: Callable[[], T]) -> T:
-        """Return it on every rank; raises RefusedError on all of them for a UserError of the one that leads."""
+        """As in `Ranks`; raises RefusedError on all ranks for a UserError of the leading one."""
         agreed = self._broadcast(_tried(make) if self.leads else None)
         if isinstance(agreed, RefusedError):
             raise agreed
@@ -245,7 +245,7 @@ class LaunchedRanks:
             failure = describe(self._comm.rank, error)
             write_failure(job.live_folder, failure)
             if not self._comm.launcher_ends_all:
-                # The launcher may end with this process, and a container with the launcher: save before.
+                # When this process exits, the launcher may, and with it its container: save first.
                 signal.signal(signal.SIGTERM, signal.SIG_IGN)
                 self._comm.leave(failure.status, failure.message)
                 if self._guardian is not None:
@@ -256,7 +256,7 @@ class LaunchedRanks:
 
 
 class HostedRanks(LaunchedRanks):
-    """The same where this process, the first of its host, runs the ranks of its host for the others."""
+    """The ranks of a launcher, where this process, the first on its host, runs all ranks of the host."""
 
     def __init__(self, host: Host, words: Sequence[str]) -> None:
         super().__init__(host.comm, words)
@@ -285,7 +285,7 @@ def _tried(make: Callable[[], T]) -> T | RefusedError:
 
 def _save_lost(job: Guarded, save_failed: SaveFailed, other_hosts: str) -> None:
     """Save what the ranks had measured when rank 0 was lost. Runs in the guardian, whose output nobody reads."""
-    time.sleep(ECHO_SECONDS)  # other ranks may still be writing their last word
+    time.sleep(ECHO_SECONDS)  # other ranks may still be writing their failures
     try:
         save_failed(cause(job.live_folder, other_hosts))
     except Exception:
@@ -294,9 +294,9 @@ def _save_lost(job: Guarded, save_failed: SaveFailed, other_hosts: str) -> None:
 
 
 def write_failure(folder: str, failure: Failure) -> None:
-    """Leave a rank's failure in the run's live folder: the launcher may kill it while it reports.
+    """Write a rank's failure into the run's live folder, as the launcher may kill the rank while it reports.
 
-    Nothing is left on a host that can't see the folder. The file gets its name once it is complete.
+    Does nothing on a host that can't see the folder. The file is complete before it gets its name.
     """
     if os.path.isdir(folder):
         word = json.dumps({"echo": failure.echo, "at": time.time(), "message": failure.message})
@@ -305,9 +305,9 @@ def write_failure(folder: str, failure: Failure) -> None:
 
 
 def cause(folder: str, other_hosts: str = "") -> str:
-    """Return the first message that is no echo; without any, that the ranks were killed from outside.
+    """Return the first failure that is not the echo of another; if there is none, that ranks were killed from outside.
 
-    `other_hosts` is what to call those besides this one: a launcher that loses one kills all others.
+    `other_hosts` is a phrase for the hosts besides this one: a launcher that loses one kills the ranks of all.
     """
     words = []
     for name in os.listdir(folder):

@@ -1,4 +1,4 @@
-"""Which rank has its host's recorder, and what that recorder looks at."""
+"""Starts and stops the telemetry recorder of each host, which its first rank owns."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ def recorder_for(
 ) -> Recorder | None:
     """Start this host's recorder on its first rank; None on the others, and when telemetry is off. Collective.
 
-    `folders` are looked for where the recorder is started: those whose devices it watches; `what` names them.
-    In `request_folder` processes count their requests to an object store.
+    `folders` returns the folders whose devices are watched, and is called only where a recorder starts; `what` names
+    them in messages. In `request_folder` processes count their requests to an object store.
     """
     if not settings.enabled:
         return None
-    told = comm.broadcast(comm.gather((comm.node, os.getpid())))
+    processes = comm.broadcast(comm.gather((comm.node, os.getpid())))
     if comm.local_rank != 0:
         return None
-    ranks = {rank: process for rank, (node, process) in enumerate(told) if node == comm.node}
+    ranks = {rank: process for rank, (node, process) in enumerate(processes) if node == comm.node}
     scope = Scope(
         folders=within(timeout_seconds, lambda: tuple(folders()), f"looking for the devices of {what}"),
         ranks=ranks,
@@ -46,21 +46,21 @@ def recorder_for(
 
 
 class Recording(NamedTuple):
-    """What a rank hands over of its host's recorder at its end."""
+    """What a rank passes on from its host's recorder at the end."""
 
     telemetry: HostTelemetry | None
     """None on ranks without a recorder."""
     is_lost: bool
-    """The recorder was gone before its last reading."""
+    """The recorder died before its last reading."""
 
 
 def stopped(recorder: Recorder | None) -> Recording:
-    """End this rank's recorder, if it has one."""
+    """Stop this rank's recorder, if it has one, and return its telemetry."""
     return Recording(None, is_lost=False) if recorder is None else Recording(recorder.stop(), recorder.lost)
 
 
 def recorded(parts: Sequence[Recording], journal: RunJournal) -> tuple[tuple[int, ...], tuple[HostTelemetry, ...]]:
-    """Return the nodes whose recorders were lost, and the telemetry of all hosts in node order; `parts` are by rank."""
+    """Return the nodes whose recorders were lost, and the telemetry of all hosts by node; `parts` has one per rank."""
     lost = tuple(node for node, part in zip(journal.rank_nodes, parts, strict=True) if part.is_lost)
     hosts = (part.telemetry for part in parts if part.telemetry is not None)
     return lost, tuple(sorted(hosts, key=lambda host: host.node))

@@ -1,4 +1,4 @@
-"""Where the processes of a run count their requests to an object store, and what these came to."""
+"""Counts of the requests that the processes of a run send to an object store."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from datagen.storage.storage_base import FOLDER_TYPES, StorageSpec
 from dlemu.config.schema import Workload
 
 
-def counted(workload: Workload, live_folder: str) -> StorageSpec:
-    """Return a workload's storage, whose requests are counted below a run's live folder where it is made of objects."""
+def spec_with_request_counts(workload: Workload, live_folder: str) -> StorageSpec:
+    """Return a workload's storage; requests to an object store are counted below a run's live folder."""
     spec = workload.storage_spec
     folders = workload.storage.storage_type in FOLDER_TYPES
     return spec if folders else replace(spec, account=request_folder(live_folder))
 
 
 def requests_so_far(live_folder: str) -> tuple[int, ...]:
-    """Return what a run's requests to an object store came to so far; nothing where there are none."""
+    """Return the counters of a run's requests so far, in the order of `RequestCounts.values`; () without requests."""
     folder = request_folder(live_folder)
     if not os.path.isdir(folder):  # storage of files
         return ()
@@ -27,5 +27,5 @@ def requests_so_far(live_folder: str) -> tuple[int, ...]:
 
 
 def request_folder(live_folder: str) -> str:
-    """Return where processes count their requests to an object store, below a run's live folder."""
+    """Return the folder, in a run's live folder, in which processes count their requests to an object store."""
     return os.path.join(live_folder, "requests")

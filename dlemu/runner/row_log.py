@@ -1,4 +1,4 @@
-"""A rank's rows, appended to a file as they come to be: what was measured outlives the rank."""
+"""A rank's rows, appended to a file as they are measured, so that they survive the rank."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class RowLog:
         self._out = create_new(self._path, flags=os.O_WRONLY | os.O_APPEND) if self._path else -1
 
     def add(self, **columns: int) -> None:
-        """Add a row; what is not given is 0. Raises SpaceError."""
+        """Add a row; columns that are not given are 0. Raises SpaceError."""
         assert self._dtype.names is not None  # it has columns
         row = np.array([tuple(columns.get(name, 0) for name in self._dtype.names)], self._dtype)
         self._parts.append(row)
@@ -36,7 +36,7 @@ class RowLog:
         except OSError as error:
             raise SpaceError(
                 f"{self._path} could not be written: {error.strerror}; free some space, or set output.folder to a "
-                "folder you may write"
+                "writable folder"
             ) from error
 
     @property
@@ -52,12 +52,12 @@ class RowLog:
 
 
 def row_log_name(rank: int) -> str:
-    """Return the name of a rank's rows in a run's live folder."""
+    """Return the file name of a rank's rows in a run's live folder."""
     return f"rows_{rank:05d}"
 
 
 def read_row_logs(folder: str, dtype: np.dtype[np.void]) -> Rows:
-    """Return the rows that the ranks of a run left in its live folder; the last of each may be half written."""
+    """Return the rows in a run's live folder, without a half-written last row of a rank."""
     parts = [np.empty(0, dtype)]
     for name in sorted(name for name in os.listdir(folder) if name.startswith("rows_")):
         with open(os.path.join(folder, name), "rb") as file:

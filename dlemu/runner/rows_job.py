@@ -1,7 +1,7 @@
-"""Kinds of jobs that measure rows: all is done here but what a rank measures and what is computed of its rows.
+"""The base of kinds of jobs whose ranks append rows; a kind adds only what to measure, and how to summarise rows.
 
-Training and checkpoints have logs of their own; a kind that begins here has a folder like theirs, is saved when a rank
-is killed, and is read from live/ when nobody could save it.
+Training and checkpoints have logs of their own. A kind based on this has a run folder like theirs, which is saved when
+a rank is killed, and read from live/ when even that was impossible.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from dlemu.telemetry import Telemetry, read_logs
 
 @dataclass(frozen=True, kw_only=True)
 class RowsSummary(JobSummary):
-    """What every summary of such a job says; a kind adds its numbers in a subclass."""
+    """The common part of the summaries of such jobs; a kind adds its metrics in a subclass."""
 
     environment: Environment = field(default_factory=Environment)
 
@@ -70,7 +70,7 @@ class RowsRun:
     folder: str
     facts: RunFacts
     rows: Rows
-    """Of all ranks, as each rank's clock had it."""
+    """Rows of all ranks; times are by each rank's own clock."""
     telemetry: Telemetry
     of: RowsKind
 
@@ -78,15 +78,15 @@ class RowsRun:
 
     @cached_property
     def summary(self) -> Any:
-        """Every published number, computed from the rest."""
+        """All metrics, computed from the other fields."""
         return self.of.summarise(self)
 
     def write_rows(self) -> None:
-        """Write the table of its rows; raises SpaceError."""
+        """Write the table of the rows (Parquet); raises SpaceError."""
         write_table(self.folder, self.of.table, rows_table(self.rows, self.of.columns))
 
     def common_fields(self) -> dict[str, Any]:
-        """Return what RowsSummary holds of any run, but for the verdict."""
+        """Return the fields of RowsSummary that every run has, without the verdict."""
         return {"kind": self.of.name, **common_fields(self.facts)}
 
 
@@ -94,31 +94,31 @@ class RowsKind(JobKind[Job, RowsLog, RowsRun]):
     """A kind of job whose ranks append rows of whole numbers."""
 
     columns: ClassVar[Mapping[str, str]]
-    """Name -> meaning; `rank` is among them."""
+    """Column name -> meaning; one is `rank`."""
     added: ClassVar[Collection[str]] = ()
-    """Columns that older results lack: they are 0 there."""
+    """Columns that older results lack: they are read as 0."""
     summary_type: ClassVar[type[RowsSummary]]
 
     @property
     def dtype(self) -> np.dtype[np.void]:
-        """What a row is made of."""
+        """The NumPy type of a row."""
         return np.dtype([(name, np.int64) for name in self.columns])
 
     @property
     def table(self) -> str:
-        """Name of the file of its rows in a run's folder."""
+        """File name of the rows in a run's folder."""
         return f"{self.name}.parquet"
 
     @abstractmethod
     def measure(self, job: Job, comm: Comm, log: RowLog, notify: Notify | None) -> None:
-        """Measure this rank's part, a row for each thing; rank 0 has `notify`. Raises DlemuError."""
+        """Measure this rank's part and add rows to `log`; only rank 0 has `notify`. Raises DlemuError."""
 
     @abstractmethod
     def summarise(self, run: RowsRun) -> RowsSummary:
-        """Return every published number of a run; raises UserError for rows that can't be of one."""
+        """Return all metrics of a run; raises UserError for rows that no run can have written."""
 
     def watched_folders(self, job: Job) -> Iterator[str]:
-        """Yield local folders whose devices the recorder watches; the file system of the first is noted."""
+        """Yield local folders whose devices the recorder watches; the result describes the first's file system."""
         return iter(())
 
     def plan(self, workload: Workload, ranks: int, folder: str, started_at: str, *, wants_verdict: bool) -> Job:
@@ -159,7 +159,7 @@ class RowsKind(JobKind[Job, RowsLog, RowsRun]):
             journal = journal.noting(hosts=described[0], rank_nodes=described[1], storage=storage)
             journal.save(job.live_folder)
         log = RowLog(self.dtype, comm.rank, job.live_folder if os.path.isdir(job.live_folder) else None)
-        comm.all_reduce_max(0)  # all begin together
+        comm.all_reduce_max(0)  # a barrier: all ranks begin together
         self.measure(job, comm, log, notify)
         log.close()
         ended_ns = comm.all_reduce_max(time.monotonic_ns())
@@ -181,7 +181,7 @@ class RowsKind(JobKind[Job, RowsLog, RowsRun]):
         return RowsRun(job.folder, facts, log.rows, log.telemetry, self)
 
     def read(self, folder: str) -> RowsRun:
-        """Read a run's folder, computing every number again; raises UserError for a damaged one."""
+        """Read a run's folder and compute all metrics again; raises UserError for a damaged one."""
         if os.path.lexists(os.path.join(folder, FACTS)):
             facts = read_facts(os.path.join(folder, FACTS), RunFacts)
             rows = read_rows(folder, self.table, self.dtype, self.added)
@@ -193,7 +193,7 @@ class RowsKind(JobKind[Job, RowsLog, RowsRun]):
         return computed(run)
 
     def read_summary(self, folder: str) -> RowsSummary:
-        """Read summary.json as it stands; raises UserError."""
+        """Read summary.json without recomputing it; raises UserError."""
         return decode_untrusted(os.path.join(folder, SUMMARY), self.summary_type)
 
 

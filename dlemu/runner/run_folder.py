@@ -1,4 +1,4 @@
-"""A run's folder: its name, how it is made, and how it goes when nothing was measured."""
+"""A run's folder: its name, how it is made, and how it is removed when nothing was measured."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from dlemu.telemetry._log import log_path
 
 
 def new_folder(name: str, prefix: str = "") -> str:
-    """Return results/NAME/PREFIXTIME-PROCESS, with a number behind it when one process begins two runs in a second.
+    """Return results/NAME/PREFIXTIME-PID, with a number appended when one process starts two runs in the same second.
 
-    The process's id keeps apart runs that begin at once: each would see that the folder is not there yet. Raises
-    UserError for what is no name but a path.
+    The process id separates runs that start at the same time, before either has made its folder. Raises UserError for a
+    name that is a path.
     """
     check_model_name(name)
     first = os.path.join("results", name, f"{prefix}{datetime.now():%Y%m%d-%H%M%S}-{os.getpid()}")
@@ -38,7 +38,7 @@ def new_folder(name: str, prefix: str = "") -> str:
 
 
 def check_folder(folder: str) -> None:
-    """Raise SpaceError for the folder of another run (everything in it belongs to one), or one that can't be made."""
+    """Raise SpaceError for the folder of another run (no two runs share one), or one that can't be made."""
     if any(os.path.exists(os.path.join(folder, name)) for name in ("summary.json", "facts.json")):
         raise SpaceError(f"{folder} holds the results of another run; set output.folder to a new folder")
     if goes_on(folder):
@@ -57,7 +57,7 @@ def check_folder(folder: str) -> None:
 
 
 def check_new(folder: str, setting: str = "output.folder") -> None:
-    """Raise UserError for a folder that holds a result, or in which none can be written."""
+    """Raise UserError for a folder that holds a result, or into which none can be written."""
     kind = kind_of(folder)
     if kind is not None:
         raise UserError(f"{folder} holds another result, {kind.noun}; set {setting} to a new folder")
@@ -65,9 +65,9 @@ def check_new(folder: str, setting: str = "output.folder") -> None:
 
 
 def check_place(folder: str, *, setting: str = "output.folder", ours: Sequence[str] = ()) -> None:
-    """Raise SpaceError where no results can be written: below a file, in a folder of somebody else's.
+    """Raise SpaceError where no results can be written: below a file, or in a folder with files that are not dlemu's.
 
-    `ours` are names of files by which a folder of an older version is known, and gone on with.
+    `ours` are names of files by which the folder of an older version is recognised, so that it can be continued.
     """
     check_usable(folder, setting, ours=ours)
     missing = missing_folders(folder)
@@ -80,11 +80,11 @@ def check_place(folder: str, *, setting: str = "output.folder", ours: Sequence[s
 
 
 def make_folder(folder: str, ranks: int, names: Sequence[str] = (), *, also: str | None = None) -> OwnFolder:
-    """Make a run's folder with its live part; raises SpaceError when it can't be written, or is another run's.
+    """Make a run's folder and its live folder; raises SpaceError when it can't be written, or is another run's.
 
-    `names` are the files that so many ranks leave in the live part beside those of any run. All are claimed here, by
-    one process: on file systems of a network lines that several hosts append get lost. `also` is a folder that the run
-    will make where it is missing, and that goes with the other when it is empty.
+    `names` are files that the kind's ranks write into the live folder, in addition to those of any run. All are claimed
+    here, by one process: on network file systems, lines appended by several hosts get lost. `also` is a folder that the
+    run makes if missing; it is removed together with the run's if it is empty.
     """
     check_folder(folder)
     others = missing_folders(also) if also else ()
@@ -92,7 +92,7 @@ def make_folder(folder: str, ranks: int, names: Sequence[str] = (), *, also: str
     made = replace(made, made=tuple(sorted({*made.made, *others}, key=len)))
     live = os.path.join(folder, LIVE)
     try:
-        owned.remove_claimed(live)  # of a run that was killed before it measured anything
+        owned.remove_claimed(live)  # left by a run that was killed before it measured anything
         owned.claim(folder, LIVE + "/")
         os.mkdir(live)
         owned.claim(live, *_live_names(ranks), *names)
@@ -109,13 +109,13 @@ def make_folder(folder: str, ranks: int, names: Sequence[str] = (), *, also: str
 
 
 def drop_folder(folder: OwnFolder) -> None:
-    """Remove the folder of a run that measured nothing, with what was made for it and holds nothing else."""
+    """Remove the folder of a run that measured nothing, and the folders made for it that are otherwise empty."""
     drop_live(folder.path)
     folder.drop()
 
 
 def _live_names(ranks: int) -> list[str]:
-    """Return the names of what any run may leave in its live part, counts of requests aside."""
+    """Return the names of the files that any run may write into its live folder, except counts of requests."""
     names = [LOCK, FACTS, STOP, JOURNAL]
     for rank in range(ranks):  # there are no more hosts than ranks
         names += [log_path("", rank), failure_name(rank)]
@@ -123,12 +123,12 @@ def _live_names(ranks: int) -> list[str]:
 
 
 def failure_name(rank: int) -> str:
-    """Return the name of a rank's last word in a run's live folder."""
+    """Return the file name of a rank's failure in a run's live folder."""
     return f"failure_{rank:05d}.json"
 
 
 def drop_live(folder: str) -> None:
-    """Remove the live part once its content is in steps.parquet and summary.json."""
+    """Remove the live folder, whose content is then in the saved result."""
     live = os.path.join(folder, LIVE)
     requests = request_folder(live)
     if os.path.isdir(requests) and LIVE + "/" in owned.claimed(folder):
@@ -137,18 +137,18 @@ def drop_live(folder: str) -> None:
 
 
 SAVING_SECONDS = 60.0
-"""What saving may take at least, whatever `timeout_seconds`: of many steps it takes a while."""
+"""Saving may take this long even if `timeout_seconds` is less, as many steps take a while."""
 
 
 @dataclass(frozen=True)
 class Kept:
-    """What is left of a run that failed: a folder like any other, marked incomplete."""
+    """What was saved of a failed run: a folder like any other, marked incomplete."""
 
     folder: str
     steps: int
     """Rows of all ranks."""
     says: str = ""
-    """What is kept, of a run without steps."""
+    """Sentence on what is kept, for kinds of jobs without steps."""
 
     @property
     def sentence(self) -> str:

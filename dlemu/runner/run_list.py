@@ -1,7 +1,7 @@
-"""Child runs one after another, with an answer that is saved after each: an interrupted list goes on with the others.
+"""Runs one after another, with an answer file that is saved after each, so that an interrupted list can go on.
 
-A study (a sweep, a search, a document, a rehearsal, a packing at several points) says what its runs are, how one is run
-and what its answer is; what is finished, what failed and what is missing is decided here.
+A study (a sweep, a search, a document, a rehearsal, a packing at several points) defines its runs, how to run one, and
+its answer; this module decides which have finished, which have failed and which are missing.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dlemu.runner.run_folder import check_place
 
 
 class Answer(Protocol):
-    """What the file of a list holds, beside its runs."""
+    """The content of a list's answer file, besides its runs."""
 
     @property
     def complete(self) -> bool:
@@ -26,7 +26,7 @@ class Answer(Protocol):
 
     @property
     def question(self) -> Any:
-        """A dataclass: the question. Lists with equal questions may share their runs."""
+        """A dataclass with what was asked for; only a list with an equal question may be continued."""
 
 
 What = TypeVar("What")
@@ -39,24 +39,24 @@ class Planned(Generic[What]):
     """One run of a list."""
 
     what: What
-    """What the study runs."""
+    """The study's own description of the run."""
     name: str
-    """Of its folder, unless something has that already."""
+    """Name of its folder, unless that is taken."""
     label: str
-    """In words, for whoever waits."""
+    """Description for the progress line."""
     settings: Mapping[str, str]
-    """KEY -> VALUE of what it has of its own."""
+    """KEY -> VALUE of the settings in which it differs from other runs."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunsPlanned:
-    """Everything is checked; no run has begun."""
+    """All checks have passed; no run has begun."""
 
     folder: str
     runs: int | None
-    """None where each run decides what the next one is."""
+    """Number of runs; None where results decide what is run next."""
     finished_runs: int
-    """Of an interrupted list that goes on."""
+    """Runs that an interrupted list had finished before."""
     wants_page: bool = True
     """The workload's `output.report`."""
 
@@ -66,36 +66,36 @@ class RunBegan:
     """A run begins."""
 
     label: str
-    """In words."""
+    """Description for the progress line."""
     settings: Mapping[str, str]
-    """KEY -> VALUE of what it has of its own."""
+    """KEY -> VALUE of the settings in which it differs from other runs."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunEnded(Generic[Run, A]):
-    """A run has ended, and is saved; it may have failed."""
+    """A run has ended and is recorded in the answer file; it may have failed."""
 
     run: Run
     answer: A
-    """What is known so far."""
+    """The answer so far."""
 
 
 class RunList(ABC, Generic[What, Run, A]):
-    """The runs of one study in one folder; `runs` are those on record."""
+    """The runs of one study in one folder; `runs` are those recorded in its answer file."""
 
     file: ClassVar[str]
-    """Of the answer."""
+    """Name of the answer file."""
     noun: ClassVar[str]
-    """`sweep`."""
+    """What messages call it, such as `sweep`."""
     shown_by: ClassVar[str] = "report"
     """The command that shows a finished one."""
     setting: ClassVar[str] = "output.folder"
-    """The setting, or option, of its folder."""
+    """The setting, or option, for its folder."""
     runs_in: ClassVar[str]
-    """The answer's field with the runs on record."""
+    """The answer's field that contains the runs."""
     answer_type: type[A]
     goes_on = False
-    """The others run where one has failed, and failed ones run again."""
+    """A failed run does not stop the list, and is run again when the list is continued."""
 
     def __init__(
         self,
@@ -110,31 +110,31 @@ class RunList(ABC, Generic[What, Run, A]):
 
     @abstractmethod
     def answer(self, *, complete: bool) -> A:
-        """Return the answer by the runs on record."""
+        """Return the answer from the runs so far."""
 
     @abstractmethod
     def start(self, planned: Planned[What], folder: str) -> Run:
-        """Run one in a folder; raises DlemuError with its message."""
+        """Run one in a folder and return its record; raises DlemuError with its message."""
 
     def is_of(self, run: Run, planned: Planned[What]) -> bool:
-        """Return whether a run on record is the planned one: by its settings, where it has any."""
+        """Return whether a recorded run is the planned one: by default, whether it has the same settings."""
         return getattr(run, "settings", None) == planned.settings
 
     def is_done(self, run: Run) -> bool:
-        """Return whether a run on record need not run again: it has no `failure`."""
+        """Return whether a recorded run need not run again: it has no `failure`."""
         return getattr(run, "failure", None) is None
 
     def failed(self, planned: Planned[What], folder: str, error: DlemuError) -> Run | None:
-        """Return what goes on record of a run that raised; None for nothing: then the error ends the list."""
+        """Return the record of a run that raised; None: then nothing is recorded, and the error ends the list."""
         return None
 
     def make_folder(self, planned: Planned[What]) -> str:
-        """Return the folder of a run that begins."""
+        """Return a folder for a run that is about to begin."""
         return owned.fresh_folder(self.folder, planned.name)
 
     @property
     def missing(self) -> list[Planned[What]]:
-        """What is planned and not done."""
+        """The planned runs that are not done."""
         return [
             planned
             for planned in self.planned
@@ -142,13 +142,13 @@ class RunList(ABC, Generic[What, Run, A]):
         ]
 
     def read(self) -> A | None:
-        """Return the answer on record, None where there is none; raises UserError for a damaged one."""
+        """Return the answer in the folder, None where there is none; raises UserError for a damaged one."""
         return read_answer(self.folder, self.file, self.answer_type)
 
     def resume(self) -> None:
-        """Take over the runs of an interrupted list of the same question.
+        """Continue with the runs of an interrupted list that has an equal question.
 
-        Raises UserError for a folder that holds a finished list, one of another question, or somebody else's files.
+        Raises UserError for a folder with a finished list, one with another question, or files that are not dlemu's.
         """
         check_place(self.folder, setting=self.setting, ours=(self.file,))
         saved = self.read()
@@ -172,7 +172,7 @@ class RunList(ABC, Generic[What, Run, A]):
     def run_missing(self, *, wants_page: bool = True) -> A:
         """Run what is missing, and return the answer.
 
-        Raises what a run raised where the list does not go on after it; what is finished is saved.
+        Raises what a run raised unless the list goes on after failures; finished runs are saved.
         """
         missing = self.missing
         finished = len(self.planned) - len(missing)
@@ -184,7 +184,7 @@ class RunList(ABC, Generic[What, Run, A]):
         return self.save(complete=True)
 
     def run_one(self, planned: Planned[What]) -> Run:
-        """Run one, put it on record and save that; raises what it raised where the list does not go on after it."""
+        """Run one, record it and save the answer; raises what it raised unless the list goes on after failures."""
         self.on_event(RunBegan(label=planned.label, settings=planned.settings))
         folder = self.make_folder(planned)
         try:
@@ -201,7 +201,7 @@ class RunList(ABC, Generic[What, Run, A]):
         return run
 
     def keep(self, run: Run) -> None:
-        """Put a run on record, in the order of the plan, and save that."""
+        """Record a run, in the order of the plan, and save the answer."""
         self.runs = sorted([*self.runs, run], key=self._place)
         self.on_event(RunEnded(run=run, answer=self.save(complete=False)))
 

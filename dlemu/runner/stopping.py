@@ -1,4 +1,4 @@
-"""Ending a run early and in order: whoever watches it leaves a file, rank 0 sees it, all ranks end after one step."""
+"""Ends a run early and in order: its watcher creates a file, rank 0 sees it, all ranks end after the current step."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import time
 from datagen.owned import create_new
 
 STOP = "stop"
-_LOOK_SECONDS = 0.2  # a look is a system call, or a request to a shared folder's server: too much for each step
+_LOOK_SECONDS = 0.2  # each look costs a system call, or a request to a file server: too much for every step
 
 
 def ask_to_stop(live_folder: str) -> None:
-    """Ask the run whose live folder this is to end after its current step; nothing happens when it has ended."""
+    """Have the run with this live folder end after its current step; does nothing if it has already ended."""
     try:
         os.close(create_new(os.path.join(live_folder, STOP)))
     except (FileNotFoundError, FileExistsError):
@@ -20,7 +20,7 @@ def ask_to_stop(live_folder: str) -> None:
 
 
 class StopFile:
-    """Says whether the run is to stop; looks for the file a few times a second, whatever the steps take."""
+    """Called after each step, returns whether to stop; looks for the file at most five times a second."""
 
     def __init__(self, live_folder: str) -> None:
         self._path = os.path.join(live_folder, STOP)

@@ -1,4 +1,4 @@
-"""size.json, sweep.json and compare.json, as frozen, typed values; field names are the JSON's keys.
+"""The contents of size.json, sweep.json and compare.json, as frozen, typed values; field names are the JSON keys.
 
 docs/sizing.md describes them; `dlemu.results.answer_files` writes them.
 """
@@ -22,7 +22,7 @@ from dlemu.studies.older import upgrade_comparison, upgrade_sweep
 
 SIZE, SWEEP, COMPARE = "size.json", "sweep.json", "compare.json"
 OLDER_COMPARE = "compare_checkpoints.json"
-"""Of two runs of checkpoints, as older versions named it."""
+"""The comparison of two checkpoint runs, by the name that older versions gave it."""
 
 
 # size.json
@@ -30,14 +30,14 @@ OLDER_COMPARE = "compare_checkpoints.json"
 
 @dataclass(frozen=True, kw_only=True)
 class Question:
-    """The question; two searches with equal questions may share their trials."""
+    """What a search is to find out; a search goes on with the trials of an earlier one that has an equal question."""
 
     workload: str
     accelerator: str
-    """Empty when none was chosen; so `scale`."""
+    """Empty when none was chosen. The same holds for `scale`."""
     scale: str = ""
     overrides: tuple[str, ...] = ()
-    """The user's own words."""
+    """The overrides, as the user gave them."""
     launcher: str = ""
     threshold_percent: float = 90.0
     confidence_percent: float = 95.0
@@ -47,7 +47,7 @@ class Question:
 
 @dataclass(frozen=True, kw_only=True)
 class Trial:
-    """What one run of a count of accelerators showed. AU is the sustained one (docs/sizing.md), in percent."""
+    """What one run with a number of accelerators showed. AU is the sustained one (docs/sizing.md), in percent."""
 
     accelerators: int
     folder: str
@@ -55,13 +55,13 @@ class Trial:
     au_percent: float
     half_width_percent: float
     settled: bool
-    """It could end before its last step because the verdict was clear at the confidence requested."""
+    """The verdict is certain at the confidence requested; a trial ends early as soon as it is."""
     stretch_au_percent: tuple[float, ...] = ()
-    """The series behind it: one value for each window of time."""
+    """The values behind `au_percent`: one for each window of time."""
     seconds: float
-    """Wall-clock time, start of the processes included."""
+    """Wall-clock time, including the start of the processes."""
     au_headline_percent: float | None = None
-    """`au_percent` of the run's own summary, and further metrics of it."""
+    """`au_percent` in the run's summary.json; further metrics below are copied from there, too."""
     au_rules_percent: float | None = None
     prefetch_credit_percent: float | None = None
     ceiling_au_percent: float | None = None
@@ -74,28 +74,28 @@ class Trial:
     """MB/s that an accelerator of this run requests when it never waits: from the bytes really read."""
     training_seconds: float | None = None
     limited_by: Limit | None = None
-    """As the run's summary says."""
+    """As in the run's summary.json."""
     page_cache_warning: str | None = None
-    """What the run's summary says when storage was not, or only in part, what was read."""
+    """The warning in the run's summary.json when the page cache may have served some or all reads."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CountResult:
-    """All trials of one count of accelerators together."""
+    """All trials with one number of accelerators together."""
 
     accelerators: int
     au_percent: float
     half_width_percent: float
     settled: bool
-    """The threshold lies outside the interval."""
+    """The threshold is outside the interval."""
     passed: bool | None
     """None while the verdict is open."""
     trials: int
-    """How many."""
+    """Number of trials."""
 
 
-class Bracket(msgspec.Struct, frozen=True, kw_only=True):
-    """The two counts between which the answer lies. A struct, for `pass` is no name that a dataclass may use."""
+class Bracket(msgspec.Struct, frozen=True, kw_only=True):  # no field of a dataclass can be named `pass`
+    """The two counts between which the answer lies."""
 
     passing: CountResult | None = msgspec.field(name="pass")
     """The largest count that is shown to pass."""
@@ -108,7 +108,7 @@ class SizeLimit:
     """What keeps the next count from passing."""
 
     what: str
-    """As metrics/limit.py names it; or `host`: it can't hold more ranks; `count`: no more were tried; `not known`."""
+    """A cause of docs/metrics.md, section 6; or `host`: can't run more ranks; `count`: no more tried; `not known`."""
     evidence: tuple[str, ...] = ()
     """`seen` as sentences."""
     seen: tuple[Finding, ...] = ()
@@ -117,29 +117,29 @@ class SizeLimit:
 
 @dataclass(frozen=True, kw_only=True)
 class NextAccelerator:
-    """What one accelerator more would take of the storage."""
+    """What one more accelerator would need from the storage."""
 
     accelerators: int
     wanted_mb_per_second: float
     most_delivered_mb_per_second: float | None
-    """Of all trials."""
+    """The highest rate of all trials."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class HostOnly:
-    """The host gave out first."""
+    """The host, not the storage, was the limit."""
 
     storage_could_feed: int | None
-    """By the most that the read probe or a trial got; None where nothing is known of what an accelerator needs."""
+    """Accelerators, at the highest rate of read probe or trials; None where the demand of one is not known."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PredictedAu:
-    """What was predicted of one count."""
+    """The AU predicted for one number of accelerators."""
 
     accelerators: int
     au_percent: float
-    """Sustained."""
+    """Sustained AU."""
     au_interval_percent: tuple[float, float]
 
 
@@ -150,12 +150,12 @@ class PredictedSize:
     max_accelerators: int
     max_accelerators_interval: tuple[int, int]
     null_max_accelerators: int
-    """What the read probe's speed / (threshold x demand) says, and nothing else."""
+    """The null model, to judge the prediction by: the read probe's speed / (threshold x one accelerator's demand)."""
     counts: tuple[PredictedAu, ...]
-    """Those that were tried, and those that the model looked at, smallest first."""
+    """For the counts that were tried and those that the model computed, smallest first."""
 
     def au(self, accelerators: int) -> PredictedAu | None:
-        """Return what was predicted of a count; None where nothing was."""
+        """Return the prediction for a count of accelerators; None where there is none."""
         return next((count for count in self.counts if count.accelerators == accelerators), None)
 
 
@@ -173,9 +173,9 @@ class SizeAnswer:
     at_least: int | None = None
     """The count given by `--at-least`."""
     passed: bool | None = None
-    """Whether so many (without `at_least`: one) pass."""
+    """Whether `at_least` accelerators pass (1 without `--at-least`)."""
     outcome: Outcome | None = None
-    """The same as the exit status says it; None while the search goes on, and in results of older versions."""
+    """The same in the terms of the exit status; None while the search goes on, and in results of older versions."""
     question: Question
     hosts: tuple[str, ...] = ()
     threshold_percent: float
@@ -186,23 +186,23 @@ class SizeAnswer:
     edge: Bracket
     for_one_more: NextAccelerator
     host_only: HostOnly | None = None
-    """None where the storage gave out first."""
+    """None unless the host was the limit."""
     probe_mb_per_second: float
-    """What the read probe got."""
+    """Rate of the read probe."""
     storage_mb_per_second: float = 0.0
-    """The most that the read probe or a trial got."""
+    """The highest rate of the read probe or a trial."""
     predicted: PredictedSize | None = None
     """None in results of older versions, and where nothing could be predicted."""
     counts: tuple[CountResult, ...]
     """Smallest first."""
     issues: tuple[str, ...] = ()
-    """What a reader must know, as sentences."""
+    """What a reader of these numbers must know, as sentences."""
     trials: tuple[Trial, ...]
     """In the order in which they ran."""
     seconds: float
-    """Time of all trials."""
+    """Total time of all trials."""
     naive_seconds: float
-    """Nominal time of running every count up to the edge at full length."""
+    """Nominal time of running every count, up to the smallest that fails, at full length."""
 
     def trials_of(self, accelerators: int) -> tuple[Trial, ...]:
         """Return the trials of a count."""
@@ -214,13 +214,13 @@ class SizeAnswer:
 
 @dataclass(frozen=True, kw_only=True)
 class SweepQuestion:
-    """The question; two sweeps with equal questions may share their points."""
+    """What a sweep runs; a sweep goes on with the points of an earlier one that has an equal question."""
 
     overrides: tuple[str, ...] = ()
-    """The user's own words."""
+    """The overrides, as the user gave them."""
     launcher: str = ""
     most_of: str = ""
-    """The setting of which the most that passes was searched for; empty of a sweep."""
+    """The setting whose largest passing value was searched for; empty for a sweep."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -228,13 +228,13 @@ class SweepPoint:
     """One run of a sweep."""
 
     settings: dict[str, str]
-    """Key -> value, of the keys that have several."""
+    """Key -> this run's value, for the keys that were given several values."""
     folder: str
     """The run's folder, in the folder of the sweep."""
     failure: str | None = None
     """The run's message; None when it completed."""
     exit_status: int | None = None
-    """Of a run that failed."""
+    """Exit status of a run that failed; else None."""
     figures: JobFigures | None = None
     """None for a run that failed."""
 
@@ -261,36 +261,36 @@ class SweepAnswer:
 
 @dataclass(frozen=True, kw_only=True)
 class YearPlan:
-    """What the times come to when models are trained one after the other; of A and B."""
+    """What the measured times mean over a year of training one model after another; pairs are (A, B)."""
 
     epochs: int
-    """Of one model."""
+    """Epochs that train one model."""
     hours_per_model: tuple[float, float]
     models_per_year: tuple[float, float]
     days_saved_per_year: float
-    """What B trains in a year takes A so many days less."""
+    """Days that A needs less for what B trains in a year; below 0: more."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunPair:
-    """Two runs with equal settings; pairs are of A and B."""
+    """Two runs with equal settings; pairs are (A, B)."""
 
     settings: dict[str, str]
     ranks: tuple[int, int]
     epochs: tuple[int, int] = (0, 0)
-    """(0, 0) where an older dlemu compared."""
+    """0 for jobs without epochs, and where an older dlemu compared."""
     passed: tuple[bool | None, bool | None]
     limited_by: dict[str, tuple[str | None, str | None]]
-    """By phase; `run` of jobs that have one alone."""
+    """Per phase; jobs with a single phase use the key `run`."""
     metrics: dict[str, Difference]
-    """By name; those that both sides have."""
+    """By name: the metrics that both sides have."""
     plan: YearPlan | None
-    """None where a run did not complete or has no epochs, and of runs that are not comparable."""
+    """None where a run did not complete, has no epochs or got no verdict, and for runs that are not comparable."""
     not_comparable: tuple[str, ...] = ()
-    """In what the runs differ that makes a difference in time say nothing of the storages, as phrases."""
+    """Differences between the runs that make their times incomparable, as phrases."""
 
     def time(self, metric: str) -> Difference | None:
-        """Return the difference in a time for equal work: of an epoch where one side ran more of them.
+        """Return the difference of a time for equal work: per epoch where one side ran more epochs than the other.
 
         None where a run did not complete.
         """
@@ -312,26 +312,26 @@ class RunPair:
 
 @dataclass(frozen=True, kw_only=True)
 class Economy:
-    """What a storage comes to; None for what was not given or not measured."""
+    """What a storage costs per accelerator that it feeds; None for what was not given or not measured."""
 
     accelerators_fed: int | None
-    """Of a search, or the largest count of the runs that passed."""
+    """The answer of a search, or the largest number of accelerators among the runs that passed."""
     gb_per_second: float | None
     """1e9 bytes/s that it delivered to them."""
     cost_per_accelerator: float | None
     gb_per_second_per_watt: float | None
     watts_per_accelerator: float | None = None
     years: float | None = None
-    """Of the two below."""
+    """The period that the two figures below are for."""
     energy_kwh_per_accelerator: float | None = None
-    """What the storage takes for each accelerator fed, day and night."""
+    """Energy of the storage, running day and night, per accelerator fed."""
     cost_over_years_per_accelerator: float | None = None
-    """Price and energy for each accelerator fed; where no price of energy was given, None."""
+    """Price and energy per accelerator fed; None where no price of energy was given."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ComparedRun:
-    """What was measured of a run, or of all trials of a count."""
+    """What was measured in a run, or in all trials with one number of accelerators."""
 
     settings: dict[str, str] = field(default_factory=dict)
     figures: JobFigures
@@ -345,34 +345,34 @@ class ComparedSide:
     workload: str
     runs: tuple[ComparedRun, ...]
     about: Conditions | None
-    """None when no run is there any more."""
+    """None when the folders of its runs are gone."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """Two storages side by side: compare.json. Pairs are of A and B."""
+    """Two storages side by side: compare.json. Pairs are (A, B)."""
 
     schema_version: int = 2
     kind: str
-    """Of the jobs that were compared."""
+    """Kind of the jobs that were compared: `training`, `checkpoint`, ..."""
     a: str
     """Names: folders, or the drives of one sweep."""
     b: str
     verdict: str
     """The answer as a sentence."""
     runs: tuple[RunPair, ...]
-    """None of two searches."""
+    """Empty when two searches (`dlemu size`) are compared."""
     economy: tuple[Economy, Economy] | None = None
-    """None of jobs without accelerators that are fed."""
+    """None for jobs that feed no accelerators."""
     sides: tuple[ComparedSide, ComparedSide]
     issues: tuple[str, ...] = ()
-    """What beside the storage differs, as sentences."""
+    """What differs apart from the storage, and the warnings of both sides' runs, as sentences."""
 
     @property
     def main_pair_number(self) -> int | None:
-        """The place in `runs` of the pair that says most of the storages; None where no headline is known of both.
+        """The index in `runs` of the pair with the most ranks, which says most about the storages; the last on a tie.
 
-        The last of those with the most ranks.
+        None where no pair has a headline metric (one that a report shows first) of both sides.
         """
         names = [metric.name for metric in catalogue_of(self.kind).headlines]
         known = [number for number, pair in enumerate(self.runs) if any(name in pair.metrics for name in names)]
@@ -380,17 +380,17 @@ class Comparison:
 
     @property
     def main_pair(self) -> RunPair | None:
-        """The pair that says most of the storages."""
+        """The pair at `main_pair_number`."""
         return None if self.main_pair_number is None else self.runs[self.main_pair_number]
 
 
 def read_sweep(folder: str) -> SweepAnswer | None:
-    """Return the sweep that a folder holds, None where it holds none; raises UserError for a damaged one."""
+    """Return the sweep in a folder, None where there is none; raises UserError for a damaged one."""
     return read_answer(folder, SWEEP, SweepAnswer, upgrade_sweep)
 
 
 def read_comparison(folder: str) -> Comparison:
-    """Return what `dlemu compare` left; raises UserError where it is not there, or damaged."""
+    """Return the comparison in a folder; raises UserError where there is none, or a damaged one."""
     named = (read_answer(folder, name, Comparison, upgrade_comparison) for name in (COMPARE, OLDER_COMPARE))
     answer = next((found for found in named if found is not None), None)
     path = os.path.join(folder, COMPARE)

@@ -1,4 +1,4 @@
-"""What a search or a sweep reports while it goes on, beside the events of any list of runs."""
+"""What a search or a sweep reports while it goes on, in addition to the events of any list of runs."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from dlemu.studies.prerequisites import Capacity
 
 @dataclass(frozen=True, kw_only=True)
 class SearchBegan(RunsPlanned):
-    """Everything is checked; nothing is read yet."""
+    """The settings and the dataset are checked; nothing is measured yet."""
 
     workload: Workload
     page_cache: Treatment
     total_bytes: int
-    """Of the dataset."""
+    """Size of the dataset."""
     capacity: Capacity
 
 
@@ -29,9 +29,9 @@ class StorageProbed:
 
     probe_mb_per_second: float
     mb_per_accelerator: float
-    """What one accelerator needs, by the workload's nominal sizes."""
+    """Read rate that one accelerator needs, from the workload's nominal sizes."""
     predicted_accelerators: int = 0
-    """The most that the model says will pass; the search begins there."""
+    """The largest number that the model expects to pass; the search begins there."""
 
 
 SizingEvent = (

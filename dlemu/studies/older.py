@@ -1,4 +1,4 @@
-"""sweep.json and compare.json as version 1 wrote them, and compare_checkpoints.json: brought to the shape of today."""
+"""Upgrades sweep.json and compare.json of version 1, and compare_checkpoints.json, to today's schema."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class _What(msgspec.Struct):
 
 
 class _RunFigures(msgspec.Struct, kw_only=True):
-    """Its other keys are metrics."""
+    """The figures of a training run; all keys but these are metrics."""
 
     workload: str
     accelerator: str | None = None
@@ -80,7 +80,7 @@ class _CheckpointSide(msgspec.Struct, kw_only=True):
 
 
 def upgrade_sweep(answer: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a sweep of version 1 in the shape of today; raises msgspec.ValidationError for a damaged one."""
+    """Return a sweep of version 1 in today's schema; raises msgspec.ValidationError for a damaged one."""
     points = msgspec.convert(answer.get("points", ()), tuple[dict[str, Any], ...])
     return {**answer, "schema_version": 2, "points": [point | {"figures": _figures(point)} for point in points]}
 
@@ -123,7 +123,7 @@ def _figures(point: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def upgrade_comparison(answer: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a comparison of version 1 in the shape of today; raises msgspec.ValidationError for a damaged one."""
+    """Return a comparison of version 1 in today's schema; raises msgspec.ValidationError for a damaged one."""
     if "runs" not in answer:
         return _of_checkpoints(answer)
     pairs = msgspec.convert(answer.get("runs", ()), tuple[dict[str, Any], ...])

@@ -1,4 +1,4 @@
-"""Results in, page and pictures out: what `dlemu report` and the commands that measure call."""
+"""Writes a result's HTML page and its figures as files, for `dlemu report` and the commands that measure."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ PAGE, INTERACTIVE_PAGE = "report.html", "interactive.html"
 
 
 def write_page(folders: Sequence[str], output: str | None = None, *, interactive: bool = False) -> str:
-    """Write the page of a result's folder, or of several side by side; return its path.
+    """Write the page of one result, or of several side by side; return its path.
 
-    It goes into the folder of the only one unless `output` says where. An interactive one brings Vega's script along.
+    It goes to `output`, by default into the first folder. An interactive page contains Vega's script.
 
     Raises UserError: a package is missing, or a folder holds no result.
     """
@@ -36,7 +36,7 @@ def write_page(folders: Sequence[str], output: str | None = None, *, interactive
 
 
 def write_pictures(folders: Sequence[str], kind: str, output: str) -> list[str]:
-    """Write each figure as a file NAME.png or NAME.svg into the folder `output`; return their paths."""
+    """Write each figure as a file NAME.KIND (png or svg) into the folder `output`; return their paths."""
     from dlemu.report.figure_base import DESK
 
     check_packages()
@@ -50,7 +50,7 @@ def write_pictures(folders: Sequence[str], kind: str, output: str) -> list[str]:
 
 
 def _check_names(folder: str, names: Sequence[str]) -> None:
-    """Take the names in a folder that may be a user's; raises UserError where something of theirs has one."""
+    """Claim file names in a folder that may be a user's; raises UserError where a file that is not dlemu's has one."""
     ours = owned.claimed(folder)
     theirs = next((name for name in names if name not in ours and os.path.lexists(os.path.join(folder, name))), None)
     if theirs is not None:
@@ -63,7 +63,7 @@ def _check_names(folder: str, names: Sequence[str]) -> None:
 
 
 def _open(folders: Sequence[str]) -> Opened:
-    """Read what is in the folders; several share a page of their points."""
+    """Read the results in the folders; several results become points on one page."""
     if len(folders) > 1:
         series = open_together(folders)
         return Opened(series, series_page(series, config_of(series)), FIGURES)

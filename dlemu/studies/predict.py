@@ -1,4 +1,4 @@
-"""`dlemu predict`: what a job would show on a storage, answered by the kind of job in question."""
+"""`dlemu predict`: what a job would measure on a storage; the kind of job (`Kind.predicts`) computes it."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from dlemu.runner.prediction_request import PredictionRequest
 
 
 def predict(source: Sequence[str] | Workload, request: PredictionRequest) -> tuple[Any, str, Workload]:
-    """Predict what overrides, or a workload, request; return the answer, the folder that holds it, and the settings.
+    """Predict for a workload, or for overrides; return the answer, its folder, and the workload.
 
     Raises UserError.
     """
     kind = _kind_of(source, request)
     if not kind.predicts:
-        raise UserError(f"`dlemu predict` knows no {kind.name}: run it, by `dlemu {kind.command}`")
+        raise UserError(f"`dlemu predict` can't predict {kind.noun}: measure it with `dlemu {kind.command}`")
     predicted: tuple[Any, str, Workload] = kind.part("predicts")(source, request)
     return predicted
 
 
 def known_workload(request: PredictionRequest) -> Workload | None:
-    """Return the settings of the run whose storage is taken, None for a storage that is described; raises UserError."""
+    """Return the workload of the run given with --from; None where options describe the storage. Raises UserError."""
     folder = request.from_folder
     if folder is None:
         return None
@@ -35,12 +35,12 @@ def known_workload(request: PredictionRequest) -> Workload | None:
     path = os.path.join(folder, CONFIG)
     if foreign is None and os.path.lexists(path):
         return load_received(path)
-    known: Workload = foreign.workload if foreign is not None else read_result(folder).facts.workload  # of a killed run
+    known: Workload = foreign.workload if foreign is not None else read_result(folder).facts.workload  # run was killed
     return known
 
 
 def _kind_of(source: Sequence[str] | Workload, request: PredictionRequest) -> Kind:
-    """Return the kind of job that a workload needs; where none is named, that of the run whose storage is taken."""
+    """Return the kind of job of the workload; where none is named, that of the run given with --from."""
     if isinstance(source, Workload):
         return kind_requested(source)
     if request.from_folder is not None and not any(word.lstrip("+").startswith("workload=") for word in source):

@@ -1,4 +1,4 @@
-"""Before the first trial: the launcher, the page cache, what the dataset is enough for, and a short read of it."""
+"""Before the first trial: checks the launcher and how many accelerators the dataset can feed, and reads it briefly."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from datagen.fetch import Fetcher, FetchSpec
 from dlemu.comm import detect_launcher
 from dlemu.metrics.t_interval import FEWEST
 
-PROBE_SECONDS, ONE_READER_SECONDS = 3.0, 1.5  # a first guess is enough: the trials decide
-PROBE_THREADS = 16  # enough requests at a time for most of what a drive gives; more are the trials' task
+PROBE_SECONDS, ONE_READER_SECONDS = 3.0, 1.5  # enough for a first guess: the trials decide
+PROBE_THREADS = 16  # in flight, they reach most of a drive's speed; the trials find the rest
 
 
 def check_launcher(command: str, launcher: str) -> None:
-    """Refuse a launcher without a place for the count, and to run many runs under a launcher; raises UserError."""
+    """Raise UserError for a launcher without {ranks}, and when this process was itself started by a launcher."""
     if launcher and "{ranks}" not in launcher:
         raise UserError(
             f"launcher={launcher!r} does not say where the count goes: wanted {{ranks}} in it, as in "
@@ -34,13 +34,13 @@ def check_launcher(command: str, launcher: str) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Capacity:
-    """How many accelerators the samples of a dataset are enough for."""
+    """How many accelerators a dataset has enough samples for."""
 
     most: int
     steps: int
-    """Steps of an epoch that a trial needs."""
+    """Steps per epoch that a trial needs."""
     files_for_one_more: int
-    """What one accelerator more would take."""
+    """Files that the dataset needs for one more accelerator."""
 
 
 def measure_capacity(
@@ -48,8 +48,8 @@ def measure_capacity(
 ) -> Capacity:
     """Return how many accelerators get enough steps per epoch; raises UserError when not even one does.
 
-    An epoch loses its first step and as many at its end as are read ahead; what is left, over all epochs of a trial,
-    must hold the windows of a first look.
+    The first step of an epoch does not count, nor do the last ones, which are read ahead. The remaining steps, over all
+    epochs of a trial, must hold the fewest windows that a verdict can be based on.
     """
     steps = 2 + ahead + ceil(FEWEST / epochs) * window_steps
     samples_each = steps * batch_size
@@ -57,8 +57,8 @@ def measure_capacity(
     if most < 1:
         raise UserError(
             f"the dataset has {samples} samples: wanted at least {samples_each} for each accelerator ({steps} steps of "
-            f"{batch_size} an epoch), so that a trial can decide; make it larger, with dataset.num_files_train="
-            f"{ceil(samples_each / samples_per_file)} for one, times the count that you expect"
+            f"{batch_size} per epoch), so that a trial can decide; make it larger: dataset.num_files_train="
+            f"{ceil(samples_each / samples_per_file)} for each accelerator that you expect to pass"
         )
     files = ceil((most + 1) * samples_each / samples_per_file)
     return Capacity(most=most, steps=steps, files_for_one_more=files)
@@ -67,10 +67,10 @@ def measure_capacity(
 def probe_mb_per_second(
     spec: FetchSpec, *, seconds: float = PROBE_SECONDS, threads: int = PROBE_THREADS, from_end: bool = False
 ) -> float:
-    """Return MB/s (1e6 bytes) of `threads` threads that read files in random order, for some seconds.
+    """Return MB/s (1e6 bytes) of `threads` threads that read files in random order for `seconds`.
 
-    By the readers that training uses, with nothing else going on. No file is read twice, as the page cache would serve
-    it; `from_end` begins with those that another probe would come to last.
+    They use the same read code as training, with nothing else going on. No file is read twice, as the page cache would
+    serve it; `from_end` goes through the same order backwards, so that a second probe reads other files.
     """
     probe = _Probe(spec, seconds, from_end=from_end)
     readers = [threading.Thread(target=probe.read, daemon=True) for _ in range(threads)]
@@ -108,7 +108,7 @@ class _Probe:
                     self._bytes += fetched.app_bytes
                     self._ended = max(self._ended, time.monotonic())
             fetcher.close()
-        except BaseException as error:  # carried to the caller's thread
+        except BaseException as error:  # raised again in the caller's thread
             self.errors.append(error)
 
     def _next(self) -> int | None:

@@ -1,4 +1,4 @@
-"""What the terminal shows while a search or a sweep goes on: a line for each trial or point."""
+"""Prints the progress of a search or a sweep on the terminal: a line for each trial or point."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ class SizingProgress:
                     f"{number(event.mb_per_accelerator)} MB/s; predicted: {event.predicted_accelerators} pass"
                 )
             case RunsPlanned():
-                of_them = "" if event.runs is None else f"{event.runs} points, {event.finished_runs} of them done"
-                self._print(f"results: {event.folder}" + (of_them and f"; {of_them}"))
+                points = "" if event.runs is None else f"{event.runs} points, {event.finished_runs} of them done"
+                self._print(f"results: {event.folder}" + (points and f"; {points}"))
             case RunBegan():
                 self._print(f"{event.label} ...")
             case RunEnded(run=Trial() as trial):

@@ -135,7 +135,7 @@ def test_object_storage_is_taken_and_its_secret_is_not() -> None:
     check_runnable(workload)
     assert workload.storage_spec.options == (("endpoint_url", "http://localhost:9020"),)
     assert workload.dataset.data_folder == "s3://bucket/unet3d"
-    left_out = [note for note in workload.notes if "credentials are never kept" in note]
+    left_out = [note for note in workload.notes if "credentials are never saved" in note]
     assert [note.split(" ", 1)[0] for note in left_out] == [
         "storage.storage_options.access_key_id",
         "storage.storage_options.secret_access_key",

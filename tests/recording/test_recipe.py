@@ -154,10 +154,10 @@ def test_what_a_replay_could_not_do_is_said(tmp_path: Path) -> None:
     recording = recorded(opens_per_sample=2.0, read_bytes_per_sample=11_000.0)
     problems = list(data_problems(data_of(files(tmp_path), recording), recording))
     assert [problem.split(",")[0] for problem in problems] == [
-        "a sample opens 2.0 files",
-        "a sample reads 10 % of its record",
+        "each sample opens 2.0 files",
+        "the job reads 10 % of each record",
     ]
-    assert "where the recorder does not look" in next(data_problems(None, recording))
+    assert "in a way that the recorder does not see" in next(data_problems(None, recording))
 
 
 def test_what_memory_served_is_replayed_where_the_job_itself_had_read_it_before(tmp_path: Path) -> None:

@@ -35,7 +35,7 @@ def test_a_thread_that_reads_ahead_tells_what_a_step_computes_only_by_steps_with
     slow = Trainer()
     slow.thread = 999
     steady(slow, 60, wait_ms=90, body_ms=0.01)
-    assert "what a step computes is not known" in " ".join(analyse(slow.processes, 10).problems)
+    assert "the compute time of a step is not known" in " ".join(analyse(slow.processes, 10).problems)
 
 
 def test_steps_that_a_busy_host_shifts_do_not_tell_what_one_computes_where_a_thread_reads_ahead() -> None:

@@ -108,7 +108,7 @@ def test_checkpoints_and_training_are_not_mixed(quick: CheckpointRun, tmp_path: 
     for given in ([quick.folder, trained], [trained, quick.folder]):
         with pytest.raises(
             UserError,
-            match=r"is a (run of checkpoints|training run) and .*: wanted two of one kind",
+            match=r"is a (run of checkpoints|training run), .*: wanted two of the same kind",
         ):
             CliRunner().invoke(command, given, catch_exceptions=False)
     with pytest.raises(UserError, match="storages found: "):

@@ -138,7 +138,7 @@ def test_tables_of_other_rows_are_told(tmp_path: Path) -> None:
     table = tmp_path / CHECKPOINT_ROWS
     kept = table.read_bytes()
     table.unlink()
-    with pytest.raises(UserError, match="is missing: the run's numbers can't be computed"):
+    with pytest.raises(UserError, match="is missing: the run's metrics can't be computed"):
         read_checkpoint_run(str(tmp_path))
     table.write_bytes(kept[: len(kept) // 2])
     with pytest.raises(UserError, match="parquet"):

@@ -428,7 +428,7 @@ def test_so_is_no_table_beside_the_steps(tmp_path: Path, monkeypatch: pytest.Mon
     assert read_table(str(tmp_path), "table.parquet") == table
     with_memory(monkeypatch, 16 * 6 - 1)
     with pytest.raises(
-        UserError, match=r"table\.parquet has 3 rows, which take 0\.0 GiB of memory, more than is available"
+        UserError, match=r"table\.parquet has \d+ rows, which need 0\.0 GiB of memory; 0\.0 GiB are available"
     ):
         read_table(str(tmp_path), "table.parquet")
     (tmp_path / "table.parquet").write_bytes(b"PAR1" * 10)

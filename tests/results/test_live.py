@@ -153,7 +153,7 @@ def test_what_is_no_file_in_a_live_part_is_never_opened(tmp_path: Path) -> None:
     killed(tmp_path)
     os.mkfifo(tmp_path / LIVE / "rank_00009.steps")
     with pytest.raises(
-        UserError, match=f"{tmp_path}/live holds something that is not a file: dlemu did not leave it there"
+        UserError, match=f"{tmp_path}/live holds something that is not a file, and not dlemu's: remove it"
     ):
         read_run(str(tmp_path))
     os.mkfifo(tmp_path / LIVE / "lock")
@@ -170,7 +170,7 @@ def test_a_live_part_that_is_larger_than_the_memory_left_is_not_read(
         if available_bytes == 2 * size_bytes:
             assert len(read_run(str(tmp_path)).rows) == 21
         else:
-            with pytest.raises(UserError, match=r"live needs 0\.0 GiB of memory, more than there is"):
+            with pytest.raises(UserError, match=r"live needs 0\.0 GiB of memory, more than is free"):
                 read_run(str(tmp_path))
 
 
@@ -178,7 +178,7 @@ def test_what_a_live_part_wants_is_told_in_gib(tmp_path: Path, monkeypatch: pyte
     killed(tmp_path)
     os.truncate(tmp_path / LIVE / "rank_00002.steps", 3 << 30)  # of holes
     monkeypatch.setattr(live, "host_memory", lambda: SimpleNamespace(available_bytes=5 << 30))
-    with pytest.raises(UserError, match=r"live needs 6\.0 GiB of memory, more than there is"):
+    with pytest.raises(UserError, match=r"live needs 6\.0 GiB of memory, more than is free"):
         read_run(str(tmp_path))
 
 

@@ -62,5 +62,5 @@ def test_every_command_that_leaves_a_result_has_a_schema() -> None:
 def test_the_meaning_of_a_field_is_its_description() -> None:
     schema = json.loads(schema_text(next(kind for kind in kinds() if kind.command == "train")))
     assert schema["$defs"]["Summary"]["properties"]["complete"]["description"] == (
-        "Whether all that was planned was measured."
+        "Whether everything planned was measured."
     )

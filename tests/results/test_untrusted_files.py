@@ -68,7 +68,9 @@ def test_a_file_that_fails_while_it_is_read_is_told(tmp_path: Path, monkeypatch:
         return Failing()
 
     monkeypatch.setattr(untrusted_files, "open", opened, raising=False)
-    with pytest.raises(UserError, match=rf"^{path} can't be read: Input/output error; copy it again$"):
+    with pytest.raises(
+        UserError, match=rf"^{path} can't be read: Input/output error; copy it again from the run's folder$"
+    ):
         read_untrusted(str(path))
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from datagen.errors import DatasetError, DlemuError
 from dlemu.comm.failure import Role
-from dlemu.runner.clean_process import Emit, _Line, run_clean
+from dlemu.runner.clean_process import Emit, _Replies, run_clean
 from tests.children import children
 
 ROLE = Role("the process of the test", "test less")
@@ -68,6 +68,6 @@ def test_who_says_nothing_is_named(stops: bool, said: str) -> None:
                 process.send_signal(signal.SIGSTOP)
                 os.waitid(os.P_PID, process.pid, os.WSTOPPED)
             with pytest.raises(DlemuError, match=said):
-                _Line(process, ROLE).outcome(print, 0.1)
+                _Replies(process, ROLE).outcome(print, 0.1)
         finally:
             process.kill()

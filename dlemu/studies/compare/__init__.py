@@ -1,5 +1,5 @@
 """Two storages side by side.
 
-`sides` reads what both measured, `compare_sides` puts them side by side, `page` shows it. Imports no kind of job:
-it knows them by what their kind says of itself.
+`sides` reads the results of both, `compare_sides` computes the differences, `page` shows them. Imports no kind of job:
+all that it needs of them is declared in their `Kind`.
 """

@@ -1,4 +1,4 @@
-"""Two storages side by side: differences with their uncertainty, and what they come to in a year. Pure."""
+"""Compares two storages: differences with their uncertainty, and their effect over a year. Pure functions."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from dlemu.studies.answers import ComparedSide, Comparison, Economy, RunPair, Ye
 from dlemu.studies.compare.sides import Settings, Side, issues_between
 
 PLANNED_EPOCHS = 100
-"""Of one model; the number of the KIOXIA CM7 white paper on DLIO."""
+"""Epochs of training one model, as in KIOXIA's white paper on the CM7 and DLIO."""
 YEAR_HOURS, YEAR_DAYS = 8760.0, 365.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Extras:
-    """What only the user knows of one side; None where not given."""
+    """What only the user can know about one storage; None where not given."""
 
     price: float | None = None
     watts: float | None = None
     years: float | None = None
     energy_price: float | None = None
-    """Of a kWh, in the price's currency."""
+    """Price of a kWh, in the currency of `price`."""
 
 
 def compare(a: Side, b: Side, extras: tuple[Extras, Extras] = (Extras(), Extras())) -> Comparison:
-    """Return A beside B: each pair of runs with equal settings, and what each storage comes to.
+    """Compare A with B: each pair of runs with equal settings, and the cost of each storage.
 
-    Raises UserError when no runs have equal settings, or no phase in common, and for prices of what feeds nobody.
+    Raises UserError when no runs have equal settings or a phase in common, and for prices of jobs without accelerators.
     """
     catalogue = a.catalogue
     if not catalogue.feeds_accelerators and extras != (Extras(), Extras()):
@@ -63,7 +63,7 @@ def compare(a: Side, b: Side, extras: tuple[Extras, Extras] = (Extras(), Extras(
 
 
 def _pairs(a: Side, b: Side) -> list[tuple[Settings, JobFigures, JobFigures]]:
-    """Return the runs with equal settings; two single runs are a pair whatever was set."""
+    """Return the runs with equal settings; if each side is a single run, they are a pair whatever their settings."""
     if len(a.runs) == len(b.runs) == 1:
         return [((), of_a, of_b) for of_a, of_b in zip(a.runs.values(), b.runs.values(), strict=True)]
     return [(settings, a.runs[settings], b.runs[settings]) for settings in a.runs if settings in b.runs]
@@ -79,11 +79,11 @@ def _compared(side: Side) -> ComparedSide:
 
 
 def compare_runs(a: JobFigures, b: JobFigures, work: Sequence[str] = ()) -> RunPair:
-    """Return the differences of A to B, metric by metric, and the plan of a year.
+    """Return the differences between A and B, metric by metric, and what they mean over a year.
 
-    `work` says in what they differ that they read or wrote. Accelerators of other datasets, kinds or counts did not do
-    the same work: what they took longer is not the storage's, and no year follows from it. Raises UserError for runs
-    that have no phase in common.
+    `work` describes how the data that they read or wrote differs. Where datasets, accelerators or their numbers differ,
+    the runs did not do the same work: differences in time are not due to the storage, and there is no plan of a year.
+    Raises UserError for runs that have no phase in common.
     """
     catalogue = catalogue_of(a.kind)
     names = [metric.name for metric in catalogue.compared if metric.name in a.metrics and metric.name in b.metrics]
@@ -105,7 +105,7 @@ def _check_phases(a: JobFigures, b: JobFigures) -> None:
     times = [metric for metric in catalogue_of(a.kind).times if metric.phase != RUN]
     of_a, of_b = ([metric.phase for metric in times if metric.name in side.metrics] for side in (a, b))
     if times and not set(of_a) & set(of_b):
-        of_each = " against ".join(" and ".join(phases) or "none that was complete" for phases in (of_a, of_b))
+        of_each = " against ".join(" and ".join(phases) or "no complete one" for phases in (of_a, of_b))
         raise UserError(f"the runs have no phase in common ({of_each}): wanted two that did the same")
 
 
@@ -121,7 +121,7 @@ def _other_work(a: JobFigures, b: JobFigures, work: Sequence[str]) -> list[str]:
 
 
 def _plan(a: JobFigures, b: JobFigures) -> YearPlan | None:
-    if "no verdict" in (a.outcome, b.outcome):  # memory or the host set the pace: no year of the storage follows
+    if "no verdict" in (a.outcome, b.outcome):  # memory or the host was the limit, not the storage
         return None
     of_a, of_b = _plan_hours(a), _plan_hours(b)
     if not of_a or not of_b:
@@ -143,8 +143,8 @@ def _plan_hours(figures: JobFigures) -> float | None:
 def economy(side: Side, extras: Extras) -> Economy:
     """Return cost per accelerator that is fed, and GB/s per watt; None for what was not given or not measured.
 
-    Over years: price + watts x 8760 h x years / 1000 x price of a kWh, each by the accelerators fed. The storage is
-    taken to draw its power always.
+    Over years: price + watts x 8760 h x years / 1000 x price of a kWh, divided by the accelerators fed. The storage is
+    assumed to draw its power day and night.
     """
     fed, rate, years = side.accelerators, side.gb_per_second, extras.years
     watts = extras.watts / fed if extras.watts and fed else None
@@ -166,7 +166,7 @@ def economy(side: Side, extras: Extras) -> Economy:
 
 
 def sentence(comparison: Comparison) -> str:
-    """Return what it comes to: the time of the largest runs, and how many accelerators each side feeds."""
+    """Return the verdict: the difference in time of the largest runs, and how many accelerators each side feeds."""
     parts = list(_times(comparison))
     if comparison.economy is not None:
         fed = [side.accelerators_fed for side in comparison.economy]
@@ -181,7 +181,7 @@ def sentence(comparison: Comparison) -> str:
 
 
 def _times(comparison: Comparison) -> Iterator[str]:
-    """Yield for each phase how the time of the main pair differs, and what limited it where there are several."""
+    """Yield, per phase, the difference in time of the main pair, and with several phases also what limited each."""
     pair, catalogue = comparison.main_pair, catalogue_of(comparison.kind)
     if pair is None:
         return
@@ -217,7 +217,7 @@ def _limits(limits: tuple[str | None, str | None]) -> str:
 
 
 def pair_settings(pair: RunPair, catalogue: Catalogue) -> str:
-    """Return what a pair of runs has in common, in words."""
+    """Return the settings of a pair of runs in words, ranks first."""
     a, b = pair.ranks
     others = [f"{key}={value}" for key, value in pair.settings.items() if key != "ranks"]
     ranks = count(a, catalogue.rank) if a == b else f"{a} and {b} {catalogue.rank}s"

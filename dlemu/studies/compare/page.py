@@ -1,4 +1,4 @@
-"""Two storages side by side: as figures see them, and what terminal and page say of them."""
+"""A comparison on the terminal and on its page, and the data that its figures draw."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from dlemu.studies.answers import ComparedSide, Comparison, Economy, RunPair, re
 from dlemu.studies.compare.compare_sides import PLANNED_EPOCHS, pair_settings
 
 _OPEN_TABLES = 2
-"""More pairs than these are folded, all but the one that says most."""
+"""With more pairs than this their tables are folded, except that of the main pair."""
 _SHOWN_HOSTS = 4
 _ECONOMY = (
     ("accelerators fed", "accelerators_fed", "", "the largest count shown to pass"),
-    ("read by them", "gb_per_second", "GB/s", "at that count"),
+    ("read rate", "gb_per_second", "GB/s", "with the accelerators fed"),
     ("price per accelerator fed", "cost_per_accelerator", "", "--price, in its currency"),
     ("GB/s per watt", "gb_per_second_per_watt", "", "--watts"),
     ("power per accelerator fed", "watts_per_accelerator", "W", "--watts"),
@@ -44,12 +44,12 @@ class OpenedComparison:
 
     @cached_property
     def names(self) -> tuple[str, str]:
-        """What figures call the sides."""
+        """The names of the sides in figures."""
         return side_names(self.answer.a, self.answer.b)
 
     @cached_property
     def series(self) -> RunSeries:
-        """Both sides as lines over accelerators, or over what else was varied."""
+        """Both sides as lines over accelerators, or over whatever else was varied."""
         sides = zip(self.names, self.answer.sides, strict=True)
         points = (
             Point(line=name, settings=tried.settings, figures=tried.figures)
@@ -60,7 +60,7 @@ class OpenedComparison:
 
     @property
     def catalogue(self) -> Catalogue:
-        """The metrics of its jobs."""
+        """The metrics of the kind of job compared."""
         return catalogue_of(self.answer.kind)
 
 
@@ -68,7 +68,7 @@ class OpenedComparison:
 
 
 def print_comparison(answer: Comparison, console: Console) -> None:
-    """Print what keeps the sides from being compared, a table for each pair, the year, and what the money buys."""
+    """Print what makes the sides incomparable, a table for each pair, the plan of a year, costs, and the verdict."""
     print_lines([f"A: {answer.a}", f"B: {answer.b}"], console)
     main = answer.main_pair
     if main is not None and main.not_comparable:
@@ -81,7 +81,7 @@ def print_comparison(answer: Comparison, console: Console) -> None:
 
 
 def _short_table(answer: Comparison, pair: RunPair, catalogue: Catalogue) -> Table:
-    """Return the differences of one pair with its year below."""
+    """Return a table of the differences of one pair, with its plan of a year below."""
     title = " ".join(f"{key}={value}" for key, value in pair.settings.items()) or _title_of_both(answer)
     title = title or pair_settings(pair, catalogue)
     rows = [*short_rows(pair.metrics, catalogue), *_ends(pair, catalogue)]
@@ -90,13 +90,13 @@ def _short_table(answer: Comparison, pair: RunPair, catalogue: Catalogue) -> Tab
 
 
 def _title_of_both(answer: Comparison) -> str:
-    """Return what both sides ran, where that says more than a workload's name; else nothing."""
+    """Return the title of what both sides ran, where it is more than a workload's name; else an empty string."""
     titles = {side.about.title if side.about else "" for side in answer.sides}
     return "" if len(titles) > 1 else "".join(titles - {side.workload for side in answer.sides})
 
 
 def _ends(pair: RunPair, catalogue: Catalogue, *, full: bool = False) -> Iterator[tuple[str, ...]]:
-    """Yield verdicts where runs pass or fail, and what limited them; in short only without verdicts."""
+    """Yield a row of verdicts, if jobs pass or fail, and rows of limits, in the short table only without verdicts."""
     if catalogue.judged:
         yield "verdict", *map(verdict_word, pair.passed), "", ""
     if full or not catalogue.judged:
@@ -105,7 +105,7 @@ def _ends(pair: RunPair, catalogue: Catalogue, *, full: bool = False) -> Iterato
 
 
 def _year_lines(pair: RunPair) -> Iterator[str]:
-    """Yield the year's lines; what is saved in it only where a difference is shown."""
+    """Yield the lines of the plan of a year; days saved only where the difference in time may be real."""
     plan = pair.plan
     if plan is None:
         return
@@ -118,7 +118,7 @@ def _year_lines(pair: RunPair) -> Iterator[str]:
 
 
 def _is_shown(pair: RunPair) -> bool:
-    """Return whether the difference in time is not known to be chance: of fewer than three epochs that is not known."""
+    """Return False where the difference in time may be chance; with fewer than three epochs that is not known: True."""
     time = pair.time("total_seconds")
     return time is None or time.distinct is not False
 
@@ -145,7 +145,7 @@ def _economy_line(name: str, economy: Economy) -> str:
 
 
 def comparison_page(comparison: OpenedComparison) -> Page:
-    """Return what is on the page of a comparison."""
+    """Return the page of a comparison."""
     answer = comparison.answer
     return Page(
         title=" against ".join(comparison.names),
@@ -160,7 +160,7 @@ def comparison_page(comparison: OpenedComparison) -> Page:
 
 
 def _tiles(answer: Comparison, catalogue: Catalogue) -> Iterator[TileRow]:
-    """Yield what the main pair shows: times of A to B, rates of both, and the year."""
+    """Yield the tiles of the main pair: times of A relative to B, rates of both, and the plan of a year."""
     pair, key = answer.main_pair, f"runs.{answer.main_pair_number}"
     if pair is None or pair.not_comparable:
         return
@@ -230,7 +230,7 @@ def _full_table(pair: RunPair, catalogue: Catalogue, *, folded: bool) -> Table:
 
 
 def _plan_row(pair: RunPair, catalogue: Catalogue) -> tuple[str, ...]:
-    assert pair.plan is not None  # the caller left the others out
+    assert pair.plan is not None  # the caller passes only pairs with a plan
     models = (f"{value:,.0f}" for value in pair.plan.models_per_year)
     hours = map(number, pair.plan.hours_per_model)
     return pair_settings(pair, catalogue), *hours, *models, f"{pair.plan.days_saved_per_year:.1f}"
@@ -244,7 +244,7 @@ def _economy_rows(economy: tuple[Economy, Economy]) -> Iterator[tuple[str, ...]]
 
 
 def _counts_table(name: str, side: ComparedSide, catalogue: Catalogue) -> Table:
-    """Return what was measured of a side whose counts need not be the other's: of a search."""
+    """Return a table of one side's runs, for searches, whose counts of accelerators need not match the other side's."""
     found = [tried.figures for tried in side.runs]
     shown = [metric for metric in catalogue.compared if any(metric.name in figures.metrics for figures in found)]
     rows = [

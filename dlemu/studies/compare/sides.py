@@ -1,4 +1,4 @@
-"""What may be compared: a run of any kind, a sweep or a search, read from its folder and brought to one shape."""
+"""Reads what can be compared - a run of any kind, a sweep or a search - from its folder into a `Side`."""
 
 from __future__ import annotations
 
@@ -16,66 +16,66 @@ from dlemu.studies.answers import SIZE, SWEEP, ComparedRun, SizeAnswer, SweepAns
 from dlemu.studies.size.points import figures_of_count
 
 Settings = tuple[tuple[str, str], ...]
-"""Key and value of what was set otherwise in each run, by key."""
+"""(key, value) pairs, sorted by key, of the settings in which the runs of a side differ from each other."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Side:
-    """One storage: its name, the figures of its runs by what was set, and the count that a search found."""
+    """One storage of a comparison: its name, the figures of its runs by their settings, and a search's answer."""
 
     name: str
     kind: str = "training"
-    """Of its jobs."""
+    """Kind of its jobs."""
     workload: str = ""
     runs: Mapping[Settings, JobFigures] = field(default_factory=dict)
-    """None of a search."""
+    """Empty for a search."""
     accelerators: int | None = None
-    """The most that are fed: of a search, or the largest passing count among the runs; None when none passed."""
+    """The most that it feeds: a search's answer, or the largest count among the runs that passed; None without any."""
     gb_per_second: float | None = None
-    """What it delivered to them, 1e9 bytes/s."""
+    """What these accelerators read, 1e9 bytes/s."""
     counts: tuple[ComparedRun, ...] = ()
-    """What was measured of each run, or count of accelerators."""
+    """What was measured in each run, or with each count of accelerators of a search."""
     about: Conditions | None = None
-    """Where it was measured, None when no run is there any more."""
+    """Where and how it was measured; None when the folders of its runs are gone."""
     warnings: tuple[str, ...] = ()
-    """What a reader of its numbers must know."""
+    """What a reader of its numbers must know, as sentences."""
 
     @property
     def title(self) -> str:
-        """What ran, in a few words."""
+        """A short description of what ran."""
         return self.about.title if self.about else self.workload
 
     @property
     def catalogue(self) -> Catalogue:
-        """The metrics of its jobs; raises UserError where their kind is not installed."""
+        """The metrics of its kind of job; raises UserError where that is not installed."""
         return catalogue_of(self.kind)
 
 
 Foreign = Callable[[str], Side]
-"""Reads the folder of a run that is not dlemu's; raises UserError when it is nothing that it knows."""
+"""Reads the folder of another benchmark's run; raises UserError for a folder that it does not recognise."""
 
 
 def read_sides(folders: Sequence[str], foreign: Foreign | None = None) -> tuple[Side, Side]:
-    """Return the two storages that the folders hold: of two folders, or of one of a sweep over two drives.
+    """Return the two storages in the folders: one in each of two, or both in that of a sweep over two drives.
 
-    Raises UserError when there are not two, or when their jobs are not of one kind.
+    Raises UserError when there are not exactly two, or when their jobs are of different kinds.
     """
     sides = [side for folder in folders for side in read_side(folder, foreign)]
     if len(sides) != 2:
         raise UserError(
             f"{' '.join(folders)}: storages found: {', '.join(side.name for side in sides)}; wanted two folders "
-            "of runs, sweeps or searches, or one of a sweep over two drives"
+            "of runs, sweeps or searches, or the folder of one sweep over two drives"
         )
     a, b = sides
     if a.kind != b.kind:
         raise UserError(
-            f"{a.name} is {kind_named(a.kind).noun} and {b.name} {kind_named(b.kind).noun}: wanted two of one kind"
+            f"{a.name} is {kind_named(a.kind).noun}, {b.name} {kind_named(b.kind).noun}: wanted two of the same kind"
         )
     return a, b
 
 
 def read_side(folder: str, foreign: Foreign | None = None) -> list[Side]:
-    """Return what a folder holds: one storage, or one for each drive of a sweep over drives.
+    """Return the storages in a folder: one, or one for each drive of a sweep over drives.
 
     A folder that is not dlemu's is read by `foreign`. Raises UserError for a folder that can't be compared.
     """
@@ -91,7 +91,7 @@ def read_side(folder: str, foreign: Foreign | None = None) -> list[Side]:
     if kind is not None:
         raise UserError(f"{folder} holds {kind.noun}: wanted the folder of a run, sweep or size")
     if not os.path.isdir(folder):
-        raise UserError(f"{folder} is not a folder: wanted that of a run, sweep or size")
+        raise UserError(f"{folder} is not a folder: wanted the folder of a run, sweep or size")
     if foreign is not None:
         return [foreign(folder)]
     raise UserError(
@@ -100,7 +100,7 @@ def read_side(folder: str, foreign: Foreign | None = None) -> list[Side]:
 
 
 def side_of_runs(name: str, runs: Mapping[Settings, JobFigures], conditions: Sequence[Conditions] = ()) -> Side:
-    """Return a storage by what its runs showed; `conditions` are those of the runs that are still there."""
+    """Return a storage from the figures of its runs; `conditions` are of the runs whose folders still exist."""
     accelerators = max((figures.ranks for figures in runs.values() if figures.passed), default=None)
     shown = [figures for figures in runs.values() if figures.ranks == (accelerators or figures.ranks)]
     first = next(iter(runs.values()))
@@ -128,7 +128,7 @@ def _of_sweep(folder: str, swept: SweepAnswer) -> list[Side]:
         drives.setdefault(drive, {})[tuple(sorted(settings.items()))] = point.figures
         run_folders.setdefault(drive, []).append(os.path.join(folder, point.folder))
     if not drives:
-        raise UserError(f"no point of {folder} has completed; nothing can be compared")
+        raise UserError(f"no point of the sweep in {folder} has completed: finish it with its command, then compare")
     return [side_of_runs(drive, runs, _conditions(run_folders[drive])) for drive, runs in drives.items()]
 
 
@@ -157,7 +157,7 @@ def _gb_per_second(runs: Iterable[JobFigures]) -> float | None:
 
 
 def _conditions(folders: Iterable[str]) -> list[Conditions]:
-    """Return what the runs that are still there were measured under."""
+    """Return where and how each run was measured, for those whose folders still exist."""
     found = []
     for folder in folders:
         kind = kind_of(folder)
@@ -167,12 +167,12 @@ def _conditions(folders: Iterable[str]) -> list[Conditions]:
 
 
 def _warnings(conditions: Iterable[Conditions]) -> tuple[str, ...]:
-    """Return what the runs warn of, each sentence once."""
+    """Return the warnings of the runs, each once."""
     return tuple(dict.fromkeys(warning for each in conditions for warning in each.warnings))
 
 
 def issues_between(a: Side, b: Side) -> Iterator[str]:
-    """Yield a sentence for whatever makes the difference more than the storage's, and what each side warns of."""
+    """Yield a sentence for everything but the storage that differs, and the warnings of each side."""
     if a.title != b.title:
         yield f"A ran {a.title} and B {b.title}: the difference is not due to the storage alone"
     if a.about is not None and b.about is not None:

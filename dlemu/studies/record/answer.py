@@ -1,4 +1,4 @@
-"""What is known of a recorded job: record.json. It stays with whoever recorded; the recipe is what is sent on."""
+"""The contents of record.json. It has private paths; the recipe (a workload file, job.yaml) is what can be shared."""
 
 from __future__ import annotations
 
@@ -12,53 +12,53 @@ from numpy.typing import NDArray
 from dlemu.results.answer_files import ANSWER_VERSION, read_answer
 
 RECORD = "record.json"
-QUANTILES = 33  # steps of 3 %: the recipe is a short file that people read
+QUANTILES = 33  # steps of 3 %: more would make the workload file too long to read
 _CACHED = 0.97
 _COLD = 0.03
-"""Shares of the bytes from memory beyond which a job was cached, or cold: metadata and read-ahead blur both."""
+"""Shares of bytes from the page cache above and below which a job was cached, or cold; metadata blurs both."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Spread:
-    """Measured values: their mean, and their quantiles at equal steps of probability from 0 to 1."""
+    """The distribution of measured values: mean, and quantiles at equal steps of probability from 0 to 1."""
 
     mean: float
     quantiles: tuple[float, ...]
 
     @classmethod
     def of(cls, values: Sequence[float] | NDArray[np.float64]) -> Spread:
-        """Return that of one or more values."""
+        """Return the spread of one or more values."""
         known = np.asarray(values, np.float64)
         steps = np.linspace(0, 1, QUANTILES)
         return cls(mean=float(known.mean()), quantiles=tuple(map(float, np.quantile(known, steps))))
 
     def at(self, share: float) -> float:
-        """Return the value below which that share (0 to 1) lies, linear between quantiles."""
+        """Return the value below which this share (0 to 1) of the values lies, interpolated between quantiles."""
         return float(np.interp(share, np.linspace(0, 1, len(self.quantiles)), self.quantiles))
 
     def longer(self, by: float) -> Spread:
-        """Return that of values which are all so much larger."""
+        """Return the spread with `by` added to all values, none below 0."""
         return Spread(mean=max(0.0, self.mean + by), quantiles=tuple(max(0.0, value + by) for value in self.quantiles))
 
     def scaled(self, mean: float) -> Spread:
-        """Return the same shape about another mean."""
+        """Return the spread with all values scaled so that their mean is `mean`."""
         factor = mean / self.mean if self.mean > 0 else 0.0
         return Spread(mean=mean, quantiles=tuple(value * factor for value in self.quantiles))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Parts:
-    """Where a step's time went, in the mean, s. They add up to the step."""
+    """Where a step's time went: means, s, which add up to the step."""
 
     computing: float
     storage: float
-    """Waiting for a batch whose worker was blocked, which is reading from the storage in most jobs."""
+    """Waiting for a batch whose worker was blocked; in most jobs that is reading from storage."""
     cpu_queue: float
-    """The trainer, or the worker of a batch that it waited for, wanted a core and had none."""
+    """Runnable but without a core: the trainer, or the worker whose batch it waited for."""
     preprocessing: float
-    """Waiting for a batch whose worker computed: decoding, augmenting, and the CPU of reading."""
+    """Waiting for a batch whose worker used a core: decoding, augmenting, CPU time of reading."""
     hand_over: float
-    """Waiting for a batch that was ready: from the worker to the trainer."""
+    """Waiting for the transfer of a ready batch from the worker to the trainer."""
 
     @property
     def step(self) -> float:
@@ -71,32 +71,32 @@ class Parts:
 
 @dataclass(frozen=True, kw_only=True)
 class Saves:
-    """Checkpoints that were written in the window."""
+    """Checkpoints written while the job was recorded."""
 
     count: int
     bytes: int
-    """Of one, of all ranks."""
+    """Of one checkpoint, all ranks together."""
     seconds: float
-    """How long the trainer stalled for one, in the mean."""
+    """How long the trainer stalled for one checkpoint, mean."""
     batches_between: int | None
-    """None: only between passes, or once."""
+    """None where checkpoints are written between passes only, or there was just one."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Loading:
-    """How the job's loader was set."""
+    """Settings of the job's DataLoader."""
 
     iterable: bool
     workers: int
     prefetch: int
-    """Batches a worker is ahead."""
+    """Batches that each worker reads ahead."""
     start_method: str
     pin: bool
     persistent: bool
     order: str
-    """`shuffled`, `in order`, or `own` where the sampler does not show it."""
+    """`shuffled`, `in order`, or `own` for a custom sampler whose order is not known."""
     samples: int | None
-    """Of the dataset, where it says."""
+    """Length of the dataset, where it has one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,88 +105,88 @@ class Data:
 
     folder: str
     format: str
-    """dlemu's name of their format; empty for one that it does not know."""
+    """dlemu's name of the format; empty for an unsupported one."""
     ending: str
     files: int
     bytes: int
     sizes: Spread
-    """Of the files in the folder, bytes."""
+    """Sizes of the files in the folder, bytes."""
     samples_per_file: float
     is_whole: bool
-    """Every file of that ending in the folder is counted; false where that took too long."""
+    """All files with this ending in the folder were counted; false where that took too long."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Recording:
-    """What the rows say of the job's steady training: warm-up and evaluation left out. Times in s."""
+    """What was measured of the job's steady training, without warm-up and evaluation. Times in s."""
 
     ranks: int
     ranks_that_read: Literal["all", "first"]
-    """`first`: one reads for all, as Accelerate's dispatcher does."""
+    """`first`: rank 0 reads for all, as Accelerate's dispatcher does."""
     loading: Loading
     batch_size: int
-    """Samples of a step on one rank."""
+    """Samples per step and rank."""
     read_batch_size: int
-    """Samples of a batch as its loader makes it: where one rank reads, those of all ranks or of one in turn."""
+    """Samples per batch of the loader: where one rank reads for all, a batch is for all ranks or for one in turn."""
     batch_sizes: Spread | None
-    """None: all alike but the last of a pass."""
+    """None where all batches, but the last of a pass, have the same size."""
     steps: int
-    """Batches of a rank that are counted."""
+    """Batches of a rank that the figures are computed from."""
     ready_steps: int
-    """Of them, those whose batch was ready when the trainer requested it."""
+    """Those of them that were ready when the trainer requested them."""
     passes: int
     samples_per_second: float
-    """Of all ranks, while training."""
+    """All ranks together, while training."""
     computation: Spread
-    """Of a batch on its accelerator."""
+    """Compute time of a batch on its accelerator."""
     computation_from: Literal["device", "ready steps", "all steps", "nothing"]
-    """`device`: events on the accelerator; the others: the trainer's clock, on those steps."""
+    """Source of `computation`: `device`, events on the accelerator; else the trainer's clock, over these steps."""
     step_cpu: Spread
-    """CPU time of the trainer for a batch."""
+    """CPU time of the trainer per batch."""
     gradient_accumulation_steps: int
     synchronous: bool
     wait: Spread
-    """Of the trainer for a batch; with `device` the accelerator's."""
+    """Wait of the trainer for a batch; where `computation_from` is `device`, wait of the accelerator."""
     wait_p50: float
     wait_p99: float
     hand_over: float
-    """Of a batch that was ready, in the median: how long the trainer took to have it."""
+    """Median time that the trainer took to receive a batch that was ready."""
     parts: Parts
     preprocess: Spread
-    """CPU time of a worker for a sample, system time left out."""
+    """CPU time of a worker per sample, without system time."""
     preprocess_size_correlation: float
     worker_cpu_per_sample: float
-    """CPU time of a worker process for a sample, all of it."""
+    """CPU time of a worker process per sample, with system time."""
     read_bytes_per_sample: float
-    """By read calls, or out of mapped files."""
+    """Bytes read by calls, or from mapped files."""
     calls_per_sample: float
     device_bytes_per_sample: float
     opens_per_sample: float
     mapped: bool
-    """The samples are in mapped files: no call reads them."""
+    """The samples are in memory-mapped files, which no read call shows."""
     shipped_bytes_per_sample: float
-    """Of the arrays that a worker hands over."""
+    """Size of the arrays that a worker sends to the trainer."""
     coverage_percent: float
-    """Bytes read while the hook looked, of all that the job's processes read."""
+    """Bytes of the reads that the hook saw, in % of all bytes that the job's processes read."""
     saves: Saves | None
     evaluations: int
-    """Passes that were recognised as no training, and left out."""
+    """Passes that were recognised as evaluation, and left out."""
     torch: str
     python: str
     cores: int
     memory_gib: float
     problems: tuple[str, ...] = ()
-    """Why a replay would not be this job."""
+    """Why a replay would not behave like this job."""
     notes: tuple[str, ...] = ()
 
     @property
     def loaders(self) -> int:
-        """How many ranks have a loader of their own."""
+        """How many ranks have a loader."""
         return 1 if self.ranks_that_read == "first" else self.ranks
 
     @property
     def cached_percent(self) -> int:
-        """How much of the bytes the page cache served; of mapped files all or nothing, as read-ahead hides it."""
+        """Share of the bytes from the page cache; for mapped files 0 or 100, as read-ahead hides the exact share."""
         read, device = self.read_bytes_per_sample, self.device_bytes_per_sample
         served = 1 - device / read if read > 0 else float(device == 0)
         if served > _CACHED:
@@ -196,10 +196,10 @@ class Recording:
 
 @dataclass(frozen=True, kw_only=True)
 class Replay:
-    """What a replay on the same storage showed."""
+    """What was measured in a replay on the same storage."""
 
     folder: str
-    """Below that of the answer."""
+    """Its folder, in that of record.json."""
     engine: str
     samples_per_second: float
     wait_p50: float
@@ -210,27 +210,27 @@ class Replay:
     worker_cpu_per_sample: float
 
     def error_percent(self, recorded: Recording) -> float:
-        """Return how far its throughput is off."""
+        """Return by how much its samples/s differ from the job's."""
         return 100 * (self.samples_per_second / recorded.samples_per_second - 1)
 
 
 @dataclass(frozen=True, kw_only=True)
 class RecordAnswer:
-    """The answer: record.json."""
+    """A recorded job: record.json."""
 
     schema_version: int = ANSWER_VERSION
     complete: bool
     recording: Recording
     data: Data | None
     replays: tuple[Replay, ...] = ()
-    """The last is what the recipe was judged by."""
+    """In order; the last one decides whether the recipe is replayable."""
     replayable: bool = False
     reason: str = ""
-    """Why not."""
+    """Why the recipe is not replayable; empty where it is."""
     recipe: str = ""
-    """Name of the recipe's file."""
+    """File name of the recipe, the workload that emulates the job."""
 
 
 def read_record(folder: str) -> RecordAnswer | None:
-    """Return the answer that a folder holds, None where it holds none; raises UserError for a damaged one."""
+    """Return the recorded job in a folder, None where there is none; raises UserError for a damaged one."""
     return read_answer(folder, RECORD, RecordAnswer)

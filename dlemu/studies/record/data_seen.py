@@ -1,4 +1,4 @@
-"""From names of files that a job opened to its dataset: where it lies, its format, and its sizes by stat."""
+"""Derives a job's dataset from the files that it opened: folder, format, and file sizes by stat."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ _FORMATS = {
 }
 MAPPED = "mmap_indexed_binary"
 _WEIGHTS = (".pt", ".pth", ".ckpt", ".safetensors", ".json", ".txt", ".yaml", ".yml", ".log", ".pkl")
-"""Endings that are data only where nothing else was opened."""
-_WALK_SECONDS = 60.0  # the user waits; of a larger dataset the files found so far stand for all
+"""File name endings that are taken for data only where nothing else was opened."""
+_WALK_SECONDS = 60.0  # the user waits; in a larger dataset, the files found by then represent all
 _SHALLOW = 2
-"""Parts of a path, /home/NAME, that is no dataset's folder: what is below it is not walked."""
-_OPENED_PER_SAMPLE = 0.9  # one each, but for files opened before the window or left open
-_PARTIAL = 0.8  # headers, indexes and padding are the rest; a crop reads less
-_CACHED_OFF = 0.1  # the bytes from devices may differ by as much (MOST_BYTES_ERROR_PERCENT)
+"""Levels of a path such as /home/NAME: too general for a dataset's folder, so all that is below is not walked."""
+_OPENED_PER_SAMPLE = 0.9  # one file per sample, less those opened before the recording or left open
+_PARTIAL = 0.8  # whole records: the rest is headers, indexes and padding; a crop reads a smaller share
+_CACHED_OFF = 0.1  # as much as the bytes from devices may differ (MOST_BYTES_ERROR_PERCENT)
 
 
 def data_of(files: Counter[str], recording: Recording) -> Data | None:
-    """Return the dataset that these files are of; None where none of them is there any more."""
+    """Return the dataset that these files belong to; None where none of them exists any more."""
     sizes = {name: size for name in files if (size := _size(name))}
     if not sizes:
         return None
@@ -46,7 +46,7 @@ def data_of(files: Counter[str], recording: Recording) -> Data | None:
     own = [name for name in sizes if _ending(name) == ending]
     folder = os.path.commonpath([os.path.dirname(name) for name in own])
     found, is_whole = own, False
-    if not recording.mapped:  # of mapped files those that training reads stay open, and are all known
+    if not recording.mapped:  # mapped files stay open while they are read, so all of them are known
         roots = [folder] if len(folder.split(os.sep)) > _SHALLOW + 1 else sorted(set(map(os.path.dirname, own)))
         found, is_whole = _walk(roots, ending)
     known = [size for name in found if (size := _size(name))]
@@ -64,25 +64,25 @@ def data_of(files: Counter[str], recording: Recording) -> Data | None:
 
 
 def data_problems(data: Data | None, recording: Recording) -> Iterator[str]:
-    """Yield why a replay would read otherwise than the job."""
+    """Yield reasons why a replay would not read like the job."""
     if data is None:
-        yield "no file that the samples come from was seen: they are read where the recorder does not look"
+        yield "no data file was seen: the samples are read in a way that the recorder does not see"
         return
     if not data.format:
         yield f"dlemu does not support the files' format ({data.ending or 'no ending'})"
-    if recording.opens_per_sample >= 1.5:  # nearer to two than to one
-        yield f"a sample opens {recording.opens_per_sample:.1f} files, but a workload's sample is in one"
+    if recording.opens_per_sample >= 1.5:  # closer to two than to one
+        yield f"each sample opens {recording.opens_per_sample:.1f} files, but a sample of a workload is in one file"
     cached = recording.cached_percent
     if 0 < cached < 100 and abs(cached / 100 - _read_again(data, recording)) > _CACHED_OFF:
-        yield f"the page cache served {cached} % of its bytes: record it cold, or with all of its data in memory"
+        yield f"the page cache served {cached} % of its bytes: record it with an empty or a full page cache"
     record = data.bytes / (data.files * data.samples_per_file)
     if not recording.mapped and recording.read_bytes_per_sample < _PARTIAL * record:
         share = 100 * recording.read_bytes_per_sample / record
-        yield f"a sample reads {share:.0f} % of its record, but a replay reads all of it"
+        yield f"the job reads {share:.0f} % of each record, but a replay reads whole records"
 
 
 def _read_again(data: Data, recording: Recording) -> float:
-    """Return the share of what was recorded that the job had read before: memory serves that in its replay, too."""
+    """Return the share of the recorded reads that were repeated: the page cache serves them in a replay, too."""
     taken = recording.steps * recording.read_batch_size * recording.loaders
     return max(0.0, 1 - data.files * data.samples_per_file / taken)
 
@@ -105,7 +105,7 @@ def _weight(ending: str, sizes: dict[str, int]) -> tuple[int, int]:
 
 
 def _walk(roots: list[str], ending: str) -> tuple[list[str], bool]:
-    """Return the files of an ending below folders, and whether these are all."""
+    """Return the files with an ending below folders, and whether the walk was complete."""
     until, found = time.monotonic() + _WALK_SECONDS, []
     for root in roots:
         for folder, _, names_in in os.walk(root):
@@ -116,7 +116,7 @@ def _walk(roots: list[str], ending: str) -> tuple[list[str], bool]:
 
 
 def _samples_per_file(recording: Recording, sizes: list[int]) -> float:
-    """Return how many samples are in a file: by what is opened, what the dataset says, or the bytes that one takes."""
+    """Return samples per file: from the files opened per sample, the dataset's length, or the bytes read per sample."""
     if recording.opens_per_sample >= _OPENED_PER_SAMPLE:
         return 1.0
     if recording.mapped and recording.read_bytes_per_sample > 0:

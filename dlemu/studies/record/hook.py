@@ -1,4 +1,4 @@
-"""Puts the hook (dlemu/record.py) in front of a command: as `sitecustomize`, alone in a folder on PYTHONPATH.
+"""Makes a command load the hook (dlemu/record.py): as `sitecustomize`, alone in a folder on PYTHONPATH.
 
 The hook is copied, never imported: importing it begins to record.
 """
@@ -13,14 +13,14 @@ from datagen import owned
 from datagen.atomic import write_text
 
 HOOK, ROWS = "hook", "rows"
-"""Folders of an answer: the hook's, and that of the rows."""
+"""Subfolders of a recorded job's folder: for the hook, and for the rows that it writes."""
 _SOURCE = Path(dlemu.__file__).with_name("record.py")
 
 
 def with_hook(folder: str, rows: str, *, steps: int = 0, minutes: float, skip: int = 0) -> dict[str, str]:
-    """Return the variables with which a command is recorded; the hook is written below `folder`, rows go to `rows`.
+    """Write the hook below `folder`; return the environment variables that have a command recorded into `rows`.
 
-    The window ends after `skip` + `steps` batches of a trainer (0: any number), or after so many minutes.
+    Recording ends after `skip` + `steps` batches of a trainer (0: any number), or after `minutes`.
     """
     owned.claim(folder, HOOK + "/")
     place = os.path.abspath(os.path.join(folder, HOOK))

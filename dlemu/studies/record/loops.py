@@ -1,4 +1,4 @@
-"""From a trainer's rows to its training loop: which passes train, which batches count, what each waited for."""
+"""Finds the training loop in a trainer's rows: passes (iterations of a DataLoader) that train, batches, waits."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 from dlemu.studies.record.rows import Batch, Over, Pass, ProcessRows
 
 _SHORT_BODY = 0.1
-"""Of a loader's longest mean body: without steps of an optimizer, a pass below it computes nothing: no training."""
+"""Without steps of an optimizer, a pass trains if its mean body is at least this share of its loader's longest."""
 READY_SECONDS = 0.001
 READY_SHARE = 0.05
-"""A batch was ready if it was waited for no longer than these: what handing it over takes, and 5 % of the step."""
+"""A batch was ready if the wait was no longer than the larger of these: 1 ms for the transfer, or 5 % of the body."""
 _REFILL = 8
-"""Steps after a stall in which a thread that reads ahead fills its queue: how long it takes a batch says nothing."""
+"""Steps after a stall in which a thread that reads ahead refills its queue: their times do not show computation."""
 
 
 @dataclass(frozen=True)
@@ -27,26 +27,26 @@ class Loop:
 
     rows: ProcessRows
     passes: tuple[Pass, ...]
-    """Those that train."""
+    """The passes that train."""
     evaluations: int
     wait: NDArray[np.float64]
     body: NDArray[np.float64]
     """From a batch's delivery until the trainer requests the next, checkpoints left out."""
     queue: NDArray[np.float64]
-    """Of the body: the trainer wanted a core and had none. So `wait_queue` of the wait."""
+    """Time within the body in which the trainer was runnable without a core; `wait_queue`: the same within the wait."""
     wait_queue: NDArray[np.float64]
     taking: NDArray[np.float64]
-    """Of the wait: the trainer computed, to take over what a worker had made."""
+    """CPU time within the wait, in which the trainer receives a worker's batch."""
     computation: NDArray[np.float64]
-    """The body on the accelerator where its events show, else on a host with a core for it."""
+    """Compute time by events on the accelerator; without them, the body less `queue`."""
     cpu: NDArray[np.float64]
     by_device: bool
     ahead: bool
-    """Another thread than that of the optimizer requests batches."""
+    """Batches are requested by another thread than the optimizer's."""
     late: NDArray[np.bool_]
-    """With `ahead`: the host had no core for one of the two when the step began or ended."""
+    """With `ahead`: one of the two threads lacked a core when the step began or ended."""
     drained: float | None
-    """Share of the steps at whose end the accelerator had nothing left to do; None without one."""
+    """Share of the steps at whose end the accelerator was idle; None without an accelerator."""
     begin_ns: int
     end_ns: int
     accumulation: int
@@ -56,13 +56,13 @@ class Loop:
         return float((self.wait + self.body).sum())
 
     def groups(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the mean of each group of batches that share an optimizer's step: some loops request them at once."""
+        """Return means over the batches that share a step of the optimizer, as some loops request them all at once."""
         size = self.accumulation
         whole = len(values) // size * size
         return values if size == 1 or whole == 0 else values[:whole].reshape(-1, size).mean(axis=1)
 
     def ready(self) -> NDArray[np.bool_]:
-        """Say of each group whether its batches were ready when they were requested."""
+        """Return, for each group, whether its batches were ready when they were requested."""
         wait, body = self.groups(self.wait - self.wait_queue - self.taking), self.groups(self.body)
         found = wait <= max(READY_SECONDS, READY_SHARE * float(np.median(body)))
         if self.ahead:
@@ -74,7 +74,7 @@ class Loop:
 
 
 def training_loop(rows: ProcessRows, skip: int) -> Loop | None:
-    """Return the loop of a process, its first `skip` batches left out as warm-up; None where it trained nothing."""
+    """Return the loop of a process, without its first `skip` batches (warm-up); None where it trained nothing."""
     batches: dict[int, list[Batch]] = {one.number: [] for one in rows.passes}
     for batch in rows.batches:
         batches.setdefault(batch.number, []).append(batch)
@@ -99,11 +99,11 @@ def training_loop(rows: ProcessRows, skip: int) -> Loop | None:
     cpu = _seconds(following.cpu0 - batch.cpu1 for batch, following in steps)
     wait_queue = np.minimum(_seconds(batch.queue1 - batch.queue0 for batch in kept), wait)
     taking = np.zeros(len(kept))
-    if training[0].workers:  # what the process computes while it waits is the trainer's, too: threads of its own
+    if training[0].workers:  # with worker processes, CPU time of this one while it waits is the trainer's own
         within = _seconds(batch.cpu1 - batch.cpu0 for batch in kept)
         taking = np.minimum(within, wait - wait_queue)
         cpu += within
-    if ahead or by_device:  # not this thread computes
+    if ahead or by_device:  # the thread that requests batches does not compute
         queue, wait_queue, taking = (np.zeros(len(kept)) for _ in range(3))
     computation = body - queue
     if by_device:
@@ -133,26 +133,26 @@ def training_loop(rows: ProcessRows, skip: int) -> Loop | None:
 
 
 def _late(batches: Sequence[Batch], body: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Return which steps of a trainer that reads ahead do not last as long as they compute, because of the host.
+    """Return the steps of a trainer that reads ahead whose length, for lack of a core, is not their compute time.
 
-    Late by the time that its threads wanted a core: such a step seems longer, and the one after it shorter.
+    A thread that waits for a core makes its step appear longer, and the next one shorter.
     """
     wanted = np.array([max(0, batch.main_queue) + max(0, batch.queue1) for batch in batches], float) / 1e9
     found: NDArray[np.bool_] = np.diff(wanted, prepend=wanted[:1]) > READY_SHARE * float(np.median(body))
-    ends: NDArray[np.bool_] = np.append(found[1:], False)  # it is known when the next batch is delivered
+    ends: NDArray[np.bool_] = np.append(found[1:], False)  # seen only when the next batch is delivered
     return found | ends
 
 
 def _device_times(
     wait: NDArray[np.float64], body: NDArray[np.float64], waited: NDArray[np.float64]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return the accelerator's wait in place of the host's, which runs ahead of it; the step stays as long."""
+    """Return wait and body by the accelerator's waits, not the host's, which runs ahead; their sum is unchanged."""
     known = np.where(waited >= 0, np.minimum(waited, wait + body), wait)
     return known, wait + body - known
 
 
 def _after(asked: Sequence[Batch | Over], moments: Sequence[int], batch: Batch) -> Sequence[Batch | Over]:
-    """Return what the trainer requested next; nothing where the rows end before."""
+    """Return the trainer's next request; nothing where the rows end before it."""
     place = max(asked.index(batch, bisect.bisect_left(moments, batch.t0)) + 1, bisect.bisect_left(moments, batch.t1))
     return asked[place : place + 1]
 
@@ -168,8 +168,8 @@ def _save_ns(rows: ProcessRows, begin: int, end: int) -> int:
 def _training(rows: ProcessRows, batches: dict[int, list[Batch]], asked: Sequence[int]) -> list[Pass]:
     """Return the passes that train: those within which an optimizer stepped.
 
-    A job whose optimizers are not PyTorch's has no such steps: then they are those of the loader with gradients that
-    took longest, but for passes that compute nothing.
+    A job whose optimizers are not PyTorch's shows no steps. Then they are the passes of the loader whose batches, with
+    gradients enabled, took longest in total, without passes that compute nothing.
     """
     passes = [one for one in rows.passes if batches[one.number]]
     steps = sorted(step.t for step in rows.steps)
@@ -190,12 +190,12 @@ def _training(rows: ProcessRows, batches: dict[int, list[Batch]], asked: Sequenc
 
 
 def _steps_within(steps: Sequence[int], batches: Sequence[Batch]) -> int:
-    """Return how many steps lie between the first delivery of a pass and its last request."""
+    """Return the number of optimizer steps between the first delivery of a pass and its last request."""
     return bisect.bisect(steps, batches[-1].t0) - bisect.bisect(steps, batches[0].t1)
 
 
 def _counted(training: Sequence[Pass], batches: dict[int, list[Batch]], skip: int) -> list[Batch]:
-    """Return the batches that count: neither warm-up nor, in passes long enough, what was read ahead of their begin."""
+    """Return the batches that count: no warm-up and, in passes long enough, none that were read ahead at the start."""
     counted: list[Batch] = []
     for one in training:
         found = batches[one.number][skip:] if one is training[0] else batches[one.number]
@@ -205,12 +205,12 @@ def _counted(training: Sequence[Pass], batches: dict[int, list[Batch]], skip: in
 
 
 def _is_ahead(rows: ProcessRows, batches: Sequence[Batch]) -> bool:
-    own = {step.thread for step in rows.steps} or {rows.process.pid}  # the main thread has the process's number
+    own = {step.thread for step in rows.steps} or {rows.process.pid}  # the main thread's id is the process's
     return sum(batch.thread not in own for batch in batches) > len(batches) / 2
 
 
 def _accumulation(rows: ProcessRows, passes: Sequence[Sequence[Batch]]) -> int:
-    """Return how many batches share a step of the optimizer. Several optimizers that step together are one step."""
+    """Return how many batches share a step of the optimizer; several optimizers that step together count as one."""
     steps = sorted(step.t for step in rows.steps)
     taken = groups = 0
     for batches in passes:

@@ -1,4 +1,4 @@
-"""What a recorded job says, for the terminal and for its page. Neither names a path or a file of the user's data."""
+"""A recorded job on the terminal and on its page. Neither names a path or a file of the user's data."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ PARTS = {
     "preprocessing": "waiting for preprocessing",
     "hand_over": "handing over",
 }
-"""Field of `Parts` -> how it is called."""
+"""Field of `Parts` -> its label."""
 _SOURCES = {
     "device": "by events on the accelerator",
-    "ready steps": "of steps whose batch was ready",
-    "all steps": "of all steps: few batches were ready",
+    "ready steps": "from steps whose batch was ready",
+    "all steps": "from all steps: few batches were ready",
     "nothing": "not known",
 }
 
 
 @dataclass(frozen=True)
 class OpenedRecord:
-    """What the figures of the page draw."""
+    """The data that the page's figures draw."""
 
     parts: Parts
 
 
 def print_record(recorded: Recorded, console: Console) -> None:
-    """Print where a step's time goes, what was recorded, the replay, and the verdict."""
+    """Print where a step's time goes, what was recorded, the replays, notes, and the verdict."""
     answer = recorded.answer
     for table in _tables(answer):
         print_table(table, console)
@@ -52,7 +52,7 @@ def print_record(recorded: Recorded, console: Console) -> None:
 def open_page(folder: str) -> Opened:
     """Return a recorded job with its page; raises UserError."""
     answer = read_record(folder)
-    assert answer is not None  # the folder is known by its file
+    assert answer is not None  # the kind was recognised by this file
     recording = answer.recording
     page = Page(
         title=f"A recorded job on {recording.ranks} accelerator{'s' * (recording.ranks != 1)}",
@@ -119,7 +119,7 @@ def _facts(answer: RecordAnswer) -> Iterator[tuple[str, str]]:
     ahead = f"{count(loading.workers, 'worker')} ({loading.start_method}), {loading.prefetch} batches ahead each"
     yield "loader", f"{kind} dataset, {ahead if loading.workers else 'read by the trainer itself'}"
     if recording.ranks_that_read == "first":
-        yield "who reads", "rank 0 alone, for all"
+        yield "who reads", "rank 0, for all ranks"
     yield "CPU of a worker", f"{number(1000 * recording.worker_cpu_per_sample)} ms per sample"
     read, device = (
         size(round(value)) for value in (recording.read_bytes_per_sample, recording.device_bytes_per_sample)
@@ -127,7 +127,7 @@ def _facts(answer: RecordAnswer) -> Iterator[tuple[str, str]]:
     yield "reads per sample", f"{recording.calls_per_sample:.1f} calls, {read}; {device} from devices"
     if answer.data is not None:
         data = answer.data
-        form = data.format or "of a format that dlemu does not support"
+        form = data.format or "in a format that dlemu does not support"
         yield (
             "dataset",
             f"{count(data.files, 'file')} ({form}), {size(data.bytes)}, {number(data.samples_per_file)} samples each",
@@ -137,7 +137,7 @@ def _facts(answer: RecordAnswer) -> Iterator[tuple[str, str]]:
         yield "checkpoints", f"{saves.count} of {size(saves.bytes)}, {number(saves.seconds)} s each"
     if recording.evaluations:
         yield "left out", f"{recording.evaluations} passes that do not train"
-    yield "seen of what was read", percent(recording.coverage_percent)
+    yield "reads that were seen", percent(recording.coverage_percent)
     yield (
         "host",
         f"{recording.cores} cores, {recording.memory_gib:g} GiB, torch {recording.torch}, Python {recording.python}",
@@ -160,5 +160,5 @@ def _replay_table(recording: Recording, replays: tuple[Replay, ...]) -> Table:
         title="Recorded and replayed on the same storage",
         columns=columns("", *names, right=range(1, len(names) + 1)),
         rows=rows,
-        notes=["the recipe is judged by the last replay"],
+        notes=["the last replay decides whether the recipe is replayable"],
     )

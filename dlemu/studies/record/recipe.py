@@ -1,6 +1,6 @@
-"""The recipe: a workload with a section `recorded`, short, and without anything that names a person, host or place.
+"""Writes the recipe: a short workload file that emulates the recorded job, with a section `recorded`, to be shared.
 
-Numbers alone go in, and words that dlemu chose. Counts and sizes are rounded to 3 digits; means of times are exact.
+It has only numbers, and words from dlemu. Counts and sizes are rounded to 3 digits; means of times are exact.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from dlemu.studies.record.answer import Data, Recording, Replay, Spread
 
 RECIPE_VERSION = 1
 _NARROW = 0.001
-"""A time whose quantiles lie within this share of its mean is one number."""
+"""A time whose quantiles all lie within this share of its mean is written as one number."""
 _VERSION = re.compile(r"\d+(\.\d+){0,2}")
 
 _HEAD = """\
-# A training job as dlemu recorded it: a workload like any other.
+# A training job as recorded by dlemu: a workload like any other.
 #   dlemu train workload=THIS.yaml dataset.data_folder=/mnt/drive/data ranks=8
 # It names no path, file, host or person. Counts and sizes are rounded to 3 digits; lists are quantiles.
 """
@@ -35,7 +35,7 @@ def recipe_text(
 
 
 def workload_of(recording: Recording, data: Data | None, *, engine: str) -> dict[str, Any]:
-    """Return the recipe's workload, without what was recorded of the job itself."""
+    """Return the recipe's workload, without the section `recorded`."""
     tree: dict[str, Any] = {"model": {"name": "recorded"}, "framework": "pytorch", "ranks": recording.loaders}
     tree["workflow"] = {"checkpoint": recording.saves is not None}
     if data is not None:
@@ -55,9 +55,9 @@ def workload_of(recording: Recording, data: Data | None, *, engine: str) -> dict
 
 
 def not_emulated(recording: Recording) -> Iterator[str]:
-    """Yield what the job does and no setting of a workload says."""
+    """Yield what the job does that no setting of a workload can express."""
     if recording.batch_sizes is not None:
-        yield "its batches differ in size, but those of a workload do not"
+        yield "its batches differ in size, but those of a workload are all alike"
     if recording.loaders > 1 and recording.gradient_accumulation_steps > 1:
         batches = recording.gradient_accumulation_steps
         yield f"its ranks synchronise every {batches} batches (gradient accumulation), those of a workload after each"
@@ -74,7 +74,7 @@ def _dataset(recording: Recording, data: Data) -> dict[str, Any]:
         "record_length_bytes": int(rounded(length)),
     }
     sizes = data.sizes.quantiles
-    if not mapped and sizes[-1] - sizes[0] > 0.01 * data.sizes.mean:  # within 1 % they are one size
+    if not mapped and sizes[-1] - sizes[0] > 0.01 * data.sizes.mean:  # less than 1 % counts as one size
         tree["record_length_bytes_quantiles"] = ascending([rounded(size / each) for size in sizes], rounded(length))
     shipped = int(rounded(recording.shipped_bytes_per_sample))
     if 0 < shipped < length:
@@ -131,13 +131,13 @@ def _recorded(recording: Recording, *, replayable: bool, reason: str, replay: Re
 
 
 def _both(name: str, recording: Recording, replay: Replay | None) -> dict[str, float]:
-    """Return a number of the job, and of its replay where there is one."""
+    """Return a figure of the job, and of its replay where there is one."""
     sides = {"recorded": recording, "replayed": replay}
     return {side: _few(getattr(one, name)) for side, one in sides.items() if one is not None}
 
 
 def duration(spread: Spread) -> float | dict[str, Any]:
-    """Return a time as a workload has it: a number where it hardly varies, else its quantiles with its exact mean."""
+    """Return a time as a workload's setting: a number where it hardly varies, else its quantiles and exact mean."""
     low, high = spread.quantiles[0], spread.quantiles[-1]
     if high - low <= _NARROW * spread.mean:
         return spread.mean
@@ -146,12 +146,12 @@ def duration(spread: Spread) -> float | dict[str, Any]:
 
 
 def ascending(quantiles: list[float], mean: float) -> list[float]:
-    """Return rounded quantiles that hold their mean between the least and the largest."""
+    """Return rounded quantiles, widened where rounding would leave the mean outside of them."""
     return [min(quantiles[0], mean), *quantiles[1:-1], max(quantiles[-1], mean)]
 
 
 def rounded(value: float) -> float:
-    """Return a count or a size with 3 digits: an exact one would reveal whose data it is."""
+    """Return a count or a size with 3 digits: exact ones could identify the data."""
     return float(f"{value:.3g}")
 
 
@@ -160,13 +160,13 @@ def _few(value: float) -> float:
 
 
 def _version(text: str) -> str:
-    """Return the public part of a version: what a site appends to its own builds names the site."""
+    """Return the numeric part of a version: the suffix of a site's own builds may name the site."""
     found = _VERSION.match(text)
     return found[0] if found else ""
 
 
 class _Dumper(yaml.SafeDumper):
-    """Lists of numbers on few lines."""
+    """Writes lists of numbers in flow style, on few lines."""
 
 
 def _number_list(dumper: yaml.SafeDumper, values: list[Any]) -> yaml.SequenceNode:

@@ -1,4 +1,4 @@
-"""From rows to a recording: what the job's steady training computed, waited for and read."""
+"""Computes a recording from the hook's rows: what the job's steady training computed, waited for and read."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from dlemu.studies.record.loops import Loop, training_loop
 from dlemu.studies.record.rows import Fetch, ProcessRows
 
 LEAST_STEPS = 20
-"""Below so many counted batches a recording says little."""
+"""A recording with fewer counted batches is too short to replay."""
 _LEAST_READY = 8
-"""Steps whose batch was ready, from which computation is taken; with fewer, all steps are."""
+"""Computation is taken from steps whose batch was ready if there are at least this many, else from all steps."""
 _EQUAL_SHARE = 0.95
-"""Of the batches have one size, where only the last of a pass is smaller."""
+"""Batches count as equal in size if this share has the median size: the last of a pass may be smaller."""
 _DRAINED = 0.8
-"""Of the steps end with nothing left to do on the accelerator, where the loop waits for it each step."""
+"""Training counts as synchronous if the accelerator was idle at the end of at least this share of the steps."""
 _HARDLY_READ = 512
-"""Bytes of a sample read by calls, below which it comes out of mapped files."""
+"""Samples of which calls read fewer bytes than this come from memory-mapped files."""
 _METER_BYTES = 4096
-"""That the hook itself and the loader's queue may read for each batch: not counted as the job's."""
+"""Bytes that the hook itself and the loader's queue may read per batch: not counted as the job's."""
 _CODE_BYTES = 16 << 20
-"""That processes may have from devices beside the data: pages of libraries that are first used now."""
+"""Bytes that processes may read from devices in addition to data: pages of libraries on their first use."""
 _BUSY = 0.1
-"""Share of a step from which on waiting for cores is worth a note."""
+"""A larger share of a step spent waiting for cores is worth a note."""
 _UNSEEN = {
     "tensorflow": "TensorFlow",
     "jax": "JAX",
@@ -44,11 +44,11 @@ _UNSEEN = {
     "ray": "Ray",
     "deepspeed": "DeepSpeed, whose optimizer is not PyTorch's",
 }
-"""Libraries that read or step where the hook does not look."""
+"""Libraries whose reads or optimizer steps the hook can't see."""
 
 
 def analyse(processes: Sequence[ProcessRows], skip: int) -> Recording:
-    """Return what the rows of a job say; raises UserError where they hold no training that could be emulated."""
+    """Return the recording of a job; raises UserError where its rows hold no training that could be emulated."""
     loops = [loop for loop in (training_loop(rows, skip) for rows in processes) if loop is not None]
     if not loops:
         raise UserError(_nothing(processes))
@@ -68,7 +68,7 @@ def analyse(processes: Sequence[ProcessRows], skip: int) -> Recording:
     sharing = ranks if reads == "first" else 1
     accumulation = loop.accumulation
     size = read_size = int(np.median(counts))
-    if sharing > 1:  # rank 0 reads a batch for each rank, or one for all that it cuts
+    if sharing > 1:  # rank 0 reads one batch for each rank, or one that it splits between all
         if accumulation >= sharing:
             accumulation //= sharing
         else:
@@ -124,12 +124,12 @@ def analyse(processes: Sequence[ProcessRows], skip: int) -> Recording:
 
 
 def files_of(processes: Sequence[ProcessRows], skip: int) -> Counter[str]:
-    """Return the files that training opened or held open, as far as their names were written down."""
+    """Return the files that training opened or held open, as far as the hook noted their names."""
     workers = {rows.process.pid: rows for rows in processes}
     loops = [loop for loop in (training_loop(rows, skip) for rows in processes) if loop is not None]
     found: Counter[str] = Counter()
     for loop in loops:
-        for rows in _readers(loop, workers):  # names stand where a process first met them, warm-up included
+        for rows in _readers(loop, workers):  # a name is noted on first use, which may be in the warm-up
             found.update(name for fetch in rows.fetches for name in fetch.files)
     return found
 
@@ -142,7 +142,7 @@ def _nothing(processes: Sequence[ProcessRows]) -> str:
             "script, and then: dlemu record --rows FOLDER"
         )
     unseen = sorted({_UNSEEN[name] for rows in processes for name in rows.process.seen if name in _UNSEEN})
-    besides = f" The job uses {', '.join(unseen)}, which is not recorded yet." if unseen else ""
+    besides = f" The job uses {', '.join(unseen)}, which can't be recorded." if unseen else ""
     steps = sum(len(rows.steps) for rows in processes)
     batches = sum(len(rows.batches) for rows in processes)
     if steps and not batches:
@@ -153,7 +153,7 @@ def _nothing(processes: Sequence[ProcessRows]) -> str:
 
 
 def _readers(loop: Loop, workers: dict[int, ProcessRows]) -> Iterator[ProcessRows]:
-    """Yield the rows of the processes that make a loop's batches."""
+    """Yield the rows of the processes that load a loop's batches."""
     training = {one.number for one in loop.passes}
     pids = {pid for batch in loop.rows.batches if batch.number in training for pid in batch.pids}
     if not pids:
@@ -163,7 +163,7 @@ def _readers(loop: Loop, workers: dict[int, ProcessRows]) -> Iterator[ProcessRow
 
 
 def _fetches(loop: Loop, workers: dict[int, ProcessRows]) -> Iterator[Fetch]:
-    """Yield the batches made for a loop while it counts; without workers, those within its waits."""
+    """Yield the batches that were loaded for a loop's counted steps; without workers, those loaded within its waits."""
     training = {one.number for one in loop.passes}
     begins = sorted((batch.t0, batch.t1) for batch in loop.rows.batches if batch.number in training)
     for rows in _readers(loop, workers):
@@ -179,20 +179,20 @@ def _fetches(loop: Loop, workers: dict[int, ProcessRows]) -> Iterator[Fetch]:
 
 
 def _samples(fetch: Fetch) -> int:
-    """Return the samples of a batch; where no array shows them, each file that was opened is one."""
+    """Return the samples in a batch; where no array shows their number, each opened file is one."""
     return fetch.n if fetch.n is not None else fetch.opens or int(fetch.read > 0 or fetch.map_bytes > 0)
 
 
 def _cpu_ns(fetch: Fetch) -> int:
-    """Return what a batch took of a core: of the library's own threads, too, as far as the batch waited for them."""
+    """Return the CPU time of loading a batch, with a library's threads as far as the batch waited for them."""
     return max(fetch.cpu, min(fetch.process_cpu_in, fetch.t1 - fetch.t0))
 
 
 def _computation(loops: Sequence[Loop]) -> tuple[Spread, Literal["device", "ready steps", "all steps", "nothing"]]:
-    """Return what batches take on their accelerator, from steps whose batch was ready where there are enough of them.
+    """Return the compute times of batches and their source: steps whose batch was ready, if there are enough of them.
 
-    A loop that requests batches in the thread that steps has its computation between two batches, however long it
-    waited for them. One that reads ahead has not: of it only steps count that had no stall behind them.
+    A loop that requests batches in the thread that steps computes between two batches, however long it waited for them.
+    In one that reads ahead in another thread, only steps without a recent stall show the computation.
     """
     every = [one.groups(one.computation) for one in loops]
     ready = np.concatenate([values[one.ready()] for values, one in zip(every, loops, strict=True)])
@@ -211,9 +211,10 @@ def _hand_over(loops: Sequence[Loop]) -> float:
 
 
 def _parts(loops: Sequence[Loop], fetches: Sequence[Fetch]) -> Parts:
-    """Share out the waits by what the workers did while they made batches; none is waited for longer than it takes.
+    """Split the waits by what the workers did while they loaded batches; at most the time to load one counts per wait.
 
-    For what is left the batch was on its way to the trainer. Where the trainer wanted a core, it waited for that.
+    The rest of a wait is the transfer of the batch to the trainer. The trainer's own time without a core goes to
+    `cpu_queue`.
     """
     wait = np.concatenate([one.groups(one.wait - one.wait_queue) for one in loops])
     body = np.concatenate([one.groups(one.body - one.queue) for one in loops])
@@ -222,7 +223,7 @@ def _parts(loops: Sequence[Loop], fetches: Sequence[Fetch]) -> Parts:
     took = sum(fetch.t1 - fetch.t0 for fetch in fetches)
     computed = min(sum(_cpu_ns(fetch) for fetch in fetches), took)
     queued = min(sum(max(fetch.queue, 0) for fetch in fetches), took - computed)
-    if not loops[0].passes[0].workers:  # the trainer's own: it is told above
+    if not loops[0].passes[0].workers:  # it is the trainer's own, and part of wanted_core
         took, queued = took - queued, 0
     most = took / len(fetches) / 1e9
     waited = float(np.minimum(wait[~ready], most).sum()) / len(wait)
@@ -237,22 +238,22 @@ def _parts(loops: Sequence[Loop], fetches: Sequence[Fetch]) -> Parts:
 
 
 def _per_sample(batches: NDArray[np.float64], counts: NDArray[np.float64]) -> Spread:
-    """Return a spread over samples that gives batches the spread they have: sums of n vary by the root of n."""
+    """Return a spread over samples whose sums over batches have the measured spread (it grows as the root of n)."""
     mean = float(batches.sum() / counts.sum())
     values = np.maximum(mean + (batches / counts - mean) * np.sqrt(counts), 0)
     return Spread.of(values).scaled(mean) if values.mean() > 0 else Spread.of(values)
 
 
 def _rank_correlation(sizes: NDArray[np.float64], times: NDArray[np.float64]) -> float:
-    """Return Spearman's rank correlation, 0 where one of the two does not vary; a negative one counts as none."""
-    if len(sizes) < 3 or np.ptp(sizes) <= 0.01 * sizes.mean() or np.ptp(times) == 0:  # 1 %: of one size
+    """Return Spearman's rank correlation; 0 where it is negative, or where sizes or times do not vary."""
+    if len(sizes) < 3 or np.ptp(sizes) <= 0.01 * sizes.mean() or np.ptp(times) == 0:  # within 1 %: one size
         return 0.0
     by_size, by_time = (np.argsort(np.argsort(values)).astype(float) for values in (sizes, times))
     return max(0.0, float(np.corrcoef(by_size, by_time)[0, 1]))
 
 
 def _worker_cpu(loops: Sequence[Loop], workers: dict[int, ProcessRows]) -> float:
-    """Return CPU seconds for a sample: of worker processes all, of a trainer that reads itself those of the reading."""
+    """Return CPU seconds per sample: all of worker processes; of a trainer that loads itself, those of loading."""
     seconds = samples = 0.0
     for loop in loops:
         for rows in _readers(loop, workers):
@@ -267,17 +268,17 @@ def _worker_cpu(loops: Sequence[Loop], workers: dict[int, ProcessRows]) -> float
 
 
 def _coverage(loops: Sequence[Loop], workers: dict[int, ProcessRows]) -> float:
-    """Return the share of bytes, by calls or from devices, that were read while the hook looked, %.
+    """Return the share of the bytes read that the hook saw, %: the smaller of that by calls and that from devices.
 
-    Of a worker all that its process read counts; of a trainer that reads itself, which reads other things too, what its
-    process read while a batch was made.
+    The whole is everything that a worker process read; of a trainer that loads its own batches, and reads other things
+    as well, what its process read while it loaded a batch.
     """
     seen = np.zeros(2)
     whole = np.zeros(2)
     for loop in loops:
         for rows in _readers(loop, workers):
             made = [fetch for fetch in rows.fetches if loop.begin_ns <= fetch.t0 <= loop.end_ns]
-            first, made = made[0] if made else None, made[1:]  # of the first it is not known since when
+            first, made = made[0] if made else None, made[1:]  # its counters began at an unknown time
             if first is None or not made or first.process_read < 0:
                 continue
             found = np.array([sum(max(f.read, f.map_bytes) for f in made), sum(max(f.device, 0) for f in made)], float)
@@ -298,9 +299,9 @@ def _coverage(loops: Sequence[Loop], workers: dict[int, ProcessRows]) -> float:
 
 
 def _trainer_device_bytes(loop: Loop) -> int:
-    """Return what the trainer itself had from devices while its workers read: of which the hook knows nothing.
+    """Return the bytes that the trainer itself read from devices while its workers loaded; the hook does not see these.
 
-    Between neighbours of one pass alone: at its end the kernel adds what the workers had, who are no more.
+    Only differences within a pass count: at its end the workers exit, and the kernel adds their bytes to the trainer's.
     """
     training = {one.number for one in loop.passes}
     batches = [one for one in loop.rows.batches if loop.begin_ns <= one.t0 <= loop.end_ns]
@@ -345,7 +346,7 @@ def _loading(loop: Loop) -> Loading:
 
 
 def _has_several_sources(loop: Loop) -> bool:
-    """Return whether several loaders feed the training; a loader that is made again for each pass counts once."""
+    """Return whether several loaders feed the training; a loader that is created again for each pass counts once."""
     kinds = {(one.iterable, one.workers, one.prefetch, one.batch, one.samples, one.order) for one in loop.passes}
     training = {one.number for one in loop.passes}
     in_turn = [
@@ -364,13 +365,13 @@ def _problems(
         yield "several loaders feed the training, but a workload has one"
     if source == "nothing":
         yield (
-            "a thread other than the trainer's takes the batches, and none was ready: what a step computes is not "
-            "known; record it on faster storage, or with the data in the page cache"
+            "another thread than the trainer's takes the batches, and none was ready: the compute time of a step is "
+            "not known; record it on faster storage, or with the data in the page cache"
         )
     there = [rows for rows in processes if rows.passes or rows.steps]
     ranks = max(rows.process.ranks for rows in there)
     if len(there) < ranks:
-        yield f"{len(there)} of {ranks} ranks left rows: the others run on other hosts"
+        yield f"{len(there)} of {ranks} ranks were recorded: the others run on other hosts"
     if len(loops[0].wait) < LEAST_STEPS:
         yield f"{len(loops[0].wait)} batches counted: wanted {LEAST_STEPS} or more"
     if min(fetch.device for fetch in fetches) < 0:
@@ -381,18 +382,18 @@ def _notes(
     processes: Sequence[ProcessRows], loops: Sequence[Loop], fetches: Sequence[Fetch], source: str
 ) -> Iterator[str]:
     for name in sorted({_UNSEEN[name] for rows in processes for name in rows.process.seen if name in _UNSEEN}):
-        yield f"the job has {name} loaded; what that reads or computes is not recorded"
+        yield f"the job has loaded {name}, whose reads and computation are not recorded"
     parts = _parts(loops, fetches)
     if parts.cpu_queue > _BUSY * parts.step:
         share = 100 * parts.cpu_queue / parts.step
-        yield f"{share:.0f} % of a step is waiting for a core: whatever else runs on this host is in the recording, too"
+        yield f"{share:.0f} % of a step is waiting for a core: other load on this host affects the recording"
     if source == "all steps":
-        yield "few batches were ready when the trainer requested them: what a step computes is taken from all steps"
+        yield "few batches were ready when the trainer requested them: the compute time is taken from all steps"
     cpu, body = (sum(float(getattr(one, part).sum()) for one in loops) for part in ("cpu", "computation"))
-    if cpu > 1.2 * body:  # a fifth above one core: less is the accounting's own blur
+    if cpu > 1.2 * body:  # a smaller excess over one core is within the accounting's error
         yield f"the trainer uses {cpu / body:.1f} cores; a replay uses one at most"
     if len(loops) == 1 and loops[0].rows.process.ranks > 1:
         ranks = loops[0].rows.process.ranks
         yield f"one rank reads for {ranks}: the recipe has only that one, with all its reads and the same step time"
     if len(loops) > 1 or loops[0].rows.process.ranks > 1:
-        yield "what ranks exchange is part of the step: it was recorded with this number of ranks, and does not scale"
+        yield "communication between ranks is part of the step, as recorded: it does not scale with the number of ranks"

@@ -1,4 +1,7 @@
-"""The rows that the hook (dlemu/record.py) left: one file a process, a JSON object a line, read into typed values."""
+"""Reads the rows that the hook (dlemu/record.py) wrote: one file per process, one JSON object per line.
+
+Times are in ns. CPU, queue and bytes are running totals, at `t0` or `t1`; in `Fetch` only some of `process_*` are.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ import msgspec
 from datagen.errors import UserError
 
 VERSION = 1
-"""Of the rows that are read here; as in the hook."""
+"""Version of the rows that are read here; the hook has the same."""
 ENDING = ".jsonl"
 
 
@@ -22,7 +25,7 @@ class Process(msgspec.Struct, tag_field="k", tag="process", kw_only=True):
     version: int
     pid: int
     parent: int | None
-    """Of a worker: the process that started it."""
+    """Process that started it, for a worker."""
     rank: int | None
     ranks: int
     python: str
@@ -32,7 +35,7 @@ class Process(msgspec.Struct, tag_field="k", tag="process", kw_only=True):
 
 
 class Pass(msgspec.Struct, tag_field="k", tag="pass", kw_only=True):
-    """A loader begins to deliver."""
+    """A loader begins an iteration."""
 
     number: int = msgspec.field(name="pass")
     loader: int
@@ -44,13 +47,13 @@ class Pass(msgspec.Struct, tag_field="k", tag="pass", kw_only=True):
     method: str
     batch: int | None
     samples: int | None
-    """Of the dataset, where it says."""
+    """Length of the dataset, where it has one."""
     order: str
     t: int
 
 
 class Batch(msgspec.Struct, tag_field="k", tag="batch", kw_only=True):
-    """The trainer was given a batch: it requested it at `t0` and had it at `t1`, ns."""
+    """The trainer received a batch, requested at `t0`, at `t1`."""
 
     number: int = msgspec.field(name="pass")
     i: int
@@ -59,23 +62,23 @@ class Batch(msgspec.Struct, tag_field="k", tag="batch", kw_only=True):
     t1: int
     grad: bool
     cpu0: int
-    """CPU ns of the process at `t0`; so `cpu1`."""
+    """CPU time of the process."""
     cpu1: int
     queue0: int = 0
-    """ns that the trainer's thread had wanted a core until `t0`; so `queue1`."""
+    """Time that the trainer's thread was runnable without a core."""
     queue1: int = 0
     device: int = -1
-    """Bytes that the process had from devices until then."""
+    """Bytes that the process read from devices; -1: the kernel does not report it."""
     thread: int
     main_queue: int = 0
-    """As `queue1`, of the process's first thread, where another one takes the batches."""
+    """As `queue1`, but of the main thread, where another thread takes the batches."""
     drained: bool | None = None
-    """The accelerator had nothing left to do at `t0`; None without one."""
+    """The accelerator was idle at `t0`; None without an accelerator."""
     pids: list[int] = msgspec.field(default_factory=list)
 
 
 class Over(msgspec.Struct, tag_field="k", tag="over", kw_only=True):
-    """The trainer requested one at `t0`, and the pass was over."""
+    """The trainer requested a batch at `t0`, but the pass was over."""
 
     number: int = msgspec.field(name="pass")
     t0: int
@@ -84,21 +87,21 @@ class Over(msgspec.Struct, tag_field="k", tag="over", kw_only=True):
 
 
 class Fetch(msgspec.Struct, tag_field="k", tag="fetch", kw_only=True):
-    """A batch was made. -1: the kernel does not report it."""
+    """A batch was loaded, by a worker or the trainer. -1: the kernel does not report it."""
 
     t0: int
     t1: int
     n: int | None
     bytes: int
-    """Of the arrays in the batch."""
+    """Size of the arrays in the batch."""
     cpu: int
     queue: int
     read: int
-    """By all threads of the process, as some libraries read by threads of their own; so `calls` and `device`."""
+    """Bytes read by all threads of the process, as some libraries have their own; the same for `calls` and `device`."""
     calls: int
     device: int
     process_read: int
-    """Of the whole process until the batch's end, without the hook's own; `_in`: while the batch was made."""
+    """Total of the process at the end of the batch, without the hook's reads; names in `_in`: while it was loaded."""
     process_read_in: int
     process_device: int
     process_device_in: int
@@ -127,7 +130,7 @@ class Save(msgspec.Struct, tag_field="k", tag="save", kw_only=True):
 
 
 class Device(msgspec.Struct, tag_field="k", tag="device", kw_only=True):
-    """What the accelerator spent on the batch of that `serial`, and how long it had waited before."""
+    """Time that the accelerator computed on the batch with this `serial`, and had waited for it."""
 
     serial: int
     ms: float
@@ -135,7 +138,7 @@ class Device(msgspec.Struct, tag_field="k", tag="device", kw_only=True):
 
 
 class End(msgspec.Struct, tag_field="k", tag="end", kw_only=True):
-    """The window of this process was over."""
+    """Recording ended in this process."""
 
     why: str
     t: int
@@ -146,7 +149,7 @@ Row = Process | Pass | Batch | Over | Fetch | Step | Save | Device | End
 
 @dataclass
 class ProcessRows:
-    """All rows of one process, each kind in its order."""
+    """All rows of one process by type, each in the order of the file."""
 
     process: Process
     passes: list[Pass] = field(default_factory=list)
@@ -160,10 +163,10 @@ class ProcessRows:
 
 
 def read_rows(folder: str) -> list[ProcessRows]:
-    """Return the rows of each process in a folder, in the order of their begin.
+    """Return the rows of each process in a folder, in the order of their first pass.
 
-    What a killed process left half written is passed over. Raises UserError for a folder that can't be read, or rows of
-    another version.
+    The half-written last line of a killed process is skipped. Raises UserError for a file that can't be read, or for
+    rows of another version.
     """
     found = []
     for path in sorted(glob.glob(os.path.join(glob.escape(folder), "*" + ENDING))):
@@ -171,7 +174,7 @@ def read_rows(folder: str) -> list[ProcessRows]:
             with open(path, "rb") as lines:
                 rows = _decoded(lines.read().split(b"\n"))
         except OSError as error:
-            raise UserError(f"{path} can't be read ({error.strerror}): wanted rows that `dlemu record` left") from None
+            raise UserError(f"{path} can't be read ({error.strerror}): wanted rows written by `dlemu record`") from None
         if rows is not None:
             found.append(rows)
     return sorted(found, key=lambda rows: min((one.t for one in rows.passes), default=0))
@@ -183,11 +186,11 @@ def _decoded(lines: Sequence[bytes]) -> ProcessRows | None:
     for line in lines:
         try:
             row = decoder.decode(line)
-        except msgspec.DecodeError:  # the last line of a killed process, or one that a full disk cut
+        except msgspec.DecodeError:  # the last line of a killed process, or one truncated by a full disk
             continue
         if isinstance(row, Process):
             if row.version != VERSION:
-                raise UserError(f"these rows are of version {row.version}, wanted {VERSION}: record with this dlemu")
+                raise UserError(f"these rows have version {row.version}, wanted {VERSION}: record the job again")
             rows = ProcessRows(row)
         elif rows is not None:
             _put(rows, row)

@@ -1,4 +1,4 @@
-"""Record a job: run it with the hook, read its rows, replay what they say on the same storage, write the recipe."""
+"""Records a job: runs it with the hook, reads its rows, replays it, and writes the recipe (a workload file)."""
 
 from __future__ import annotations
 
@@ -28,32 +28,32 @@ RECIPE = "job.yaml"
 
 @dataclass(frozen=True, kw_only=True)
 class RecordQuestion:
-    """What is to be recorded, and how long."""
+    """What to record, and for how long."""
 
     command: tuple[str, ...] = ()
-    """The job; empty where it has run, and left `rows`."""
+    """The job's command line; empty where the job has already run, and left `rows`."""
     rows: str = ""
-    """The folder of its rows."""
+    """Folder with the rows of a job that has run."""
     steps: int = 0
-    """Batches of each trainer after those skipped; 0: as many as come in the minutes."""
+    """Batches to record of each trainer, after the skipped ones; 0: no limit but `minutes`."""
     minutes: float = 10.0
     skip: int = 10
-    """Batches of each trainer's first pass that are warm-up."""
+    """Batches of each trainer's first pass that are left out as warm-up."""
     out: str = ""
-    """The recipe's file; empty: job.yaml in the folder of the answer."""
+    """The recipe's file; empty: job.yaml in the output folder."""
     replay: bool = True
 
 
 @dataclass(frozen=True)
 class Recorded:
-    """The answer with what is not in it."""
+    """The answer, where it was written, and how the job ended."""
 
     answer: RecordAnswer
     folder: str
     recipe: str
     """The recipe's file."""
     job_status: int | None
-    """Exit status of the job, minus the signal that ended it; None where it had run before."""
+    """Exit status of the job, -N if signal N ended it; None where it had run before."""
 
 
 def record(
@@ -61,7 +61,7 @@ def record(
 ) -> Recorded:
     """Record a job and write its recipe.
 
-    Raises UserError before the job for what is wrong with the question, and after it where its rows hold no training.
+    Raises UserError before the job for wrong options, and after it where its rows hold no training.
     """
     folder = folder or new_folder("record")
     recipe = question.out or os.path.join(folder, RECIPE)
@@ -102,14 +102,14 @@ def _check(question: RecordQuestion, folder: str, recipe: str) -> None:
             "wanted a job to record, as in `dlemu record -- python train.py`, or --rows FOLDER of one that ran"
         )
     if question.rows and not os.path.isdir(question.rows):
-        raise UserError(f"--rows is {question.rows}, which is not a folder: wanted what the recorded job left")
+        raise UserError(f"--rows is {question.rows}, which is not a folder: wanted the one with a recorded job's rows")
     check_place(folder, setting="--output", ours=(RECORD,))
     if os.path.lexists(os.path.join(folder, RECORD)):
         raise UserError(f"{folder} holds a recorded job; name a new folder with --output")
     if os.path.lexists(recipe):
         raise UserError(f"{recipe} already exists: name another file with --out, or remove it")
     if not recipe.endswith(".yaml"):
-        raise UserError(f"--out is {recipe}: wanted a name that ends in .yaml, as workloads have")
+        raise UserError(f"--out is {recipe}: wanted a name that ends in .yaml, as workload files have")
     above = os.path.dirname(os.path.abspath(recipe))
     if question.out and not os.path.isdir(above):
         raise UserError(f"--out is {recipe}, and {above} is not a folder: make it first")
@@ -126,7 +126,7 @@ def _replays(
 
 
 def _save(folder: str, recipe: str, answer: RecordAnswer, engine: str, reason: str) -> RecordAnswer:
-    """Write recipe and answer; return the answer with its verdict."""
+    """Write recipe and answer; return the answer with its verdict: replayable unless there is a `reason`."""
     answer = replace(answer, replayable=not reason, reason=reason, recipe=os.path.basename(recipe))
     text = recipe_text(
         answer.recording,

@@ -1,8 +1,8 @@
-"""Replays of a recipe on the storage of its recording: is it the job, and if not, why not?
+"""Replays a recipe (the workload made from a recording) on the same storage, to check that it behaves like the job.
 
-A replay is `dlemu train` with the same hook in it, so calls, bytes and CPU are measured by one meter on both sides.
-What its reader costs by itself is known only then: the time that is burned for preprocessing is made to fit the
-recorded CPU, and the reader is the one whose calls are nearest.
+A replay is `dlemu train` with the same hook, so calls, bytes and CPU time are measured alike on both sides. The CPU
+time of dlemu's own reader is known only after a replay: the emulated preprocessing is then adjusted to match the
+recorded CPU time, and the reader engine is chosen whose number of calls is closest.
 """
 
 from __future__ import annotations
@@ -27,32 +27,32 @@ from dlemu.studies.record.recipe import workload_of
 from dlemu.studies.record.rows import Fetch, ProcessRows, read_rows
 
 MOST_ERROR_PERCENT = 5.0  # beyond it a recipe is marked as not replayable
-LEAST_COVERAGE_PERCENT = 95.0  # below it too much of the job's reading is missing to replay it
+LEAST_COVERAGE_PERCENT = 95.0  # below it too many of the job's reads were not seen
 MOST_BYTES_ERROR_PERCENT = 10.0
-"""Of bytes from devices, where the recorded job had any worth speaking of."""
-_MOST_REPLAYS = 3  # one as guessed, one with the other engine, one with the CPU that was missing
-_CALLS_OFF = 0.1  # larger: other requests pass; smaller: headers and ends of files cost a replay
-_CPU_OFF = 0.03  # within the 5 % that the samples/s of a replay may be off
+"""Allowed difference in bytes from devices, where these are more than _DEVICE_SHARE of the job's reads."""
+_MOST_REPLAYS = 3  # a first guess, one with another engine, one with adjusted CPU time
+_CALLS_OFF = 0.1  # larger accepts other request patterns; smaller repeats replays for headers and ends of files
+_CPU_OFF = 0.03  # below the 5 % that a replay's samples/s may be off
 _CORE_OFF = 0.01
-"""Of a worker's core: less of it changes no throughput."""
-_STEP_OFF = 0.005  # a tenth of the 5 % that the samples/s of a replay may be off
+"""Share of a worker's core: a smaller difference in CPU time does not change throughput."""
+_STEP_OFF = 0.005  # a tenth of the 5 % that a replay's samples/s may be off
 _LARGE_CALL = 131_072
-"""Bytes of a call from which on it is the kernel's read-ahead that makes the device's requests (its usual window)."""
-_MOST_STEPS = 1000  # rate and CPU are known by then; more only make the job's owner wait
-_DEVICE_SHARE = 0.1  # of what was read: below, the bytes from devices do not decide the job's speed
+"""Bytes per call from which the kernel's read-ahead (this is its usual window) decides the requests to the device."""
+_MOST_STEPS = 1000  # enough for rate and CPU time; more would only take longer
+_DEVICE_SHARE = 0.1  # below this share of the bytes read, those from devices do not decide the job's speed
 _BUSY_PERCENT = 10.0
-"""Of a step waited for a core: then what others do on the host differs between a job and its replay."""
+"""A larger share of a step waiting for a core suggests other load, which may differ between the job and its replay."""
 WORKLOAD = "workload.yaml"
 _COLUMNS = ("rank", "epoch", "step", "wait_ns", "compute_ns", "sync_ns", "samples")
 
 Replays = Callable[[Recording, str, str], Replay]
-"""Replays a recording by an engine, into a folder of that name."""
+"""Function that replays a recording with a reader engine, into a folder name."""
 
 
 def check_by_replay(recording: Recording, replays: Replays) -> tuple[Recording, str, list[Replay]]:
-    """Replay a recording until reader and CPU fit, three times at most.
+    """Replay a recording until calls and CPU time match, three times at most.
 
-    Returns the recording with the preprocessing that fits, its engine, and the replays; the last is that of the two.
+    Returns the recording with adjusted preprocessing, the reader engine, and the replays.
     """
     engine, done = "matched", list[Replay]()
     while True:
@@ -70,7 +70,7 @@ def check_by_replay(recording: Recording, replays: Replays) -> tuple[Recording, 
             engine = "fast" if recording.calls_per_sample < last.calls_per_sample else "library"
             continue
         nearest = min(done, key=lambda one: _off(one.calls_per_sample, recording.calls_per_sample)).engine
-        best = [one for one in done if one.engine == nearest][-1]  # the one that burned what the recording has now
+        best = [one for one in done if one.engine == nearest][-1]  # made with the recording as it is now
         missing = recording.worker_cpu_per_sample - best.worker_cpu_per_sample
         core = _CORE_OFF * max(1, recording.loading.workers) * recording.loaders / recording.samples_per_second
         fits = abs(missing) <= max(_CPU_OFF * recording.worker_cpu_per_sample, core)
@@ -88,9 +88,9 @@ def check_by_replay(recording: Recording, replays: Replays) -> tuple[Recording, 
 
 
 def _longer(recording: Recording, replay: Replay) -> float:
-    """Return how much longer a step must be, s: a job's batch costs its trainer more to take over than a replay's.
+    """Return how much to lengthen the computation, s: a job's trainer may receive batches later than a replay's.
 
-    Where the accelerator has work ahead that does not hold it up.
+    Where the accelerator has queued work, receiving a batch does not delay it: then 0.
     """
     missing = recording.hand_over - replay.hand_over
     step = recording.parts.step
@@ -99,7 +99,7 @@ def _longer(recording: Recording, replay: Replay) -> float:
 
 
 def verdict(recording: Recording, problems: Sequence[str], replay: Replay | None) -> str:
-    """Return why a recipe is not to be relied on; empty where it is."""
+    """Return why a recipe is not replayable; empty where it is."""
     if problems:
         return "; ".join(problems)
     if recording.coverage_percent < LEAST_COVERAGE_PERCENT:
@@ -126,7 +126,7 @@ def _off(value: float, wanted: float) -> float:
 def run_replay(
     parent: str, recording: Recording, data: Data, engine: str, name: str, skip: int, look: Callable[[], None]
 ) -> Replay:
-    """Replay a recording on its own files, which are only read; raises UserError or DlemuError."""
+    """Replay a recording on the job's own files, which are only read; raises UserError or DlemuError."""
     folder = fresh_folder(parent, name)
     write_text(folder, WORKLOAD, yaml.safe_dump(workload_of(recording, data, engine=engine)))
     rows = os.path.join(folder, ROWS)
@@ -138,7 +138,7 @@ def run_replay(
 
 
 def _words(recording: Recording, data: Data, skip: int) -> list[str]:
-    """Return the settings of a replay: its length, and nothing beside the training itself."""
+    """Return the overrides of a replay: its length, and everything but the training itself turned off."""
     steps = min(recording.steps, _MOST_STEPS) + skip + recording.loading.workers * recording.loading.prefetch
     samples = data.files * max(1, round(data.samples_per_file))
     a_pass = max(1, int(samples / (recording.read_batch_size * recording.loaders)))
@@ -159,7 +159,7 @@ def _words(recording: Recording, data: Data, skip: int) -> list[str]:
 
 
 def replay_of(name: str, results: str, rows: str, engine: str, lead: int) -> Replay:
-    """Return what a replay's results and rows say, its first `lead` steps left out as in the recording."""
+    """Return the measurements of a replay without its first `lead` steps, as in the recording."""
     steps = read_result(results).training
     columns = {name: np.asarray(steps[name]) for name in _COLUMNS}
     order = np.lexsort((columns["step"], columns["epoch"], columns["rank"]))
@@ -187,18 +187,18 @@ def replay_of(name: str, results: str, rows: str, engine: str, lead: int) -> Rep
 
 
 def _hand_over(wait: NDArray[np.float64], computing: NDArray[np.float64]) -> float:
-    """Return how long a batch that is ready takes, as for the recording; 0 where none was."""
+    """Return the median time to receive a batch that is ready, as in the recording; 0 where none was."""
     ready = wait <= max(READY_SECONDS, READY_SHARE * float(np.median(computing)))
     return float(np.median(wait[ready])) if ready.any() else 0.0
 
 
 def _made(fetches: Sequence[Fetch]) -> Sequence[Fetch]:
-    """Return the batches of a worker but the first two: a greeting, and one with what opens once."""
+    """Return a worker's batches without the first two, which carry its start-up and what is opened only once."""
     return fetches[2:] if len(fetches) > 4 else fetches[1:]
 
 
 def _cpu(processes: Sequence[ProcessRows], per_batch: float) -> float:
-    """Return CPU seconds for a sample, as for the recording: of workers all, of a trainer those of its reading."""
+    """Return CPU seconds per sample, as in the recording: all of workers; of a trainer, those of loading."""
     seconds = batches = 0.0
     for rows in processes:
         made = _made(rows.fetches)

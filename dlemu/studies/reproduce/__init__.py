@@ -1,5 +1,5 @@
-"""Documents that vendors published, reproduced on the reader's own storage: what to run, step by step.
+"""Reproduces the figures and tables of documents that vendors published, on the user's own storage.
 
-A document is a file of `documents`; `run` takes its steps, each a command, `opened` gives it their results. May import
-jobs and the other studies.
+Each module of `documents` is one document; `run` runs its steps, each a dlemu command, `opened` gives their results to
+its tables and figures. May import jobs and the other studies.
 """

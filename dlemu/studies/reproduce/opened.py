@@ -1,4 +1,4 @@
-"""A document with the results of its steps, as its tables and figures look at it."""
+"""A reproduced vendor document with the results of its steps, from which its tables and figures are made."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dlemu.results.figures import JobFigures
 from dlemu.studies.answers import SweepAnswer
 from dlemu.studies.reproduce.run import Reproduced
 
-if TYPE_CHECKING:  # a document is read without the kinds of job that it has no step of
+if TYPE_CHECKING:  # reading a document imports only the kinds of job that it ran
     from dlemu.jobs.pack.result import PackAnswer
     from dlemu.jobs.probe.result import ProbeAnswer
     from dlemu.jobs.training.result import Run
@@ -26,63 +26,63 @@ class OpenedDocument:
     folder: str
     answer: Reproduced
     results: dict[str, Any]
-    """By the steps' names; those that make data have none."""
+    """Step name -> result; steps that make data have none."""
 
     @property
     def document(self) -> str:
-        """Return its name."""
+        """Return the document's name."""
         return self.answer.question.document
 
     @property
     def drives(self) -> list[str]:
-        """Return what the drives are called: the parts in which their folders differ."""
+        """Return short names of the drives: the parts in which their paths differ."""
         drives = self.answer.question.drives
         names = short_names(drives)
         return [names[drive] for drive in drives]
 
     def sweep_figures(self, name: str = "sweep") -> Iterator[tuple[str, JobFigures]]:
-        """Yield drive and figures of each point of a sweep that ran."""
+        """Yield drive and figures of each completed point of a sweep."""
         swept: SweepAnswer | None = self.results.get(name)
         for point in swept.points if swept is not None else ():
             if point.figures is not None:
                 yield self.drive_of(point.settings.get("dataset.data_folder")), point.figures
 
     def drive_of(self, data_folder: str | None) -> str:
-        """Return the drive on which a folder lies; the first one where none is named."""
+        """Return the drive that contains a data folder; the first drive where none does."""
         for drive, name in zip(self.answer.question.drives, self.drives, strict=True):
             if data_folder is not None and os.path.dirname(data_folder) == drive:
                 return name
         return self.drives[0]
 
     def probes(self) -> Iterator[tuple[str, ProbeAnswer]]:
-        """Yield drive and probe of each."""
+        """Yield each drive that was probed, with its probe."""
         for number, drive in enumerate(self.drives, start=1):
             probed = self.results.get(f"probe-{number}")
             if probed is not None:
                 yield drive, probed
 
     def packing(self, name: str) -> PackAnswer | None:
-        """Return a packing."""
+        """Return the result of a packing step; None where there is none."""
         packed: PackAnswer | None = self.results.get(name)
         return packed
 
     def run(self, name: str) -> Run | None:
-        """Return a run."""
+        """Return the result of a training step; None where there is none."""
         run: Run | None = self.results.get(name)
         return run
 
     def watts(self, drive: str) -> float | None:
-        """Return the power that the user gave for a drive."""
+        """Return the power that the user gave for a drive with --watts; None where not given."""
         given = self.answer.question.watts
         return given[self.drives.index(drive)] if given else None
 
 
 def table(title: str, names: list[str], rows: list[list[str]], notes: tuple[str, ...] = ()) -> Table:
-    """Return a table of a document: its first column names the rows, the others hold numbers."""
+    """Return a table whose first column names the rows and whose other columns hold numbers."""
     head = columns(*names, right=range(1, len(names)), whole=range(len(names)))
     return Table(title=title, columns=head, rows=rows, notes=notes, dense=len(names) > 6)
 
 
 def digits(value: float | None, places: int = 1) -> str:
-    """Return a number with so many digits behind the point, a dash for one that is not known."""
+    """Return a number with `places` digits after the point; a dash for None."""
     return "-" if value is None else f"{value:,.{places}f}"

@@ -1,4 +1,4 @@
-"""A vendor's document reproduced: its tables, for the terminal and for its page."""
+"""A reproduced vendor document on the terminal and on its page."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from dlemu.studies.reproduce.opened import OpenedDocument
 from dlemu.studies.reproduce.run import DOCUMENTS, REPRODUCED, Reproduced, module_of
 
 _CUT = (
-    "scale=laptop: datasets and times are cut so that this takes minutes. The figures show the document's shape on "
-    "this storage, not its numbers; scale=full has its sizes."
+    "scale=laptop: datasets and times are reduced so that this takes minutes. The figures show the shape of the "
+    "document's figures on this storage, not their numbers; scale=full uses the document's sizes."
 )
 
 
 def open_document(folder: str) -> OpenedDocument:
-    """Read a document and what its steps left; raises UserError."""
+    """Read a reproduced document and the results of its steps; raises UserError."""
     answer = read_answer(folder, REPRODUCED, Reproduced)
     if answer is None:
-        raise UserError(f"{folder} has no {REPRODUCED}")
+        raise UserError(f"{folder} has no {REPRODUCED}: name a folder that `dlemu reproduce` wrote")
     results = {
         step.name: kind_of_command(step.command).part("read")(os.path.join(folder, step.place))
         for step in answer.steps
@@ -35,7 +35,7 @@ def open_document(folder: str) -> OpenedDocument:
 
 
 def print_document(answer: Reproduced, folder: str, console: Console) -> None:
-    """Print a document's tables."""
+    """Print the tables of a reproduced document."""
     opened = open_document(folder)
     for table in _tables(opened):
         print_table(table, console)
@@ -44,7 +44,7 @@ def print_document(answer: Reproduced, folder: str, console: Console) -> None:
 
 
 def document_page(opened: OpenedDocument) -> Page:
-    """Return what is on a document's page, but for its figures."""
+    """Return the page of a reproduced document, without its figures."""
     answer = opened.answer
     commands = [" ".join(["dlemu", step.command, *step.words]) for step in answer.steps]
     drives = ", ".join(f"{name}: {path}" for name, path in zip(opened.drives, answer.question.drives, strict=True))

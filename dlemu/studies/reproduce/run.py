@@ -1,4 +1,4 @@
-"""The steps of a document one after another, each a command of dlemu; reproduce.json says where their results lie."""
+"""Runs the steps of a vendor document one after another, each a dlemu command; reproduce.json lists their folders."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ class StepDone:
     words: tuple[str, ...]
     seconds: float
     folder: str = ""
-    """Where its results lie; empty in files of older versions: the folder had its name."""
+    """Folder of its results; empty in files of older versions, where the folder had the step's name."""
 
     @property
     def place(self) -> str:
-        """Return the folder of its results, below that of the document."""
+        """Return the name of the folder of its results, in the document's folder."""
         return self.folder or self.name
 
 
 @dataclass(frozen=True, kw_only=True)
 class Reproduced:
-    """A document reproduced: reproduce.json."""
+    """A reproduced document: reproduce.json."""
 
     schema_version: int = ANSWER_VERSION
     complete: bool
@@ -52,7 +52,7 @@ class Reproduced:
     about: str
     question: DocumentQuestion
     capacity_tb: tuple[float | None, ...] = ()
-    """Of the file system of each drive, 1e12 bytes."""
+    """Size of each drive's file system, 1e12 bytes."""
     steps: tuple[StepDone, ...] = ()
 
 
@@ -60,12 +60,12 @@ OnEvent = Callable[[RunsPlanned | RunBegan | RunEnded[StepDone, Reproduced]], No
 
 
 def document_names() -> list[str]:
-    """Return the documents by the names that users write."""
+    """Return the names of the documents, as users write them."""
     return [name.replace("_", "-") for name in names(DOCUMENTS)]
 
 
 def module_of(document: str) -> str:
-    """Return the module of a document; raises UserError for one that is not here, whoever names it."""
+    """Return the name of a document's module; raises UserError for an unknown document."""
     module = document.replace("-", "_")
     if module not in names(DOCUMENTS):
         hint = nearest(document, document_names())
@@ -80,10 +80,10 @@ def reproduce(
     config_dir: str | None = None,
     on_event: OnEvent = lambda _event: None,
 ) -> tuple[Reproduced, str]:
-    """Run what makes a document's figures and tables; return where they are, and their folder.
+    """Run the steps of a document; return the answer and its folder.
 
-    An interrupted one goes on when it is called with the same question and its folder. Datasets stay on the drives,
-    below folders named by their workloads. Raises UserError, DlemuError.
+    An interrupted call goes on when it is repeated with the same question and folder. Datasets stay on the drives, in
+    folders named after their workloads. Raises UserError, DlemuError.
     """
     module = module_of(question.document)
     _check(question)
@@ -107,7 +107,7 @@ class Document(RunList[Step, StepDone, Reproduced]):
     config_dir: str | None = None
 
     def answer(self, *, complete: bool) -> Reproduced:
-        """Return the document by the steps on record."""
+        """Return the answer with the steps that have run."""
         module = module_of(self.question.document)
         return Reproduced(
             complete=complete,
@@ -119,11 +119,11 @@ class Document(RunList[Step, StepDone, Reproduced]):
         )
 
     def is_of(self, run: StepDone, planned: Planned[Step]) -> bool:
-        """Return whether a step on record is the planned one."""
+        """Return whether a step that has run is the planned one."""
         return run.name == planned.name
 
     def make_folder(self, planned: Planned[Step]) -> str:
-        """Return the folder of a step that begins; sweeps and packings go on where they were interrupted."""
+        """Return the folder for a step; sweeps and packings keep theirs and go on where they were interrupted."""
         if planned.what.command not in ("sweep", "pack"):
             return super().make_folder(planned)
         folder = os.path.join(self.folder, planned.name)
@@ -131,7 +131,7 @@ class Document(RunList[Step, StepDone, Reproduced]):
         return folder
 
     def start(self, planned: Planned[Step], folder: str) -> StepDone:
-        """Run one command, as a user would; raises with its own message."""
+        """Run one step as a command, like a user; raises DlemuError with the command's own message."""
         step = planned.what
         command = [sys.executable, "-m", "dlemu", step.command, *step.words]
         if self.config_dir is not None and step.command != "probe":
@@ -175,5 +175,5 @@ def _capacity_tb(drive: str) -> float | None:
 
 
 def read_reproduced(folder: str) -> Reproduced | None:
-    """Return what a folder holds of a document, None where it holds none; raises UserError for a damaged one."""
+    """Return the reproduced document in a folder, None where there is none; raises UserError for a damaged one."""
     return read_answer(folder, REPRODUCED, Reproduced)

@@ -1,4 +1,4 @@
-"""What a document contains, and the commands that answer it."""
+"""What the user asks of a vendor document, and the steps (dlemu commands) that reproduce it."""
 
 from __future__ import annotations
 
@@ -9,46 +9,46 @@ from typing import Literal
 
 Command = Literal["datagen", "train", "sweep", "pack", "probe"]
 LAPTOP_FILES = 1260
-"""Of unet3d at laptop scale, in all documents that train it: they share the dataset."""
+"""Files of unet3d at laptop scale, the same in all documents that train it, so that they share the dataset."""
 LAPTOP_SECONDS = 0.0425
-"""A V100's time for a batch, divided by 32, where a sample's bytes are divided by 256: it requests 54 MB/s, not 431."""
+"""Computation time of a batch: a V100's / 32, with a sample's bytes / 256: an accelerator needs 54 MB/s, not 431."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DocumentQuestion:
-    """What is to be reproduced, and where."""
+    """Which document to reproduce, and where."""
 
     document: str
     drives: tuple[str, ...]
     """Folders on the storages to compare."""
     scale: Literal["laptop", "full"] = "laptop"
-    """`full`: the document's own sizes and times: hours, and terabytes."""
+    """`full`: the document's own sizes and times, which take hours and terabytes."""
     price: tuple[float, ...] = ()
-    """Of each storage, in one currency."""
+    """Price of each storage, all in one currency."""
     watts: tuple[float, ...] = ()
-    """Mean power of each storage."""
+    """Mean power of each storage, W."""
     overrides: tuple[str, ...] = ()
     """Further settings of every training run, such as reader.read_threads=8."""
 
     @property
     def laptop(self) -> bool:
-        """Return whether sizes are cut for minutes."""
+        """Whether sizes are reduced so that it takes minutes."""
         return self.scale == "laptop"
 
     def folders(self, name: str) -> list[str]:
-        """Return a folder of that name on each drive."""
+        """Return the path of folder `name` on each drive."""
         return [os.path.join(drive, name) for drive in self.drives]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """One command. Its results are in a folder of the step's name."""
+    """One dlemu command; its results go to a folder named after the step."""
 
     name: str
     command: Command
     words: tuple[str, ...]
     says: str
-    """For whoever waits."""
+    """What it does, for the progress line."""
 
 
 def datagen(question: DocumentQuestion, name: str, words: Sequence[str]) -> list[Step]:
@@ -65,5 +65,5 @@ def datagen(question: DocumentQuestion, name: str, words: Sequence[str]) -> list
 
 
 def scaled(question: DocumentQuestion, *words: str) -> tuple[str, ...]:
-    """Return words of a workload at the requested scale."""
+    """Return overrides of a workload with the requested scale added."""
     return (*words, "scale=laptop") if question.laptop else words

@@ -1,4 +1,4 @@
-"""What a search, a sweep, or several runs side by side say, for the terminal and for their page."""
+"""A search, a sweep, or several runs side by side, on the terminal and on their page."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _SIZE_TILES = (
     ("read probe", "probe_mb_per_second", "MB/s", "before the first trial"),
     ("predicted", "predicted.max_accelerators", "", "from the read probe, by the model"),
     ("time to the answer", "seconds", "s", "all trials"),
-    ("the naive way", "naive_seconds", "s", "every count at full length, nominal"),
+    ("time without the search", "naive_seconds", "s", "every count at full length, nominal"),
 )
 
 
@@ -40,7 +40,7 @@ _SIZE_TILES = (
 
 
 def print_answer(answer: SizeAnswer, folder: str, console: Console) -> None:
-    """Print the table of all counts of a search, and the answer."""
+    """Print the table of all counts that a search tried, and the answer."""
     print_table(_counts_table(answer), console)
     more = answer.for_one_more
     word = answer.outcome or verdict_word(answer.passed)
@@ -87,7 +87,7 @@ def _predicted(answer: SizeAnswer, accelerators: int) -> str:
 
 
 def print_sweep(swept: SweepAnswer, folder: str, console: Console) -> None:
-    """Print a sweep, a line a point. `-` stands for what a run does not have; a column of nothing else is left out."""
+    """Print a sweep, one line per point, `-` for what a run does not have; columns without any value are left out."""
     print_table(_sweep_table(swept), console)
     failed = [point for point in swept.points if point.failure]
     print_lines([Line(f"{point.folder} failed: {point.failure}", "bad") for point in failed], console)
@@ -140,12 +140,12 @@ def _sweep_verdict(figures: JobFigures) -> Line:
 
 
 def config_of(series: RunSeries) -> str:
-    """Return the configuration of the run that the results have in common, as YAML; empty without one."""
+    """Return the configuration (YAML) of the first run of the series that still exists; empty without one."""
     return read_config(series.run.folder) if series.run else ""
 
 
 def series_page(series: RunSeries, config: str) -> Page:
-    """Return what is on the page of several runs; `config` is the configuration of one of them as YAML."""
+    """Return the page of several runs; `config` is the configuration of one of them as YAML."""
     state, verdict = _verdict(series)
     return Page(
         title=_title(series),
@@ -178,7 +178,7 @@ def _lead(series: RunSeries) -> str:
 
 
 def _about(run: MeasuredRun) -> About:
-    """Return where and on what a run was measured, as its kind of job says it."""
+    """Return where and on what a run was measured, as described by its kind of job."""
     kind = kind_of(run.folder)
     assert kind is not None  # it was read from there
     about: About = kind.part("about")(run)
@@ -186,7 +186,7 @@ def _about(run: MeasuredRun) -> About:
 
 
 def _verdict(series: RunSeries) -> tuple[State, tuple[str, str]]:
-    """Return the state of the page, and the verdict's word with the rest of its line."""
+    """Return the state of the page, and its verdict: the emphasised word and the rest of the line."""
     answer = series.answer
     if isinstance(answer, SizeAnswer):
         sentence = answer.verdict or "the search was interrupted"
@@ -240,7 +240,7 @@ def _tables(series: RunSeries) -> Iterator[Table]:
 
 
 def _points_table(series: RunSeries) -> Table:
-    """Return a row a point; a column of figures that no point has is left out."""
+    """Return a table with one row per point; columns that no point has a value for are left out."""
     catalogue, found = series.catalogue, [point.figures for point in series.points]
     shown = [metric for metric in catalogue.in_sweeps if any(metric.name in figures.metrics for figures in found)]
     sized = isinstance(series.answer, SizeAnswer)

@@ -1,4 +1,4 @@
-"""Several results on one page: each brings its points."""
+"""Collects the points of several results for one page."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from dlemu.results.measured import MeasuredRun
 
 
 def open_together(folders: Sequence[str]) -> RunSeries:
-    """Read several results as one series, each by the name of its folder.
+    """Read several results as one series; the points of a search or sweep are named after its folder.
 
-    Raises UserError for one without points, and for runs of several kinds.
+    Raises UserError for a result without points, and for runs of different kinds.
     """
     points: list[Point] = []
     common: MeasuredRun | None = None
@@ -30,18 +30,18 @@ def open_together(folders: Sequence[str]) -> RunSeries:
             points += [_named(point, name, folder) for point in series.points]
     kinds = sorted({point.figures.kind for point in points})
     if len(kinds) > 1:
-        raise UserError(f"{', '.join(folders)} hold runs of {' and of '.join(kinds)}: make a page of each kind")
+        raise UserError(f"{', '.join(folders)} hold different kinds of runs ({', '.join(kinds)}): make one page each")
     return RunSeries(", ".join(folders), tuple(points), None, common)
 
 
 def points_of(folder: str) -> RunSeries:
-    """Return what a folder holds as points; raises UserError for what has none."""
+    """Return the points of the result in a folder; raises UserError for a result that has none."""
     kind = kind_of(folder)
     if kind is None:
         read_result(folder)  # says what is missing
     assert kind is not None
     if not kind.points:
-        raise UserError(f"{folder} holds {kind.noun}, which can't share a page; make it a page of its own")
+        raise UserError(f"{folder} holds {kind.noun}, which can't share a page: name it alone in `dlemu report`")
     series: RunSeries = kind.part("points")(folder)
     return series
 
@@ -52,7 +52,7 @@ def _named(point: Point, name: str, folder: str) -> Point:
 
 
 def first_run(folder: str, points: Sequence[Point]) -> MeasuredRun | None:
-    """Return the first run that is still there and whole; of a series that was sent on alone, none."""
+    """Return the first run whose folder still exists and is intact; None where only the series was kept."""
     for point in points:
         path = os.path.join(folder, point.folder)
         with contextlib.suppress(UserError):  # the series has its own numbers; this is for hosts and settings

@@ -1,4 +1,4 @@
-"""How many accelerators does a storage feed? From the question to the answer, in size.json and as a value."""
+"""`dlemu size`: how many accelerators does a storage feed? Checks, probes, searches, and writes size.json."""
 
 from __future__ import annotations
 
@@ -48,10 +48,10 @@ from dlemu.studies.size.trials import Runner, TrainRunner, TrialPlan
 from dlemu.studies.size.wording import contradiction, sentence, with_evidence
 
 WORKLOAD = "workload.yaml"
-"""The workload of a search that was given one, and no overrides."""
+"""File in the search's folder for a Workload given by a Python caller, from which the trials read it."""
 WINDOW_SECONDS = 1.0
-"""Least length of a window: long beside the slices in which drives, caches and throttles do their work."""
-WINDOW_STEPS = 2  # of one step, a batch falls into one window or its neighbour by chance
+"""Least length of a window: long compared with the time slices of drives, caches and throttles."""
+WINDOW_STEPS = 2  # with a single step, chance decides into which window a batch falls
 
 
 def size(
@@ -60,9 +60,9 @@ def size(
     launcher: str = "",
     config_dir: str | None = None,
     at_least: int | None = None,
-    most: int = 4096,  # ends the search on a storage that no count fills
+    most: int = 4096,  # ends the search where no count reaches the storage's limit
     confidence_percent: float = 95.0,  # as k = 2 of docs/uncertainty.md
-    trial_seconds: float = 120.0,  # most are decided sooner; the others are repeated
+    trial_seconds: float = 120.0,  # most trials are decided sooner; the others are repeated
     cached: bool = False,
     make: Callable[[Workload], None] | None = None,
     on_event: OnEvent = ignore,
@@ -70,18 +70,19 @@ def size(
     """Find the most accelerators that a storage keeps busy; each trial is a `dlemu train` of its own.
 
     Args:
-        source: overrides as of `dlemu train`, without `ranks`; or a workload, whose `ranks` count for nothing.
+        source: overrides as of `dlemu train`, without `ranks`; or a workload, whose `ranks` are ignored.
         launcher: the command that starts the ranks, with `{ranks}` in it; also `launcher=...` among the overrides.
         config_dir: a folder with workload/NAME.yaml.
-        at_least: `passed` says whether so many pass, instead of one.
-        most: no more are tried.
-        confidence_percent: of the verdicts.
-        trial_seconds: most compute time of a trial.
-        cached: the page cache may serve.
-        make: makes what is missing of the workload's dataset, before anything is looked at.
-        on_event: is called with what goes on.
+        at_least: number of accelerators that must pass for the answer's `passed`, instead of 1.
+        most: largest number of accelerators to try.
+        confidence_percent: confidence of the verdicts.
+        trial_seconds: largest compute time of a trial.
+        cached: the page cache may serve reads.
+        make: makes missing files of the workload's dataset, before it is inspected.
+        on_event: is called with each event.
 
-    An interrupted search is in `output.folder`, and goes on from there when it is called with the same question.
+    An interrupted search goes on from its `output.folder` when it is called again with the same arguments.
+
     Raises UserError for what is wrong before the first trial, DlemuError when a trial fails.
     """
     words: list[str] = []
@@ -96,7 +97,7 @@ def size(
     check_launcher("size", launcher)
     check_runnable(workload)
     if mean_seconds(workload.train.computation_time) <= 0:
-        raise UserError("train.computation_time is 0: nothing computes, so any count passes; choose an accelerator")
+        raise UserError("train.computation_time is 0: without computation, every count passes; choose an accelerator")
     folder = workload.output.folder or new_folder(workload.model.name, "size-")
     check_place(folder, ours=(SIZE, WORKLOAD))
     if make is not None:
@@ -158,7 +159,7 @@ def size(
 
 
 def as_file(workload: Workload, folder: str) -> str:
-    """Write a workload into the search's folder, and return the word that has the trials read it; raises UserError."""
+    """Write a workload into the search's folder; return the override that selects it for trials. Raises UserError."""
     path, text = os.path.abspath(os.path.join(folder, WORKLOAD)), to_yaml(workload)
     if os.path.lexists(path):
         if read_untrusted(path, MOST_NOTE_BYTES) != text.encode():
@@ -170,29 +171,30 @@ def as_file(workload: Workload, folder: str) -> str:
 
 
 class Search(RunList[int, Trial, SizeAnswer]):
-    """The trials of a search: each decides which count the next one tries."""
+    """The trials of a search; the results so far decide which count is tried next."""
 
     file, noun, runs_in, answer_type = SIZE, "search", "trials", SizeAnswer
 
     def resume(self) -> None:
-        """Take over the trials of an interrupted search; raises UserError, also for the folder of a run."""
+        """Continue with the trials of an interrupted search; raises UserError, also for the folder of a run."""
         if os.path.exists(os.path.join(self.folder, "summary.json")):
             raise UserError(f"{self.folder} holds the results of a run; set output.folder to a new folder")
         super().resume()
 
     def start(self, planned: Planned[int], folder: str) -> Trial:
-        """Run a trial; raises UserError when so many accelerators can't run here."""
+        """Run a trial; raises UserError when this host can't run that many accelerators."""
         return self._runner.run(planned.what, len(self.runs) + 1, folder)
 
     def answer(self, *, complete: bool) -> SizeAnswer:
-        """Return what the trials on record say."""
+        """Return the answer from the trials so far."""
         answer = with_evidence(build_answer(self.question, self._known, self.runs, refusal=self._refusal))
         return replace(answer, complete=True, verdict=sentence(answer)) if complete else answer
 
     def search(self, known: Known, limits: Limits, runner: Runner) -> SizeAnswer:
-        """Try, look at all trials, try again, until the edge is found and decided.
+        """Run trials until the edge, the largest count that passes, is found and decided.
 
-        Raises what a trial raises, but for a count that can't run here when a smaller one can: that ends the range.
+        Raises what a trial raises, except for a count that this host can't run while it can run a smaller one: then
+        only smaller counts are tried.
         """
         self._known, self._runner, self._refusal = known, runner, ""
         threshold_percent, confidence = self.question.threshold_percent, self.question.confidence_percent / 100
@@ -216,11 +218,11 @@ class Search(RunList[int, Trial, SizeAnswer]):
 
 @dataclass(frozen=True)
 class _Prepared:
-    """A search that may begin: what all counts have in common."""
+    """A search that is ready to begin: what the trials of all counts have in common."""
 
     question: Question
     job: TrainingJob
-    """Of one accelerator."""
+    """Training with one accelerator."""
     page_cache: Treatment
     capacity: Capacity
     step_seconds: float
@@ -228,7 +230,7 @@ class _Prepared:
     batches_ahead: int
 
     def known(self, most: int) -> Known:
-        """Probe the storage and return what is known before any trial; no more than `most` may be tried."""
+        """Probe the storage and return what is known before any trial; `most` is the user's limit on the count."""
         workload = self.job.workload
         asked = self.job.loader_spec(0).phases["train"].fetch
         fetch = replace(asked, verify=False, decode="none", engine="fast" if asked.engine == "fast" else "matched")
@@ -252,14 +254,14 @@ class _Prepared:
         )
 
     def trial_plan(self, words: Sequence[str], config_dir: str | None) -> TrialPlan:
-        """Return what all trials have in common."""
+        """Return the settings that all trials share."""
         question, train = self.question, self.job.workload.train
         most_steps = ceil(question.trial_seconds / self.step_seconds) + 1 + self.batches_ahead
         return TrialPlan(
             words=(
                 *words,
                 "workflow.generate_data=false",
-                "workflow.checkpoint=false",  # a trial measures training's reads; au counts nothing else
+                "workflow.checkpoint=false",  # AU is of training's reads alone
                 "workflow.evaluation=false",
                 "output.report=false",
                 *(["reader.evict_page_cache=epochs"] if self.page_cache == "evicted" else []),
@@ -278,7 +280,7 @@ class _Prepared:
 
 
 def _prepare(question: Question, workload: Workload, folder: str) -> _Prepared:
-    """Look at the dataset; raises UserError where it can't be sized with."""
+    """Inspect the dataset; raises UserError where it does not allow a search."""
     found = inspect(
         workload.dataset,
         command_hint=lambda: f"{datagen_command(workload)} (or add --make here)",
@@ -305,7 +307,7 @@ def _lengths(workload: Workload) -> tuple[float, float]:
 
 
 def _capacity(job: TrainingJob) -> tuple[Capacity, int]:
-    """Return how many accelerators the dataset is enough for, and the batches that are read ahead; raises UserError."""
+    """Return for how many accelerators the dataset suffices, and the batches that are read ahead; raises UserError."""
     workload, train = job.workload, job.found.train
     step_seconds, window_seconds = _lengths(workload)
     ahead = job.batches_ahead + (not workload.train.synchronous)
@@ -321,7 +323,7 @@ def _capacity(job: TrainingJob) -> tuple[Capacity, int]:
 
 
 def _refuse_too_small(workload: Workload) -> None:
-    """Raise UserError for a dataset that would be too small, before hours go into making it."""
+    """Raise UserError for a dataset that would be too small, before hours are spent making it."""
     data = workload.dataset
     sample_bytes = ceil(stored_sample_bytes(data))
     file_bytes = data.num_samples_per_file * sample_bytes

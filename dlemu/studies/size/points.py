@@ -1,4 +1,4 @@
-"""The trials of a search as points, and their page."""
+"""The counts that a search tried, as points of a page."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ KIND_OF_TRIALS = "training"
 
 
 def read_size(folder: str) -> SizeAnswer | None:
-    """Return the search that a folder holds, None where it holds none; raises UserError for a damaged one."""
+    """Return the search in a folder, None where there is none; raises UserError for a damaged one."""
     return read_answer(folder, SIZE, SizeAnswer)
 
 
 def points(folder: str) -> RunSeries:
-    """Return what a search tried and predicted; raises UserError."""
+    """Return the counts that a search tried, and what it predicted for them, as points; raises UserError."""
     answer = read_size(folder)
-    assert answer is not None  # the folder is known by its file
+    assert answer is not None  # the kind was recognised by this file
     tried = (point_of(figures_of_count(answer, count), {}, _last_folder(answer, count)) for count in answer.counts)
     found = (*tried, *_predicted_points(answer))
     return RunSeries(folder, found, answer, first_run(folder, found))
@@ -43,7 +43,7 @@ def _last_folder(answer: SizeAnswer, count: CountResult) -> str:
 
 
 def figures_of_count(answer: SizeAnswer, count: CountResult) -> JobFigures:
-    """Return what all trials of a count showed together."""
+    """Return the figures of all trials with a count, averaged."""
     trials = answer.trials_of(count.accelerators)
     limit = trials[-1].limited_by if trials else None
     catalogue = catalogue_of(KIND_OF_TRIALS)
@@ -67,7 +67,7 @@ def _mean_of(values: Iterator[float | None]) -> Value | None:
 
 
 def _predicted_points(answer: SizeAnswer) -> Iterator[Point]:
-    """Yield what was predicted of the counts that were tried, as a line beside what was measured."""
+    """Yield the predictions for the counts that were tried, as a second line in the figures."""
     for tried in answer.counts:
         count = answer.predicted and answer.predicted.au(tried.accelerators)
         if count:

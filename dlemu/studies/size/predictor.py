@@ -1,6 +1,4 @@
-"""What the model of docs/prediction.md says before a search begins, from two short reads: where to begin, and what to
-expect of each count.
-"""
+"""Predicts, by the model of docs/prediction.md and two short reads, where a search begins and the AU of each count."""
 
 from __future__ import annotations
 
@@ -19,7 +17,7 @@ from dlemu.studies.size.size_verdict import Known
 
 
 class Predictor:
-    """Predicts the counts of one search; predicts nothing where the reads showed nothing."""
+    """Predicts for the counts of one search; without predictions where the read probe got nothing."""
 
     def __init__(self, workload: Workload, known: Known) -> None:
         self._workload = replace(workload, workflow=replace(workload.workflow, checkpoint=False))
@@ -31,11 +29,11 @@ class Predictor:
 
     @property
     def most(self) -> int:
-        """The most that will pass; what arithmetic says where the model can't."""
+        """The largest count expected to pass; probe speed / (threshold x demand) where the model gives none."""
         return self._null if self._found is None else self._found.max_accelerators or 0
 
     def size(self, counts: Iterable[int]) -> PredictedSize | None:
-        """Return what was predicted of these counts and of those at the edge; None where nothing was."""
+        """Return the predictions for these counts and for those at the predicted edge; None where there are none."""
         if self._found is None or self._found.max_accelerators_interval is None:
             return None
         for number in set(counts) - set(self._counts):
@@ -60,7 +58,7 @@ class Predictor:
             return None
         try:
             answer = predict(self._workload, self._calibration, ranks=ranks, most=most)
-        except UserError:  # too few samples for the count: the search says so
+        except UserError:  # too few samples for the count: the search reports that
             return None
         self._counts |= {count.accelerators: count for count in answer.counts}
         return answer

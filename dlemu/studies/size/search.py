@@ -1,4 +1,4 @@
-"""Which count of accelerators to try next: estimate, bracket, close in, then repeat both counts at the edge. Pure."""
+"""Chooses the count of accelerators to try next: guess, bracket, narrow down, repeat both counts at the edge. Pure."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from dlemu.metrics.t_interval import estimate, half_width
 from dlemu.studies.answers import CountResult, Trial
 
 REPEATS = 2
-"""Trials that each of the two counts at the edge gets at least."""
+"""Trials, at least, of each count at the edge: the largest that passes and the smallest that fails."""
 MOST_REPEATS = 5
 """Trials of a count after which a verdict that is still open stays open: MLPerf Storage's number of runs."""
 GUESSES = 4
-"""Counts after which the search no longer trusts the arithmetic from a failed trial, and halves the bracket."""
+"""After this many counts the search halves the bracket instead of guessing from the AU of a failed count."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Count:
-    """All trials of one count of accelerators together."""
+    """All trials with one number of accelerators together."""
 
     accelerators: int
     trials: int
@@ -32,7 +32,7 @@ class Count:
 
     @property
     def decided(self) -> bool:
-        """Whether the interval leaves the threshold out."""
+        """Whether the threshold is outside the interval."""
         return abs(self.au_percent - self.threshold_percent) > self.half_width_percent
 
     @property
@@ -48,7 +48,7 @@ class Count:
 
     @property
     def result(self) -> CountResult:
-        """The same as size.json has it."""
+        """The same in the form of size.json."""
         return CountResult(
             accelerators=self.accelerators,
             au_percent=self.au_percent,
@@ -60,7 +60,7 @@ class Count:
 
 
 def pool(trials: Iterable[Trial], threshold_percent: float, confidence: float) -> list[Count]:
-    """Return one entry for each count that was tried, smallest first."""
+    """Combine trials of equal counts; return the counts, smallest first."""
     by_count: dict[int, list[Trial]] = {}
     for trial in trials:
         by_count.setdefault(trial.accelerators, []).append(trial)
@@ -68,10 +68,10 @@ def pool(trials: Iterable[Trial], threshold_percent: float, confidence: float) -
 
 
 def _count(trials: Sequence[Trial], threshold_percent: float, confidence: float) -> Count:
-    """Return the mean over trials, with the wider of two half widths: from the windows within, and between trials.
+    """Return the mean over trials, with the wider of two half widths: from windows within trials, and between trials.
 
-    Trials weigh alike. Within: independent estimates of k trials, so the root of the sum of squares / k. Between: half
-    the difference of two trials, the t-interval of three or more.
+    Trials have equal weight. Within: the k trials are independent, so the root of the sum of squares, / k. Between:
+    half the difference of two trials, the t-interval of three or more.
     """
     parts = [estimate(np.array(trial.stretch_au_percent), confidence) for trial in trials]
     means = np.array([part.au_percent for part in parts])
@@ -106,8 +106,8 @@ class Limits:
 def next_count(counts: Sequence[Count], limits: Limits) -> int | None:
     """Return the count of accelerators to try next, None when the edge is found and decided.
 
-    AU falls as the count rises. A trial that failed with AU a at n says what the storage gives: a x n accelerators'
-    worth, so a x n / threshold is the next guess.
+    AU falls as the count rises. If n accelerators fail with AU a, the storage feeds a x n fully busy ones, so the next
+    guess is a x n / threshold.
     """
     if not counts:
         return max(1, min(limits.first, limits.most))
@@ -122,7 +122,7 @@ def next_count(counts: Sequence[Count], limits: Limits) -> int | None:
 
 
 def edge(counts: Sequence[Count]) -> tuple[int, int | None]:
-    """Return the largest count that passes below the smallest that fails (0 for none), and the latter (None)."""
+    """Return the largest count that passes below the smallest that fails (0 if none), and the latter (None if none)."""
     high = min((count.accelerators for count in counts if not count.passes), default=None)
     passing = (count.accelerators for count in counts if count.passes)
     low = max((number for number in passing if high is None or number < high), default=0)
@@ -146,9 +146,7 @@ def _between(counts: Sequence[Count], low: int, high: int | None, limits: Limits
 
 
 def _below(counts: Sequence[Count], low: int, limits: Limits) -> int | None:
-    """Return the count to try where the largest that passes stays too close to call: the largest that is shown to pass
-    is still wanted. None when there is one, or none below.
-    """
+    """Return a smaller count to try if `low` stays too close to call; None if one is shown to pass, or none is left."""
     tried = {count.accelerators: count for count in counts}
     for number in range(low, 0, -1):
         count = tried.get(number)
@@ -161,5 +159,5 @@ def _below(counts: Sequence[Count], low: int, limits: Limits) -> int | None:
 
 def _wants_more(count: Count, limits: Limits) -> bool:
     if count.held_back:
-        return False  # more trials would only measure the host again
+        return False  # its limit is the host: more trials would not change that
     return count.trials < limits.repeats or (not count.decided and count.trials < limits.most_repeats)

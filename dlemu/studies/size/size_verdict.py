@@ -1,4 +1,4 @@
-"""From the trials to size.json: how many, why no more, and what one more would take. Pure."""
+"""Computes the contents of size.json from the trials: how many pass, why no more, what one more needs. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ HOST = ("emulator", "host", "host CPU", "loader", "memory")
 
 
 class Seen(StrEnum):
-    """Codes of the evidence that no trial has: why no more were tried, or what of them is not known."""
+    """Codes of evidence that does not come from a trial: why no more were tried, or that the limit is not known."""
 
     MOST_ASKED = "most_asked"
     FEW_SAMPLES = "few_samples"
@@ -31,26 +31,26 @@ _NUMBERS = re.compile(r"[0-9][0-9.,]*")
 
 @dataclass(frozen=True, kw_only=True)
 class Known:
-    """What is known before any trial."""
+    """What is known before the first trial."""
 
     hosts: tuple[str, ...]
     probe_mb_per_second: float
-    """What a short read of the dataset's files got, with nothing else going on."""
+    """Rate of a short read of the dataset's files, with nothing else going on."""
     one_reader_mb_per_second: float = 0.0
-    """What a single reader got; 0 where that is not known."""
+    """Rate of a single reader; 0 where it is not known."""
     mb_per_accelerator: float
-    """What one accelerator needs, by the workload's nominal sizes."""
+    """Rate that one accelerator needs, from the workload's nominal sizes."""
     most: int
-    """The largest count that may be tried, and why no larger one."""
+    """The largest count that may be tried; `most_why` says why no larger one."""
     most_why: Finding
     naive_seconds_per_trial: float
-    """Nominal time of one run as configured, all steps of all epochs."""
+    """Nominal time of one run as configured, with all steps of all epochs."""
 
 
 def build_answer(question: Question, known: Known, trials: Sequence[Trial], *, refusal: str = "") -> SizeAnswer:
-    """Return what the trials so far say, marked incomplete.
+    """Return the answer from the trials so far, marked incomplete.
 
-    `refusal` is the message of a trial that could not run at all above the counts that could.
+    `refusal` is the error of a count that this host could not run; smaller ones could.
     """
     counts = pool(trials, question.threshold_percent, question.confidence_percent / 100)
     low, high = edge(counts)
@@ -84,13 +84,13 @@ def build_answer(question: Question, known: Known, trials: Sequence[Trial], *, r
 
 
 def _issues(trials: Sequence[Trial]) -> tuple[str, ...]:
-    """Return what the trials' warnings say, once: from trial to trial they differ in numbers alone."""
+    """Return the trials' warnings, without those that differ from another one only in their numbers."""
     warnings = sorted({trial.page_cache_warning for trial in trials if trial.page_cache_warning})
     return tuple({_NUMBERS.sub("", warning): warning for warning in warnings}.values())
 
 
 def _limited_by(failing: Count | None, trials: Sequence[Trial], known: Known, refusal: str) -> SizeLimit:
-    """Return what keeps the next count from passing: what most of the failing trials' own verdicts name."""
+    """Return what keeps the next count from passing: the limit found by most of the trials that failed with it."""
     if failing is None:
         why = Finding(Seen.REFUSED, numbers={"message": refusal}) if refusal else known.most_why
         return SizeLimit(what="host" if refusal else "count", seen=(why,))
@@ -106,7 +106,7 @@ def _limited_by(failing: Count | None, trials: Sequence[Trial], known: Known, re
 
 
 def _for_one_more(shown: int, trials: Sequence[Trial], question: Question, known: Known) -> NextAccelerator:
-    """Return what the storage would have to deliver for one accelerator more, and the most that it did."""
+    """Return the rate that the storage would have to deliver for one more accelerator, and the highest that it did."""
     per_accelerator = trials[-1].mb_per_accelerator if trials else known.mb_per_accelerator
     return NextAccelerator(
         accelerators=shown + 1,
@@ -118,7 +118,7 @@ def _for_one_more(shown: int, trials: Sequence[Trial], question: Question, known
 def _host_only(
     limited_by: SizeLimit, shown: int, storage_mb_per_second: float, question: Question, known: Known
 ) -> HostOnly | None:
-    """Return what the storage could have fed where the host gave out first, by the most that it was seen to give."""
+    """Return how many accelerators the storage could feed at its highest rate; None unless the host was the limit."""
     if limited_by.what not in HOST:
         return None
     each = question.threshold_percent / 100 * known.mb_per_accelerator
@@ -126,7 +126,7 @@ def _host_only(
 
 
 def _naive_seconds(last: int, counts: Sequence[Count], known: Known) -> float:
-    """Return the time of running every count up to the last one at full length, at the AU measured or 100 %."""
+    """Return the time to run every count up to `last` at full length, at the measured AU or else 100 %."""
     measured = {count.accelerators: count.au_percent for count in counts if count.au_percent > 0}
     return sum(
         known.naive_seconds_per_trial * 100 / min(100.0, measured.get(number, 100.0)) for number in range(1, last + 1)
@@ -134,10 +134,10 @@ def _naive_seconds(last: int, counts: Sequence[Count], known: Known) -> float:
 
 
 def outcome_of(answer: SizeAnswer, wanted: int) -> Outcome:
-    """Return what became of the question whether so many pass.
+    """Return the outcome of the question whether `wanted` accelerators pass.
 
-    They fail where a count up to that was shown to fail for what the storage gives. Where only the emulator, the host's
-    room or the counts that could be tried ended the search, nothing is known of the storage.
+    "fail" needs a count of at most `wanted` that was shown to fail. If the search ended because of the emulator, the
+    host's capacity or the largest count allowed, there is no verdict on the storage.
     """
     if answer.max_accelerators >= wanted:
         return "pass"

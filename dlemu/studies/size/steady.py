@@ -1,8 +1,8 @@
-"""The steady part of a run as a series: how busy its accelerators were, and what was read for them, in equal windows.
+"""The steady part of a run as a series of equal windows: how busy its accelerators were, and what was read for them.
 
 Two things make the AU of a short run too high: batches that were read ahead while its first step waited, and batches
-that are left over when there is nothing more to read at the end of an epoch. So both ends are cut off, and beside what
-the accelerators used up (`busy`) stands what was really read in the same time (`fed`).
+still in the queue at the end of an epoch, when nothing more is read. So both ends are cut off, and the work that the
+accelerators did (`busy`) is compared with what was read in the same time (`fed`).
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ class SteadySeries:
     """One value for each window of time, in percent of it."""
 
     busy: Values
-    """Accelerators computed: AU, mean over ranks."""
+    """Share of time that accelerators computed: AU, mean over ranks."""
     fed: Values
-    """Time the accelerators will compute on what was read in the window; a batch half read counts half."""
+    """Time that accelerators will compute on what was read in the window; a batch that is half read counts half."""
 
     @property
     def sustained(self) -> Values:
-        """The smaller of the two on the whole: what can go on for ever."""
+        """The series with the smaller mean, which can be sustained for ever."""
         return self.fed if len(self.fed) and self.fed.mean() < self.busy.mean() else self.busy
 
 
 def steady_series(rows: Rows, *, ahead: int, window_seconds: float) -> SteadySeries:
     """Return the series of training rows of one or more ranks; empty when there is no whole window yet.
 
-    `ahead` is how many batches may be read before they are needed. Of each block of steps the first and the last
-    `ahead` are left out: what is in the queue at an edge of the last window is known from the steps after it.
-    Each rank's time is its own clock's, from the end of its first step.
+    `ahead` is how many batches may be read before they are needed. The first step of each block and its last `ahead`
+    steps are left out; the latter are needed to know what was in the queue at the end of the last window. The time of
+    each rank is by its own clock, from the end of its first step.
     """
     per_block: dict[tuple[int, int], list[SteadySeries]] = {}
     for part in blocks(rows):
@@ -64,7 +64,7 @@ def _of_rank(part: Columns, ahead: int, window_ns: int) -> SteadySeries:
 
 
 def _computed_ns(part: Columns, edges: NDArray[np.int64]) -> Values:
-    """Return the compute time that is over at each edge."""
+    """Return the compute time completed by each edge."""
     begin = part["free_ns"] + part["wait_ns"]
     stamps = np.stack([begin, begin + part["compute_ns"]], axis=1).ravel()
     done = np.cumsum(part["compute_ns"])
@@ -74,7 +74,7 @@ def _computed_ns(part: Columns, edges: NDArray[np.int64]) -> Values:
 
 
 def _read_ns(part: Columns, edges: NDArray[np.int64]) -> Values:
-    """Return the compute time of what is read at each edge, as if each batch was read evenly while it was made."""
+    """Return the compute time of what was read by each edge, as if batches were read at a constant rate."""
     took = np.maximum(part["finished_ns"] - part["started_ns"], 1)
     read = np.zeros(len(edges))
     for started, length, compute in zip(part["started_ns"], took, part["compute_ns"], strict=True):

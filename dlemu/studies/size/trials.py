@@ -1,4 +1,4 @@
-"""Trials as real runs: `dlemu train`, watched by its step logs and stopped once the verdict is decided."""
+"""Runs trials as `dlemu train`, watches their step logs, and stops each once its verdict is certain."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
     from dlemu.jobs.training.result import Run
 
 _WATCHED_RANKS = 64
-"""Step logs that a look reads at most: ranks are alike, and a look must cost nothing."""
+"""At most this many step logs are read at a time: ranks are alike, and watching must not disturb the run."""
 
 
 class Runner(Protocol):
-    """Tries a count of accelerators. Raises UserError when that count can't run here."""
+    """Runs trials."""
 
     def run(self, accelerators: int, number: int, folder: str) -> Trial:
-        """Run the trial, the `number`-th of the search (from 1), into a folder."""
+        """Run trial `number` of the search (from 1); raises UserError when this host can't run that many."""
         ...
 
 
@@ -41,25 +41,25 @@ class TrialPlan:
     """What all trials of a search have in common."""
 
     words: tuple[str, ...]
-    """Overrides of every trial."""
+    """Overrides for every trial."""
     options: tuple[str, ...]
-    """Options of `dlemu train`."""
+    """Options for `dlemu train`."""
     launcher: str
-    """Command that starts the ranks, with `{ranks}` in it; empty forks them."""
+    """Command that starts the ranks, with `{ranks}` in it; empty to fork them."""
     threshold_percent: float
     confidence: float
     window_seconds: float
     batches_ahead: int
     total_steps: int
-    """Most steps of a trial."""
+    """Largest number of steps of a trial."""
     cached: bool
-    """The page cache may serve."""
+    """The page cache may serve reads."""
     seed: int
-    """Of the first trial's shuffles; each further trial reads in another order."""
+    """Seed of the first trial's shuffles; each further trial has another one, so another order of reads."""
 
 
 class TrainRunner:
-    """Runs trials by the program itself."""
+    """Runs trials by the command `dlemu train`."""
 
     def __init__(self, plan: TrialPlan) -> None:
         self._plan = plan
@@ -83,7 +83,7 @@ class TrainRunner:
 
 
 class _Watch:
-    """Looks at a running trial's step logs; stops it when the verdict is decided."""
+    """Reads a running trial's step logs; stops it when the verdict is certain."""
 
     def __init__(self, plan: TrialPlan, folder: str) -> None:
         self._plan, self._live = plan, os.path.join(folder, "live")
@@ -107,7 +107,7 @@ def _live_rows(live_folder: str) -> StepRows:
     paths = paths[:: max(1, len(paths) // _WATCHED_RANKS)]
     try:
         rows = np.concatenate([read_log(path) for path in paths]) if paths else np.empty(0, STEP_DTYPE)
-    except FileNotFoundError:  # the run has just ended and put its logs together
+    except FileNotFoundError:  # the run has just ended and merged its logs
         return np.empty(0, STEP_DTYPE)
     training: StepRows = rows[rows["phase"] == TRAINING]
     return training
@@ -116,9 +116,9 @@ def _live_rows(live_folder: str) -> StepRows:
 def make_trial(
     run: Run, figures: JobFigures, plan: TrialPlan, accelerators: int, *, decided: bool, seconds: float
 ) -> Trial:
-    """Return what a run showed; raises DlemuError when it was too short to say anything.
+    """Return the trial of a run; raises DlemuError when it was too short for a result.
 
-    `decided`: it was ended because its verdict was; `seconds` it took from the start of its processes on.
+    `decided`: it was stopped because its verdict was certain; `seconds`: its time, from the start of its processes.
     """
     summary, rows = run.summary, run.training
     values = steady_series(rows, ahead=plan.batches_ahead, window_seconds=plan.window_seconds).sustained

@@ -29,13 +29,13 @@ _SEEN: Wording = {
 
 
 def with_evidence(answer: SizeAnswer) -> SizeAnswer:
-    """Return an answer with its evidence as sentences; those of a trial's limit are the trial's."""
+    """Return an answer with its evidence as sentences, unless it has those of a trial's limit."""
     limit = answer.limited_by
     return replace(answer, limited_by=replace(limit, evidence=limit.evidence or sentences(limit.seen, _SEEN)))
 
 
 def sentence(answer: SizeAnswer) -> str:
-    """Return how many pass, how the next count fares, and what limits it."""
+    """Return the answer as a sentence: how many pass, the verdict of the next count, and what limits it."""
     name = answer.question.accelerator
     kind = f"x {name}" if name else "accelerator"
     passing, failing = answer.edge.passing, answer.edge.failing
@@ -43,11 +43,11 @@ def sentence(answer: SizeAnswer) -> str:
         parts = [f"not even 1 {kind} passes"]
     else:
         several = "s" * (not name and passing.accelerators > 1)
-        parts = [f"{passing.accelerators} {kind}{several} {_fares(passing)} (au {_au(passing)})"]
+        parts = [f"{passing.accelerators} {kind}{several} {_verb(passing)} (au {_au(passing)})"]
     if failing:
-        parts.append(f"{failing.accelerators} {_fares(failing)} ({_au(failing)})")
+        parts.append(f"{failing.accelerators} {_verb(failing)} ({_au(failing)})")
     parts += [
-        f"{count.accelerators} {_fares(count)} ({_au(count)})"
+        f"{count.accelerators} {_verb(count)} ({_au(count)})"
         for count in answer.counts
         if count.accelerators in answer.too_close_to_tell and count != failing
     ]
@@ -55,7 +55,7 @@ def sentence(answer: SizeAnswer) -> str:
 
 
 def contradiction(answer: SizeAnswer) -> str:
-    """Name the first count measured to pass that was predicted to fail, or the other way round; empty without any."""
+    """Return a sentence on the first count that passed but was predicted to fail, or vice versa; empty without one."""
     predicted, threshold = answer.predicted, answer.threshold_percent
     if predicted is None:
         return ""
@@ -65,19 +65,19 @@ def contradiction(answer: SizeAnswer) -> str:
             continue
         low, high = expected.au_interval_percent
         if (high < threshold) if tried.passed else (low >= threshold):
-            why = "part of what the trials read came from memory, or the storage is faster under more readers"
+            why = "part of the trials' reads came from memory, or the storage is faster with more readers"
             if not tried.passed:
                 why = "this host, the loader or the storage's latency limits them, which no short read shows"
             return (
                 f"prediction and measurement contradict each other: by the read probe of "
                 f"{number(answer.probe_mb_per_second)} MB/s {predicted.max_accelerators} pass, but "
-                f"{tried.accelerators} {_fares(tried)} (au {_au(tried)}, predicted {low:.1f} to {high:.1f} %): the "
+                f"{tried.accelerators} {_verb(tried)} (au {_au(tried)}, predicted {low:.1f} to {high:.1f} %): the "
                 f"trials decide; {why}"
             )
     return ""
 
 
-def _fares(count: CountResult) -> str:
+def _verb(count: CountResult) -> str:
     if count.passed is None:
         return "is too close to call"
     if count.accelerators == 1:
@@ -112,6 +112,6 @@ def _rates(answer: SizeAnswer) -> str:
 
 
 def _gb(mb_per_second: float) -> str:
-    if mb_per_second < 10:  # a small load is not 0.0 MB/s
+    if mb_per_second < 10:  # a small rate must not show as 0.0 MB/s
         return f"{number(mb_per_second)} MB/s"
     return f"{mb_per_second / 1e3:.2f} GB/s" if mb_per_second >= 1000 else f"{mb_per_second:.1f} MB/s"

@@ -1,5 +1,5 @@
 """The same run over several values.
 
-`run` takes the points and `edge` searches for the most that passes; a point is a command, its figures are those of its
-kind. Imports no kind of job.
+`run` runs the points and `bracket` searches for the largest value that passes; a point is a command, whose figures are
+defined by its kind of job. Imports no kind of job.
 """

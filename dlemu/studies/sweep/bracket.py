@@ -1,4 +1,4 @@
-"""The largest load a storage sustains: runs at values of the one setting that sets it, until the bracket is closed."""
+"""Finds the largest load that a storage sustains: runs at values of its setting until the bracket is narrow."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ from dlemu.studies.prerequisites import check_launcher
 from dlemu.studies.sweep.run import Runnable, Sweep
 
 CLOSE = 1.1
-"""Between the most that passes and the least that fails, no more than this factor is left."""
+"""The search ends when the least value that fails is at most this factor above the largest that passes."""
 _FARTHEST = 1024.0
-"""Times the first value, or a share of it, that is tried at most."""
+"""Values tried are at most the first one x this, and at least the first one / this."""
 
 
 Found = tuple[SweepAnswer, SweepPoint | None, SweepPoint | None]
-"""All runs as a sweep, the most that passes, and the least above it that does not; None where there is none."""
+"""All runs as a sweep; the run with the largest value that passes, and with the least that fails (None without one)."""
 
 
 def find_bracket(overrides: Sequence[str], *, config_dir: str | None = None, on_event: OnEvent = ignore) -> Found:
-    """Find the largest value of a kind's own measure (`Kind.asks`) that passes.
+    """Find the largest passing value of the setting that a kind of job searches over (`Kind.asks`).
 
-    The first value is that of the workload. An interrupted search is in `output.folder`, and
-    goes on from there. Raises UserError, also where a run neither passes nor fails; DlemuError where one fails.
+    The first value tried is the workload's. An interrupted search goes on from its `output.folder`. Raises UserError,
+    also where a run neither passes nor fails its limits; DlemuError where a run ends with an error.
     """
     launcher, words = take_word(overrides, "launcher")
     check_launcher("size", launcher)
@@ -55,12 +55,12 @@ def find_bracket(overrides: Sequence[str], *, config_dir: str | None = None, on_
 
 
 class BracketSearch(Sweep):
-    """The runs of a search, as the points of a sweep that decides itself which comes next."""
+    """The runs of a search, as points of a sweep in which the results so far decide the next value."""
 
     noun, goes_on = "search", False
 
     def search(self, command: Runnable, path: tuple[str, str], first: float, *, wants_page: bool) -> Found:
-        """Run until the edge is found."""
+        """Run values until the bracket is narrow enough."""
         key = ".".join(path)
         self.on_event(RunsPlanned(folder=self.folder, runs=None, finished_runs=len(self.runs), wants_page=wants_page))
         while (value := next_value(self._tried(key), first)) is not None:
@@ -77,7 +77,7 @@ class BracketSearch(Sweep):
         return self.save(complete=True), found.get(passing), found.get(failing)
 
     def _tried(self, key: str) -> dict[float, bool]:
-        """Return what is known to pass; what neither passed nor failed is not, where less of it did."""
+        """Return value -> passed. A run without a verdict fails if a smaller value passed; else raises UserError."""
         passed = {float(point.settings[key]): point.figures.passed for point in self.runs if point.figures}
         for point in self.runs:
             value = float(point.settings[key])
@@ -90,13 +90,13 @@ class BracketSearch(Sweep):
 
 
 def bracket(tried: Mapping[float, bool]) -> tuple[float, float]:
-    """Return the most that passes below the least that fails (0: none does), and the latter (infinite: none does)."""
+    """Return the largest value that passes below the least that fails (0: none), and the latter (infinite: none)."""
     failing = min((value for value, passed in tried.items() if not passed), default=math.inf)
     return max((value for value, passed in tried.items() if passed and value < failing), default=0.0), failing
 
 
 def next_value(tried: Mapping[float, bool], first: float) -> float | None:
-    """Return the value to try next, of three digits; None when the edge is found, or too far away."""
+    """Return the value to try next, to three digits; None when the bracket is narrow, or the edge too far away."""
     passing, failing = bracket(tried)
     if not tried:
         return first

@@ -1,4 +1,4 @@
-"""The points of a sweep on a page, and that page."""
+"""The points of a sweep, and its page."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dlemu.studies.series.series import first_run
 def points(folder: str) -> RunSeries:
     """Return the points of a sweep; raises UserError."""
     answer = read_sweep(folder)
-    assert answer is not None  # the folder is known by its file
+    assert answer is not None  # the kind was recognised by this file
     found = tuple(
         point_of(point.figures, point.settings, point.folder) for point in answer.points if point.figures is not None
     )

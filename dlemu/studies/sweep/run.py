@@ -1,4 +1,4 @@
-"""The same run over several values: one full `dlemu train` or `checkpoint` for each point, together in sweep.json."""
+"""`dlemu sweep`: a full `dlemu train` or `dlemu checkpoint` for each combination of values; results in sweep.json."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ def sweep(
     """Run every combination of the values given; a point that fails is noted, and the others go on.
 
     Args:
-        overrides: as of `dlemu train`, or of `dlemu checkpoint` for a workload of checkpoints alone, some keys with
+        overrides: as of `dlemu train` (or `dlemu checkpoint`, for a workload that only has checkpoints), some keys with
             several values; also `output.folder=...`.
         launcher: the command that starts the ranks, with `{ranks}` in it; also `launcher=...` among the overrides.
         config_dir: a folder with workload/NAME.yaml.
-        on_event: is called with what goes on.
+        on_event: is called with each event.
 
-    An interrupted sweep is in `output.folder`, and goes on from there when it is called with the same question. Raises
-    UserError before the first point for what is wrong with any.
+    An interrupted sweep goes on from its `output.folder` when it is called again with the same arguments. Raises
+    UserError before the first point for wrong settings of any.
     """
     launcher_word, words = take_word(overrides, "launcher")
     launcher = launcher_word or launcher
@@ -66,7 +66,7 @@ def sweep(
 
 @dataclass(frozen=True)
 class Runnable:
-    """What one run takes."""
+    """What one run needs."""
 
     workload: Workload
     words: tuple[str, ...]
@@ -89,7 +89,7 @@ def _check(all_points: Sequence[Point], config_dir: str | None) -> list[Workload
     workloads = check_each(all_points, check)
     nouns = sorted({kind_requested(workload).noun for workload in workloads})
     if len(nouns) > 1:
-        raise UserError(f"some points are {' and some '.join(nouns)}, which have no figure in common: sweep each apart")
+        raise UserError(f"some points are {' and some '.join(nouns)}, which share no metric: sweep each separately")
     return workloads
 
 
@@ -99,15 +99,15 @@ class Sweep(RunList[Runnable, SweepPoint, SweepAnswer]):
     file, noun, runs_in, answer_type, goes_on = SWEEP, "sweep", "points", SweepAnswer, True
 
     def answer(self, *, complete: bool) -> SweepAnswer:
-        """Return the sweep by the points on record."""
+        """Return the sweep with the points that have run."""
         return SweepAnswer(complete=complete, question=self.question, points=tuple(self.runs))
 
     def read(self) -> SweepAnswer | None:
-        """Return the sweep on record, also one of an older version."""
+        """Return the sweep in the folder, also of an older version."""
         return read_sweep(self.folder)
 
     def failed(self, planned: Planned[Runnable], folder: str, error: DlemuError) -> SweepPoint:
-        """Return what goes on record of a point that failed."""
+        """Return the record of a point that failed."""
         return replace(_point(planned, folder), failure=str(error), exit_status=error.exit_status)
 
     def start(self, planned: Planned[Runnable], folder: str) -> SweepPoint:
@@ -115,7 +115,7 @@ class Sweep(RunList[Runnable, SweepPoint, SweepAnswer]):
         what = planned.what
         kind = kind_requested(what.workload)
         with kind.part("job").own_place(what.workload, folder) as own:
-            # a point runs to its end, whatever it shows on the way
+            # unlike a trial of a search, a point always runs to its end
             run_train([*what.words, *own], folder, lambda: None, what.launcher, kind.command)
         return replace(_point(planned, folder), figures=read_figures(folder)[1])
 

@@ -1,4 +1,4 @@
-"""What jobs side by side say, for the terminal and for their page."""
+"""Concurrent jobs on the terminal and on their page."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dlemu.studies.together.run import JobTogether, Together, Told, read_togethe
 
 
 def print_together(answer: Together, folder: str, console: Console) -> None:
-    """Print a table a job, what a reader must know, and the verdict."""
+    """Print one table per job, what a reader of the numbers must know, and the verdicts."""
     for number, one in enumerate(answer.jobs, start=1):
         print_table(_table(one, number), console)
     print_lines([Line(f"- {issue}", "caution") for issue in answer.issues], console)
@@ -26,7 +26,7 @@ def print_together(answer: Together, folder: str, console: Console) -> None:
 def open_page(folder: str) -> Opened:
     """Return the jobs in a folder with their page; raises UserError."""
     answer = read_together(folder)
-    assert answer is not None  # the folder is known by its file
+    assert answer is not None  # the kind was recognised by this file
     verdicts = list(_verdicts(answer))
     page = Page(
         title=" and ".join(_title(one) for one in answer.jobs),
@@ -51,7 +51,7 @@ def _title(one: JobTogether) -> str:
 
 
 def _table(one: JobTogether, number: int) -> Table:
-    """Return the metrics of a job, alone and beside the others."""
+    """Return a table of a job's metrics, alone and together with the others."""
     title = f"Job {number}: {_title(one)}"
     told = one.beside or one.alone
     if told is None:
@@ -70,7 +70,7 @@ def _table(one: JobTogether, number: int) -> Table:
 
 
 def _verdicts(answer: Together) -> Iterator[str]:
-    """Yield what the others cost each job, by the first headline of its kind."""
+    """Yield what the others cost each job, by the main metric of its kind (the first headline)."""
     for one in answer.jobs:
         if one.alone is None or one.beside is None:
             continue

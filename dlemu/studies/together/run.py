@@ -1,4 +1,4 @@
-"""Jobs alone, one after another, then all at once: together.json says what each got, and what the others cost it."""
+"""`dlemu together`: runs jobs one by one, then all at once; together.json has the figures of each, both ways."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ from dlemu.runner.run_list import Planned, RunBegan, RunEnded, RunList, RunsPlan
 
 TOGETHER = "together.json"
 WANTED_OVERLAP_PERCENT = 80.0
-"""Of a job's time in which others went on: below it, its figures are partly those of a storage of its own."""
+"""Share of a job's time in which others should run: with less, it had the storage to itself for too long."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Told:
-    """What a job got: alone, or beside the others."""
+    """What was measured of a job, alone or together with the others."""
 
     folder: str
-    """Below that of the study."""
+    """The run's folder, in that of together.json."""
     figures: JobFigures
     began_at: str
-    """ISO 8601 with zone; so `ended_at`."""
+    """ISO 8601 with zone; the same for `ended_at`."""
     ended_at: str | None
 
 
@@ -46,15 +46,15 @@ class JobTogether:
     command: str
     words: tuple[str, ...]
     alone: Told | None = None
-    """None where it was not to run alone, and until it has."""
+    """Its run alone; None until it has run, and with --no-alone."""
     beside: Told | None = None
-    """With the others; None until it has run."""
+    """Its run together with the others; None until it has run."""
     overlap_percent: float | None = None
-    """Share of its time beside the others in which another one went on."""
+    """Share of the time of `beside` in which at least one other job ran."""
 
     @property
     def cost(self) -> dict[str, Difference]:
-        """Each metric beside the others (A) and alone (B), of those that both runs have."""
+        """Metric -> difference of together (A) to alone (B), for the metrics that both runs have."""
         if self.alone is None or self.beside is None:
             return {}
         beside, alone = self.beside.figures.metrics, self.alone.figures.metrics
@@ -63,22 +63,22 @@ class JobTogether:
 
 @dataclass(frozen=True, kw_only=True)
 class Together:
-    """The answer: together.json."""
+    """Concurrent jobs: together.json."""
 
     schema_version: int = ANSWER_VERSION
     complete: bool
     jobs: tuple[JobTogether, ...]
     issues: tuple[str, ...] = ()
-    """What a reader of its numbers must know, as sentences."""
+    """What a reader of these numbers must know, as sentences."""
 
     @property
     def question(self) -> TogetherQuestion:
-        """The question."""
+        """The jobs to run."""
         return TogetherQuestion(jobs=tuple((one.command, *one.words) for one in self.jobs))
 
     @property
     def turns(self) -> tuple[Turn, ...]:
-        """What has run."""
+        """The turns that have run."""
         alone = [Turn((number,), (one.alone,), True) for number, one in enumerate(self.jobs) if one.alone is not None]
         beside = tuple(one.beside for one in self.jobs if one.beside is not None)
         return (*alone, *([Turn(tuple(range(len(beside))), beside, False)] if beside else []))
@@ -86,10 +86,10 @@ class Together:
 
 @dataclass(frozen=True)
 class TogetherQuestion:
-    """The question."""
+    """Which jobs to run."""
 
     jobs: tuple[tuple[str, ...], ...]
-    """Of each the command and its words."""
+    """For each job its command, then its overrides."""
 
 
 @dataclass(frozen=True)
@@ -97,9 +97,9 @@ class Turn:
     """One job alone, or all side by side."""
 
     numbers: tuple[int, ...]
-    """Of the jobs."""
+    """Indices of its jobs."""
     told: tuple[Told, ...]
-    """What each of them got."""
+    """What was measured of each."""
     is_alone: bool
 
 
@@ -108,14 +108,14 @@ class Runnable:
     """A job of the study, checked."""
 
     number: int
-    """Its place among the others."""
+    """Its index."""
     words: tuple[str, ...]
     workload: Workload
     kind: Kind
 
     @property
     def label(self) -> str:
-        """In words."""
+        """Description for the progress line."""
         ranks = self.workload.ranks
         return f"{self.kind.command} {self.workload.model.name}, {ranks} rank{'s' * (ranks != 1)}"
 
@@ -136,14 +136,14 @@ def run_together(
     """Run jobs alone, then side by side; return the answer and its folder.
 
     Args:
-        job_words: the overrides of each job.
-        commands: the command of each (train, checkpoint, ...); without them, what each workload needs.
+        asked: the overrides of each job.
+        commands: the command of each (train, checkpoint, ...); by default the one that each workload needs.
         alone: run each alone first, to say what the others cost it.
-        folder: where the answer goes. One that was interrupted goes on with what is missing.
+        folder: where the results go; an interrupted study in it is continued.
         config_dir: a folder with workload/NAME.yaml.
-        on_event: is called with what goes on.
+        on_event: is called with each event.
 
-    Raises UserError before the first job for what is wrong with any, and UserError or DlemuError for one that fails.
+    Raises UserError before the first job for wrong settings of any, and UserError or DlemuError for one that fails.
     """
     if detect_launcher() != "none":
         raise UserError("dlemu together was started by mpirun, srun or torchrun: start it once, without a launcher")
@@ -179,7 +179,7 @@ class Study(RunList[Jobs, Turn, Together]):
     options: tuple[str, ...] = ()
 
     def answer(self, *, complete: bool) -> Together:
-        """Return the jobs with what they got so far."""
+        """Return the jobs with what has been measured so far."""
         got = {
             (number, turn.is_alone): told
             for turn in self.runs
@@ -199,11 +199,11 @@ class Study(RunList[Jobs, Turn, Together]):
         return Together(complete=complete, jobs=tuple(jobs), issues=tuple(_issues(jobs)))
 
     def is_of(self, run: Turn, planned: Planned[Jobs]) -> bool:
-        """Return whether a turn on record is the planned one."""
+        """Return whether a turn that has run is the planned one."""
         return run.is_alone == (len(planned.what) == 1) and run.numbers == tuple(one.number for one in planned.what)
 
     def make_folder(self, planned: Planned[Jobs]) -> str:
-        """Return the folder of all: each job has its own in it."""
+        """Return the folder of the study, in which each job has its own."""
         return self.folder
 
     def start(self, planned: Planned[Jobs], folder: str) -> Turn:
@@ -220,7 +220,7 @@ class Study(RunList[Jobs, Turn, Together]):
 
 
 def read_together(folder: str) -> Together | None:
-    """Return the answer that a folder holds, None where it holds none; raises UserError for a damaged one."""
+    """Return the concurrent jobs in a folder, None where there are none; raises UserError for a damaged file."""
     return read_answer(folder, TOGETHER, Together)
 
 
@@ -257,7 +257,7 @@ def _span(told: Told) -> Span:
 
 
 def overlap_percent(own: Span, others: Sequence[Span]) -> float:
-    """Return the share of a span, %, in which any of the others goes on; 0 of one that took no time."""
+    """Return the share of a time span, %, that is covered by any of the others; 0 for an empty span."""
     covered, at = 0.0, own[0]
     for begin, end in sorted(others):
         begin, end = max(begin, at), min(end, own[1])

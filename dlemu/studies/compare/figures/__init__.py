@@ -1,1 +1,1 @@
-"""Figures of two storages side by side: one figure, one file, as in `figures`."""
+"""Figures of a comparison: one figure, one file, each with `ORDER` and `draw`."""

@@ -1,4 +1,4 @@
-"""Panels of two sides: bars where one pair of runs is compared, lines where there are several."""
+"""Panels that show both sides of a comparison: lines over accelerators, or over whatever the runs vary."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ def lines(
     *,
     most: float = math.inf,
 ) -> alt.LayerChart | None:
-    """Draw a line a side over accelerators, or over what was varied; full points passed. None when nothing is known.
+    """Draw one line per side over accelerators, or over what was varied; None when no value is known.
 
-    Where values have a `most`, the axis ends there.
+    Points of runs that passed are filled. The y axis ends at `most`, where it is finite.
     """
     series = comparison.series
     rows: list[Row] = [
@@ -54,7 +54,7 @@ def lines(
 def over_pairs(
     width: int, comparison: OpenedComparison, value: Callable[[RunPair], Value | None], title: str, canvas: Canvas
 ) -> alt.LayerChart | None:
-    """Draw what is known of each pair as points around 0; None when nothing is known."""
+    """Draw a value of each pair, with its interval, relative to a line at 0; None when no value is known."""
     pairs = _pairs(comparison)
     rows: list[Row] = []
     for point, pair in zip(pairs.points, comparison.answer.runs, strict=True):
@@ -76,7 +76,7 @@ def over_pairs(
 
 
 def _pairs(comparison: OpenedComparison) -> RunSeries:
-    """Return the pairs of runs as a series, for where each stands and on which line."""
+    """Return the pairs of runs as a series, which knows the line and the x position of each."""
     points = [
         Point(
             line="A to B",

@@ -12,5 +12,5 @@ ORDER = 10
 def draw(comparison: OpenedComparison, canvas: Canvas) -> Figure | None:
     series = comparison.series
     if len({series.position(point) for point in series.points}) < 2:
-        return None  # a single place: its AU stands among the metrics
+        return None  # a single x position: the figure of the metrics shows its AU
     return au_by_count.draw(series, canvas)

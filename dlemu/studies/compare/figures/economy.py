@@ -1,4 +1,4 @@
-"""How many accelerators each storage feeds, and at what price and power."""
+"""How many accelerators each storage feeds, at which price and power."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dlemu.studies.compare.page import OpenedComparison
 ORDER = 50
 _SHOWN = {
     "accelerators_fed": "accelerators fed",
-    "gb_per_second": "GB/s read by them",
+    "gb_per_second": "GB/s that they read",
     "cost_per_accelerator": "price per accelerator fed",
     "gb_per_second_per_watt": "GB/s per watt",
     "watts_per_accelerator": "watts per accelerator fed",
@@ -33,7 +33,7 @@ def draw(comparison: OpenedComparison, canvas: Canvas) -> Figure | None:
     chart = grid(panels, canvas, 2 if canvas.narrow else 4)
     if chart is None:
         return None
-    caption = "Accelerators fed: the answer of a search, or the largest count that passed. GB/s is what these read."
+    caption = "Accelerators fed: the answer of a search, or the largest count that passed. GB/s is what they read."
     if any(side.cost_per_accelerator is not None for side in sides):
         caption += " Prices are as given with --price, in their currency."
     if any(side.gb_per_second_per_watt is not None for side in sides):

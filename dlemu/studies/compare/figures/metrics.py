@@ -1,4 +1,4 @@
-"""The drawn metrics of both sides, side by side: of training the six by which KIOXIA's white paper compares drives."""
+"""The main metrics of both sides; for training, the six by which KIOXIA's white paper compares drives."""
 
 from __future__ import annotations
 

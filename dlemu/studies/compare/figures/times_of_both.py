@@ -1,4 +1,4 @@
-"""How long each repetition of a phase took on either side: whether one drifts, or has slow ones between."""
+"""How long each repetition of a phase took on either side, to see drift and slow outliers."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def draw(comparison: OpenedComparison, canvas: Canvas) -> Figure | None:
         layers = base.mark_line(strokeWidth=1.6), base.mark_point(filled=True, size=40, opacity=1)
         panels.append(alt.layer(*layers).properties(width=width, height=170))
     chart = alt.concat(*panels, columns=1 if canvas.narrow else 2, spacing=24)
-    return Figure(f"Time of each {repetition}", "Of the slowest rank, for which the others wait.", chart)
+    return Figure(f"Time of each {repetition}", "Time of the slowest rank, for which the others wait.", chart)
 
 
 def _rows(comparison: OpenedComparison, metric: Metric) -> list[Row]:

@@ -1,4 +1,4 @@
-"""What the difference comes to: the time that 100 epochs take on either side, and the days saved in a year."""
+"""What the difference means in practice: the time of 100 epochs on either side, and the days saved in a year."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ def draw(comparison: OpenedComparison, canvas: Canvas) -> Figure | None:
     chart = grid(panels, canvas, 1 if canvas.narrow and not single else 2)
     if chart is None:
         return None
-    caption = f"{PLANNED_EPOCHS} epochs at the measured pace, and what that leaves in a year of 8760 hours."
+    caption = f"{PLANNED_EPOCHS} epochs at the measured pace, and how often they fit into a year of 8760 hours."
     if not single:
-        caption += " Days saved: what B trains in a year takes A so many days less (below 0: more)."
+        caption += " Days saved: how many days less A takes for what B trains in a year (below 0: more)."
     return Figure(f"The time of {PLANNED_EPOCHS} epochs, and a year", caption, chart)
 
 

@@ -1,4 +1,4 @@
-"""A step of the real job as a bar: computing, and what it waited for."""
+"""A mean step of the recorded job as a bar: computing, and what it waited for."""
 
 from __future__ import annotations
 
@@ -27,6 +27,6 @@ def draw(opened: OpenedRecord, canvas: Canvas) -> Figure | None:
         )
     )
     caption = (
-        "A step of the real job: what it computes, and what its trainer waits for, by what the workers did meanwhile."
+        "A mean step of the real job: computing, and waits of its trainer by what the workers were doing meanwhile."
     )
     return Figure("Where a step's time goes", caption, chart)

@@ -1,5 +1,5 @@
-"""One file a document.
+"""One module per vendor document, with these names.
 
-`TITLE`, `ABOUT`, `steps(question)`: the commands whose results hold its figures; `tables(opened)` and
-`figures(opened, canvas)`: what is made of them, each figure with a name for its file.
+`TITLE` and `ABOUT`; `steps(question)`: commands to run; `tables(opened)` and `figures(opened, canvas)`: what is made
+of their results, each figure with the name of its file.
 """

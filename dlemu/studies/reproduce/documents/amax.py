@@ -1,4 +1,4 @@
-"""AMAX: QLC SSDs and hard disks: time of the first epoch beside fio's random reads, local and over NFS."""
+"""AMAX: QLC SSDs and hard disks: time of the first epoch compared with fio's random reads, local and over NFS."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ ABOUT = (
 )
 RANKS = "1,2"
 _LAPTOP = ("dataset.num_files_train=16", "train.computation_time=0.0195")
-"""A tenth of a V100's time for a batch, where a sample's bytes are divided by 16."""
+"""Computation time: a tenth of a V100's for a batch; scale=laptop divides the bytes of a sample by 16."""
 
 
 def steps(question: DocumentQuestion) -> list[Step]:
-    """Return a dataset and a probe of each drive, and a sweep over all."""
+    """Return the steps: a dataset on each drive, a sweep over all drives, and a probe of each."""
     data = scaled(question, "workload=resnet50", *(_LAPTOP[:1] if question.laptop else ()))
     words = [*data, "accelerator=v100", "framework=pytorch", "reader.data_loader=pytorch", "train.epochs=1"]
     words += ["reader.evict_page_cache=start", *(_LAPTOP[1:] if question.laptop else ()), *question.overrides]
@@ -90,7 +90,5 @@ def figures(opened: OpenedDocument, canvas: Canvas) -> Iterator[tuple[str, Figur
         if rows
     ]
     if panels:
-        says = (
-            "The first epoch began with an empty page cache. If it does not follow the reads, something else limits it."
-        )
+        says = "The first epoch began with an empty cache. If it does not follow the reads, something else limits it."
         yield "amax_storages", Figure("First epoch and random reads", says, grid(panels, canvas))

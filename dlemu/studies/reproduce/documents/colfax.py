@@ -30,18 +30,18 @@ _FULL = {
     "table-4": "images=1,2,4,8,16,32,64,128,256,512,1000",
 }
 _PROCESSES = {"laptop": 8, "full": 96}
-"""Of table 4."""
+"""Processes of table 4, by scale."""
 
 _TITLES = {
     "table-2": "Table 2: MB/s and seconds by processes",
     "table-3": "Table 3: MB/s and seconds around the best count of processes",
     "table-4": "Table 4: MB/s and seconds by images",
 }
-"""Of the tables as figures."""
+"""Titles of the tables drawn as figures."""
 
 
 def steps(question: DocumentQuestion) -> list[Step]:
-    """Return the images on each drive, and a packing for each table."""
+    """Return the steps: images on each drive, and a packing (`dlemu pack`) for each table."""
     data = scaled(question, "workload=colfax")
     folders = ",".join(question.folders("colfax"))
     made = datagen(question, "colfax", data)
@@ -80,7 +80,7 @@ def tables(opened: OpenedDocument) -> Iterator[Table]:
 
 
 def figures(opened: OpenedDocument, canvas: Canvas) -> Iterator[tuple[str, Figure]]:
-    """Yield each table as a figure: MB/s and seconds by what it varies."""
+    """Yield each table as a figure: MB/s and seconds over what the table varies."""
     from dlemu.jobs.pack.figures import pack_rates
     from dlemu.jobs.pack.page import OpenedPack
 

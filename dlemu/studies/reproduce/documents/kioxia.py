@@ -28,11 +28,11 @@ METRICS = {
     "average read latency, ms": "mean_device_read_latency_ms",
     "total training time, s": "total_seconds",
 }
-"""KIOXIA's six as the paper calls them, with the units of their axes, and as dlemu does."""
+"""KIOXIA's six metrics: the paper's name with the unit of its axis -> dlemu's name."""
 
 
 def steps(question: DocumentQuestion) -> list[Step]:
-    """Return a dataset on each drive, and a sweep over both."""
+    """Return the steps: a dataset on each drive, and a sweep over both."""
     data = scaled(question, "workload=unet3d", f"dataset.num_files_train={LAPTOP_FILES if question.laptop else 24000}")
     times = (f"train.computation_time={LAPTOP_SECONDS}", "train.epochs=2") if question.laptop else ("train.epochs=5",)
     folders = ",".join(question.folders("unet3d"))
@@ -43,7 +43,7 @@ def steps(question: DocumentQuestion) -> list[Step]:
 
 
 def tables(opened: OpenedDocument) -> Iterator[Table]:
-    """Yield each of the six metrics by accelerators, and what they come to in a year."""
+    """Yield the six metrics by accelerators and, with two drives, the time saved in a year."""
     known = {(drive, figures.ranks): figures for drive, figures in opened.sweep_figures()}
     counts = sorted({count for _, count in known})
     if not counts:

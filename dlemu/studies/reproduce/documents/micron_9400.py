@@ -19,13 +19,13 @@ ABOUT = (
     "queue depth; with 1 accelerator and with 15. Of the first drive."
 )
 _EPOCHS = {1: 1, 15: 8}
-"""At laptop scale: enough seconds of each."""
+"""Accelerators -> epochs at laptop scale, for runs long enough to draw."""
 
 _MIB_PER_MB = 1e6 / 2**20
 
 
 def steps(question: DocumentQuestion) -> list[Step]:
-    """Return a dataset, and a run of each count."""
+    """Return the steps: a dataset, and a run with each number of accelerators."""
     data = scaled(question, "workload=unet3d", f"dataset.num_files_train={LAPTOP_FILES if question.laptop else 24000}")
     folder = question.folders("unet3d")[0]
     made = datagen(question, "unet3d", data)[:1]
@@ -66,7 +66,7 @@ def _most_mib(run: Run) -> float | None:
 
 
 def figures(opened: OpenedDocument, canvas: Canvas) -> Iterator[tuple[str, Figure]]:
-    """Yield their figures 1 and 2, what the device gave over time in MiB/s, and 3 to 6, the queue's depth."""
+    """Yield the document's figures 1 and 2, throughput over time in MiB/s, and 3 to 6, the queue depth."""
     from dlemu.jobs.training.figures import queue_depth, queue_depth_share
     from dlemu.report.figure_base import Figure
     from dlemu.studies.reproduce.figures._device_rate import device_rate

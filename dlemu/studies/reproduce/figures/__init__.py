@@ -1,1 +1,1 @@
-"""What the figures of documents are drawn with; the figures themselves are in their documents."""
+"""Helpers that draw panels for the documents; the figures themselves are in the documents' modules."""

@@ -10,7 +10,7 @@ from dlemu.report.figure_base import BLUE, Canvas, data
 
 
 def device_rate(run: Run, title: str, per_mb: float, canvas: Canvas) -> alt.LayerChart | None:
-    """Draw what the devices behind the dataset read over time, in a unit of which a MB has so many."""
+    """Draw the read rate of the dataset's devices over time, in a unit of which 1 MB (1e6 bytes) has `per_mb`."""
     devices = run.device_series("block", "read_mb_per_second")
     if not devices:
         return None

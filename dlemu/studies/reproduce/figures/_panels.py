@@ -1,4 +1,4 @@
-"""Panels that the figures of documents are made of."""
+"""Panels of which the figures of vendor documents are composed."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import altair as alt
 from dlemu.report.figure_base import Canvas, Figure, Row, colours, data, legend
 
 _ROOM = 70
-"""Pixels between two panels, for the axis of the second."""
+"""Pixels between two panels, room for the second one's y axis."""
 
 
 def bars(rows: list[Row], across: str, title: str, drives: list[str], canvas: Canvas) -> alt.Chart:
-    """Draw bars of `value` at each `at`, those of the drives side by side."""
+    """Draw a group of bars at each `at` of the rows, one bar of `value` per drive."""
     return (
         alt.Chart(data(rows))
         .mark_bar()
@@ -26,7 +26,7 @@ def bars(rows: list[Row], across: str, title: str, drives: list[str], canvas: Ca
 
 
 def lines(rows: list[Row], across: str, title: str, drives: list[str], canvas: Canvas) -> alt.LayerChart:
-    """Draw a line of `value` over `at`, by its logarithm, for each drive."""
+    """Draw a line of `value` over `at` (logarithmic axis) for each drive."""
     places = sorted({row["at"] for row in rows})
     axis = alt.Axis(grid=False, values=places, format="~g", labelOverlap=True)
     base = alt.Chart(data(rows)).encode(
@@ -39,9 +39,9 @@ def lines(rows: list[Row], across: str, title: str, drives: list[str], canvas: C
 
 
 def grid(panels: list[alt.Chart | alt.LayerChart], canvas: Canvas) -> alt.ConcatChart:
-    """Put panels side by side, on a phone below each other."""
+    """Put panels side by side; on a narrow canvas, below each other."""
     drawn = alt.concat(*panels, columns=1 if canvas.narrow else 2)
-    return drawn.resolve_scale(xOffset="independent")  # else all bars are as wide as the first panel's
+    return drawn.resolve_scale(xOffset="independent")  # without this, all bars are as wide as those of the first panel
 
 
 def stacked(panels: list[alt.LayerChart]) -> alt.VConcatChart:

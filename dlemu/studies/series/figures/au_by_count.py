@@ -1,4 +1,4 @@
-"""AU against accelerators with the pass line and the emulator's own ceiling."""
+"""AU against accelerators, with the pass line and the ceiling (the emulator's AU on this host without storage)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ORDER = 10
 
 
 MOST_LINES = 3
-"""Whose findings a title has room for."""
+"""With more lines than this, the title has no room for how many accelerators pass on each."""
 
 
 def draw(series: RunSeries, canvas: Canvas) -> Figure | None:
@@ -36,7 +36,7 @@ def draw(series: RunSeries, canvas: Canvas) -> Figure | None:
     domain = percent_domain([row["low"] for row in marks] + [row["value"] for row in ceilings] + passing)
     scale = alt.Scale(domain=domain, nice=False, clamp=True)
     y, level = (alt.Y(field, title="AU, %", scale=scale) for field in ("value:Q", "level:Q"))
-    # Lines fall to the right, so the name stands on the left.
+    # AU falls to the right, so the label has room on the left.
     layers = [rule(value, f"pass {value:g} %", GREEN, level, left=True) for value in passing]
     if ceilings:
         dots = alt.Chart(data(ceilings)).mark_line(color=PURPLE, strokeDash=[2, 3], strokeWidth=1.4)
@@ -53,7 +53,7 @@ def draw(series: RunSeries, canvas: Canvas) -> Figure | None:
 
 
 def _found(series: RunSeries, marks: list[Row]) -> str:
-    """Return what the figure shows, for its title: up to how many pass; empty where that is no one number."""
+    """Return the finding for the title: how many pass on each line; empty where a larger count passes than fails."""
     names = list(dict.fromkeys(map(series.line, series.points)))
     if series.axis != series.counted or len(names) > MOST_LINES:
         return ""

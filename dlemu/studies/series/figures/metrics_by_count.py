@@ -1,4 +1,4 @@
-"""Metrics over what was varied, a panel each: of training what drives are compared by, beside AU."""
+"""The main metrics except the judged one (AU of training) over whatever was varied, a panel each."""
 
 from __future__ import annotations
 

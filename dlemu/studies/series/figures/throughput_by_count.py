@@ -1,4 +1,4 @@
-"""Throughput of all accelerators and of each one: where a drive is full the first is flat and the second falls."""
+"""Throughput of all accelerators and of each: once a drive is at its limit, the first is flat and the second falls."""
 
 from __future__ import annotations
 
