@@ -36,7 +36,7 @@ SEEN: list[tuple[Seen, dict[str, Any], str]] = [
     (
         Seen.CONTENT,
         {"gb_per_second": 4321.09, "starved_percent": 1.0},
-        "without storage, content is made at 4,321.1 GB/s; threads waited for it 1.0 % of the time",
+        "without storage, the emulator makes 4,321.1 GB/s of data; threads waited for it 1.0 % of the time",
     ),
     (Seen.SERVED, {"percent": 99.4}, "the storage served 99 % of the bytes"),
     (Seen.DEVICES, {"mb_per_second": 5.0}, "the devices: 5 MB/s"),
@@ -61,9 +61,9 @@ ADVICE: list[tuple[Advice, dict[str, Any], str]] = [
     (
         Advice.EVICT,
         {},
-        "checkpoint.evict_page_cache=true empties it before reading, checkpoint.odirect=true bypasses it",
+        "checkpoint.evict_page_cache=true empties the page cache before reading, checkpoint.odirect=true bypasses it",
     ),
-    (Advice.GO_PAST_CACHE, {}, "checkpoint.odirect=true bypasses it"),
+    (Advice.GO_PAST_CACHE, {}, "checkpoint.odirect=true bypasses the page cache"),
     (
         Advice.MORE_CORES_A_RANK,
         {},
