@@ -103,7 +103,7 @@ def test_what_cannot_be_compared_is_said_in_one_line(tmp_path: Path) -> None:
     made = make_result(tmp_path / "one")
     write_training(tmp_path / "training", "v2", ranks=2)
     assert foreign_checkpoints(str(tmp_path / "training")) is None
-    with pytest.raises(UserError, match=r"is a run of checkpoints and .*training a training run"):
+    with pytest.raises(UserError, match=r"checkpoints, .*training a training run: wanted two of the same kind"):
         CliRunner().invoke(command, [str(made), str(tmp_path / "training")], catch_exceptions=False)
     (leaves(made)[0] / "3_per_epoch_stats.json").unlink()
     with pytest.raises(UserError, match="times of 7 of 8 ranks"):
