@@ -26,8 +26,8 @@ def blocks(rows: Rows) -> Iterator[StepTable]:
 def au_percent(rows: Rows) -> float:
     """Return compute / (wait + compute + sync), summed over the rows given.
 
-    With `kept_rows` this is the headline `au`; with all rows it is `au_rules`, the text of the MLPerf Storage rules
-    ("total compute time / total benchmark running time"), which drops nothing.
+    With `kept_rows` this is the headline `au`; with all rows it is `au_rules`, the formula in the text of the MLPerf
+    Storage rules ("total compute time / total benchmark running time"), which drops no steps.
     """
     compute = sum_of(rows, "compute_ns")
     total = compute + sum_of(rows, "wait_ns") + sum_of(rows, "sync_ns")
@@ -45,7 +45,7 @@ def au_dlio_percent(rows: Rows, exclude_start: int = 1, exclude_end: int = 0) ->
 
 def au_dlio_v1_percent(rows: Rows) -> float:
     """Return the AU of DLIO as used in MLPerf Storage v1.0: configured compute of all steps but the first over block
-    time without the first step; blocks weigh by their steps, ranks alike."""
+    time without the first step; blocks are weighted by their steps, ranks equally."""
     return _epoch_percent(rows, rate_v1)
 
 

@@ -1,4 +1,4 @@
-"""Proof that the storage was read: bytes that it served against bytes that the application read, for each epoch."""
+"""Proof that the storage was read: bytes that it served compared with bytes the application read, for each epoch."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ IN_MEMORY = ("tmpfs", "ramfs", "hugetlbfs")
 ACCOUNTED = ("ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs", "vfat", "exfat", "overlay", "erofs", "squashfs")
 """File systems whose reads reach a block device in the reader's own context, so that the kernel accounts for them."""
 NOT_READ_PERCENT, PARTLY_READ_PERCENT = 50.0, 95.0
-"""Below these shares of the bytes the storage was not read, or only in part."""
+"""When storage served less than this share of the bytes, the run counts as not read from storage, or only partly."""
 WANTED_RATIO = 5.0
-"""Times the hosts' memory that MLPerf Storage wants a training dataset to have (rules v2.0, section 2.1)."""
+"""Size of a training dataset that MLPerf Storage requires, in multiples of the hosts' memory (rules v2.0, 2.1)."""
 
 
 class Cached(StrEnum):
-    """What there is to say of who served the bytes."""
+    """Codes of findings about whether memory served the bytes instead of storage."""
 
     IN_MEMORY = "dataset_in_memory"
     NOT_READ = "storage_not_read"
@@ -32,10 +32,10 @@ class Cached(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class CacheProof:
-    """`from_storage_percent` is None where the kernel does not account for them (FUSE, some network file systems)."""
+    """`from_storage_percent` is None where the kernel does not account for reads (FUSE, some network file systems)."""
 
     from_storage_percent: Mean
-    """Bytes that the storage served in percent of those that the application read. Above 100: it read ahead."""
+    """Bytes that the storage served, in percent of the bytes that the application read; above 100 with read-ahead."""
     dataset_to_memory: float | None
     """Bytes of the dataset / memory of all hosts."""
     finding: Finding | None
@@ -45,7 +45,7 @@ class CacheProof:
 def prove(
     rows: Rows, *, file_system: str, odirect: bool, evicted: bool, dataset_bytes: int, memory_bytes: int
 ) -> CacheProof:
-    """Judge by the training rows whether the storage was read."""
+    """Judge from the training rows whether the storage was read."""
     known = is_any(rows, "storage_bytes") or file_system in (*ACCOUNTED, *IN_MEMORY)
     per_epoch = tuple(_percent(part) if known else None for part in by_epoch(rows))
     percent = _percent(rows) if known else None
@@ -62,10 +62,9 @@ def served_by_storage(rows: Rows, accounted: Mean, device: Mean) -> float | None
 
     `accounted` is `CacheProof.from_storage_percent`, `device` the devices' bytes in percent of the application's, both
     with a value for each epoch of the rows. Neither counts holes of sparse files, through the page cache or past it,
-    nor what the page cache held: no request is made of either. In each epoch the smaller one counts, and no more than
-    100: neighbours on a drive add to what its devices gave, but not to what the kernel accounts to our threads; what
-    was read ahead or in vain in one epoch makes up for nothing in another. Where only the devices are known, it is the
-    most that can have been served.
+    nor what the page cache held: no requests are made for these. In each epoch the smaller one counts, and no more
+    than 100: other programs add to the devices' bytes, but not to what the kernel accounts to our threads; bytes read
+    ahead or in vain in one epoch make up for nothing in another. Of the devices' bytes alone it is an upper bound.
     """
     app_bytes = [sum_of(part, "app_bytes") for part in by_epoch(rows)]
     served = [

@@ -12,7 +12,7 @@ from typing import Literal
 
 Better = Literal["higher", "lower", "neither"]
 ACCELERATOR = "accelerator"
-"""What a rank emulates that a storage feeds: such jobs pass or fail, and have a price for each one fed."""
+"""`Catalogue.rank` of jobs whose ranks emulate accelerators: they pass or fail, and have a price per accelerator."""
 RUN = "run"
 """The phase of a job that has only one."""
 
@@ -22,28 +22,28 @@ class Metric:
     """One metric."""
 
     name: str
-    """In JSON; it ends in the unit."""
+    """Its key in JSON, which ends in the unit."""
     title: str
     unit: str
     better: Better
     """Which of two values is in the storage's favour."""
     meaning: str
-    """In one line."""
+    """What it means, in one line."""
     axis: str = ""
-    """With its unit, for axes and columns; where this is empty, title and unit."""
+    """Label with its unit, for axes and columns; empty: title and unit."""
     head: str = ""
-    """Of the narrow column that a sweep has of it; a metric without one is left out there."""
+    """Heading of its narrow column in a sweep's table; a metric without one is left out there."""
     digits: int | None = None
-    """Decimals in that column; None: as many as say something."""
+    """Decimals in that column; None: as many as are significant."""
     has_interval: bool = False
-    """That column shows its half width too."""
+    """That column shows the half width of its uncertainty interval too."""
     is_compared: bool = True
     is_drawn: bool = False
-    """Figures of sweeps and comparisons have a panel of it."""
+    """Figures of sweeps and comparisons have a panel for it."""
     phase: str = ""
-    """Of the metric that says how long a phase took: the verdict of a comparison is about it."""
+    """The phase whose duration it is; empty for other metrics. A comparison's verdict is about such durations."""
     is_tile: bool = False
-    """The page of a comparison begins with it; where no phase has a time, its verdict is about it."""
+    """The page of a comparison begins with it; in kinds without durations of phases its verdict is about it."""
 
     @property
     def label(self) -> str:
@@ -57,13 +57,13 @@ class Catalogue:
 
     metrics: tuple[Metric, ...]
     rank: str = "rank"
-    """What one rank of it is called."""
+    """What the job calls one rank: `rank`, `accelerator`."""
     repetition: str = "repetition"
-    """What is repeated in a run and has the spread: an epoch, a checkpoint."""
+    """What a run repeats, so that its metrics have a spread: an epoch, a checkpoint."""
     phases: tuple[str, ...] = (RUN,)
-    """What is limited by one thing each."""
+    """Parts of the job that each get their own `limited by`: writing, reading."""
     judged: str = ""
-    """The metric that is held against a threshold; empty for a job that neither passes nor fails."""
+    """The metric that is compared with a threshold; empty for a job that neither passes nor fails."""
     note: str = ""
     """What a reader of its figures must know, a sentence."""
 
@@ -75,34 +75,34 @@ class Catalogue:
 
     @property
     def compared(self) -> tuple[Metric, ...]:
-        """Those of a comparison."""
+        """The metrics that comparisons show."""
         return tuple(metric for metric in self.metrics if metric.is_compared)
 
     @property
     def in_sweeps(self) -> tuple[Metric, ...]:
-        """Those of a sweep's table."""
+        """The metrics that are columns of a sweep's table."""
         return tuple(metric for metric in self.metrics if metric.head)
 
     @property
     def drawn(self) -> tuple[Metric, ...]:
-        """Those that figures have panels of."""
+        """The metrics that figures have panels for."""
         return tuple(metric for metric in self.metrics if metric.is_drawn)
 
     @property
     def times(self) -> tuple[Metric, ...]:
-        """How long each phase took."""
+        """The metrics that are durations of phases."""
         return tuple(metric for metric in self.metrics if metric.phase)
 
     @property
     def headlines(self) -> tuple[Metric, ...]:
-        """What the verdict of a comparison is about, and its page begins with."""
+        """The metrics that a comparison's page begins with; its verdict is about them."""
         return tuple(metric for metric in self.metrics if metric.phase or metric.is_tile)
 
     @property
     def feeds_accelerators(self) -> bool:
-        """Whether a storage feeds accelerators in it: so many of them, for a price."""
+        """Whether its ranks emulate accelerators, so that results have a price per accelerator."""
         return self.rank == ACCELERATOR
 
     def limited_by(self, phase: str) -> str:
-        """Return what the row or column is called that says what limited a phase."""
+        """Return the label of the row or column that says what limited a phase."""
         return "limited by" if phase == RUN else f"{phase} limited by"

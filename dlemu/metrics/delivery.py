@@ -1,4 +1,4 @@
-"""Proof that each sample was read exactly once an epoch: what the workers delivered against what was planned."""
+"""Proof that each sample was read exactly once an epoch: compares the samples that were delivered with the plan."""
 
 from __future__ import annotations
 
@@ -15,16 +15,17 @@ _SIGN = 1 << 64
 
 @dataclass(frozen=True)
 class EpochAudit:
-    """`each_sample_once` is None for an epoch that was cut short."""
+    """Samples that an epoch planned and read."""
 
     epoch: int
     samples_read: int
     samples_planned: int
     each_sample_once: bool | None
+    """None for an epoch that was cut short."""
 
 
 def audit_epoch(plan: Plan, epoch: int, steps: int, rows: Rows) -> EpochAudit:
-    """Compare the hashes that the workers sent with every batch with those of the planned samples.
+    """Compare the hashes that the workers sent with every batch with the hashes of the planned samples.
 
     The plan's order is a bijection, so no sample is planned twice; equal sums of 64-bit hashes say that the delivered
     samples are the planned ones, in whatever order they came.
@@ -41,7 +42,7 @@ def audit_epoch(plan: Plan, epoch: int, steps: int, rows: Rows) -> EpochAudit:
 def _planned_hash(plan: Plan, epoch: int, steps: int) -> int:
     per_rank, used = plan.steps_per_epoch * plan.batch_size, steps * plan.batch_size
     if type(plan) is Plan and used == per_rank:
-        # A whole epoch is all samples, in whatever order, but for the last ones of the order.
+        # A whole epoch is all samples, in whatever order, except the last ones, which don't fill a step of all ranks.
         dropped = np.arange(plan.ranks * per_rank, plan.num_samples, dtype=np.int64)
         every = (
             np.arange(start, min(start + _CHUNK, plan.num_samples)) for start in range(0, plan.num_samples, _CHUNK)

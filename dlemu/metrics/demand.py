@@ -17,7 +17,7 @@ MB, GB = 1e6, 1e9
 
 @dataclass(frozen=True, kw_only=True)
 class Demand:
-    """One workload on one type of accelerator. MB = 1e6 and GB = 1e9 bytes."""
+    """What one workload on one type of accelerator needs. MB = 1e6 and GB = 1e9 bytes."""
 
     workload: str
     accelerator: str
@@ -27,21 +27,21 @@ class Demand:
     num_files: int
     num_samples: int
     sample_bytes: int
-    """Mean bytes read of a sample, as it is on the storage uncompressed; of columns those that training reads."""
+    """Mean bytes read per sample, uncompressed; of formats with columns, only the columns that training reads."""
     dataset_gb: float
-    """All samples as they are stored, columns that are not read included."""
+    """All samples as they are stored, including columns that are not read."""
     batch_size: int
     computation_seconds: float
     """Mean computation time of one batch."""
     samples_per_second: float | None
-    """One accelerator's demand at 100 % utilisation; None when nothing computes, for then there is no limit."""
+    """One accelerator's demand at 100 % utilisation; None without computation time, for then demand has no limit."""
     mb_per_second: float | None
     au_threshold_percent: float
     """The AU at which a run passes."""
 
 
 def demand(name: str, workload: Workload) -> Demand:
-    """Return the demand of one accelerator of the workload, which is called `name`."""
+    """Return the demand of one accelerator of the workload; `name` is what the workload is called."""
     data, reader = workload.dataset, workload.reader
     sample_bytes = nominal_sample_bytes(data)
     samples = data.num_files_train * data.num_samples_per_file

@@ -13,23 +13,23 @@ from dlemu.metrics.rows import Rows, StepTable, in_order, sum_of
 from dlemu.metrics.spread import Mean, all_known, by_epoch, known
 
 _MISSED = 0.05
-"""Share of an epoch without readings from which on a device's figure is dropped: it would be off by as much."""
+"""Largest share of an epoch without readings before a device's figure is dropped: it may be off by the same share."""
 
 
 class Delivered(NamedTuple):
-    """What one device gave one host over time."""
+    """What one device delivered to one host over time."""
 
     ranks: tuple[int, ...]
     """The ranks of that host: their stamps are on the same clock."""
     time_ns: NDArray[np.int64]
-    mb_per_second: NDArray[np.float64]
-    """The mean from the time before to this one."""
+    rate: NDArray[np.float64]
+    """MB/s or reads/s; the mean from the time before to this one."""
 
 
 def device_metrics(rows: Rows, devices: list[Delivered]) -> tuple[Mean, Mean]:
     """Return MB/s of all devices together, and their bytes in percent of the application's; None without devices."""
     epochs = by_epoch(rows)
-    megabytes = [sum(map(_delivered_mb, [part] * len(devices), devices)) if devices else np.nan for part in epochs]
+    megabytes = [sum(map(_delivered_total, [part] * len(devices), devices)) if devices else np.nan for part in epochs]
     seconds = [training_ns(part) / 1e9 for part in epochs]
     app_megabytes = [float(sum_of(part, "app_bytes")) / 1e6 for part in epochs]
     rate = Mean(mean=known(_ratio(sum(megabytes), sum(seconds))), per_epoch=all_known(map(_ratio, megabytes, seconds)))
@@ -41,17 +41,17 @@ def device_metrics(rows: Rows, devices: list[Delivered]) -> tuple[Mean, Mean]:
 
 
 def device_request_kib(rows: Rows, megabytes: list[Delivered], requests: list[Delivered]) -> Mean:
-    """Return the mean size of the devices' reads, KiB: `megabytes` and `requests` are of the same devices.
+    """Return the mean size of the devices' reads, KiB; None without devices, and where they read nothing.
 
-    In `requests` stand reads/s where `Delivered` has MB/s. None without devices, and where they read nothing.
+    `megabytes` has the MB/s and `requests` the reads/s of the same devices, in the same order.
     """
 
     def mean_kib(part: StepTable) -> float:
-        mb, reads = (sum(_delivered_mb(part, device) for device in devices) for devices in (megabytes, requests))
+        mb, reads = (sum(_delivered_total(part, device) for device in devices) for devices in (megabytes, requests))
         return _ratio(mb * 1e6 / 1024, reads)
 
     epochs = by_epoch(rows)
-    weights = [sum(_delivered_mb(part, device) for device in requests) for part in epochs]
+    weights = [sum(_delivered_total(part, device) for device in requests) for part in epochs]
     values = [mean_kib(part) for part in epochs]
     counted = [(value, weight) for value, weight in zip(values, weights, strict=True) if math.isfinite(value * weight)]
     mean = _ratio(sum(value * weight for value, weight in counted), sum(weight for _, weight in counted))
@@ -62,41 +62,39 @@ def _ratio(part: float, whole: float) -> float:
     return part / whole if whole else float("nan")
 
 
-def _delivered_mb(rows: Rows, device: Delivered) -> float:
-    """Return what a device read in an epoch: from the last reading before its start to the first after its end.
+def _delivered_total(rows: Rows, device: Delivered) -> float:
+    """Return a device's MB or reads in an epoch: from the last reading before its start to the first after its end.
 
-    The recorder reads just before each epoch and just after it, so nothing else is counted. NaN where it missed more
-    than `_MISSED` of the epoch, since it was killed: a part would look like the whole.
+    The recorder takes readings just before and just after each epoch, so nothing else is counted. NaN if it missed more
+    than `_MISSED` of the epoch because it was killed: a partial figure would look like that of the whole epoch.
     """
     own = in_order(rows).of("rank", device.ranks)
     if not len(own):
         return float("nan")
-    return delivered_between(device.time_ns, device.mb_per_second, int(own["free_ns"].min()), int(own["met_ns"].max()))
+    return delivered_between(device.time_ns, device.rate, int(own["free_ns"].min()), int(own["met_ns"].max()))
 
 
-def delivered_between(
-    time_ns: NDArray[np.int64], mb_per_second: NDArray[np.float64], begin_ns: int, end_ns: int
-) -> float:
-    """Return MB from the last reading before the begin to the first after the end.
+def delivered_between(time_ns: NDArray[np.int64], rate: NDArray[np.float64], begin_ns: int, end_ns: int) -> float:
+    """Return MB (of rates in MB/s) from the last reading before the begin to the first after the end.
 
-    NaN without two readings, or where they leave out too much of that time.
+    NaN with fewer than two readings, or if they miss more than `_MISSED` of that time.
     """
     first = max(0, int(np.searchsorted(time_ns, begin_ns, side="right")) - 1)
     last = int(np.searchsorted(time_ns, end_ns))
-    time_ns, mb_per_second = time_ns[first : last + 1], mb_per_second[first : last + 1]
+    time_ns, rate = time_ns[first : last + 1], rate[first : last + 1]
     if not len(time_ns):
         return float("nan")
     missed_ns = max(0, int(time_ns[0]) - begin_ns) + max(0, end_ns - int(time_ns[-1]))
-    return float("nan") if missed_ns > _MISSED * (end_ns - begin_ns) else _integral(time_ns, mb_per_second)
+    return float("nan") if missed_ns > _MISSED * (end_ns - begin_ns) else _integral(time_ns, rate)
 
 
 def mean_between(time_ns: NDArray[np.int64], value: NDArray[np.float64], begin_ns: int, end_ns: int) -> float:
-    """Return the mean over time of the values whose moments are in between; NaN without two of them."""
+    """Return the mean over time of the values that were read between two moments; NaN for fewer than two values."""
     within = (time_ns >= begin_ns) & (time_ns <= end_ns)
     times, values = time_ns[within], value[within]
     return _integral(times, values) / ((times[-1] - times[0]) / 1e9) if len(times) > 1 else float("nan")
 
 
 def _integral(time_ns: NDArray[np.int64], value: NDArray[np.float64]) -> float:
-    """Return the sum of value x seconds, each value that of the time since the one before; NaN for fewer than two."""
+    """Return the sum of value x seconds since the value before it; NaN for fewer than two values."""
     return float((value[1:] * np.diff(time_ns)).sum() / 1e9) if len(time_ns) > 1 else float("nan")

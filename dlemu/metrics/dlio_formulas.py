@@ -37,9 +37,9 @@ class BlockTimes:
     proc: Times
     """From requesting each batch to the end of its computation."""
     configured: Times
-    """What each step was to compute for."""
+    """Nominal computation time of each step."""
     measured: Times
-    """What each step computed for, by the host's stamps."""
+    """Actual computation time of each step, by the host's stamps."""
     total: float
     """From requesting the first batch to the last all-reduce of all ranks."""
 
@@ -51,7 +51,7 @@ class BlockTimes:
 
 @dataclass(frozen=True)
 class Rated:
-    """AU and rate by one formula; NaN where there is no time left to divide by."""
+    """AU and rate by one formula; NaN where no time is left to divide by (0 by `rate_fork`)."""
 
     au: float
     """Share of the time, 0 to 1."""
@@ -104,7 +104,7 @@ def evaluated_per_second(block: BlockTimes, batch_size: int) -> float:
 
 
 def over_blocks(blocks: Sequence[Rated], steps: Sequence[int]) -> Rated:
-    """Combine one rank's blocks of an epoch: they weigh by their steps."""
+    """Combine one rank's blocks of an epoch, weighted by their steps."""
     if len(blocks) == 1:
         return blocks[0]
     au = np.average([block.au for block in blocks], weights=steps)

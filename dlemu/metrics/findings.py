@@ -1,4 +1,4 @@
-"""What an analysis found, as a code with its numbers: the job that was analysed makes the sentences of them."""
+"""What an analysis found, as a code with its numbers; each kind of job turns them into sentences (`wording.py`)."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from dataclasses import dataclass, field
 from typing import Generic, Literal, TypeVar
 
 Severity = Literal["info", "caution", "loud"]
-"""`info`: a reason; `caution`: what a reader of the numbers must know; `loud`: the numbers are not the storage's."""
+"""`info`: a reason; `caution`: what a reader must know; `loud`: the numbers say something else than the storage."""
 Confidence = Literal["high", "medium", "low"]
 What = TypeVar("What", bound=str)
-"""What a kind of job can be limited by: a Literal of its own."""
+"""What a kind of job can be limited by: each kind has a Literal for it."""
 Number = float | int | str | None
-"""A number, or the name of what it is of (a host, a folder); its unit is in its key. None: not finite, in JSON."""
+"""A number, whose unit is in its key, or the name of a host or folder; None: a number that is not finite (JSON)."""
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class Finding:
     code: str
     severity: Severity = "info"
     numbers: dict[str, Number] = field(default_factory=dict)
-    """By names with units: `loss_percent`, `readers`."""
+    """Name with unit -> value: `loss_percent`, `readers`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,8 +31,9 @@ class LimitedBy(Generic[What]):
     what: What
     confidence: Confidence
     evidence: tuple[str, ...] = ()
-    """`seen` as sentences, and `advice` those of `to_do`: the job makes them."""
+    """`seen` as sentences; the job makes them."""
     advice: tuple[str, ...] = ()
+    """`to_do` as sentences."""
     seen: tuple[Finding, ...] = ()
     """The evidence as codes with their numbers."""
     to_do: tuple[Finding, ...] = ()

@@ -1,4 +1,4 @@
-"""From intervals with an amount each to a rate over time."""
+"""Turns intervals with an amount each (reads with their bytes) into a rate over time."""
 
 from __future__ import annotations
 
@@ -9,31 +9,31 @@ Floats = NDArray[np.float64]
 
 
 class Intervals:
-    """Some intervals of time beside some moments, for amounts that are spread evenly over them.
+    """Intervals of time, cut at the moments `edges`, for amounts that are spread evenly over their intervals.
 
-    What was under way at a moment is shared, so nothing is counted twice. Amounts of other intervals may be added up:
-    what `passed` and `rates` return is the sum of what each interval alone would give.
+    The amount of an interval that contains an edge is divided there, so nothing is counted twice. Results are additive:
+    those of several sets of intervals with the same edges may be summed.
     """
 
     def __init__(self, starts: Floats, ends: Floats, edges: Floats) -> None:
-        """Of intervals (`ends` > `starts`) and moments in rising order."""
+        """Take intervals (`ends` > `starts`) and `edges` in rising order."""
         self._edges = edges
         first, behind = np.searchsorted(edges, starts), np.searchsorted(edges, ends)
         self._behind = behind
         self._under_way = np.flatnonzero(behind > first)
-        """Those that are under way at some moment, from the edge `first` up to the one before `behind`."""
+        """Intervals that contain an edge, from the edge `first` up to the one before `behind`."""
         self._first, self._last = first[self._under_way], behind[self._under_way]
         self._starts = starts[self._under_way]
         self._lengths = ends[self._under_way] - self._starts
 
     def passed(self, amounts: Floats) -> Floats:
-        """Return how much of the amounts lies before each moment."""
+        """Return how much of the amounts lies before each edge."""
         count = len(self._edges)
         over: Floats = np.cumsum(np.bincount(self._behind, amounts, count + 1)[:count]).astype(np.float64)
         if not len(self._under_way):
             return over
         rates = amounts[self._under_way] / self._lengths
-        # What is under way at an edge has given rate x (edge - start) by then: the sums of rate and of rate x start.
+        # An interval that contains an edge has passed rate x (edge - start) by then: sum rate and rate x start.
         origin = float(self._starts.min())
         slopes, shifts = (
             np.cumsum(np.bincount(self._first, values, count + 1) - np.bincount(self._last, values, count + 1))[:count]
@@ -43,7 +43,7 @@ class Intervals:
         return over
 
     def rates(self, amounts: Floats) -> Floats:
-        """Return the amount per unit of time between each two neighbouring moments."""
+        """Return the amount per unit of time between each two neighbouring edges."""
         rates: Floats = np.diff(self.passed(amounts)) / np.diff(self._edges)
         return rates
 
@@ -51,7 +51,7 @@ class Intervals:
 def mean_rates(starts: Floats, ends: Floats, amounts: Floats, edges: Floats) -> Floats:
     """Return the amount per unit of time between each two neighbouring `edges`.
 
-    Each amount is spread evenly over its own interval (`ends` > `starts`), so what was under way at an edge is shared
-    and nothing is counted twice: summed over all time the rates give the amounts.
+    Each amount is spread evenly over its own interval (`ends` > `starts`) and divided at the edges within it: over all
+    time the rates add up to the amounts.
     """
     return Intervals(starts, ends, edges).rates(amounts)

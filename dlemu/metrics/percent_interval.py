@@ -1,4 +1,4 @@
-"""An AU with what it may be off, as it is shown: a share of time lies between 0 and 100 %, and so does its interval."""
+"""An AU with its uncertainty interval, as shown: a share of time is from 0 to 100 %, so the interval is cut to that."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ Interval = tuple[float, float]
 
 
 def percent_interval(percent: float, half_width: float) -> Interval:
-    """Return what is within a half width of a percentage and can be one; all that can where that is infinite."""
+    """Return `percent` +- `half_width`, cut to 0 to 100; the whole range when the half width is infinite."""
     return max(0.0, percent - half_width), min(100.0, percent + half_width)
 
 
 def plus_minus(percent: float, half_width: float, digits: int) -> str:
-    """Return `+- 1.5` where both ends can be percentages, else the two ends: `(98.2 to 100.0)`."""
+    """Return `+- 1.5` when both ends are from 0 to 100, else the two ends: `(98.2 to 100.0)`."""
     low, high = percent_interval(percent, half_width)
     if (low, high) == (percent - half_width, percent + half_width):
         return f"+- {half_width:.{digits}f}"

@@ -11,7 +11,7 @@ from dlemu.metrics.rows import Rows, chunks, in_order, since_free
 
 
 def training_ns(rows: Rows) -> int:
-    """Return the time the accelerators were in training: over all blocks, from their start to their last step's end.
+    """Return the accelerators' training time: the sum over all blocks, each from its start to its last step's end.
 
     First steps count; the time of checkpoints and evaluations between the blocks does not. Blocks begin and end at the
     same moments on all ranks, but the clocks of hosts differ: only stamps of one rank are compared.
@@ -37,7 +37,7 @@ def first_batch_seconds(rows: Rows) -> float:
 
 
 def percentiles_ms(values_ns: np.ndarray[tuple[int], np.dtype[np.int64]]) -> Percentiles | None:
-    """Return the percentiles of some durations; None without any."""
+    """Return the percentiles of durations given in ns, in ms; None when there are none."""
     if not len(values_ns):
         return None
     p50, p90, p99, greatest = (np.percentile(values_ns, (50, 90, 99, 100)) / 1e6).tolist()
@@ -45,9 +45,9 @@ def percentiles_ms(values_ns: np.ndarray[tuple[int], np.dtype[np.int64]]) -> Per
 
 
 def late_handover_share(rows: Rows) -> float:
-    """Return the share of the waiting that passed after the batch was finished in its worker: the emulator's own part.
+    """Return the share of the waiting that came after the worker had finished the batch: the emulator's own part.
 
-    Of a late batch, what precedes `finished_ns` is the loader's and the storage's, what follows is hand-over.
+    Of a late batch, the time before `finished_ns` is due to loader and storage, the time after it to the hand-over.
     """
     total = handover = 0
     for part in chunks(in_order(rows)):

@@ -1,9 +1,9 @@
 """Step rows by column and in order, so that a result of 1e7 steps is computed in little memory and time.
 
-`in_order` makes a `StepTable` of the rows of one or more ranks. Its columns are fetched when they are requested, kept
-as narrow as their values allow and given back when others are wanted, so what is computed from a few columns, or rank
-by rank, never has all of a large result in memory. A table knows its blocks: those of one rank, or of one epoch, are
-found without a look at the rows.
+`in_order` makes a `StepTable` of the rows of one or more ranks. Columns are loaded on demand, kept in the narrowest
+integer type that fits and evicted when others are needed, so a computation that uses a few columns, or goes rank by
+rank, never has all of a large result in memory. A table has an index of its blocks (steps between two checkpoints):
+the rows of one rank, or of one epoch, are found without scanning.
 """
 
 from __future__ import annotations
@@ -21,20 +21,21 @@ Whole = NDArray[np.int64]
 Made = TypeVar("Made")
 
 LABELS = ("rank", "epoch", "phase", "block")
-"""What all rows of a block have in common; with `step` the order of a table."""
+"""Columns with one value per block; a table is sorted by these and `step`."""
 STAMPS = ("asked_ns", "got_ns", "slept_ns", "met_ns", "ready_ns", "started_ns", "finished_ns")
-"""Moments of a step: kept as their distance from its `free_ns`, which is short."""
+"""Moments of a step, stored as the distance from its `free_ns`: that is short, so it fits a narrow type."""
 MOST_KEPT_BYTES = 448 << 20
-"""Of the columns that a table keeps for later."""
+"""Memory for the columns that a store keeps for later."""
 GROUP_ROWS = 1 << 20
-"""Rows that are read, and made narrow, together."""
-_CHUNK, _SHORT_SPAN = 1 << 16, 256
-"""Rows that are worked on at a time (larger ones leave the caches, and their memory is given back and taken again);
-and how many lie together for copying them together to be worth it."""
+"""Rows that are loaded, and narrowed, together."""
+_CHUNK = 1 << 16
+"""Rows worked on at a time: larger chunks exceed the CPU caches, and malloc unmaps and maps their memory each time."""
+_SHORT_SPAN = 256
+"""Mean length of consecutive rows below which they are gathered by index instead of copied span by span."""
 
 
 class Columns(Protocol):
-    """Rows of which nothing but their columns is requested: a structured array or a StepTable."""
+    """Rows that are used by column only: a structured array or a StepTable."""
 
     def __len__(self) -> int: ...
 
@@ -43,13 +44,13 @@ class Columns(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class _Narrow:
-    """Whole numbers in as few bytes as their range wants."""
+    """Whole numbers in as few bytes as their range needs."""
 
     least: int
     above: NDArray[Any] | None
-    """By how much each is more than the least; None where all are the same."""
+    """Each value less `least`; None where all are the same."""
     length: int
-    """Values."""
+    """Number of values."""
 
     @property
     def kept_bytes(self) -> int:
@@ -64,7 +65,7 @@ class _Narrow:
         return values
 
     def put(self, out: Whole, start: int) -> None:
-        """Write so many values from a start on."""
+        """Write the values from `start` on into `out`, as many as it holds."""
         if self.above is None:
             out[:] = self.least
         else:
@@ -73,7 +74,7 @@ class _Narrow:
     def at(self, places: NDArray[np.integer]) -> Whole:
         if self.above is None:
             return np.full(len(places), self.least)
-        values: Whole = self.above[places].astype(np.int64) + self.least  # of what is kept as it is the least is 0
+        values: Whole = self.above[places].astype(np.int64) + self.least  # values too wide to narrow have least = 0
         return values
 
     def total(self, start: int, stop: int) -> int:
@@ -96,7 +97,7 @@ def _narrowed(values: Whole) -> _Narrow:
 
 
 class _Column:
-    """A column, group of rows by group."""
+    """A column, stored in groups of rows."""
 
     def __init__(self, begins: Whole, groups: list[_Narrow]) -> None:
         self._begins, self._groups = begins, groups
@@ -126,7 +127,7 @@ class _Column:
         return sum(group.total(first, last) for group, first, last in self._within(start, stop))
 
     def _within(self, start: int, stop: int) -> Iterator[tuple[_Narrow, int, int]]:
-        """Yield the groups between two rows, with their own first and last rows of these."""
+        """Yield the groups that hold rows `start` to `stop`, each with the first and last of these rows within it."""
         number = int(np.searchsorted(self._begins, start, side="right")) - 1
         while start < stop:
             begin, group = int(self._begins[number]), self._groups[number]
@@ -140,7 +141,7 @@ class ColumnStore:
     """All rows of a result, in the order of rank, epoch, phase, block and step."""
 
     def __init__(self, names: Sequence[str], groups: Sequence[int], load: Callable[[str, int], Whole]) -> None:
-        """Rows in groups of so many, of which `load` returns a column of each, again and again if need be."""
+        """`groups` are numbers of rows; `load(name, group)` returns a column of a group, if need be repeatedly."""
         self.names, self.length, self._load = tuple(names), sum(groups), load
         self._begins = np.cumsum([0, *groups])[:-1]
         self._kept: OrderedDict[str, _Column] = OrderedDict()
@@ -156,23 +157,23 @@ class ColumnStore:
         self.labels = {name: self._column(name).at(changes) for name in LABELS}
 
     def load_all(self) -> None:
-        """Fetch all columns, which must be no more than are kept: `load` is not called again, nor kept."""
+        """Load all columns, which must fit MOST_KEPT_BYTES, and drop `load`: it is not called again."""
         for name in self.names:
             self._column(name)
         self._load = _gone
 
     def part(self, name: str, start: int, stop: int, *, since_free: bool = False) -> Whole:
-        """Return some rows' values, not to be written to; of stamps as they are kept with `since_free`."""
+        """Return the values of a range of rows, read-only; with `since_free` stamps are distances from `free_ns`."""
         values = self._column(name).part(start, stop)
         return values + self._column("free_ns").part(start, stop) if name in STAMPS and not since_free else values
 
     def at(self, name: str, places: NDArray[np.integer], *, since_free: bool = False) -> Whole:
-        """Return the values of some rows; of stamps as they are kept with `since_free`."""
+        """Return the values of the rows at `places`; with `since_free` stamps are distances from `free_ns`."""
         values = self._column(name).at(places)
         return values + self._column("free_ns").at(places) if name in STAMPS and not since_free else values
 
     def total(self, name: str, start: int, stop: int) -> int:
-        """Return the sum of some rows' values, which are no stamps."""
+        """Return the sum of a range of rows' values; not for stamps."""
         return self._column(name).total(start, stop)
 
     def _column(self, name: str) -> _Column:
@@ -185,7 +186,7 @@ class ColumnStore:
         return kept
 
     def _groups(self, name: str) -> Iterator[Whole]:
-        """Yield a column group by group, in order, stamps by their distance."""
+        """Yield a column group by group, in order; stamps as the distance from `free_ns`."""
         count = len(self._begins)
         if self._order is not None:
             column = np.concatenate([self._load(name, group) for group in range(count)])[self._order]
@@ -199,7 +200,7 @@ class ColumnStore:
                 yield values
 
     def _changes(self) -> Whole | None:
-        """Return where each block begins; None where the rows are not in order."""
+        """Return where each block begins; None if the rows are not in order."""
         found = [np.zeros(1 if self.length else 0, np.int64)]
         columns = [self._column(name) for name in ("step", "block", "phase", "epoch", "rank")]
         for start in range(0, self.length - 1, _CHUNK):
@@ -222,10 +223,10 @@ def _gone(name: str, group: int) -> Whole:
 
 
 class StepTable:
-    """Some rows of a result, in its order. What is computed of a table may be kept with it: see `once`."""
+    """Some rows of a result, in the result's order. It caches what is computed from it: see `once`."""
 
     def __init__(self, store: ColumnStore, pieces: tuple[Whole, Whole] | None = None) -> None:
-        """Of a store all rows, or those from each start up to its stop: none reaches over the end of a block."""
+        """Take all rows of a store, or `pieces`: starts and stops of row ranges, none across the end of a block."""
         self._store = store
         if pieces is None:
             pieces = store.block_starts, np.append(store.block_starts[1:], store.length)[: len(store.block_starts)]
@@ -243,7 +244,7 @@ class StepTable:
     def __getitem__(self, key: slice | NDArray[np.bool_]) -> StepTable: ...
 
     def __getitem__(self, key: str | slice | NDArray[np.bool_]) -> Whole | StepTable:
-        """Return a column, not to be written to, or the rows of a slice or a mask."""
+        """Return a column, read-only, or the rows of a slice or a mask."""
         if isinstance(key, str):
             return self._column(key)
         if not isinstance(key, slice):
@@ -262,18 +263,18 @@ class StepTable:
         return rows
 
     def once(self, make: Callable[[StepTable], Made]) -> Made:
-        """Return what a function makes of the table; it is made once, and lives as long as the table."""
+        """Return `make(self)`, computed at the first call and cached as long as the table lives."""
         if make not in self._once:
             self._once[make] = make(self)
         made: Made = self._once[make]
         return made
 
     def since_free(self, stamp: str) -> Whole:
-        """Return how long after `free_ns` each moment of a column lies, one of STAMPS; not to be written to."""
+        """Return a column of STAMPS as the distance from `free_ns`, read-only."""
         return self._column(stamp, since_free=True)
 
     def take(self, places: NDArray[np.integer]) -> Columns:
-        """Return the rows at some places, in their order: no column of all rows is made for them."""
+        """Return the rows at `places`, in that order, without materialising columns of all rows."""
         ends = np.cumsum(self._stops - self._starts)
         piece = np.searchsorted(ends, places, side="right")
         return _Taken(self._store, places + (self._stops - ends)[piece])
@@ -298,11 +299,11 @@ class StepTable:
         return [StepTable(self._store, pieces) for pieces in parts]
 
     def of(self, label: str, values: Sequence[int]) -> StepTable:
-        """Return the rows of some ranks, epochs, phases or blocks."""
+        """Return the rows whose `label` (rank, epoch, phase or block) is one of `values`."""
         return self._chosen(np.isin(self.label(label), values))
 
     def label(self, name: str) -> Whole:
-        """Return the rank, epoch, phase or block of each piece: each value that some row has, in order of the rows."""
+        """Return the rank, epoch, phase or block of each piece, in the order of the rows; values may repeat."""
         return self._store.labels[name][self._blocks]
 
     def values(self, label: str) -> list[int]:
@@ -311,7 +312,7 @@ class StepTable:
         return found
 
     def trimmed(self, first: int, last: int) -> StepTable:
-        """Return the table less the first and last rows of each block of each rank."""
+        """Return the table without the `first` first and `last` last rows of each block of each rank."""
         numbers, lengths = self._blocks, self._stops - self._starts
         if len(np.unique(numbers)) == len(numbers):
             starts, stops = self._starts + first, self._stops - last
@@ -323,7 +324,7 @@ class StepTable:
         return self._where((place >= first) & (place < np.repeat(sizes, sizes) - last))
 
     def ends(self, *names: str) -> tuple[Whole, list[Whole], list[Whole]]:
-        """Return for each block of each rank its rank, the columns' values of its first row, and of its last."""
+        """Return for each block of each rank: its rank, and the named columns' values in its first and last row."""
         begins = np.flatnonzero(np.append(True, np.diff(self._blocks) != 0))[: len(self._starts)]
         closes = np.append(begins[1:], len(self._starts))[: len(begins)] - 1
         first, last = self._starts[begins], self._stops[closes] - 1
@@ -332,7 +333,7 @@ class StepTable:
 
     @cached_property
     def _blocks(self) -> NDArray[np.intp]:
-        """Number in the store of each piece's block."""
+        """For each piece, the number of its block in the store."""
         return np.searchsorted(self._store.block_starts, self._starts, side="right") - 1
 
     def _grouped(self, label: str) -> dict[int, StepTable]:
@@ -384,7 +385,7 @@ class StepTable:
         return np.concatenate([part(*span) for span in zip(begins.tolist(), stops.tolist(), strict=True)])
 
     def total(self, name: str) -> int:
-        """Return the sum of a column that is no stamp; no column is made for it."""
+        """Return the sum of a column, not for stamps, if possible without materialising it."""
         if not len(self):
             return 0
         begins, stops = self._spans
@@ -394,13 +395,13 @@ class StepTable:
 
     @cached_property
     def _spans(self) -> tuple[Whole, Whole]:
-        """The pieces, those put together that follow on each other."""
+        """The pieces, with adjacent ones merged."""
         apart = self._starts[1:] != self._stops[:-1]
         return self._starts[np.append(True, apart)], self._stops[np.append(apart, True)]
 
 
 class _Taken:
-    """Rows at some places of a store."""
+    """Rows of a store by index; see `StepTable.take`."""
 
     def __init__(self, store: ColumnStore, places: NDArray[np.integer]) -> None:
         self._store, self._places = store, places
@@ -416,7 +417,7 @@ class _Taken:
 
 
 Rows = NDArray[np.void] | StepTable
-"""Rows of STEP_DTYPE, shape (rows,), in any order; or the same as a table."""
+"""Rows of STEP_DTYPE, shape (rows,), in any order; or a table of them."""
 
 
 def in_order(rows: Rows) -> StepTable:
@@ -431,9 +432,9 @@ def in_order(rows: Rows) -> StepTable:
 
 
 def since_free(rows: Columns, stamp: str) -> Whole:
-    """Return how long after its row's `free_ns` each moment of a column lies, one of STAMPS; not to be written to.
+    """Return a column of STAMPS as the distance from its row's `free_ns`, read-only.
 
-    A table keeps them so: differences of two stamps of a row cost a third of what the moments themselves do.
+    A table stores them so: the difference of two stamps of a row costs a third of what it costs with absolute times.
     """
     if isinstance(rows, StepTable | _Taken):
         return rows.since_free(stamp)
@@ -442,28 +443,28 @@ def since_free(rows: Columns, stamp: str) -> Whole:
 
 
 def is_any(rows: Columns, name: str) -> bool:
-    """Return whether a column has a value that is not 0; no column of all rows is made for it."""
+    """Return whether a column has a value other than 0, without materialising the column of all rows."""
     return any(bool(part[name].any()) for part in (chunks(rows) if isinstance(rows, StepTable) else (rows,)))
 
 
 def sum_of(rows: Rows, name: str) -> int:
-    """Return the sum of a column that is no stamp."""
+    """Return the sum of a column; not for stamps."""
     return rows.total(name) if isinstance(rows, StepTable) else int(rows[name].sum())
 
 
 @dataclass(frozen=True, eq=False)
 class Steps:
-    """The steps that the rows of all ranks make up, in the order of epochs, blocks and steps."""
+    """The steps that all ranks did together, in the order of epochs, blocks and steps."""
 
     count: int
     keys: tuple[Whole, Whole, Whole]
-    """Epoch, block and step of each."""
+    """Epoch, block and number of each step."""
     parts: tuple[tuple[int, StepTable, NDArray[np.intp] | slice], ...]
-    """Of each rank: its first row's place in the table, its rows, and which step each of these is of."""
+    """For each rank: index of its first row in the table, its rows, and for each row the index of its step."""
 
 
 def steps_of(table: StepTable) -> Steps:
-    """Return the steps of a table's rows."""
+    """Return the steps that a table's rows belong to."""
     return table.once(_steps_of)
 
 
@@ -494,7 +495,7 @@ def _steps_of(table: StepTable) -> Steps:
 
 
 def add_at(totals: Whole, place: NDArray[np.intp] | slice, values: Whole | int) -> None:
-    """Add the values of one rank's rows to those of their steps; a place may stand several times among them."""
+    """Add the values of one rank's rows to the totals of their steps; `place` may name a step several times."""
     if isinstance(place, slice):
         totals[place] += values
     else:
@@ -502,7 +503,7 @@ def add_at(totals: Whole, place: NDArray[np.intp] | slice, values: Whole | int) 
 
 
 def raise_at(most: Whole, place: NDArray[np.intp] | slice, values: Whole) -> None:
-    """Let the values of one rank's rows stand at their steps where they are greater."""
+    """Raise the maxima of the steps to the values of one rank's rows where these are greater."""
     if isinstance(place, slice):
         np.maximum(most[place], values, out=most[place])
     else:
@@ -514,7 +515,7 @@ def _keys(part: StepTable) -> tuple[Whole, Whole, Whole]:
 
 
 def chunks(table: StepTable, most: int = _CHUNK) -> Iterator[StepTable]:
-    """Yield all rows, rank by rank and no more than so many at a time: what is made of them is small."""
+    """Yield all rows, rank by rank and at most `most` at a time, so that temporary arrays stay small."""
     for part in table.by_rank:
         if len(part) <= most:
             yield part

@@ -1,4 +1,4 @@
-"""A figure of a whole run beside those of its epochs and ranks."""
+"""A metric of a whole run together with its values per epoch and per rank."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dlemu.metrics.rows import Rows, StepTable, in_order
 
 @dataclass(frozen=True, kw_only=True)
 class Mean:
-    """A figure of the whole run and of each epoch; None where there is none."""
+    """A metric of the whole run and of each epoch; None where it has no value."""
 
     mean: float | None
     per_epoch: tuple[float | None, ...] = ()
@@ -21,14 +21,14 @@ class Mean:
 
 @dataclass(frozen=True, kw_only=True)
 class Spread(Mean):
-    """The same with the population's standard deviation over epochs."""
+    """The same with the standard deviation over epochs (of the population: divided by their number)."""
 
     std: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class RankSpread(Spread):
-    """The same with a figure of each rank."""
+    """The same with a value for each rank."""
 
     per_rank: tuple[float | None, ...] = ()
 
@@ -37,7 +37,7 @@ Measure = Callable[[StepTable], float]
 
 
 def pooled(rows: Rows, measure: Measure) -> RankSpread:
-    """Return the measure over all rows together (so that epochs weigh by their time), over epochs and over ranks."""
+    """Return the measure over all rows together (so epochs are weighted by their time), per epoch and per rank."""
     table = in_order(rows)
     per_epoch = [measure(part) for part in table.by_epoch]
     return RankSpread(
@@ -49,7 +49,7 @@ def pooled(rows: Rows, measure: Measure) -> RankSpread:
 
 
 def averaged(rows: Rows, measure: Measure) -> Spread:
-    """Return the plain mean of the measure over epochs, as DLIO has it, and its parts."""
+    """Return the unweighted mean of the measure over epochs, as DLIO reports it, and the value of each epoch."""
     per_epoch = [measure(part) for part in by_epoch(rows)]
     return Spread(
         mean=known(float(np.mean(per_epoch))), per_epoch=all_known(per_epoch), std=known(float(np.std(per_epoch)))
@@ -62,10 +62,10 @@ def by_epoch(rows: Rows) -> list[StepTable]:
 
 
 def known(value: float) -> float | None:
-    """Return None for NaN and infinity, which say that there is no such number."""
+    """Return the value, or None for NaN and infinity, which mean that there is no such number."""
     return float(value) if math.isfinite(value) else None
 
 
 def all_known(values: Iterable[float]) -> tuple[float | None, ...]:
-    """Return the values, None for those that do not exist."""
+    """Return the values, with None for NaN and infinity."""
     return tuple(known(value) for value in values)

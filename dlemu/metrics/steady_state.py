@@ -1,7 +1,7 @@
-"""Whether a drive writes as fast as it will go on to: a fresh SSD is faster than a used one, until it has to erase.
+"""Whether a drive's write speed has become steady: a fresh SSD is faster than a used one, until it has to erase.
 
-The criterion is that of SNIA's Solid State Storage Performance Test Specification (PTS) 2.0.2: of the last five
-rounds the largest and the smallest differ by at most 20 % of the mean, and a straight line through them by 10 %.
+The criterion is from SNIA's Solid State Storage Performance Test Specification (PTS) 2.0.2: in the last five rounds
+the largest and the smallest rate differ by at most 20 % of the mean, and the ends of a fitted line by 10 %.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from collections.abc import Sequence
 import numpy as np
 
 WINDOW = 5
-"""Rounds that are looked at."""
+"""The number of last rounds that must be steady."""
 MOST_ROUNDS = 25
-"""After which the same specification gives up."""
+"""Rounds after which the same specification stops waiting for a steady state."""
 _RANGE, _SLOPE = 0.20, 0.10
 
 
 def is_steady(rates: Sequence[float]) -> bool | None:
-    """Say whether the last rounds' rates were steady; None of fewer than `WINDOW`."""
+    """Return whether the last rounds' rates were steady; None for fewer than `WINDOW` rounds."""
     last = np.asarray(rates[-WINDOW:], float)
     if len(last) < WINDOW:
         return None

@@ -1,7 +1,7 @@
 """How far the mean of few values may lie from the truth, and when it is decided on which side of a threshold it lies.
 
-The values of neighbouring windows are not independent and a series is tested again and again as it grows; each is paid
-for: batch means, an effective number of values, and an error that is spent over the looks (docs/sizing.md, section 3).
+Neighbouring windows are not independent, and a series is tested repeatedly as it grows. Both are corrected for: batch
+means with an effective sample size, and an error that is divided among the tests (docs/sizing.md, section 3).
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 FEWEST = 8
-"""Windows before the first look; Schmeiser, "Batch size effects in the analysis of simulation output", Operations
+"""Windows before the first test; Schmeiser, "Batch size effects in the analysis of simulation output", Operations
 Research 30 (1982), finds little gain beyond 10 to 30 and poor intervals with very few."""
-GROWTH = 1.25  # fewer looks end a trial later; more leave each a smaller share of the error, so a wider interval
-"""Each look waits for this many times the windows of the one before."""
+GROWTH = 1.25  # fewer tests end a trial later; more leave each a smaller share of the error, so a wider interval
+"""Each test waits for this many times the windows of the one before."""
 MOST_CORRELATION = 0.9  # (1 + r) / (1 - r) is 19 here and grows without bound towards 1
 
 Values = NDArray[np.float64]
@@ -25,7 +25,7 @@ Values = NDArray[np.float64]
 
 
 def quantile(share: float, degrees: int) -> float:
-    """Return the t that a share of Student's distribution lies below; infinite without degrees of freedom.
+    """Return the quantile of Student's t distribution at `share`; infinite without degrees of freedom.
 
     Closed forms for 1 and 2 degrees; above, the expansion 26.7.5 of Abramowitz and Stegun, Handbook of Mathematical
     Functions (1964), https://personal.math.ubc.ca/~cbm/aands/page_949.htm: within 2 % for 3 degrees at shares up to
@@ -69,7 +69,7 @@ class Estimate:
 def estimate(values: Values, confidence: float) -> Estimate:
     """Return mean and half width at the confidence given (a share, two-sided).
 
-    Neighbours that are alike count for less: the variance of the mean is that of independent values times
+    Correlated neighbours count for less: the variance of the mean is the variance for independent values times
     (1 + r) / (1 - r) with r their lag-1 correlation, if positive (von Storch and Zwiers, Statistical Analysis in
     Climate Research, 1999, section 6.6.8).
     """
@@ -84,10 +84,10 @@ def estimate(values: Values, confidence: float) -> Estimate:
 
 
 class SequentialTest:
-    """Looks at a growing series and says when its verdict is decided.
+    """Tests a growing series again and again, and returns when its verdict is decided.
 
-    The i-th look takes the share 1 / (i (i + 1)) of the error that the confidence leaves; the shares add up to one, so
-    by the union bound all looks together err no more often than requested.
+    The i-th test gets the share 1 / (i (i + 1)) of the error that the confidence leaves; the shares add up to one, so
+    by the union bound all tests together err no more often than requested.
     """
 
     def __init__(self, threshold_percent: float, confidence: float) -> None:
@@ -95,7 +95,7 @@ class SequentialTest:
         self._looks, self._due = 0, FEWEST
 
     def __call__(self, values: Values) -> bool:
-        """Look, if there is enough new to see; return whether the verdict is decided."""
+        """Test the values if enough were added since the last test; return whether the verdict is decided."""
         if len(values) < self._due:
             return False
         self._looks += 1

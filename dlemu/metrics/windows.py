@@ -1,4 +1,4 @@
-"""Means of recorded rates over stretches of time. A rate stands at the end of its interval."""
+"""Means of recorded rates over stretches of time. A rate is stored with the end of the interval it is for."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 Window = tuple[int, int]
 """Begin and end, in nanoseconds of the readings' clock."""
 Windows = Sequence[Window] | NDArray[np.int64]
-"""Some of them; as an array of shape (windows, 2) where there are very many."""
+"""Several windows; an array of shape (windows, 2) when there are very many."""
 
 
 def mean_within(time_ns: NDArray[np.int64], value: NDArray[np.float64], windows: Windows) -> float:
-    """Return the mean of a rate over the windows, as far as there were readings; NaN when there were none."""
+    """Return the mean of a rate over the parts of the windows that have readings; NaN when there are none."""
     if len(time_ns) < 2 or not len(windows):
         return math.nan
     total = np.concatenate([[0.0], np.cumsum(value[1:] * np.diff(time_ns))])
