@@ -1,6 +1,6 @@
-"""DLIO's dialect: its command line, its workload files, and its result files of runs that dlemu measured.
+"""Compatibility with DLIO: its command line, its workload files, and its result files for runs measured by dlemu.
 
-Nothing here knows MLPerf's rules or a kind of job by name: a kind says how its runs are exported
+Nothing here knows MLPerf's rules or names a kind of job: each kind declares how its runs are exported
 (`dlemu.results.exported`). May import the runner's events, results, checkpoints, metrics and settings; used by mlperf,
 the command line and the Python API.
 """

@@ -1,7 +1,7 @@
-"""A run of checkpoints alone in DLIO's files.
+"""DLIO's result files for a run that only saves and loads checkpoints.
 
-By DLIO's `_checkpoint` loop (2026-06) the summary's figures are rank 0's, each checkpoint's rate is the bytes of all
-ranks' tensors over rank 0's own time, and means are over checkpoints (of rates, not bytes over time).
+As in DLIO's `_checkpoint` loop (2026-06), the summary has rank 0's figures, a checkpoint's rate is the bytes of all
+ranks' tensors divided by rank 0's own time, and a mean rate is the mean of the checkpoints' rates (not bytes / time).
 """
 
 from __future__ import annotations
@@ -16,55 +16,55 @@ from dlemu.dlio.results import DlioRun, checkpoint_figures
 from dlemu.results.exported import CheckpointRecord, ExportedCheckpoints, Phase
 
 KEYS: dict[Phase, str] = {"write": "save", "read": "load"}
-"""What DLIO calls the phases."""
+"""Phase -> DLIO's name for it."""
 EPOCH = "1"
 _NO_DATASET = {"num_files_train": 8, "num_files_eval": 0, "num_samples_per_file": 1, "epochs": 0}
 _NO_DATASET_GIB = 8 * 64 * 1024 / GIB
-"""DLIO's defaults of a dataset that a run of checkpoints has not, and their size, which it writes all the same."""
+"""DLIO's default dataset and its size: DLIO reports these even though a checkpoint run has no dataset."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DlioCheckpoints(DlioRun[ExportedCheckpoints]):
-    """A run of checkpoints as DLIO has it."""
+    """A checkpoint run in DLIO's terms."""
 
     @property
     def size_gib(self) -> float:
-        """A checkpoint of all ranks here: the bytes of its tensors, as DLIO counts."""
+        """Size of one checkpoint, all ranks of this run together: the bytes of its tensors only, as in DLIO."""
         return self.run.plan.tensor_bytes() / GIB
 
     @property
     def data_gib_per_host(self) -> float:
-        """Of DLIO's default dataset, which nobody reads."""
+        """Size of DLIO's default dataset, which is never read."""
         return _NO_DATASET_GIB
 
     def counts(self) -> dict[str, int]:
-        """Return summary.json's numbers of files and epochs, of a dataset that is not there."""
+        """Return summary.json's numbers of files and epochs: those of DLIO's default dataset."""
         return dict(_NO_DATASET)
 
-    def of_rank(self, rank: int) -> list[CheckpointRecord]:
-        """Return a rank's checkpoints in the order of time."""
+    def records_of(self, rank: int) -> list[CheckpointRecord]:
+        """Return a rank's checkpoints in chronological order."""
         return sorted((one for one in self.run.records if one.rank == rank), key=lambda one: one.start_ns)
 
     def seconds(self, record: CheckpointRecord) -> float:
-        """Return how long it took by its stamps."""
+        """Return how long a checkpoint took, computed from its time stamps."""
         return (self.us(record.end_ns) - self.us(record.start_ns)) / 1e6
 
     def rate(self, record: CheckpointRecord) -> float:
-        """Return GiB/s: all ranks' bytes over the rank's own time."""
+        """Return GiB/s: all ranks' bytes divided by the time of the record's rank."""
         seconds = self.seconds(record)
         return self.size_gib / seconds if seconds else 0.0
 
     def metric(self) -> dict[str, Any]:
-        """Return the figures of the phases that took place; DLIO of 2026 leaves the others out."""
+        """Return the figures of the phases that ran; DLIO of 2026 omits the others."""
         figures: dict[str, Any] = {}
         for phase, key in KEYS.items():
-            own = [record for record in self.of_rank(0) if record.phase == phase]
+            own = [record for record in self.records_of(0) if record.phase == phase]
             figures |= checkpoint_figures(key, list(map(self.rate, own)), list(map(self.seconds, own)))
         return figures | {"checkpoint_size_GB": self.size_gib}
 
     def stats_of(self, rank: int) -> dict[str, Any]:
-        """Return the rank's own times, and the rate of all ranks' bytes over these."""
-        records = self.of_rank(rank)
+        """Return each checkpoint's time on this rank, and all ranks' bytes divided by that time."""
+        records = self.records_of(rank)
         stats: dict[str, Any] = {"start": self.stamp(self.started_ns)}
         for record in records:
             stats[f"{KEYS[record.phase]}_ckpt{record.checkpoint}"] = {
@@ -77,12 +77,12 @@ class DlioCheckpoints(DlioRun[ExportedCheckpoints]):
         return {EPOCH: stats | {"end": self.stamp(ended_ns)}}
 
     def epochs_of(self, rank: int) -> dict[str, Any]:
-        """Return the one epoch, which has nothing to say of steps."""
+        """Return the single epoch, whose step lists are empty."""
         steps: dict[str, Any] = {name: {} for name in ("load", "proc", "throughput", "au", "compute")}
         return {EPOCH: {"start": self.stamp(self.started_ns), **steps, "end": self.stamp(self.ended_ns)}}
 
     def lines(self) -> Iterator[str]:
-        """Yield sizes, then the checkpoints as they went."""
+        """Yield the sizes, then a line when each checkpoint starts and finishes."""
         model, plan, began = self.workload.model, self.run.plan, self.stamp(self.started_ns)
         subset = " (subset)" if len(plan.ranks) < plan.grid.ranks else ""
         if subset:
@@ -92,7 +92,7 @@ class DlioCheckpoints(DlioRun[ExportedCheckpoints]):
             yield f"{began} Model size: {plan.tensor_bytes('model') / GIB:.6f} GB {subset}"
             yield f"{began} Optimizer state size: {plan.tensor_bytes('optimizer') / GIB:.6f} GB {subset}"
         yield f"{began} Total checkpoint size: {self.size_gib:.6f} GB {subset}"
-        for record in self.of_rank(0):
+        for record in self.records_of(0):
             doing = {"write": "saving", "read": "loading"}[record.phase]
             what = f"{doing} checkpoint {record.checkpoint} for epoch {EPOCH}"
             yield f"{self.stamp(record.start_ns)} Starting {what}"

@@ -31,15 +31,15 @@ class DlioCommand:
     settings: tuple[str, ...]
     """Overrides of the workload's keys, as written."""
     task: tuple[str, ...]
-    """All overrides but hydra's own, as written: what hydra's overrides.yaml holds."""
+    """All overrides except `hydra.*`, as written: the contents of hydra's overrides.yaml."""
     run_folder: str | None
     """`hydra.run.dir`; None when it was not given."""
     config_subfolder: str | None
-    """`hydra.output_subdir`; None for no configuration at all."""
+    """`hydra.output_subdir`; None: no configuration files are written."""
 
 
 def read_command(overrides: Sequence[str]) -> DlioCommand:
-    """Sort the overrides; raises UserError for what is not in hydra's grammar."""
+    """Split the overrides into those of hydra and of the workload; raises UserError for invalid hydra syntax."""
     request = parse(overrides)
     hydra = {setting.path[1:]: setting.value for setting in request.all if setting.path[0] == "hydra"}
     run_folder, subfolder = hydra.get(("run", "dir")), hydra.get(("output_subdir",), DEFAULT_SUBFOLDER)
@@ -47,37 +47,37 @@ def read_command(overrides: Sequence[str]) -> DlioCommand:
         choice=request.workload,
         settings=tuple(setting.text for setting in request.settings if setting.path[0] != "hydra"),
         task=tuple(setting.text for setting in request.all if setting.path[0] != "hydra"),
-        run_folder=None if run_folder is None else _dated(str(run_folder)),
+        run_folder=None if run_folder is None else _with_time(str(run_folder)),
         config_subfolder=None if subfolder is None else str(subfolder),
     )
 
 
 def load_command(command: DlioCommand, config_dir: str | None) -> tuple[Workload, DlioFolders]:
-    """Return the workload, its `output.folder` set, and the place of DLIO's files.
+    """Return the workload, its `output.folder` set, and the folders for DLIO's files.
 
-    They go where DLIO writes them: `output.folder` of the workload, or else hydra's run folder, which by default is
-    DLIO's `hydra_log/MODEL/TIME`. dlemu's own go into `dlemu` below it. Raises UserError.
+    DLIO's files go where DLIO writes them: `output.folder` of the workload, or else hydra's run folder, by default
+    `hydra_log/MODEL/TIME`. dlemu's own files go into the subfolder `dlemu`. Raises UserError.
     """
-    words = [*_chosen(command.choice, config_dir), *command.settings]
-    workload = _without_tensorflow(load(words, config_dir=config_dir), words, config_dir)
-    folder = workload.output.folder or command.run_folder or _dated(f"hydra_log/{workload.model.name}/{_TIME}")
+    overrides = [*_workload_overrides(command.choice, config_dir), *command.settings]
+    workload = _without_tensorflow(load(overrides, config_dir=config_dir), overrides, config_dir)
+    folder = workload.output.folder or command.run_folder or _with_time(f"hydra_log/{workload.model.name}/{_TIME}")
     config_root = command.run_folder or folder
     subfolder = command.config_subfolder
-    place = DlioFolders(
+    folders = DlioFolders(
         folder=folder,
         config_folder=None if subfolder is None else os.path.join(config_root, subfolder),
         overrides=command.task,
     )
-    output = replace(workload.output, folder=_free(os.path.join(folder, OWN_FOLDER)))
-    return replace(workload, output=output), place
+    output = replace(workload.output, folder=_unused(os.path.join(folder, OWN_FOLDER)))
+    return replace(workload, output=output), folders
 
 
-def _without_tensorflow(workload: Workload, words: list[str], config_dir: str | None) -> Workload:
-    """Return the workload with another loader where TensorFlow's is requested and not installed; a note says so."""
+def _without_tensorflow(workload: Workload, overrides: list[str], config_dir: str | None) -> Workload:
+    """Return the workload with another loader if it requests TensorFlow's and that is not installed; a note says so."""
     if workload.reader.data_loader != "tensorflow" or find_spec("tensorflow") is not None:
         return workload
     other = "pytorch" if find_spec("torch") is not None else "threads"
-    changed = load([*words, f"++workload.reader.data_loader={other}"], config_dir=config_dir)
+    changed = load([*overrides, f"++workload.reader.data_loader={other}"], config_dir=config_dir)
     note = f"TensorFlow is not installed: reader.data_loader={other} reads the same files"
     return replace(changed, notes=(*changed.notes, note))
 
@@ -85,8 +85,8 @@ def _without_tensorflow(workload: Workload, words: list[str], config_dir: str | 
 _TIME = "${now:%Y-%m-%d}-${now:%H-%M-%S}"
 
 
-def _chosen(choice: str, config_dir: str | None) -> list[str]:
-    """Return what chooses the workload here: DLIO has a file for each accelerator, dlemu a table in each workload."""
+def _workload_overrides(choice: str, config_dir: str | None) -> list[str]:
+    """Translate DLIO's `workload=NAME_ACCELERATOR`: DLIO has a file per accelerator, dlemu a table per workload."""
     if not choice:
         return []
     base, _, accelerator = choice.rpartition("_")
@@ -96,7 +96,7 @@ def _chosen(choice: str, config_dir: str | None) -> list[str]:
     return [f"workload={base}", f"accelerator={accelerator}"] if known else [f"workload={choice}"]
 
 
-def _dated(folder: str) -> str:
+def _with_time(folder: str) -> str:
     """Fill in hydra's `${now:FORMAT}`."""
     moment = datetime.now()
     folder = _NOW.sub(lambda match: moment.strftime(match[1]), folder)
@@ -105,8 +105,8 @@ def _dated(folder: str) -> str:
     return folder
 
 
-def _free(folder: str) -> str:
-    """Return the folder, with a number behind it when it holds an earlier run."""
+def _unused(folder: str) -> str:
+    """Return the folder's name, with a number appended if the folder holds an earlier run."""
     free, number = folder, 1
     while os.path.exists(os.path.join(free, "summary.json")):
         number += 1

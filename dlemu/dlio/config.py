@@ -1,4 +1,4 @@
-"""A workload in the words of DLIO 2.x: its config.yaml, and the overrides that lead there from the shipped workload."""
+"""A workload as DLIO 2.x's config.yaml, and as overrides relative to the shipped workload of that name."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from dlemu.config.published import published
 from dlemu.config.schema import Checkpoint, Model, Workload
 
 OWN_FOLDER = "dlemu"
-"""Folder of dlemu's own files, below the one that DLIO's files are written to (`dlio_benchmark`)."""
+"""Subfolder for dlemu's own files, inside the folder that gets DLIO's files (`dlio_benchmark`)."""
 
 _SECTIONS = ("workflow", "dataset", "reader", "train", "evaluation", "checkpoint", "metric", "storage")
 
 
 TRANSFORMER_KEYS = ("vocab_size", "hidden_size", "ffn_hidden_size", "num_attention_heads", "num_kv_heads")
-"""Numbers of a transformer that DLIO has."""
+"""Fields of `model.transformer` that DLIO knows."""
 _CHECKPOINT_KEYS = {
     "time_between_checkpoints": None,
     "num_checkpoints_write": None,
@@ -27,7 +27,7 @@ _CHECKPOINT_KEYS = {
     "recovery_rank_shift": False,
     "randomize_tensor": True,
 }
-"""DLIO's settings of checkpoints alone -> the value with which a configuration leaves them out; None: it never does."""
+"""Settings that DLIO's workloads without training have -> the value at which they are omitted; None: always written."""
 _TRAINING_KEYS = (
     "checkpoint_folder",
     "checkpoint_after_epoch",
@@ -43,11 +43,11 @@ OWN_KEYS = {
     "checkpoint": tuple(sorted({field.name for field in fields(Checkpoint)} - {*_CHECKPOINT_KEYS, *_TRAINING_KEYS})),
     "metric": ("ceiling_seconds", "scaling_seconds", "cached", "verdict", "get_price", "put_price"),
 }
-"""Settings that DLIO does not have; the run's own config.yaml has them all."""
+"""Settings that DLIO does not have; only the config.yaml in dlemu's own folder has them."""
 
 
 def dlio_workload(workload: Workload) -> dict[str, Any]:
-    """Return the `workload` mapping of DLIO's config.yaml; of a workload that only checkpoints what that needs."""
+    """Return the `workload` mapping of DLIO's config.yaml; without dataset or reader if it only does checkpoints."""
     workload = published(workload)
     model = _model(workload.model)
     if only_checkpoints(workload):
@@ -93,13 +93,13 @@ def _checkpoint_sections(workload: Workload) -> dict[str, Any]:
 
 
 def dlio_overrides(workload: Workload, base: Workload) -> list[str]:
-    """Return DLIO's overrides.yaml: the workload's name there, and every setting in which it differs from `base`."""
+    """Return DLIO's overrides.yaml: DLIO's name of the workload, and every setting that differs from `base`."""
     name = "_".join(filter(None, (workload.model.name, workload.accelerator)))
     wanted, given = dlio_workload(workload), dlio_workload(base)
     return [
         f"workload={name}",
         *(
-            f"++workload.{section}.{key}={_word(value)}"
+            f"++workload.{section}.{key}={_override_text(value)}"
             for section in ("model", *_SECTIONS)
             for key, value in wanted.get(section, {}).items()
             if value != given.get(section, {}).get(key)
@@ -108,7 +108,7 @@ def dlio_overrides(workload: Workload, base: Workload) -> list[str]:
 
 
 def dlio_hydra(run_folder: str, config_subfolder: str, overrides: list[str]) -> dict[str, Any]:
-    """Return the part of hydra.yaml that says where the run's files lie and what was requested."""
+    """Return the part of hydra.yaml that gives the run's folder and the overrides."""
     return {
         "hydra": {
             "run": {"dir": run_folder},
@@ -125,7 +125,7 @@ def _section(section: Any, left_out: tuple[str, ...]) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    if isinstance(value, Duration):  # of a type that it does not know DLIO sleeps no time at all
+    if isinstance(value, Duration):  # DLIO does not know `empirical`, and sleeps 0 s for an unknown type
         return value.mean if value.type == "empirical" else value.to_value()
     if is_dataclass(value):
         return _section(value, ())
@@ -136,9 +136,9 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _word(value: Any) -> str:
+def _override_text(value: Any) -> str:
     if isinstance(value, dict):
-        return "{" + ",".join(f"{key}:{_word(item)}" for key, item in value.items()) + "}"
+        return "{" + ",".join(f"{key}:{_override_text(item)}" for key, item in value.items()) + "}"
     if isinstance(value, list):
-        return "[" + ",".join(_word(item) for item in value) + "]"
+        return "[" + ",".join(_override_text(item) for item in value) + "]"
     return str(value)

@@ -1,4 +1,4 @@
-"""DLIO's own files of a job, where its kind says how DLIO knows it: subscribers to the job's events write them."""
+"""Subscribers to a job's events that write DLIO's files, for kinds of jobs that DLIO has too (`Kind.exported`)."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from dlemu.runner.events import Event, JobBegan, OnlyDataMade, Saved
 
 
 def export_beside(event: Event) -> None:
-    """Write DLIO's files of a run that completed into `dlio` in its folder."""
+    """When a run has completed, write DLIO's files into the subfolder `dlio` of its folder."""
     if isinstance(event, Saved) and event.run.facts.failure is None:
         folder = os.path.join(event.run.folder, "dlio")
         export_run(DlioFolders(folder=folder, config_folder=os.path.join(folder, "dlio_config")), event.run)
 
 
 class DlioInPlace:
-    """Writes DLIO's files in the folder given to `dlio_benchmark` as a job runs; its log's lines go to `write_log`."""
+    """Writes DLIO's files to the folder given to `dlio_benchmark` as a job runs; log lines also go to `write_log`."""
 
     def __init__(self, overrides: Sequence[str], config_dir: str | None, write_log: Callable[[str], None]) -> None:
         self._overrides, self._config_dir, self._write_log = overrides, config_dir, write_log
@@ -33,7 +33,7 @@ class DlioInPlace:
         return workload
 
     def __call__(self, event: Event) -> None:
-        """Write what comes with an event; raises SpaceError, UserError."""
+        """Write the files that are due at this event; raises SpaceError, UserError."""
         from dlemu.dlio.files import begin_dlio_files, log_generation
 
         assert self._folders is not None  # `load` was called
@@ -47,7 +47,7 @@ class DlioInPlace:
 
 
 def export_run(folders: DlioFolders, run: Any) -> str:
-    """Write DLIO's files of a complete run and return its log; none of a kind of job that DLIO does not know.
+    """Write DLIO's files for a complete run and return its log; nothing ("") for a kind of job that DLIO does not have.
 
     Raises SpaceError.
     """

@@ -1,4 +1,4 @@
-"""What DLIO 2.x writes of any job: its configuration, its log as the job goes on, facts of its host."""
+"""The files that DLIO 2.x writes for any job: configuration, log while the job runs, and /proc facts of the host."""
 
 from __future__ import annotations
 
@@ -26,23 +26,23 @@ _RESULT = re.compile(r"^(summary\.json|\d+_output\.json|\d+_per_epoch_stats\.jso
 def begin_dlio_files(folders: DlioFolders, workload: Workload, ranks: int) -> str:
     """Write what hydra and DLIO write first, remove an earlier run's results, and return the log's first lines.
 
-    So a run that fails leaves a log and its configuration, and no results that are not its own. Raises SpaceError.
+    So a run that fails leaves its log and configuration, and no stale results of an earlier run. Raises SpaceError.
     """
     flow = workload.workflow
-    _make_room(folders.folder, ranks if flow.train or flow.checkpoint else 0)
+    _replace_results(folders.folder, ranks if flow.train or flow.checkpoint else 0)
     write_config(folders, workload)
-    asked = [name for name in ("generate_data", "train", "evaluation", "checkpoint") if getattr(flow, name)]
-    what, on = " and ".join(asked) or "nothing", "1 rank" if ranks == 1 else f"{ranks} ranks"
+    phases = [name for name in ("generate_data", "train", "evaluation", "checkpoint") if getattr(flow, name)]
+    what, on = " and ".join(phases) or "nothing", "1 rank" if ranks == 1 else f"{ranks} ranks"
     text = f"[OUTPUT] {_now()} dlemu {__version__} as a drop-in replacement for DLIO: {what} on {on}\n"
     text += "".join(f"[WARNING] {_now()} {note}\n" for note in workload.notes)
     write_text(folders.folder, LOG, text)
     return text
 
 
-def _make_room(folder: str, ranks: int) -> None:
-    """Remove an earlier run's results from a folder that others may use too; raises UserError for results of theirs.
+def _replace_results(folder: str, ranks: int) -> None:
+    """Remove an earlier dlemu run's results and claim the names of the new ones, one pair per rank (0 ranks: none).
 
-    Of `ranks` the results will be there; 0: there will be none.
+    Raises UserError if the folder, which others may use too, holds results that dlemu did not write.
     """
     there = {name for name in os.listdir(folder) if _RESULT.match(name)} if os.path.isdir(folder) else set()
     others = sorted(there - owned.claimed(folder))
@@ -51,7 +51,7 @@ def _make_room(folder: str, ranks: int) -> None:
             f"{folder} holds results that dlemu did not write ({', '.join(others[:3])}): set hydra.run.dir, or "
             "output.folder, to a folder without any"
         )
-    owned.remove_files(folder, there)  # what else is claimed there is another command's
+    owned.remove_files(folder, there)  # only these: other claimed files belong to other commands
     if not ranks:
         return
     os.makedirs(folder, exist_ok=True)
@@ -60,7 +60,7 @@ def _make_room(folder: str, ranks: int) -> None:
 
 
 def log_generation(folders: DlioFolders) -> str:
-    """Add to the log that the data is made, and return the line: DLIO writes no results of that."""
+    """Append to the log that the data was generated, and return the line: DLIO writes no results for that phase."""
     line = f"[OUTPUT] {_now()} Generation done\n"
     with open(os.path.join(folders.folder, LOG), "a") as log:
         log.write(line)
@@ -68,7 +68,7 @@ def log_generation(folders: DlioFolders) -> str:
 
 
 def write_config(folders: DlioFolders, workload: Workload) -> None:
-    """Write config.yaml, overrides.yaml and hydra.yaml, where the folders have a place for them."""
+    """Write config.yaml, overrides.yaml and hydra.yaml, unless `config_folder` is None."""
     folder = folders.config_folder
     if folder is None:
         return
@@ -92,7 +92,7 @@ def _now() -> str:
 
 
 def _base(workload: Workload) -> Workload:
-    """Return what the overrides change: the shipped workload of that name, or else all defaults."""
+    """Return the workload that the overrides are relative to: the shipped one of that name, or else all defaults."""
     if workload.model.name not in workload_names():
         return Workload()
     name = f"workload={workload.model.name}"
@@ -100,12 +100,12 @@ def _base(workload: Workload) -> Workload:
         return load([name])
     try:
         return load([name, f"accelerator={workload.accelerator}"])
-    except UserError:  # an accelerator of the user's own table
+    except UserError:  # the accelerator is only in the user's own table
         return load([name])
 
 
 def proc_facts(name: str) -> dict[str, str]:
-    """Return the `key: value` lines of a file in /proc, of repeated keys the last; nothing where there is none."""
+    """Return the `key: value` lines of a file in /proc (of repeated keys the last line); empty without such a file."""
     path = os.path.join("/proc", name)
     if not os.path.exists(path):
         return {}

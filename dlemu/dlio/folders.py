@@ -1,4 +1,4 @@
-"""Where DLIO's files of a run go."""
+"""The folders that DLIO's files are written to."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ LOG = "dlio.log"
 
 @dataclass(frozen=True, kw_only=True)
 class DlioFolders:
-    """Where DLIO's files of a run go."""
+    """The folders for DLIO's files of one run: `folder` gets the results and dlio.log."""
 
     folder: str
     config_folder: str | None
-    """Folder of config.yaml, hydra.yaml and overrides.yaml; None leaves them out."""
+    """Folder of config.yaml, hydra.yaml and overrides.yaml; None: they are not written."""
     overrides: tuple[str, ...] | None = None
-    """What overrides.yaml says; None: the settings in which the run differs from the shipped workload."""
+    """Contents of overrides.yaml; None: the settings that differ from those of the shipped workload."""

@@ -1,8 +1,8 @@
-"""DLIO 2.x's result files: what those of training and those of checkpoints have in common, and how they are written.
+"""DLIO 2.x's result files: the part common to training and checkpoints, and the writing of the files.
 
-Keys and units are DLIO's (dlio_benchmark's statscounter, 2026-06): what it calls GB and MB is GiB and MiB, standard
-deviations are the population's. docs/results.md has the list. Times are cut to the microsecond that DLIO's time stamps
-have *before* anything is computed from them, so that whoever recomputes from the written files gets what they print.
+Keys and units are DLIO's (dlio_benchmark's statscounter, 2026-06): its GB and MB are GiB and MiB, its standard
+deviations are of the population. docs/results.md has the list. Times are truncated to microseconds, the resolution of
+DLIO's time stamps, *before* anything is computed from them, so recomputing from the written files gives equal results.
 """
 
 from __future__ import annotations
@@ -34,48 +34,48 @@ _LABELS = (
     ("Eval Throughput (samples/second)", "eval_throughput", "samples_per_second"),
     ("Eval Throughput (MB/second)", "eval_io", "MB_per_second"),
 )
-"""How the log calls what summary.json has as `KEY_mean_UNIT` and `KEY_stdev_UNIT`."""
+"""(label in the log, KEY, UNIT) of the figures that summary.json has as `KEY_mean_UNIT` and `KEY_stdev_UNIT`."""
 R = TypeVar("R", bound=ExportedRun)
 
 
 @dataclass(frozen=True, kw_only=True)
 class DlioRun(ABC, Generic[R]):
-    """A run as DLIO has it."""
+    """A run in DLIO's terms."""
 
     run: R
     cpuinfo: Mapping[str, str] = field(default_factory=dict)
-    """/proc/cpuinfo of rank 0's host, the last processor's."""
+    """/proc/cpuinfo of rank 0's host, the entry of the last processor."""
     meminfo: Mapping[str, str] = field(default_factory=dict)
     """/proc/meminfo of rank 0's host."""
 
     @property
     def workload(self) -> Workload:
-        """What ran."""
+        """The settings of the run."""
         return self.run.workload
 
     @property
     def started_ns(self) -> int:
-        """On rank 0's monotonic clock, as `ended_ns`."""
+        """Start of the run on rank 0's monotonic clock."""
         return self.run.journal.started_ns
 
     @property
     def ended_ns(self) -> int:
-        """The start of a run that did not end."""
+        """End of the run on rank 0's monotonic clock; equal to the start if the run did not end."""
         ended_ns = self.run.journal.ended_ns
         return self.started_ns if ended_ns is None else ended_ns
 
     def us(self, clock_ns: int) -> int:
-        """Return a moment of rank 0's monotonic clock in microseconds since 1970."""
+        """Convert a time of rank 0's monotonic clock to microseconds since 1970."""
         return (clock_ns + self.run.journal.wall_clock_offset_ns) // 1000
 
     def stamp(self, clock_ns: int) -> str:
-        """Return DLIO's time stamp of a moment of rank 0's monotonic clock."""
+        """Return DLIO's time stamp for a time of rank 0's monotonic clock."""
         return stamp(self.us(clock_ns))
 
     @property
     @abstractmethod
     def data_gib_per_host(self) -> float:
-        """`data_size_per_host_GB`."""
+        """Value of DLIO's `data_size_per_host_GB`."""
 
     @abstractmethod
     def metric(self) -> dict[str, Any]:
@@ -87,7 +87,7 @@ class DlioRun(ABC, Generic[R]):
 
     @abstractmethod
     def epochs_of(self, rank: int) -> dict[str, Any]:
-        """Return what a rank's R_output.json holds of each epoch."""
+        """Return the entries of a rank's R_output.json, by epoch."""
 
     @abstractmethod
     def stats_of(self, rank: int) -> dict[str, Any]:
@@ -95,10 +95,10 @@ class DlioRun(ABC, Generic[R]):
 
     @abstractmethod
     def lines(self) -> Iterator[str]:
-        """Yield what the log says while the run goes on, without its `[OUTPUT]`."""
+        """Yield the log lines of the run's progress, without the prefix `[OUTPUT]`."""
 
     def summary(self) -> dict[str, Any]:
-        """Return summary.json. What is reported of hosts has one value for each, in node order."""
+        """Return summary.json. Lists about hosts have one value per host, in node order."""
         hosts, counts = self.run.journal.hosts, self.counts()
         epochs = counts.pop("epochs")
         return {
@@ -120,7 +120,7 @@ class DlioRun(ABC, Generic[R]):
         }
 
     def output(self, rank: int) -> dict[str, Any]:
-        """Return a rank's R_output.json; facts from /proc are rank 0's host's, and empty for ranks on other hosts."""
+        """Return a rank's R_output.json; /proc facts are known of rank 0's host only, and empty for ranks on others."""
         nodes = self.run.journal.rank_nodes
         host, here = self.run.journal.hosts[nodes[rank]], nodes[rank] == nodes[0]
         return {
@@ -135,7 +135,7 @@ class DlioRun(ABC, Generic[R]):
         }
 
     def _may_cache(self, host: HostFacts) -> int:
-        """Return whether (1 or 0) the host's memory holds all that its ranks read."""
+        """Return 1 if the host's memory can hold all the data that its ranks read, else 0."""
         return int(self.data_gib_per_host < host.memory_bytes / GIB)
 
     def log(self) -> str:
@@ -148,7 +148,7 @@ class DlioRun(ABC, Generic[R]):
 
 
 def write_results(folders: DlioFolders, run: DlioRun[Any]) -> str:
-    """Write summary.json, both files of each rank, dlio.log and the configuration; return what dlio.log says.
+    """Write summary.json, both files of each rank, dlio.log and the configuration; return the text of dlio.log.
 
     Raises SpaceError.
     """
@@ -159,12 +159,12 @@ def write_results(folders: DlioFolders, run: DlioRun[Any]) -> str:
     write_config(folders, run.workload)
     log = run.log()
     write_text(folder, LOG, log)
-    write_text(folder, "summary.json", json.dumps(run.summary(), indent=4))  # last: a folder with it is whole
+    write_text(folder, "summary.json", json.dumps(run.summary(), indent=4))  # last: it marks a complete folder
     return log
 
 
 def _labelled(metric: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the figures as DLIO labels them, for scripts that look for these lines."""
+    """Yield the figures with DLIO's labels, for scripts that search the log for these lines."""
     for label, key, unit in _LABELS:
         if f"{key}_mean_{unit}" in metric:
             mean, deviation = metric[f"{key}_mean_{unit}"], metric[f"{key}_stdev_{unit}"]
@@ -175,7 +175,7 @@ def _labelled(metric: Mapping[str, Any]) -> Iterator[str]:
 
 
 def checkpoint_figures(name: str, rates: Sequence[float], seconds: Sequence[float]) -> dict[str, float]:
-    """Return the figures of checkpoints that were saved or loaded (`name`): GiB/s and seconds of each."""
+    """Return mean and deviation over checkpoints of their GiB/s and seconds; `name` is `save` or `load`."""
     if not seconds:
         return {}
     return {

@@ -1,4 +1,4 @@
-"""A training run in DLIO's files. MB/s is nominal: samples/s x record length."""
+"""DLIO's result files for a training run. MB/s is nominal: samples/s x record length."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MIB = 2**20
 
 @dataclass(frozen=True, kw_only=True)
 class Block:
-    """One block of one rank, or one evaluation; its AU and samples/s as DLIO writes them: 0 where nothing counts."""
+    """One block of steps, or one evaluation, of one rank; as in DLIO, AU and samples/s are 0 if no step counts."""
 
     epoch: int
     number: int
@@ -40,9 +40,9 @@ class Block:
 
 
 def blocks_by_rank(run: ExportedSteps) -> dict[int, list[Block]]:
-    """Return each rank's training blocks and evaluations in the order of time.
+    """Return each rank's training blocks and evaluations in chronological order.
 
-    The clocks of other hosts are laid over rank 0's by the start of each block, which is one moment for all ranks.
+    All ranks start a block at the same moment, so other hosts' clocks are aligned with rank 0's at each block's start.
     """
     parts = [
         (int(part["rank"][0]), evaluation, part)
@@ -51,7 +51,7 @@ def blocks_by_rank(run: ExportedSteps) -> dict[int, list[Block]]:
     ]
     starts_ns = {
         (evaluation, int(part["epoch"][0]), int(part["block"][0])): int(part["free_ns"][0])
-        for rank, evaluation, part in reversed(parts)  # the lowest rank's stays
+        for rank, evaluation, part in reversed(parts)  # reversed: the lowest rank's start remains
     }
     ranks: dict[int, list[Block]] = {}
     for rank, evaluation, part in parts:
@@ -90,7 +90,7 @@ def _block(part: StepTable, evaluation: bool, workload: Workload, shift_ns: int)
 
 @dataclass(frozen=True, kw_only=True)
 class DlioTraining(DlioRun[ExportedSteps]):
-    """A training run as DLIO has it."""
+    """A training run in DLIO's terms."""
 
     @cached_property
     def blocks(self) -> dict[int, list[Block]]:
@@ -99,7 +99,7 @@ class DlioTraining(DlioRun[ExportedSteps]):
 
     @property
     def data_gib_per_host(self) -> float:
-        """What the first host's ranks read in an epoch, by DLIO's formula (nominal)."""
+        """GiB that the first host's ranks read in an epoch, by DLIO's formula (nominal)."""
         local, data = self.run.journal.rank_nodes.count(0), self.workload.dataset
         samples = local * data.num_samples_per_file * self.run.num_files_train // self.run.ranks
         return samples * data.record_length_bytes / GIB
@@ -114,7 +114,7 @@ class DlioTraining(DlioRun[ExportedSteps]):
         }
 
     def epochs_of(self, rank: int) -> dict[str, Any]:
-        """Return each step's seconds, and AU and samples/s of each block."""
+        """Return for each epoch the seconds of each step, and the AU and samples/s of each block."""
         return {
             str(epoch): {
                 "load": {block.key: block.seconds.load.tolist() for block in parts},
@@ -141,14 +141,14 @@ class DlioTraining(DlioRun[ExportedSteps]):
                 stats[f"save_ckpt{block.number}"] = self._checkpoint(saved[block.number])
         trained_us = self._epoch_end_us(training)
         stats["end"] = stamp(self._epoch_end_us(parts))
-        stats["duration"] = _span(parts[0].start_us, trained_us)["duration"]  # DLIO's ends before the evaluation
+        stats["duration"] = _span(parts[0].start_us, trained_us)["duration"]  # DLIO's duration excludes the evaluation
         return stats | {block.key: _span(block.start_us, block.end_us) for block in parts if block.evaluation}
 
     def _epoch_end_us(self, parts: list[Block]) -> int:
         return max([block.end_us for block in parts] + [self.us(saved.ended_ns) for saved in self._saved_in(parts)])
 
     def _saved_in(self, parts: list[Block]) -> list[SavedCheckpoint]:
-        """Return the checkpoints of the blocks' epoch."""
+        """Return the checkpoints saved in the epoch that these blocks belong to."""
         return [saved for saved in self.run.saved if saved.epoch == parts[0].epoch]
 
     def _checkpoint(self, saved: SavedCheckpoint) -> dict[str, Any]:
@@ -160,7 +160,7 @@ class DlioTraining(DlioRun[ExportedSteps]):
         }
 
     def metric(self) -> dict[str, Any]:
-        """Return each epoch's figures, then mean and deviation over epochs."""
+        """Return each epoch's figures, and their mean and deviation over epochs."""
         saved = [self._checkpoint(checkpoint) for checkpoint in self.run.saved]
         rates, seconds = [part["throughput"] for part in saved], [part["duration"] for part in saved]
         figures: dict[str, Any] = checkpoint_figures("save", rates, seconds)
@@ -188,7 +188,7 @@ class DlioTraining(DlioRun[ExportedSteps]):
         }
 
     def rated_epochs(self, *, evaluation: bool = False) -> list[Rated]:
-        """Return AU and samples/s over all ranks of each epoch's training, or of its evaluation."""
+        """Return for each epoch the AU and samples/s of its training, or of its evaluation, over all ranks."""
         ranks = [[block for block in blocks if block.evaluation == evaluation] for blocks in self.blocks.values()]
         by_rank = [
             [over_blocks([part.rated for part in parts], [part.seconds.steps for part in parts]) for parts in epochs]
@@ -197,7 +197,7 @@ class DlioTraining(DlioRun[ExportedSteps]):
         return [over_ranks(epoch) for epoch in zip(*by_rank, strict=True)]
 
     def lines(self) -> Iterator[str]:
-        """Yield the epochs as they went."""
+        """Yield a line for the start and end of each epoch and of its parts."""
         for epoch, stats in self.stats_of(0).items():
             yield f"{stats['start']} epoch {epoch} begins"
             for name, span in stats.items():

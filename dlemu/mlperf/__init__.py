@@ -1,4 +1,4 @@
-"""MLPerf Storage: `rules` of each edition, `audit` of results, `check` of submissions, `rehearsal` of one.
+"""MLPerf Storage: `rules` of each edition, `audit` of results, `check` of submissions, `rehearsal` of a submission.
 
-Each imports only those before it, and `dlemu.dlio` for DLIO's dialect; nothing below `dlemu.mlperf` knows of it.
+Each package imports only those before it, and `dlemu.dlio` for DLIO's formats; no lower layer imports `dlemu.mlperf`.
 """

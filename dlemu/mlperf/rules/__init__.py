@@ -1,5 +1,5 @@
-"""What each edition of MLPerf Storage fixes, as data and pure functions from facts to findings.
+"""The rules of each edition of MLPerf Storage, as data and as pure functions from facts about a run to findings.
 
-`training` and `checkpoints` judge facts, `editions` has what changes from edition to edition, `known` lists the rules
-that are checked and `official` those of the texts. Reads no results; may import settings and checkpoint plans.
+`training` judges training runs, `checkpoints` has the official models, `editions` what differs by edition, `known` the
+rules that dlemu checks, `official` those of v3.0's text. Reads no results; may import settings and checkpoint plans.
 """

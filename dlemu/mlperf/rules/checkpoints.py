@@ -1,4 +1,4 @@
-"""What MLPerf Storage v2.0 and v3.0 fix for checkpoints: models, numbers of processes, what may change, known mistakes.
+"""MLPerf Storage v2.0 and v3.0 on checkpoints: models, numbers of processes, limits, and known mistakes in sizes.
 
 Source: mlcommons/storage (https://github.com/mlcommons/storage): the rules' sections on checkpointing, the workload
 files `configs/dlio/workload/llama3_*.yaml`, `core_config_keys.yaml` and `editions.yaml` for the hashes, and the
@@ -17,47 +17,47 @@ from dlemu.config.schema import Checkpoint, Model, Workload
 
 EDITIONS_WITH_CHECKPOINTS = ("2.0", "3.0")
 CHECKPOINTS = 10
-"""Of each kind in a result: 10 are saved and 10 loaded, in one call or two (section 4.7.1 of v3.0)."""
+"""Checkpoints that a result saves, and that it loads, in one call or two (section 4.7.1 of v3.0)."""
 SUBSET_RANKS = 8
-"""Processes of a subset run (section 2.2 of v2.0, 4.3.5 of v3.0)."""
+"""Processes of a subset run, which saves a part of a larger model (section 2.2 of v2.0, 4.3.5 of v3.0)."""
 MEMORY_FACTOR = 3
-"""Data written by a client, of its memory: below it caches are to be cleared before reading (4.3.1 of v3.0)."""
+"""A client that writes less than this times its memory must clear caches before reading (4.3.1 of v3.0)."""
 GAP_SECONDS = 30
-"""Between the write call and the read call (4.7.1 of v3.0)."""
+"""Longest time between the end of the write call and the start of the read call (4.7.1 of v3.0)."""
 RANKS_A_HOST = 4
-"""A host of a CLOSED result has more (4.6.2 of v3.0)."""
+"""Each host of a CLOSED result must run more processes than this (4.6.2 of v3.0)."""
 ACCELERATOR_GIB = 80
-"""Memory of one accelerator by which v3.0's checker checks whether the checkpoint fits (4.3.4)."""
+"""Memory of one accelerator that v3.0's checker assumes when it checks that the checkpoint fits (4.3.4)."""
 GIB = 2**30
 
 
 @dataclass(frozen=True, kw_only=True)
 class OfficialModel:
-    """One model."""
+    """One model that checkpoints are made of."""
 
     name: str
-    """As mlpstorage calls it, `llama3-8b`."""
+    """mlpstorage's name, such as `llama3-8b`."""
     ranks: int
     """Processes of a CLOSED result."""
     model_ranks: int
-    """TP x PP: of OPEN results the processes are a multiple."""
+    """TP x PP: the number of processes of an OPEN result must be a multiple of this."""
     copies: int
-    """Data-parallel copies, which a subset names."""
+    """Data-parallel copies, which the settings of a subset run must state."""
     core_configs: Mapping[str, str]
-    """`core-config-v1` hash of the whole run, and of its subset (`subset`) where editions.yaml has it."""
+    """`core-config-v1` hash of a whole run (`default`), and of a subset run (`subset`) where editions.yaml has one."""
 
     @property
     def workload(self) -> str:
-        """Its workload here, and the name of its file there."""
+        """Name of the workload in dlemu, and of the official workload file."""
         return self.name.replace("-", "_")
 
     @property
     def official_name(self) -> str:
-        """What the official workload file calls the model."""
+        """The model's name inside the official workload file."""
         return self.name.replace("llama3-", "llama_")
 
     def settings(self) -> Workload:
-        """Return its workload."""
+        """Return the settings of dlemu's workload of this model."""
         return load([f"workload={self.workload}"])
 
 
@@ -81,23 +81,23 @@ _SIZE = re.compile(r"(?<![0-9a-z])(8b|70b|405b|1t)(?![0-9a-z])", re.IGNORECASE)
 
 
 def official_model(name: str | None) -> OfficialModel | None:
-    """Return the model that a name means: `llama3-8b`, `llama3_8b`, `llama_8b`; None for any other."""
+    """Return the model for a name in any spelling (`llama3-8b`, `llama3_8b`, `llama_8b`); None for any other name."""
     size = _SIZE.search((name or "").replace("_", "-"))
     return MODELS[f"llama3-{size[1].lower()}"] if size and (name or "").lower().startswith("llama") else None
 
 
 def plan_of(model: OfficialModel, ranks: int) -> CheckpointPlan:
-    """Return the checkpoint by so many processes: fewer than CLOSED wants are a subset, as mlpstorage makes of them.
+    """Return the plan of a checkpoint by `ranks` processes; fewer than CLOSED requires are a subset, as in mlpstorage.
 
     Raises:
-        UserError: so many can't share the model.
+        UserError: the model can't be divided among that many.
     """
     workload = model.settings()
     return plan_checkpoint(*subset_of(model, workload, ranks), ranks)
 
 
 def subset_of(model: OfficialModel, workload: Workload, ranks: int) -> tuple[Model, Checkpoint]:
-    """Return model and settings as mlpstorage overrides them for so many processes."""
+    """Return model and checkpoint settings as mlpstorage overrides them for `ranks` processes."""
     if ranks >= model.ranks:
         return workload.model, workload.checkpoint
     cut = replace(workload.model.parallelism, data=model.copies)
@@ -106,7 +106,7 @@ def subset_of(model: OfficialModel, workload: Workload, ranks: int) -> tuple[Mod
 
 @dataclass(frozen=True, kw_only=True)
 class WrongSize:
-    """A size that the official tool or text states, and that its own code does not write."""
+    """A checkpoint size that the official tool or text states, but that the official code does not write."""
 
     model: str
     ranks: int
@@ -115,7 +115,7 @@ class WrongSize:
     why: str
     editions: tuple[str, ...]
     of_a_rank: bool = False
-    """Of the largest rank, not of all."""
+    """The size is that of the largest rank, not of all ranks together."""
 
 
 WRONG_SIZES = (
@@ -156,6 +156,6 @@ WRONG_SIZES = (
 
 
 def wrong_size(edition: str, model: str, ranks: int) -> WrongSize | None:
-    """Return what an official source of an edition wrongly says of this model by so many ranks, or None."""
-    known = (wrong for wrong in WRONG_SIZES if edition in wrong.editions)
-    return next((wrong for wrong in known if (wrong.model, wrong.ranks) == (model, ranks)), None)
+    """Return the wrong size that an edition's official source states for this model and number of ranks, or None."""
+    of_edition = (wrong for wrong in WRONG_SIZES if edition in wrong.editions)
+    return next((wrong for wrong in of_edition if (wrong.model, wrong.ranks) == (model, ranks)), None)

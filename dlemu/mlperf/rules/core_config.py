@@ -1,7 +1,7 @@
-"""The settings that make a run's workload what it is: flat, with DLIO 2.x's keys and defaults, and their hash.
+"""Core settings: those that define a workload (with DLIO 2.x's keys and defaults), and their hash.
 
-Which keys, how values are written and the hash `core-config-v1` are those of mlpstorage (`mlpstorage_py/provenance.py`
-and `rules/core_config_keys.yaml`, https://github.com/mlcommons/storage): two runs with one hash ran one workload.
+The keys, the form of values and the hash `core-config-v1` are mlpstorage's (`mlpstorage_py/provenance.py` and
+`rules/core_config_keys.yaml`, https://github.com/mlcommons/storage): equal hashes mean that runs had equal workloads.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from typing import Any
 
 Value = str | int | float | bool
 
-_MOST_SETTINGS = 10_000
-"""Aliases of YAML make a small file a mapping without end."""
+_MAX_SETTINGS = 10_000
+"""Settings read from one file: with YAML aliases a small file can expand to an endless mapping."""
 CORE_SECTIONS = ("model.", "workflow.", "checkpoint.")
-"""Sections of which every key counts, but for the folder of checkpoints."""
+"""Sections whose keys are all core settings, except the folder of checkpoints, which differs from site to site."""
 CORE_KEYS = frozenset(
     {
         "framework",
@@ -43,7 +43,7 @@ CORE_KEYS = frozenset(
 )
 SITE_KEYS = frozenset({"checkpoint.checkpoint_folder"})
 PHASE_KEYS = frozenset({"checkpoint.num_checkpoints_write", "checkpoint.num_checkpoints_read"})
-"""What distinguishes the write phase of a checkpoint workload from its read phase: it counts in training only."""
+"""Keys that differ between the write and the read call of a checkpoint run: core settings of training only."""
 _SPELLINGS = {
     "dataset.record_length": "dataset.record_length_bytes",
     "dataset.record_length_stdev": "dataset.record_length_bytes_stdev",
@@ -56,7 +56,7 @@ _SPELLINGS = {
     "metric.exclude_start_steps": "output.metric.exclude_start_steps",
     "metric.exclude_end_steps": "output.metric.exclude_end_steps",
 }
-"""How v1.0, or DLIO's longer forms, spell a key -> DLIO 2.x's key."""
+"""A key as spelled in v1.0 or in DLIO's longer form -> DLIO 2.x's key."""
 DEFAULTS: Mapping[str, Value] = {
     "dataset.record_length_bytes_stdev": 0,
     "dataset.record_length_bytes_resize": 0,
@@ -65,12 +65,12 @@ DEFAULTS: Mapping[str, Value] = {
     "train.computation_time_stdev": 0,
     "train.total_training_steps": -1,
 }
-"""What a setting is that a configuration leaves out (`ConfigArguments` of DLIO)."""
+"""Value of a core setting that a configuration omits (DLIO's `ConfigArguments`)."""
 
 
 def settings_of(workload: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield the settings of a `workload` mapping with their dotted keys; of a file made to be endless, the first."""
-    return islice(flat(workload), _MOST_SETTINGS)
+    """Yield the settings of a `workload` mapping with their dotted keys, at most `_MAX_SETTINGS`."""
+    return islice(flat(workload), _MAX_SETTINGS)
 
 
 def flat(mapping: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -83,7 +83,7 @@ def flat(mapping: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, An
 
 
 def canonical(value: Any) -> Any:
-    """Return a value as it is compared: 7, 7.0 and "7" are one, and so are true and "True"."""
+    """Return a value in the form used for comparison: 7, 7.0 and "7" become equal, as do true and "True"."""
     if isinstance(value, bool) or not isinstance(value, str | int | float | list | tuple):
         return value
     if isinstance(value, list | tuple):
@@ -102,7 +102,7 @@ def canonical(value: Any) -> Any:
 def core_config_hash(workload: Mapping[str, Any], *, checkpointing: bool = False) -> str:
     """Return the `core-config-v1` hash of a `workload` mapping: 16 hexadecimal digits of SHA-256.
 
-    With `checkpointing` the list of keys is that of workloads that only save and load checkpoints.
+    With `checkpointing`, the core settings are those of workloads that only save and load checkpoints.
     """
     is_part = is_checkpoint_core if checkpointing else is_core
     core = {key: canonical(value) for key, value in settings_of(workload) if is_part(key)}
@@ -111,19 +111,19 @@ def core_config_hash(workload: Mapping[str, Any], *, checkpointing: bool = False
 
 
 def is_core(key: str) -> bool:
-    """Return whether a key, as it is spelled in a configuration, is one that makes the workload."""
+    """Return whether a key, as spelled in a configuration, is a core setting of training."""
     return (key in CORE_KEYS or key.startswith(CORE_SECTIONS)) and key not in SITE_KEYS
 
 
 def is_checkpoint_core(key: str) -> bool:
-    """Return whether a key is one that makes a workload of checkpoints alone."""
+    """Return whether a key is a core setting of a workload that only does checkpoints."""
     return (key == "framework" or key.startswith(CORE_SECTIONS)) and key not in SITE_KEYS | PHASE_KEYS
 
 
 def effective(workload: Mapping[str, Any]) -> dict[str, Any]:
-    """Return all settings of a `workload` mapping by DLIO 2.x's keys, with DLIO's defaults for those left out.
+    """Return all settings of a `workload` mapping by DLIO 2.x's keys, with DLIO's defaults for omitted ones.
 
-    YAML reads a bare `off` as false; a shuffle that is false is off.
+    YAML reads a bare `off` as false, so a shuffle that is false is returned as "off".
     """
     settings: dict[str, Any] = dict(DEFAULTS)
     for key, value in settings_of(workload):

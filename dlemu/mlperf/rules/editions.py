@@ -1,7 +1,7 @@
-"""What each edition of MLPerf Storage fixes for training: workloads, accelerators, and which settings may change.
+"""Each edition of MLPerf Storage on training: its workloads, accelerators, and the settings that may change.
 
 Source: mlcommons/storage (https://github.com/mlcommons/storage), the workload files and the rules of each edition, and
-`mlpstorage_py/rules/editions.yaml` for the hashes of workloads.
+`mlpstorage_py/rules/editions.yaml` for the hashes of workloads (`core-config-v1`, see `core_config`).
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from typing import Literal
 from dlemu.mlperf.rules.core_config import Value
 
 Reading = Literal["published", "today"]
-"""`published`: as the round itself was judged; `today`: as its tool reads the same text since."""
+"""How strictly to judge: `published`, as submissions to the round were; `today`, as its tool has judged since then."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Official:
-    """One workload on one accelerator, as an edition has it."""
+    """An edition's settings for one workload on one accelerator."""
 
     batch_size: int
     computation_seconds: float
@@ -27,56 +27,56 @@ class Official:
     record_bytes: float
     samples_per_file: int
     settings: Mapping[str, Value] = field(default_factory=dict)
-    """What else the workload file fixes, by keys as DLIO 2.x spells them; any other core setting has DLIO's default."""
+    """The workload file's other core settings, by DLIO 2.x's keys; core settings not listed have DLIO's default."""
     core_configs: frozenset[str] = frozenset()
-    """`core-config-v1` hashes that editions.yaml of mlpstorage declares to be this workload."""
+    """`core-config-v1` hashes that mlpstorage's editions.yaml accepts for this workload."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Edition:
-    """One edition's fixed part."""
+    """The rules of one edition that differ from other editions'."""
 
     name: str
     officials: Mapping[tuple[str, str], Official]
     """(workload, accelerator) -> its settings."""
     closed_overrides: frozenset[str]
+    """Keys that a submitter may override in CLOSED."""
     open_overrides: frozenset[str]
-    """Allowed in OPEN beyond those of CLOSED."""
+    """Keys that may be overridden in OPEN in addition."""
     odirect_workloads: tuple[str, ...]
+    """Workloads that may set `reader.odirect`."""
     checkpoint_workloads: tuple[str, ...]
     """Workloads that must save a checkpoint in training."""
     warm_up: bool
-    """A warm-up run comes before the measured ones, in a folder of its own among theirs."""
+    """A warm-up run precedes the measured ones; its folder is next to theirs."""
     counts_runs: bool
-    """Its tool refuses any other number of folders of runs."""
+    """The tool rejects any number of run folders other than `run_folders`."""
     checks_tree: bool
-    """Its checker holds the whole tree against the rules: folders, files, and the time between runs."""
+    """The tool also checks the submission's folders and files, and the time between runs."""
     exact_size: bool
-    """The tool rounds the least dataset up and takes measured memory, so a run just below the bound is refused."""
+    """The tool rounds the smallest dataset up and uses measured memory, so any run below the bound is rejected."""
     prefetch_sizes: tuple[int, ...]
     """Values of `reader.prefetch_size` that the text allows; empty: any."""
     counts_first_step: bool
-    """The text's AU counts the I/O of the first step: that of v1.0 does, since v2.0 (section 4; 3.3.2 of v3.0) not."""
-
+    """The text's AU includes the first step's I/O: true for v1.0 only (v2.0: section 4; v3.0: 3.3.2)."""
     first_year: int
-    """Nothing of this edition was measured earlier."""
+    """Year of the first measurements for this edition."""
 
     measured_runs: int = 5
-    """A result is the mean of so many runs, one after another (v1.0 to v3.0)."""
+    """Consecutive runs whose mean is the result (v1.0 to v3.0)."""
     reading: Reading = "today"
-    """How strictly its rules are read."""
     spare_files: int = 0
-    """So many files fewer than the least are let pass: v3.0's tool had rounded down when the round ran."""
+    """A dataset may be this many files too small: v3.0's tool rounded down while the round ran."""
     accelerator_gb: Mapping[str, float] = field(default_factory=dict)
-    """Memory of each accelerator by which a checkpoint must fit (v3.0, 4.3.4, Table 3); empty: not judged by it."""
+    """Accelerator -> memory that checkpoints must fit into (v3.0, 4.3.4, Table 3); empty: not a rule of the edition."""
 
     @property
     def run_folders(self) -> int:
-        """Folders of runs that a result has."""
+        """Number of run folders of a result: the measured runs and the warm-up."""
         return self.measured_runs + self.warm_up
 
     def official(self, workload: str, accelerator: str) -> Official | None:
-        """Return the workload's settings, or None when the edition has no such pair."""
+        """Return the settings of a workload on an accelerator, or None if the edition does not have that pair."""
         return self.officials.get((workload, accelerator))
 
 
@@ -130,16 +130,16 @@ _RESNET50_BASE = replace(
 )
 _COSMOFLOW_BASE = replace(_UNET3D_BASE, batch_size=1, au_percent=70, record_bytes=2828486, settings=_COSMOFLOW)
 _RETINANET_BASE = replace(_UNET3D_BASE, epochs=8, au_percent=85, record_bytes=322957, settings=_RETINANET)
-"""Of each workload, without what depends on the accelerator."""
+"""Settings of each workload that are the same on every accelerator."""
 
 
 def _on(base: Official, computation_seconds: float, *core_configs: str, batch_size: int = 0) -> Official:
-    """Return a workload on an accelerator."""
+    """Return the settings of a workload on one accelerator."""
     hashes, batch_size = frozenset(core_configs), batch_size or base.batch_size
     return replace(base, batch_size=batch_size, computation_seconds=computation_seconds, core_configs=hashes)
 
 
-# Two hashes of one workload: as v1.0 spelled its keys and as v2.0 does; of unet3d on b200, with and without checkpoint.
+# Two hashes per workload: with v1.0's keys and with v2.0's. For unet3d on b200: with and without checkpoints.
 _A100_H100 = {
     ("unet3d", "a100"): _on(_UNET3D_BASE, 0.636, "4c86124e6f33db13", "691cea309c4f2f52"),
     ("unet3d", "h100"): _on(_UNET3D_BASE, 0.323, "f4d46006aa421634", "0f3dd7a4bf6433a3"),
@@ -168,7 +168,7 @@ _CLOSED = frozenset(
     }
 )
 _OPEN = frozenset({"framework", "dataset.format", "dataset.num_samples_per_file", "reader.data_loader"})
-_BY_THE_TOOL = frozenset(
+_SET_BY_TOOL = frozenset(
     {
         "dataset.skip_listing",
         "dataset.listing_validation_interval",
@@ -180,7 +180,7 @@ _BY_THE_TOOL = frozenset(
         "storage.s3_force_path_style",
     }
 )
-"""Keys that mlpstorage v3.0 sets by itself, and the prefetch window that its checker allows."""
+"""Keys that mlpstorage v3.0 sets itself, and the prefetch window, which its checker allows."""
 
 EDITIONS = {
     edition.name: edition
@@ -188,7 +188,7 @@ EDITIONS = {
         Edition(
             name="1.0",
             officials=_A100_H100,
-            closed_overrides=_CLOSED | {"profiling.profiler"},  # its benchmark.sh sets that
+            closed_overrides=_CLOSED | {"profiling.profiler"},  # set by v1.0's benchmark.sh
             open_overrides=_OPEN,
             odirect_workloads=(),
             checkpoint_workloads=(),
@@ -218,7 +218,7 @@ EDITIONS = {
         Edition(
             name="3.0",
             officials=_B200_MI355,
-            closed_overrides=_CLOSED | _BY_THE_TOOL | {"reader.odirect"},
+            closed_overrides=_CLOSED | _SET_BY_TOOL | {"reader.odirect"},
             open_overrides=_OPEN,
             odirect_workloads=("unet3d",),
             checkpoint_workloads=(),
@@ -236,7 +236,7 @@ EDITIONS = {
 
 
 def edition_read(name: str, reading: Reading = "today") -> Edition:
-    """Return an edition as it is read; only that of v3.0 was judged otherwise in its round."""
+    """Return an edition's rules in the given reading; only for v3.0 the two readings differ."""
     edition = EDITIONS[name]
     if reading == "today" or not edition.checks_tree:
         return edition

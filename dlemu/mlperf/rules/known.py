@@ -1,6 +1,6 @@
-"""Every rule that `dlemu mlperf check` and `dlemu audit` know: what it means, how grave it is, and where it comes from.
+"""Every rule of `dlemu mlperf check` and `dlemu audit`: its meaning, severity and source.
 
-They are listed in known.yaml, of which docs/mlperf-rules.md is made.
+The rules are in known.yaml; docs/mlperf-rules.md is generated from it.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ class KnownRule:
 
     name: str
     severity: str
-    """As it is given; where it depends on the edition, in words."""
+    """`error`, `warning` or `info`; text where it depends on the edition."""
     meaning: str
     editions: tuple[str, ...] = ALL
-    """Editions whose results it is applied to."""
+    """Editions whose results it applies to."""
     text: str = ""
-    """Where the rules' text, a workload file or a tool has it; empty for a rule of dlemu's own."""
+    """The official text, workload file or tool that has this rule; empty for dlemu's own rules."""
     official: Mapping[str, str] = field(default_factory=dict)
-    """What an edition's own checker calls it."""
+    """Edition -> the rule's name in that edition's checker."""
     warned: bool = False
-    """Whether v3.0's own round only warned of what its tool refuses since."""
+    """Whether this was a mere warning when v3.0's round was judged, though the tool has rejected it since."""
 
 
 @cache
 def rule_groups() -> Mapping[str, tuple[KnownRule, ...]]:
-    """Return the rules by what they are on, in the order of the documentation."""
+    """Return subject (a heading of the documentation) -> its rules, in the documentation's order."""
     stated = yaml.safe_load(files("dlemu.mlperf.rules").joinpath("known.yaml").read_text(encoding="utf-8"))
     return {title: tuple(_rule(name, row) for name, row in rules.items()) for title, rules in stated.items()}
 
@@ -56,25 +56,25 @@ def _rule(name: str, row: Mapping[str, object]) -> KnownRule:
 
 @cache
 def known_rules() -> Mapping[str, KnownRule]:
-    """Return the rules by their names."""
+    """Return name -> rule."""
     return {rule.name: rule for rules in rule_groups().values() for rule in rules}
 
 
 def severity_published(rule: str) -> Severity:
-    """Return how grave a broken rule was in v3.0's own round."""
+    """Return the severity of a broken rule when v3.0's round was judged."""
     known = known_rules().get(rule)
     return "warning" if known and known.warned else "error"
 
 
-_OF_OPEN = {
+_OPEN_NAMES = {
     "3.6.2 trainingClosedSubmissionParameters": "3.6.3 trainingOpenSubmissionParameters",
     "4.6.1 checkpointClosedMpiProcesses": "4.6.4 checkpointOpenSubmissionScaling",
 }
-"""Rules of CLOSED that have another name in OPEN."""
+"""Name of a checker's rule in CLOSED -> its name in OPEN, where they differ."""
 
 
 def official_name(rule: str, edition: str, division: str) -> str | None:
-    """Return what the edition's checker calls a rule of ours; None where it has none."""
+    """Return the name of one of dlemu's rules in the edition's own checker; None if that has no such rule."""
     known = known_rules().get(rule)
-    called = known.official.get(edition) if known else None
-    return _OF_OPEN.get(called or "", called) if division == "open" else called
+    name = known.official.get(edition) if known else None
+    return _OPEN_NAMES.get(name or "", name) if division == "open" else name

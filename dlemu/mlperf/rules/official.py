@@ -1,4 +1,4 @@
-"""Every rule of v3.0's Rules.md, and the checks that its tool adds, as listed in official.yaml."""
+"""Every rule of v3.0's Rules.md and every further check of its tool, with dlemu's rules for it, from official.yaml."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ class OfficialRule:
     number: str
     name: str
     ours: tuple[str, ...] = ()
-    """Rules here that hold a tree against it."""
+    """dlemu's rules that check it."""
     note: str = ""
-    """How the check here differs, or why there is none."""
+    """How dlemu's check differs, or why there is none."""
 
     @property
     def status(self) -> str:
@@ -31,7 +31,7 @@ class OfficialRule:
 
 @cache
 def official_rules() -> tuple[OfficialRule, ...]:
-    """Return the rules in the order of the text."""
+    """Return the rules in the order of Rules.md."""
     stated = yaml.safe_load(files("dlemu.mlperf.rules").joinpath("official.yaml").read_text(encoding="utf-8"))
     return tuple(
         OfficialRule(number, row["name"], tuple(row.get("ours", ())), row.get("note", ""))
@@ -40,12 +40,12 @@ def official_rules() -> tuple[OfficialRule, ...]:
 
 
 def unknown_rules() -> list[OfficialRule]:
-    """Return the rules that are neither known here nor listed as beyond a check."""
+    """Return the rules that dlemu neither checks nor lists as not checkable."""
     return [rule for rule in official_rules() if rule.status == "unknown"]
 
 
 def listed() -> Iterator[tuple[OfficialRule, str]]:
-    """Yield every official rule with what is done about it here, in words."""
+    """Yield every official rule with a text: dlemu's rules that check it, and the note."""
     for rule in official_rules():
         names = ", ".join(rule.ours)
         yield rule, f"{names}: {rule.note}" if names and rule.note else names or rule.note or "unknown"

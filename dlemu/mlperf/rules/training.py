@@ -1,4 +1,4 @@
-"""MLPerf Storage's rules for training as code: pure functions from facts to findings, for the editions 1.0 to 3.0.
+"""MLPerf Storage's rules for one training run: pure functions from facts to findings, for editions 1.0 to 3.0.
 
 Sources: mlcommons/storage, its rules' text and tool of each edition (https://github.com/mlcommons/storage):
 `benchmark.sh` and `report.py` (v1.0), `mlpstorage/rules.py` (v2.0), `Rules.md` and the submission checker (v3.0).
@@ -18,36 +18,36 @@ from dlemu.results.finding import Finding
 Division = Literal["closed", "open"]
 
 MEMORY_FACTOR = 5
-"""The dataset is at least so many times the memory of all hosts (v1.0 to v3.0, 2.1)."""
+"""The dataset must be at least this many times the memory of all hosts (v1.0 to v3.0, 2.1)."""
 STEPS_PER_EPOCH = 500
-"""Each accelerator takes at least so many steps in an epoch (v1.0 to v3.0, 2.1)."""
+"""Each accelerator must take at least this many steps per epoch (v1.0 to v3.0, 2.1)."""
 NEAR = 0.01
-"""A dataset this close to the bound is named: typed and measured memory differ by up to 0.3 % in published runs."""
+"""Warn of a dataset this close to the bound: in published runs, entered and measured memory differ by up to 0.3 %."""
 GIB = 2**30
 
 
 @dataclass(frozen=True, kw_only=True)
 class DatasetBound:
-    """The least dataset that the rules allow."""
+    """The smallest dataset that the rules allow, in files."""
 
     files_by_memory: int
     files_by_steps: int
     tool_files: int
-    """What the tools of v1.0, v2.0 and of v3.0's round print: they round down."""
+    """Number printed by the tools of v1.0, v2.0 and of v3.0 while its round ran, which round down."""
 
     @property
     def files(self) -> int:
-        """The larger of the two, rounded up (the tools of v1.0 and v2.0 round down)."""
+        """Files that satisfy both bounds, rounded up."""
         return max(self.files_by_memory, self.files_by_steps)
 
     @property
     def comfortable_files(self) -> int:
-        """Files that still are enough when the memory turns out to be 1 % larger."""
+        """Files that are still enough if the hosts' memory turns out to be 1 % larger."""
         return max(math.ceil(self.files_by_memory * (1 + NEAR)), self.files_by_steps)
 
     @property
     def because(self) -> str:
-        """What decides."""
+        """The bound that is larger, in words."""
         if self.files_by_memory > self.files_by_steps:
             return f"{MEMORY_FACTOR} x the hosts' memory"
         return f"{STEPS_PER_EPOCH} steps of each accelerator"
@@ -55,14 +55,14 @@ class DatasetBound:
 
 @dataclass(frozen=True, kw_only=True)
 class RunFacts:
-    """What is known of a run; None for what is not, and then a rule that needs it is reported as unapplied."""
+    """Facts about one run; None: not known, and rules that need the fact are reported as unapplied."""
 
     workload: str
     accelerator: str
     accelerators: int | None = None
     hosts: int | None = None
     memory_gib: float | None = None
-    """Of all hosts together."""
+    """Memory of all hosts together."""
     num_files: int | None = None
     samples_per_file: int | None = None
     record_bytes: float | None = None
@@ -75,15 +75,15 @@ class RunFacts:
     """`workflow.checkpoint`."""
     odirect: bool | None = None
     overrides: tuple[str, ...] | None = None
-    """Keys of the workload that the command line changed, such as `reader.read_threads`."""
+    """The workload's keys that the command line changed, such as `reader.read_threads`."""
     settings: Mapping[str, Any] | None = None
-    """All settings, by `core_config.effective`."""
+    """All settings, as returned by `core_config.effective`."""
     core_config: str | None = None
-    """Hash of the configuration as it was kept; None where another program than DLIO wrote it."""
+    """`core-config-v1` hash of the run's config.yaml; None if a program other than DLIO wrote that file."""
 
 
 def smallest_dataset(official: Official, batch_size: int, accelerators: int, memory_bytes: float) -> DatasetBound:
-    """Return the least dataset for so many accelerators (of all hosts) and so much memory (of all hosts)."""
+    """Return the smallest allowed dataset; `accelerators` and `memory_bytes` are those of all hosts together."""
     samples_by_steps = STEPS_PER_EPOCH * batch_size * accelerators
     samples_by_memory = MEMORY_FACTOR * memory_bytes / official.record_bytes
     return DatasetBound(
@@ -94,13 +94,13 @@ def smallest_dataset(official: Official, batch_size: int, accelerators: int, mem
 
 
 def override_keys(overrides: Sequence[str]) -> tuple[str, ...]:
-    """Return the workload's keys in hydra overrides as DLIO takes them: `++workload.reader.odirect=True`."""
+    """Return the workload's keys that DLIO's overrides, such as `++workload.reader.odirect=True`, change."""
     words = [word.lstrip("+~").partition("=")[0] for word in overrides]
     return tuple(word.removeprefix("workload.") for word in words if word.startswith("workload."))
 
 
 def check_run(edition: Edition, facts: RunFacts, division: Division) -> list[Finding]:
-    """Return what one run breaks of an edition's rules; nothing when that edition has no such workload."""
+    """Return findings for the rules of an edition that one run breaks; a single one if its workload is unknown."""
     official = edition.official(facts.workload, facts.accelerator)
     if official is None:
         return [_unknown_workload(edition, facts)]
@@ -114,13 +114,13 @@ def check_run(edition: Edition, facts: RunFacts, division: Division) -> list[Fin
         *_overrides(edition, facts, division),
         *_workflow(edition, facts),
     ]
-    if not any(finding.rule in _OF_SETTINGS for finding in findings):
+    if not any(finding.rule in _SETTINGS_RULES for finding in findings):
         findings += _hash(official, facts, division)
     return findings
 
 
-_OF_SETTINGS = ("settings.changed", "workload.differs", "workflow.checkpoint")
-"""Rules that say which setting makes a workload another one; without them the hash shows that one does."""
+_SETTINGS_RULES = ("settings.changed", "workload.differs", "workflow.checkpoint")
+"""Rules that name the setting by which a workload differs. If none is broken, the hash can still show a difference."""
 
 
 def _unknown_workload(edition: Edition, facts: RunFacts) -> Finding:
@@ -132,7 +132,7 @@ def _unknown_workload(edition: Edition, facts: RunFacts) -> Finding:
 
 
 def unapplied(rule: str, **known: object) -> Iterator[Finding]:
-    """Yield that a rule could not be applied when anything that it needs is None; `known` is by what it is called."""
+    """Yield a finding that a rule could not be applied if any fact that it needs is None; `known`: name -> fact."""
     lacking = [name.replace("_", " ") for name, value in known.items() if value is None]
     if lacking:
         fix = "keep the files of the run as its tool wrote them"
@@ -171,7 +171,7 @@ def _dataset(edition: Edition, official: Official, facts: RunFacts) -> Iterator[
 
 def _steps(official: Official, facts: RunFacts) -> Iterator[Finding]:
     if facts.num_files is None or facts.accelerators is None or facts.memory_gib is not None:
-        return  # with the memory known, the size says it all; without the others, it said so
+        return  # with the memory, `_dataset` judges steps too; without the other two, it has reported that
     samples = facts.num_files * (facts.samples_per_file or official.samples_per_file)
     per_step = (facts.batch_size or official.batch_size) * facts.accelerators
     if math.ceil(samples / per_step) < STEPS_PER_EPOCH:
@@ -181,7 +181,7 @@ def _steps(official: Official, facts: RunFacts) -> Iterator[Finding]:
 
 
 def _settings(official: Official, facts: RunFacts) -> Iterator[Finding]:
-    """Compare what may never change: it is no allowed override in any division."""
+    """Compare the settings that neither division may override."""
     pairs: tuple[tuple[str, float | None, float], ...] = (
         ("reader.batch_size", facts.batch_size, official.batch_size),
         ("train.computation_time", facts.computation_seconds, official.computation_seconds),
@@ -194,7 +194,7 @@ def _settings(official: Official, facts: RunFacts) -> Iterator[Finding]:
     if lacking:
         yield from unapplied("settings.changed", **{" and ".join(lacking): None})
     for key, seen, wanted in pairs:
-        # An older DLIO wrote record lengths without their fraction.
+        # Older versions of DLIO wrote record lengths without their fraction.
         if seen is not None and not math.isclose(seen, wanted, rel_tol=1e-5):
             yield _changed(key, f"{seen:.10g}", f"{wanted:.10g}")
     threshold = facts.au_threshold_percent
@@ -203,7 +203,7 @@ def _settings(official: Official, facts: RunFacts) -> Iterator[Finding]:
 
 
 def _other_settings(edition: Edition, official: Official, facts: RunFacts, division: Division) -> Iterator[Finding]:
-    """Compare every other setting that makes the workload, and those that decide how AU is counted."""
+    """Compare all other core settings, and those that decide which steps count in the AU."""
     settings = facts.settings
     if settings is None:
         yield from unapplied("workload.differs", configuration=None)
@@ -216,7 +216,7 @@ def _other_settings(edition: Edition, official: Official, facts: RunFacts, divis
         if key in edition.open_overrides and division == "open":
             continue
         if key.startswith("checkpoint.") and settings.get("workflow.checkpoint") is not True:
-            continue  # no checkpoint is saved
+            continue  # irrelevant: no checkpoint is saved
         if not _same(seen, value):
             yield Finding("error", "workload.differs", f"{key}={seen}", f"{key}={value}", f"leave {key} unchanged")
     for key, value in settings.items():
@@ -230,7 +230,7 @@ def _other_settings(edition: Edition, official: Official, facts: RunFacts, divis
 
 
 def _hash(official: Official, facts: RunFacts, division: Division) -> Iterator[Finding]:
-    """Compare the hash of all core settings together: it reports keys that no rule above knows."""
+    """Compare the hash of all core settings: it also reveals keys that no rule above compares."""
     known = official.core_configs
     if division == "closed" and facts.core_config is not None and facts.core_config not in known:
         seen = f"core-config-v1 hash {facts.core_config}"
