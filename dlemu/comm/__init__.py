@@ -1,4 +1,4 @@
-"""Ranks: how they find each other, agree and fail together. Above this floor nobody knows whether MPI is there.
+"""Ranks: how they find each other, agree and fail together. No other package knows whether MPI is used.
 
 On a node ranks talk over a tree of Unix sockets that block in the kernel; MPI carries only what crosses nodes. May
 import datagen alone.

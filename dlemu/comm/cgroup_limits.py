@@ -2,8 +2,8 @@
 
 cgroup v2: `cpu.max`, `memory.max` (Documentation/admin-guide/cgroup-v2.rst). v1: `cpu.cfs_quota_us` over
 `cpu.cfs_period_us` (Documentation/scheduler/sched-bwc.rst), `memory.limit_in_bytes`
-(Documentation/admin-guide/cgroup-v1/memory.rst). A group may use no more than those above it; affinity and
-/proc/meminfo show none of it.
+(Documentation/admin-guide/cgroup-v1/memory.rst). A group is also bound by the limits of the groups above it. CPU
+affinity and /proc/meminfo show none of these limits.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ from dataclasses import dataclass
 import psutil
 
 _NO_LIMIT = 2**62
-"""v1 writes 2^63 rounded down to pages where nothing limits."""
+"""Numbers from here on mean "no limit": v1 shows 2^63 rounded down to a multiple of the page size."""
 
 
 @dataclass(frozen=True)
 class HostMemory:
-    """The memory that this process and its kin can have."""
+    """The memory that this process and the others of its control group can use."""
 
     total_bytes: int
-    """Of the host, or of the control group when that is less."""
+    """The host's memory, or the control group's limit when that is less."""
     available_bytes: int
-    """What can still be had without swapping: of the host, and within the limit."""
+    """Memory that can still be allocated without swapping, on the host and within the limit."""
     limit_bytes: int | None
-    """Of the control group; None where nothing limits, or the limit is more than the host has."""
+    """The control group's limit; None without one, or where it is not below the host's memory."""
 
 
 def cpu_limit(proc: str = "/proc") -> float | None:
-    """Return as how many cores' time this process and its kin may use, or None where nothing limits them."""
+    """Return how many cores' worth of CPU time this process's control group may use, or None without a limit."""
     folders = _groups(proc, "cpu")
     limits = [limit for folder in folders for limit in (_v2_cores(folder), _v1_cores(folder)) if limit]
     return min(limits, default=None)
@@ -44,16 +44,16 @@ def limiting_groups(proc: str = "/proc") -> tuple[str, ...]:
 
 
 def memory_limit_bytes(proc: str = "/proc") -> int | None:
-    """Return how many bytes of memory this process and its kin may use, or None where nothing limits them."""
+    """Return how many bytes of memory this process's control group may use, or None without a limit."""
     names = ("memory.max", "memory.limit_in_bytes")
-    limits = [_bytes(os.path.join(folder, name)) for folder in _groups(proc, "memory") for name in names]
+    limits = [_number_in(os.path.join(folder, name)) for folder in _groups(proc, "memory") for name in names]
     return min((limit for limit in limits if limit is not None), default=None)
 
 
 def host_memory(proc: str = "/proc") -> HostMemory:
-    """Return the memory that this process and its kin can have: the host's, within the limits of its groups.
+    """Return the memory that this process can use: the host's, within the limits of its control groups.
 
-    What the page cache holds of a group's own files can be taken back and counts as available.
+    Inactive page cache that is charged to a group can be reclaimed, so it counts as available.
     """
     memory = psutil.virtual_memory()
     limit = memory_limit_bytes(proc)
@@ -63,8 +63,8 @@ def host_memory(proc: str = "/proc") -> HostMemory:
     return HostMemory(limit, max(0, min(memory.available, int(room))), limit)
 
 
-def who_killed(proc: str = "/proc") -> str:
-    """Return what to report a process that SIGKILL ended: the kernel's out-of-memory killer counts whom it took."""
+def out_of_memory_hint(proc: str = "/proc") -> str:
+    """Return advice on a process that SIGKILL ended, by the kernel's count of out-of-memory kills in its groups."""
     counts = [line.split()[1] for folder in _groups(proc, "memory") for line in _kill_lines(folder)]
     kills, limit = max(map(int, counts), default=0), memory_limit_bytes(proc)
     if not kills or limit is None:
@@ -81,26 +81,26 @@ def _kill_lines(folder: str) -> list[str]:
 
 
 def _room_bytes(folder: str) -> float:
-    """Return what a group has left of its limit; infinite without one."""
+    """Return how much of its limit a group has left; infinite without a limit."""
     for limit_name, used_name, cache_key in (
         ("memory.max", "memory.current", "inactive_file"),
         ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
     ):
-        limit, used = (_bytes(os.path.join(folder, name)) for name in (limit_name, used_name))
+        limit, used = (_number_in(os.path.join(folder, name)) for name in (limit_name, used_name))
         if limit is not None:
             stat = dict(line.split(maxsplit=1) for line in _lines(os.path.join(folder, "memory.stat")) if " " in line)
             return limit - (used or 0) + int(stat.get(cache_key, "0"))
     return float("inf")
 
 
-def _bytes(path: str) -> int | None:
-    """Return the number that a file of a group holds, None for `max`, for no limit, or without the file."""
+def _number_in(path: str) -> int | None:
+    """Return the number in a control group's file; None where it says `max` or "no limit", or does not exist."""
     word = next(iter(_lines(path)), "").strip()
     return int(word) if word.isdecimal() and int(word) < _NO_LIMIT else None
 
 
 def _groups(proc: str, controller: str) -> Iterator[str]:
-    """Yield the folders of this process's control groups of a controller, and of all that are visible above."""
+    """Yield the folders of this process's control group for a controller, and of all visible groups above it."""
     own = _own_groups(proc)
     for line in _lines(f"{proc}/self/mountinfo"):
         before, _, after = line.partition(" - ")
@@ -118,7 +118,7 @@ def _groups(proc: str, controller: str) -> Iterator[str]:
 
 
 def _own_groups(proc: str) -> dict[str, str]:
-    """Return this process's group in the hierarchy of each v1 controller, and in that of v2 by the name ''."""
+    """Return this process's group for each v1 controller, and its v2 group under the name ''."""
     found = {}
     for line in _lines(f"{proc}/self/cgroup"):
         _, controllers, path = line.split(":", 2)

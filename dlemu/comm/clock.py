@@ -1,4 +1,4 @@
-"""The clock of the loop: the real one, and a fake on which tests take no time."""
+"""The clock that the emulated accelerator's loop reads: the real one, and a fake with which tests take no time."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Clock(Protocol):
 
 
 class MonotonicClock:
-    """CLOCK_MONOTONIC. Made by the thread that sleeps: its timer slack is set to 1 ns (default 50 us)."""
+    """CLOCK_MONOTONIC. Create it in the thread that will sleep: its timer slack is set to 1 ns (default 50 us)."""
 
     def __init__(self) -> None:
         ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1, 0, 0, 0)
@@ -32,7 +32,7 @@ class MonotonicClock:
         return time.monotonic_ns()
 
     def sleep_until(self, deadline_ns: int) -> None:
-        """Sleep in the kernel; the host wakes a little late, which costs the accelerator nothing."""
+        """Sleep in the kernel. The thread wakes a little late, which does not count as the accelerator's time."""
         left_ns = deadline_ns - time.monotonic_ns()
         if left_ns > 0:
             time.sleep(left_ns / 1e9)
@@ -49,6 +49,6 @@ class FakeClock:
         return self.time_ns
 
     def sleep_until(self, deadline_ns: int) -> None:
-        """Pass the time."""
+        """Advance the time past the deadline, without waiting."""
         if deadline_ns > self.time_ns:
             self.time_ns = deadline_ns + self.oversleep_ns

@@ -1,4 +1,4 @@
-"""What every communicator does, and which kind this process was started for."""
+"""The interface of every communicator, and how to tell which launcher started this process."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Literal, Protocol
 from datagen.errors import DlemuError
 
 Launcher = Literal["none", "mpi", "store"]
-"""What started this process: nothing that knows of ranks, mpirun or its kin, torchrun or what sets its variables."""
+"""What started this process: no launcher of ranks; mpirun or srun; torchrun, or whatever sets torchrun's variables."""
 
 _RANK_VARIABLES = (
     "PMI_RANK",
@@ -25,7 +25,7 @@ _TORCHRUN = "TORCHELASTIC_RUN_ID"
 
 
 class PeerLostError(DlemuError):
-    """Another rank ended or stayed away; its own message, if it had one, is the cause to show."""
+    """Another rank ended or did not arrive; if that rank reported an error of its own, show that one as the cause."""
 
 
 class Interrupted(BaseException):
@@ -48,8 +48,8 @@ class Comm(Protocol):
     """The ranks of one run. Every call is collective and has a deadline; waiting costs no CPU.
 
     All calls raise `PeerLostError` when a rank is gone or did not arrive within the deadline. After any
-    exception out of a call the communicator is spent: only `abort` and `close` are of use then.
-    Calls belong to one thread, the main one.
+    exception out of a call only `abort` and `close` may still be called.
+    Only the main thread may make calls.
     """
 
     rank: int
@@ -78,11 +78,11 @@ class Comm(Protocol):
         ...
 
     def set_timeout(self, timeout_seconds: float) -> None:
-        """Wait so long for other ranks from here on. Each rank for itself; not collective."""
+        """Wait at most this long for other ranks from now on. Each rank sets its own; not collective."""
         ...
 
     def close(self) -> None:
-        """Leave in good order; the last call. After a failure it only lets go of what this rank holds."""
+        """Leave once all ranks have arrived here: the last call. After a failure only free what this rank holds."""
         ...
 
     def abort(self, status: int) -> None:
@@ -91,7 +91,7 @@ class Comm(Protocol):
 
 
 def name_ranks(ranks: Sequence[int]) -> str:
-    """Return what messages call one or more ranks, given in rising order."""
+    """Return how messages name one or more ranks, given in rising order: "rank 3", "ranks 0 to 7"."""
     if len(ranks) > 2 and ranks[-1] - ranks[0] == len(ranks) - 1:
         return f"ranks {ranks[0]} to {ranks[-1]}"
     return f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"
@@ -100,7 +100,7 @@ def name_ranks(ranks: Sequence[int]) -> str:
 def launcher_size(environment: Mapping[str, str] = os.environ) -> int:
     """Return how many processes mpirun or srun says it started, 1 when there is no launcher.
 
-    MPICH and its kin set PMI_SIZE, Open MPI OMPI_COMM_WORLD_SIZE, MVAPICH MV2_COMM_WORLD_SIZE; srun sets
+    MPICH and its derivatives set PMI_SIZE, Open MPI OMPI_COMM_WORLD_SIZE, MVAPICH MV2_COMM_WORLD_SIZE; srun sets
     SLURM_STEP_NUM_TASKS for each step. The largest counts: one launcher may have been started by another.
     """
     sizes = [environment.get(name, "") for name in _SIZE_VARIABLES]
@@ -124,11 +124,11 @@ def launcher_rank(environment: Mapping[str, str] = os.environ) -> int:
 def detect_launcher(environment: Mapping[str, str] = os.environ) -> Launcher:
     """Return whether this process is one of several that mpirun, srun or torchrun started.
 
-    torchrun counts as the inner one where several tell: each of its processes has the variables of the mpirun or srun
-    that started torchrun. What sets its variables alone (a script under srun, an operator of Kubernetes) counts where
-    no MPI reports ranks.
+    Where the variables of several launchers are set, torchrun wins as the innermost: its processes inherit the
+    variables of the mpirun or srun that started torchrun. Without torchrun, its variables alone (set by a script under
+    srun or by a Kubernetes operator) count only where no MPI launcher reports more than one rank.
 
-    A launcher of a single process (`srun --pty bash`, `mpirun -np 1`) is no launcher: there is nothing to do there. A
+    A launcher of a single process (`srun --pty bash`, `mpirun -np 1`) counts as none: there are no ranks to connect. A
     bare PMIx launcher sets the rank but not the size, so it counts unless a size of 1 is known.
     """
     has_ranks = all(environment.get(name) for name in _STORE_VARIABLES)

@@ -1,4 +1,4 @@
-"""/dev/shm: forked ranks need none of it, but MPI libraries and PyTorch's workers do, and fail in their own words."""
+"""/dev/shm: MPI libraries and PyTorch's workers need it, and their own messages on a full one are hard to read."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import tempfile
 
 FOLDER = "/dev/shm"
 LEAST_BYTES = 1 << 20
-"""What is to be free there; MPI libraries take more, and end by SIGBUS where there is less."""
+"""Least free space; MPI libraries take more, and are killed by SIGBUS when it runs out."""
 
 
 def shared_memory_problem(folder: str = FOLDER) -> str:
-    """Return what keeps programs from using the folder; empty when nothing does."""
+    """Return why programs can't use the folder, with what to do; empty when they can."""
     try:
         with tempfile.TemporaryFile(dir=folder):
             state = os.statvfs(folder)

@@ -1,4 +1,4 @@
-"""What a host is made of, as far as it explains a result."""
+"""The hardware, limits and software versions of a host, as far as they explain a result."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _PACKAGES = ("numpy", "torch", "tensorflow-cpu", "tensorflow", "h5py", "mpi4py",
 
 @dataclass(frozen=True, kw_only=True)
 class HostFacts:
-    """What a host is made of."""
+    """A host's hardware, its limits and its software."""
 
     host: str
     processor: str = ""
@@ -28,15 +28,15 @@ class HostFacts:
     cpu_usable: int = 1
     """Cores that the run may use (affinity)."""
     cpu_limit: float | None = None
-    """As many cores' time as a container or job may use, by its cgroup; None where nothing limits."""
+    """How many cores' worth of CPU time the cgroup of the container or job allows; None without a limit."""
     memory_bytes: int = 0
     memory_limit_bytes: int | None = None
-    """What a container or job may use of it, by its cgroup; None where nothing limits."""
+    """Memory that the cgroup of the container or job allows; None without a limit."""
     kernel: str = ""
     python: str = ""
     dlemu: str = ""
     packages: dict[str, str] = field(default_factory=dict)
-    """Versions."""
+    """Package -> version, of the installed packages that can influence a result."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +52,7 @@ class StorageFacts:
 
 
 def describe_host() -> HostFacts:
-    """Return what this host is made of, and the versions that matter."""
+    """Return this host's hardware, limits and software versions."""
     return HostFacts(
         host=platform.node(),
         processor=_processor(),
@@ -79,9 +79,9 @@ def describe_hosts(comm: Comm) -> tuple[tuple[HostFacts, ...], tuple[int, ...]] 
 
 
 def describe_storage(spec: StorageSpec, folder: str) -> StorageFacts:
-    """Return the file system that a dataset's folder is on; of a storage without folders its name.
+    """Return the file system that a dataset's folder is on, or of a storage without folders its type and server.
 
-    Of a folder that is not there yet, the nearest above it that is.
+    For a folder that does not exist yet, the file system of the nearest parent that does.
     """
     storage = open_storage(spec.buffered)
     local = storage.local_path(folder)

@@ -1,4 +1,4 @@
-"""How ranks and other worker processes end, and which of several ends is the cause that a user should read."""
+"""How ranks and other worker processes end, and which of several failures is the cause to show to the user."""
 
 from __future__ import annotations
 
@@ -10,53 +10,53 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 
 from datagen.errors import DlemuError, SpaceError, shortage
-from dlemu.comm.cgroup_limits import who_killed
+from dlemu.comm.cgroup_limits import out_of_memory_hint
 from dlemu.comm.comm_base import Interrupted, PeerLostError
 from dlemu.comm.process_control import stands_still
 
 _UNFORESEEN_STATUS = DlemuError.exit_status
-"""Exit status of a rank that raised what is not a `DlemuError`; not Python's 1, which says that a run did not pass."""
+"""Exit status of a rank that raised an unexpected exception; not Python's 1, which in dlemu means "did not pass"."""
 
-_LONGEST_TEXT = 30_000  # characters of a message or traceback; a datagram of 200 KiB is the kernel's default limit
+_LONGEST_TEXT = 30_000  # characters of a message or traceback: both fit a datagram, by default 208 KiB at most
 
 
 @dataclass(frozen=True)
 class Role:
-    """What messages call the processes of one kind."""
+    """How messages name a kind of process: ranks, or a job's workers."""
 
     name: str
-    """Of one of them; its number follows."""
+    """Noun for one of them, before its number: 'rank'."""
     remedy: str
-    """What to do where memory ran short: 'use fewer ...'."""
+    """What to do when memory ran out: 'use fewer ...'."""
 
 
 LATE = "Late"
-"""The kind of failure of what still runs after its time."""
+"""`Failure.kind` of a process that still runs after the time it was given."""
 RANK = Role("rank", "use fewer ranks, workers or prefetches")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Failure:
-    """Why a rank or a worker ended before its time."""
+    """Why a rank or a worker failed."""
 
     rank: int
-    """Its number among those of its role."""
+    """The process's number among those of its role."""
     kind: str
     """The exception's class name, or `Exit`, `Signal`, `Interrupted`, `Stopped`, `Late`, `Stuck` without one."""
     message: str
-    """Fit for a user."""
+    """A sentence for the user."""
     status: int
     """The exit status that a run which failed for this reason should end with."""
     at_ns: int
-    """CLOCK_MONOTONIC when it was noticed."""
+    """CLOCK_MONOTONIC when the failure was noticed."""
     echo: bool = False
-    """It only follows from another rank's failure."""
+    """This failure only follows from another rank's."""
     traceback: str = ""
-    """Of an exception that nobody foresaw; empty for those whose message is enough."""
+    """Traceback of an unexpected exception; empty where the message is enough."""
 
     @property
     def text(self) -> str:
-        """All that is known about it: its traceback, or where there is none its message."""
+        """The traceback, or the message where there is none."""
         return (self.traceback or self.message).rstrip()
 
     def to_json(self) -> str:
@@ -80,13 +80,13 @@ class RankEnd:
 
 
 def first_failure(ends: Iterable[RankEnd]) -> Failure | None:
-    """Return the cause of a failed run: the earliest failure that is no echo, else the earliest echo, else None."""
+    """Return the cause of a failed run: the earliest failure that echoes no other, else the earliest, else None."""
     failures = [end.failure for end in ends if end.failure is not None]
     return min(failures, key=lambda failure: (failure.echo, failure.at_ns), default=None)
 
 
 def describe(rank: int, error: BaseException, role: Role = RANK) -> Failure:
-    """Return why a rank ended that raised `error`."""
+    """Return the failure of a rank that raised `error`."""
     text, who = "", f"{role.name} {rank}"
     if isinstance(error, DlemuError):
         message, status = str(error), error.exit_status
@@ -112,17 +112,17 @@ def describe(rank: int, error: BaseException, role: Role = RANK) -> Failure:
 
 
 def killed_by(who: str, process: int, signal_number: int, remedy: str) -> str:
-    """Return the sentence on a process that a signal ended before it could report, for all of dlemu."""
+    """Return the sentence on a process that a signal ended before it could report. Used in all of dlemu."""
     hint = ""
     if signal_number == signal.SIGKILL:
-        hint = f"; {who_killed()}, or {remedy}"
+        hint = f"; {out_of_memory_hint()}, or {remedy}"
     elif signal_number == signal.SIGBUS:
         hint = "; a full /dev/shm does this (see `df /dev/shm`), or a mapped file of the dataset that was truncated"
     return f"{who} (process {process}) was killed by {signal.Signals(signal_number).name}{hint}"
 
 
 def stopped_for(who: str, process: int, seconds: float) -> str:
-    """Return the sentence on a process that somebody stopped and did not let go on."""
+    """Return the sentence on a process that was stopped from outside and not continued in time."""
     return (
         f"{who} (process {process}) was stopped from outside (SIGSTOP, a debugger, a batch system that suspends jobs) "
         f"and did not continue within {seconds:g} s"
@@ -130,7 +130,7 @@ def stopped_for(who: str, process: int, seconds: float) -> str:
 
 
 def overdue(who: str, process: int, seconds: float) -> str:
-    """Return the sentence on a process that still runs after its time."""
+    """Return the sentence on a process that did not end in the time it was given."""
     if stands_still(process):
         return stopped_for(who, process, seconds)
     return (
@@ -158,19 +158,19 @@ def stuck(rank: int, process: int, grace_seconds: float, at_ns: int, role: Role 
 
 
 def stopped(rank: int, process: int, seconds: float, at_ns: int, role: Role = RANK) -> Failure:
-    """Describe a rank that somebody stopped and did not let go on."""
+    """Describe a rank that was stopped from outside and not continued in time."""
     message = stopped_for(f"{role.name} {rank}", process, seconds)
     return Failure(rank=rank, kind="Stopped", message=message, status=DlemuError.exit_status, at_ns=at_ns)
 
 
 def late(rank: int, process: int, seconds: float, at_ns: int, role: Role = RANK) -> Failure:
-    """Describe a rank that still runs after its time."""
+    """Describe a rank that did not end in the time it was given."""
     message = overdue(f"{role.name} {rank}", process, seconds)
     return Failure(rank=rank, kind=LATE, message=message, status=DlemuError.exit_status, at_ns=at_ns)
 
 
 def unkillable(rank: int, process: int, at_ns: int, role: Role = RANK) -> Failure:
-    """Describe a rank that lives on after SIGKILL."""
+    """Describe a rank that still exists after SIGKILL."""
     message = (
         f"{role.name} {rank} (process {process}) was killed but does not end: it is blocked in the kernel, as in a "
         "read from hung storage; see `dmesg` and the state of the file system"

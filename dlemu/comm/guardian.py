@@ -1,11 +1,11 @@
-"""Processes that watch over a rank of a launcher, which may kill or block it so that no handler of its own runs.
+"""Processes that watch over a launcher's rank, for when the launcher kills or blocks it and its own handlers can't run.
 
-mpirun answers one rank's death by killing all others with SIGKILL. A guardian is a tiny process that was forked off
-early and outside the launcher's reach: when the rank is gone without having released it, it saves what was measured
+mpirun answers one rank's death by killing all others with SIGKILL. A guardian is a tiny process, forked early and
+detached from the launcher's session: when the rank is gone without having released it, it saves what was measured
 (the step logs are in files mapped into memory, so they survive their rank) and removes what MPI left in /dev/shm.
 
-MPI's own start waits for ever, on a busy core, for ranks that never come, and nothing in this process could end that
-wait: MPI_Init holds the interpreter. So a child that was forked off before keeps the time (`start_within`).
+MPI_Init spins forever for ranks that never come, and nothing in this process can end that wait: MPI_Init holds the
+interpreter. So a child that was forked before acts as the timer (`start_within`).
 """
 
 from __future__ import annotations
@@ -23,53 +23,54 @@ from typing import NoReturn
 from dlemu.comm.comm_base import launcher_rank
 from dlemu.comm.process_control import after_fork_in_child, flush_output, name_process, stands_still
 
-_SAVING_SECONDS = 300  # what `on_loss` may take before the kernel ends the guardian, so that none stays for ever
+_SAVING_SECONDS = 300  # `on_loss` may take this long; then SIGALRM ends the guardian, so that none stays forever
 _READY, _RELEASED = b"g", b"r"
-_LOOK_SECONDS = 1.0  # how often to see whether the rank stands still
-_TURN_SECONDS = 0.3  # between ranks, so that the launcher has ended them all when the first has spoken
-_MOST_TURNS = 10  # the last rank then waits 3 s, however many there are
+_LOOK_SECONDS = 1.0  # how often to check whether the rank is stopped (SIGSTOP)
+_TURN_SECONDS = 0.3  # ranks report a common failure this far apart: the first report makes the launcher end the others
+_MOST_TURNS = 10  # so the last rank waits 3 s, however many there are
 _MPI_MEMORY = ("mpich_shm", "sm_segment", "vader_segment")
-"""How the shared-memory files of MPICH and Open MPI begin."""
+"""Prefixes of the names of MPICH's and Open MPI's shared-memory files."""
 
 
 class Guardian:
-    """The rank's side. Release it once nothing is left to save."""
+    """The rank's handle on its guardian process. Release it once nothing is left to save."""
 
     def __init__(self, process: int, channel: socket.socket) -> None:
         self._process, self._channel = process, channel
-        after_fork_in_child(channel.close)  # a worker that held the channel would hide its rank's end
+        after_fork_in_child(channel.close)  # the guardian sees its rank's end only once no process holds the channel
 
     def release(self) -> None:
         """End the guardian without `on_loss`; further calls do nothing."""
-        with contextlib.suppress(OSError):  # released before, or somebody killed it
+        with contextlib.suppress(OSError):  # released before, or it was killed
             self._channel.sendall(_RELEASED)
         self._channel.close()
         with contextlib.suppress(ChildProcessError):
             os.waitpid(self._process, 0)
 
     def save(self) -> None:
-        """Have `on_loss` called now, and wait for its end."""
+        """Have the guardian call `on_loss` now, and wait until it has ended."""
         self._channel.close()
         with contextlib.suppress(ChildProcessError):
             os.waitpid(self._process, 0)
 
 
 def watch(on_loss: Callable[[], None], stopped_seconds: float = math.inf) -> Guardian:
-    """Fork a process that calls `on_loss` when this one has ended without `release()`.
+    """Fork a guardian, which calls `on_loss` when this process (a rank) has ended without `release()`.
 
-    It ends this one when that stalls (SIGSTOP) for `stopped_seconds`: the other ranks may wait for it for ever.
+    The guardian kills this process once it has been stopped (SIGSTOP) for `stopped_seconds`: other ranks might wait for
+    it forever.
 
-    Call it before heavy imports (it keeps their pages), and after MPI has started: the guardian then also removes the
-    shared memory that a killed MPI job leaves behind. `on_loss` runs without standard input and output, may import what
-    it needs, and is ended after five minutes. Keep the result: a guardian that is garbage-collected takes that for
-    the end of its rank.
+    Call it before heavy imports (the guardian would keep their pages), and after MPI has started: the guardian then
+    also removes the shared memory that a killed MPI job leaves behind. `on_loss` runs without standard input and
+    output, may import what it needs, and is ended after five minutes. Keep the returned object: when it is
+    garbage-collected its channel closes, which the guardian takes for the end of the rank.
     """
     ours, theirs = socket.socketpair()
     process = os.fork()
     if process == 0:
         _stand_guard(theirs.fileno(), on_loss, stopped_seconds)
     theirs.close()
-    ours.recv(1)  # it is out of the launcher's reach now
+    ours.recv(1)  # the guardian has left the launcher's session
     return Guardian(process, ours)
 
 
@@ -88,9 +89,9 @@ def _stand_guard(channel: int, on_loss: Callable[[], None], stopped_seconds: flo
 
 
 def _is_released(stopped_seconds: float) -> bool:
-    """Wait for the release, or the end of the rank; one that stalls for too long is killed.
+    """Wait for the release, or the end of the rank; a rank that stays stopped for too long is killed.
 
-    Time is counted in looks: while the guardian is suspended too, with all of its job, none passes.
+    Time is counted in checks, `_LOOK_SECONDS` apart: none passes while the whole job is suspended, guardian included.
     """
     rank, stood_seconds = os.getppid(), 0.0
     while not select.select([0], [], [], _LOOK_SECONDS)[0]:
@@ -104,7 +105,7 @@ def _is_released(stopped_seconds: float) -> bool:
 
 
 def _leave_the_launcher(channel: int) -> None:
-    """Leave the launcher's session and let go of all that it could wait for; the channel becomes descriptor 0."""
+    """Leave the launcher's session and close every descriptor it might wait on; the channel becomes descriptor 0."""
     os.setsid()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE):
         signal.signal(number, signal.SIG_IGN)
@@ -120,7 +121,7 @@ def _leave_the_launcher(channel: int) -> None:
 
 @contextlib.contextmanager
 def start_within(seconds: float) -> Iterator[None]:
-    """End this process by SIGTERM, and say why on stderr, when what is inside takes longer."""
+    """Send this process SIGTERM, and say why on stderr, when the body of the `with` takes longer than `seconds`."""
     theirs, ours = os.pipe()
     child = os.fork()
     if child == 0:
@@ -130,7 +131,7 @@ def start_within(seconds: float) -> Iterator[None]:
     try:
         yield
     finally:
-        os.close(ours)  # it ends at that
+        os.close(ours)  # the child sees that and ends
         os.waitpid(child, 0)
 
 
@@ -153,14 +154,14 @@ def _keep_time(channel: int, seconds: float) -> NoReturn:
 
 
 def turn_seconds() -> float:
-    """Return how long this rank of a launcher waits with what all would say: the first to say it ends the others."""
+    """Return how long this rank waits before it reports what every rank would: the first report ends the others."""
     return _TURN_SECONDS * min(launcher_rank(), _MOST_TURNS)
 
 
 def remove_shared_memory(process: int | str = "self") -> None:
-    """Unlink the MPI library's files in /dev/shm that a process (this one: or its parent, before a fork) has mapped.
+    """Unlink the MPI library's files in /dev/shm that a process has mapped: this one, also those inherited by a fork.
 
-    Ranks that still use them keep their memory: only the names go. Call it when the job is lost.
+    Ranks that still use them keep the memory: only the names are removed. Call it when the job is lost.
     """
     for path in _mapped(process):
         with contextlib.suppress(OSError):  # another rank was faster

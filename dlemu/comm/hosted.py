@@ -2,13 +2,13 @@
 
 mpirun starts N processes, each of which would import its loader's framework: seconds of CPU and 100 MB and more for
 each. Instead the first process of each host, its leader, imports it and forks a member for every other rank of the
-host. The processes that the launcher started for these are placeholders of their members: they sleep, and end as their
-member ended, so that the launcher sees each rank's fate. A member has the CPUs and the environment of its stand-in, and
-dies with the leader. A stand-in that somebody stops (SIGSTOP) stops no rank: the leader wakes it when the ranks end, as
+host. The processes that the launcher started for these ranks become placeholders: each sleeps, and ends with the status
+of its member, so that the launcher sees how each rank ended. A member has its placeholder's CPUs and environment, and
+dies with the leader. A placeholder that is stopped (SIGSTOP) stops no rank: the leader wakes it when the ranks end, as
 the launcher waits for all of its processes.
 
-Only processes that are alike may replace each other (`are_alike`): a launcher, or a script under it, may give
-each its own limits, memory policy or container.
+This is only done where all processes of a host are alike (`are_alike`): a launcher, or a script under it, may give each
+its own limits, memory policy or container.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from typing import NoReturn, TypeVar
 
 from datagen.errors import DlemuError, SpaceError
-from dlemu.comm.cgroup_limits import who_killed
+from dlemu.comm.cgroup_limits import out_of_memory_hint
 from dlemu.comm.comm_base import Comm, Interrupted, PeerLostError
 from dlemu.comm.failure import RANK, Failure, describe
 from dlemu.comm.launched_comm import LaunchedComm
@@ -36,16 +36,16 @@ from dlemu.comm.local import Rendezvous
 from dlemu.comm.process_control import after_fork_in_child, die_with_parent, interrupt_once
 
 _RUN, _END, _DONE = b"r", b"e", b"d"
-_LONGEST_MESSAGE = 100_000  # far more than a failure's text; what is longer comes with the next receive
-_LOOK_SECONDS = 0.01  # a member that has reported its end takes milliseconds to exit
+_LONGEST_MESSAGE = 100_000  # bytes per receive, far more than a failure's text; a longer message takes several
+_POLL_SECONDS = 0.01  # a member that has reported its end takes milliseconds to exit
 _LIMITS = (resource.RLIMIT_AS, resource.RLIMIT_NOFILE, resource.RLIMIT_MEMLOCK, resource.RLIMIT_NPROC)
 T = TypeVar("T")
 OnFailure = Callable[[Failure], None]
-"""Leaves what ended a member where the run is saved."""
+"""Notes a member's failure where the run is saved."""
 
 
 class MemberFailedError(DlemuError):
-    """What ended the member whose placeholder this process is."""
+    """The failure of the member whose placeholder this process is."""
 
     def __init__(self, failure: Failure) -> None:
         super().__init__(failure.text)
@@ -53,7 +53,7 @@ class MemberFailedError(DlemuError):
 
 
 def are_alike(comm: LaunchedComm) -> bool:
-    """Return whether on every host one process may run the ranks of all others there. Collective."""
+    """Return whether on every host one process can run the ranks of all others there. Collective."""
     alike = comm.gather_host(_surroundings())
     odd = comm.gather(alike is not None and any(each != alike[0] for each in alike))
     same: bool = comm.broadcast(odd is not None and not any(odd))
@@ -61,7 +61,7 @@ def are_alike(comm: LaunchedComm) -> bool:
 
 
 def _surroundings() -> tuple[object, ...]:
-    """Return what a forked process would take over of its leader and must not differ."""
+    """Return what a forked process inherits from its leader and must be equal for all processes of a host."""
     spaces = [os.readlink(f"/proc/self/ns/{name}") for name in ("mnt", "pid", "net", "user")]
     with open("/proc/self/cgroup", errors="surrogateescape") as group:
         groups = group.read()
@@ -79,10 +79,10 @@ def _memory_policy() -> str:
 
 @dataclass(frozen=True)
 class _Place:
-    """A stand-in, and what its member takes over of it."""
+    """A placeholder process, and the CPUs and environment that its member takes over."""
 
     process: int
-    """Its id."""
+    """Process id."""
     cpus: set[int]
     environment: dict[str, str]
 
@@ -91,25 +91,24 @@ class _Place:
         return cls(os.getpid(), os.sched_getaffinity(0), dict(os.environ))
 
     def take(self) -> None:
-        with contextlib.suppress(OSError):  # CPUs that the leader may not use: then where the leader is
+        with contextlib.suppress(OSError):  # the leader may not use those CPUs: the member then stays on the leader's
             os.sched_setaffinity(0, self.cpus)
         os.environ.clear()
         os.environ.update(self.environment)
 
 
 class Host:
-    """The leader's side: the ranks of its host, of which it is one itself."""
+    """The leader's side: it runs all ranks of its host, one of them itself."""
 
-    def __init__(self, comm: LaunchedComm, places: list[_Place], stand_ins: dict[int, socket.socket]) -> None:
-        self.comm, self._places, self._stand_ins = comm, places, stand_ins
+    def __init__(self, comm: LaunchedComm, places: list[_Place], placeholders: dict[int, socket.socket]) -> None:
+        self.comm, self._places, self._placeholders = comm, places, placeholders
         after_fork_in_child(self._forget)
 
     def run(self, main: Callable[[Comm], T], on_failure: OnFailure) -> T:
-        """Run `main` as each of the host's ranks to its end, and return what this one's returned; collective over the
-        leaders.
+        """Run `main` to its end as each of the host's ranks; return the result of this process's own rank.
 
-        Raises what `main` raised here; what it raised in a member is raised by its stand-in, which ends the job.
-        Raises SpaceError when the system has no room for so many processes.
+        Collective over the leaders. Raises what `main` raised in this process; what it raised in a member is raised by
+        the member's placeholder, which ends the job. Raises SpaceError when the system has no room for the processes.
         """
         token = secrets.token_hex(16)
         members = self._fork_all(token, main, on_failure)
@@ -120,19 +119,19 @@ class Host:
         except BaseException as error:
             failure = describe(own.rank, error)
             own.leave(failure.status, failure.message)
-            self._wake_stand_ins()  # one of them may have the cause to tell
+            self._wake_placeholders()  # one of them may have to report the cause
             raise
         for process in members:
             _reap(process, self.comm.timeout_seconds)
         return result
 
     def end(self) -> None:
-        """Let the stand-ins go; raises PeerLostError when one stalls: the launcher would wait for it for ever."""
-        for stream in self._stand_ins.values():
+        """Release the placeholders; raises PeerLostError when one does not end: the launcher would wait for it."""
+        for stream in self._placeholders.values():
             with contextlib.suppress(OSError):
                 stream.sendall(_END)
-        self._wake_stand_ins()
-        for local_rank, stream in self._stand_ins.items():
+        self._wake_placeholders()
+        for local_rank, stream in self._placeholders.items():
             stream.settimeout(self.comm.timeout_seconds)
             with stream, contextlib.suppress(ConnectionResetError):
                 try:
@@ -141,26 +140,26 @@ class Host:
                     seconds = f"{self.comm.timeout_seconds:g} s"
                     raise PeerLostError(f"{self.comm.name(local_rank)} did not end within {seconds}") from error
 
-    def _wake_stand_ins(self) -> None:
-        for local_rank in self._stand_ins:
-            with contextlib.suppress(OSError):  # it has ended
+    def _wake_placeholders(self) -> None:
+        for local_rank in self._placeholders:
+            with contextlib.suppress(OSError):  # the placeholder has ended
                 os.kill(self._places[local_rank].process, signal.SIGCONT)
 
     def _fork_all(self, token: str, main: Callable[[Comm], object], on_failure: OnFailure) -> list[int]:
         sys.stdout.flush()
         sys.stderr.flush()
         gc.collect()
-        gc.freeze()  # else the collector's marks would copy every page in every member
+        gc.freeze()  # otherwise the collector would write to every object's header and copy every page in every member
         leader, members = os.getpid(), []
         try:
-            for local_rank, placeholder in self._stand_ins.items():
+            for local_rank, placeholder in self._placeholders.items():
                 theirs, ours = socket.socketpair()
                 process = os.fork()
                 if process == 0:
                     theirs.close()
                     die_with_parent(leader)
                     self._places[local_rank].take()
-                    _be_member(self.comm, local_rank, token, ours, main, on_failure)
+                    _run_member_and_exit(self.comm, local_rank, token, ours, main, on_failure)
                 ours.close()
                 socket.send_fds(placeholder, [_RUN], [theirs.fileno()])
                 theirs.close()
@@ -175,18 +174,18 @@ class Host:
         return members
 
     def _forget(self) -> None:
-        for stream in self._stand_ins.values():
+        for stream in self._placeholders.values():
             stream.close()
 
 
 @contextlib.contextmanager
 def lead(comm: LaunchedComm, *, ends_after: type[Exception]) -> Iterator[Host]:
-    """Yield the host that this process leads: the others of it are in `serve_placeholder` meanwhile.
+    """Yield the host that this process leads; its other processes run `serve_placeholder` meanwhile.
 
-    They are let go at the end, and after an error of the type `ends_after`, which every leader has.
+    They are released at the end, and after an error of type `ends_after`, which must be raised on every leader.
     """
     places = comm.gather_host(_Place.own()) or []
-    rendezvous = Rendezvous(comm.token("stand-ins"), 0, comm.local_size, comm.timeout_seconds, comm.name)
+    rendezvous = Rendezvous(comm.token("placeholders"), 0, comm.local_size, comm.timeout_seconds, comm.name)
     missing, streams = set(range(1, comm.local_size)), {}
     with contextlib.closing(rendezvous):
         while missing:
@@ -204,12 +203,14 @@ def lead(comm: LaunchedComm, *, ends_after: type[Exception]) -> Iterator[Host]:
 
 
 def serve_placeholder(comm: LaunchedComm) -> None:
-    """Wait in place of the rank that the leader of this host runs, until it releases this process.
+    """Wait until this host's leader, which runs this process's rank in a member, releases this process.
 
     Raises what ended the rank: MemberFailedError, PeerLostError or Interrupted.
     """
     comm.gather_host(_Place.own())
-    rendezvous = Rendezvous(comm.token("stand-ins"), comm.local_rank, comm.local_size, comm.timeout_seconds, comm.name)
+    rendezvous = Rendezvous(
+        comm.token("placeholders"), comm.local_rank, comm.local_size, comm.timeout_seconds, comm.name
+    )
     with contextlib.closing(rendezvous):
         leader = rendezvous.call(0)
     leader.settimeout(None)
@@ -225,19 +226,19 @@ def serve_placeholder(comm: LaunchedComm) -> None:
 
 
 def _wait_for(member: socket.socket, leader: socket.socket, comm: LaunchedComm) -> None:
-    """Wait for the member's end."""
+    """Wait for the member's end; raise what ended it, or PeerLostError when the leader is lost."""
     ready: list[socket.socket] = []
     while member not in ready:
         ready, _, _ = select.select([member, leader], [], [])
         if ready == [leader] and not leader.recv(1, socket.MSG_PEEK):
             raise PeerLostError(f"{comm.name(0)} ended without a message")
-        if ready == [leader]:  # it goes on already: the member's last word is on its way
+        if ready == [leader]:  # the leader is already done, so the member's last message must be on its way
             ready, _, _ = select.select([member], [], [])
     message = b"".join(iter(lambda: member.recv(_LONGEST_MESSAGE), b""))
     if message == _DONE:
         return
     if not message:
-        raise DlemuError(f"{comm.name(comm.local_rank)} was killed; {who_killed()}, or {RANK.remedy}")
+        raise DlemuError(f"{comm.name(comm.local_rank)} was killed; {out_of_memory_hint()}, or {RANK.remedy}")
     failure = Failure.from_json(message.decode())
     if failure.echo:
         raise PeerLostError(failure.message)
@@ -247,7 +248,7 @@ def _wait_for(member: socket.socket, leader: socket.socket, comm: LaunchedComm) 
 
 
 class _ResultChannel:
-    """A member's line to its stand-in. The member's own children have none: they would hide its end."""
+    """A member's channel to its placeholder. The member's own children close it, so that its end can be noticed."""
 
     def __init__(self, stream: socket.socket) -> None:
         self._stream = stream
@@ -258,7 +259,7 @@ class _ResultChannel:
             self._stream.sendall(message)
 
 
-def _be_member(
+def _run_member_and_exit(
     comm: LaunchedComm,
     local_rank: int,
     token: str,
@@ -266,7 +267,7 @@ def _be_member(
     main: Callable[[Comm], object],
     on_failure: OnFailure,
 ) -> NoReturn:
-    """Be a rank until the end of the process."""
+    """Run `main` as a rank, then exit this process with the rank's status."""
     status = DlemuError.exit_status
     try:
         status = _work(comm, local_rank, token, _ResultChannel(stream), main, on_failure)
@@ -304,11 +305,11 @@ def _work(
 
 
 def _reap(process: int, seconds: float) -> None:
-    """Wait for a member that has nothing left to do; kill it where it does not end all the same."""
+    """Wait for the exit of a member whose work is done; kill it if it does not exit within `seconds`."""
     deadline_seconds = time.monotonic() + seconds
     while os.waitpid(process, os.WNOHANG) == (0, 0):
         if time.monotonic() > deadline_seconds:
             os.kill(process, signal.SIGKILL)
             os.waitpid(process, 0)
             return
-        time.sleep(_LOOK_SECONDS)
+        time.sleep(_POLL_SECONDS)

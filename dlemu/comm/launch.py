@@ -25,19 +25,19 @@ from dlemu.comm.process_control import Handler, adopt_orphans, die_with_parent, 
 from dlemu.comm.supervise import Ending, Supervisor, children_of_this_process, end_adopted
 
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-LOOK_SECONDS = 0.5  # often enough for a progress line
+LOOK_SECONDS = 0.5  # between two calls of `on_look`: often enough for a progress line
 
 
 @dataclass(frozen=True)
 class ReportChannel:
-    """A forked process's channel to the process that forked it; its own children do not have it."""
+    """A forked process's channel to the process that forked it; its own children don't inherit it."""
 
     number: int
     role: Role
     reports: socket.socket
 
     def send(self, message: object) -> None:
-        """Send what can be pickled, in 100 kB at most; any thread may."""
+        """Send a message that can be pickled into 100 kB; any thread may call this."""
         self.reports.send(pickle.dumps((self.number, message)))
 
     def report(self, error: BaseException) -> int:
@@ -48,7 +48,7 @@ class ReportChannel:
         return failure.status
 
     def fail(self, error: BaseException) -> NoReturn:
-        """Report the error and end this process at once; any thread may."""
+        """Report the error and end this process at once; any thread may call this."""
         os._exit(self.report(error))
 
 
@@ -61,7 +61,7 @@ def run_ranks(
     main: Callable[[Comm], int],
     *,
     timeout_seconds: float,
-    grace_seconds: float = 5.0,  # for the others to notice a failure and clean up, before SIGKILL
+    grace_seconds: float = 5.0,  # after a failure, for the other ranks to notice it and clean up, before SIGKILL
     most_seconds: float = math.inf,
     on_start: Callable[[Sequence[int]], None] = _nothing,
 ) -> list[RankEnd]:
@@ -71,8 +71,8 @@ def run_ranks(
     the first failure the other ranks have `grace_seconds`: a fifth of it to notice by themselves, then they get
     SIGTERM (`Interrupted` is raised in them once), at the end SIGKILL. A rank that is stopped (SIGSTOP) for longer than
     `timeout_seconds` has failed, as have those that still run after `most_seconds`. Ctrl-C, SIGTERM and SIGHUP to
-    this process tell the ranks to stop at once and show as failures of kind `Interrupted` with status 130, 143 or 129.
-    `first_failure(ends)` picks the cause. `on_start` gets the ranks' process ids once all are there.
+    this process make the ranks stop at once and show as failures of kind `Interrupted` with status 130, 143 or 129.
+    `first_failure(ends)` picks the cause. `on_start` gets the ranks' process ids once all have been forked.
 
     Call it from the main thread, after the imports that ranks share. While it runs, this process adopts the orphans
     of its descendants: no child that appears meanwhile outlives the call.
@@ -81,12 +81,12 @@ def run_ranks(
     """
     token = secrets.token_hex(16)
 
-    def work(line: ReportChannel) -> int:
-        comm = LocalComm(line.number, ranks, token=token, timeout_seconds=timeout_seconds)
+    def work(channel: ReportChannel) -> int:
+        comm = LocalComm(channel.number, ranks, token=token, timeout_seconds=timeout_seconds)
         try:
             status = main(comm)
         except BaseException as error:
-            comm.abort(describe(line.number, error).status)
+            comm.abort(describe(channel.number, error).status)
             raise
         comm.close()
         return status
@@ -113,10 +113,10 @@ def run_processes(
     on_message: Callable[[int, object], None] = _nothing,
     on_look: Callable[[], None] | None = None,
 ) -> list[RankEnd]:
-    """Run `work(line)` in `count` forked processes; the rest is as of `run_ranks`.
+    """Run `work(channel)` in `count` forked processes; otherwise the same as `run_ranks`.
 
-    `on_message` gets the number and the message of a process that says something; `on_look` is called every
-    LOOK_SECONDS. What they raise is raised, and ends all.
+    `on_message` gets the number of a process and a message that it sent; `on_look` is called every
+    LOOK_SECONDS. What either of them raises ends all processes and is raised here.
     """
     known = children_of_this_process()
     receiver, sender = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -149,7 +149,7 @@ def _fork_all(task: _Task, supervisor: Supervisor) -> list[int]:
     sys.stdout.flush()
     sys.stderr.flush()
     gc.collect()
-    gc.freeze()  # else the collector's marks would copy every page in every rank
+    gc.freeze()  # otherwise the collector would write to every object's header and copy every page in every rank
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, (*_STOP_SIGNALS, signal.SIGCHLD))
     try:
         for number in range(task.count):
@@ -171,7 +171,7 @@ def _fork_all(task: _Task, supervisor: Supervisor) -> list[int]:
 
 @contextlib.contextmanager
 def _signals_as_bytes() -> Iterator[tuple[socket.socket, socket.socket]]:
-    """Turn the stop signals and SIGCHLD into bytes on the first socket of the pair, and put back what was before.
+    """Turn the stop signals and SIGCHLD into bytes on the first socket of the pair; restore the handlers at the end.
 
     A stop signal that this process ignores (nohup, a background job of a script) stays ignored.
     """
@@ -192,7 +192,7 @@ def _signals_as_bytes() -> Iterator[tuple[socket.socket, socket.socket]]:
 
 @dataclass(frozen=True)
 class _Task:
-    """What every forked process is given; all of it was made before the fork."""
+    """What every forked process gets; all of it was made before the fork."""
 
     work: Callable[[ReportChannel], int]
     count: int
@@ -203,7 +203,7 @@ class _Task:
     reports: socket.socket
     """Where a failure or a message goes, one datagram each."""
     parents_only: tuple[socket.socket, ...]
-    """Sockets to close at birth."""
+    """The parent's sockets, which each forked process closes first."""
 
 
 def _run_and_exit(task: _Task, number: int, signal_mask: set[int | signal.Signals]) -> NoReturn:
@@ -218,15 +218,15 @@ def _run_and_exit(task: _Task, number: int, signal_mask: set[int | signal.Signal
         os._exit(status)  # whatever happened, the caller's stack is not ours to return into
 
 
-def _run(task: _Task, line: ReportChannel, signal_mask: set[int | signal.Signals]) -> int:
+def _run(task: _Task, channel: ReportChannel, signal_mask: set[int | signal.Signals]) -> int:
     try:
         _set_up_process(task, signal_mask)
-        return task.work(line)
+        return task.work(channel)
     except BaseException as error:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         if isinstance(error, SystemExit) and not error.code:
             return 0
-        return line.report(error)
+        return channel.report(error)
 
 
 def _set_up_process(task: _Task, signal_mask: set[int | signal.Signals]) -> None:
@@ -255,6 +255,6 @@ def _until_orphaned(handler: Handler, supervisor: int, grace_seconds: float) -> 
 
 
 def _forget(task: _Task) -> None:
-    """In a rank's own forked children (a loader's workers): SIGTERM simply ends them, and reports are not theirs."""
+    """In a rank's own forked children (a loader's workers): SIGTERM simply ends them, and they must not report."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     task.reports.close()

@@ -1,6 +1,6 @@
-"""Ranks that a launcher started, on one host or several: what is the same whatever the launcher is.
+"""Ranks that a launcher started, on one host or several: what mpirun's ranks and torchrun's have in common.
 
-The ranks of a host talk over the node-local tree; the first rank of each, its leader, talks to the other hosts.
+The ranks of a host talk over the node-local tree; the first rank of each host, its leader, talks to the other hosts.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from dlemu.comm.tree import LocalTree
 
 
 class HostLeaders(Protocol):
-    """The leaders of several hosts, seen by one of them. Calls but `leave` are collective over the leaders."""
+    """The leaders of several hosts, seen by one of them. All calls except `leave` are collective over the leaders."""
 
     node: int
-    others: str
-    """What messages call the hosts besides this one."""
+    others_text: str
+    """How messages name the hosts other than this one."""
     timeout_seconds: float
 
     def name_nodes(self, names: Sequence[str]) -> None:
-        """Set what messages call each node."""
+        """Set how messages name each node."""
         ...
 
     def all_reduce_max(self, value: int, *, last: bool = False) -> int:
@@ -34,7 +34,7 @@ class HostLeaders(Protocol):
         ...
 
     def gather(self, parts: Iterable[tuple[int, bytes | bytearray]]) -> dict[int, bytes | bytearray]:
-        """Return on node 0 what each world rank gave; nothing elsewhere."""
+        """Return each world rank's bytes on node 0, an empty dictionary elsewhere."""
         ...
 
     def broadcast(self, payload: bytes | bytearray) -> bytes | bytearray:
@@ -46,22 +46,22 @@ class HostLeaders(Protocol):
         ...
 
     def leave(self, message: str) -> None:
-        """Tell the other hosts why this one is lost, where the launcher doesn't end them."""
+        """Send the other hosts the reason why this one is lost, where the launcher does not end them."""
         ...
 
 
 class LaunchedComm:
-    """A `Comm` over all ranks of a launcher. A launcher's own class finds them; the rest is here."""
+    """A `Comm` over all ranks of a launcher. The subclass for the launcher finds the ranks; the rest is here."""
 
     rank: int
     size: int
     timeout_seconds: float
     _tree: LocalTree
     launcher_ends_all = True
-    """The launcher kills every rank at once when one fails; else each host ends by what it receives from the others."""
+    """Whether the launcher kills every rank when one fails; if not, each host ends when another reports the failure."""
 
     def __init__(self, rank: int, size: int, timeout_seconds: float) -> None:
-        """Be rank `rank` of `size`; `_join_host` and `_join_hosts` follow."""
+        """Make rank `rank` of `size`, not yet connected: the subclass calls `_join_host` and `_join_hosts` next."""
         self.rank, self.size, self.timeout_seconds = rank, size, timeout_seconds
         self._offset_ns = 0
         self._started_here = True
@@ -70,11 +70,11 @@ class LaunchedComm:
 
     @property
     def other_hosts(self) -> str:
-        """What messages call the hosts besides this one; empty where there are none, or another rank leads this one."""
-        return "" if self._leaders is None else self._leaders.others
+        """How messages name the other hosts; empty on a single host, and on ranks that are not their host's leader."""
+        return "" if self._leaders is None else self._leaders.others_text
 
     def all_reduce_max(self, value_ns: int, *, forever: bool = False) -> int:
-        """`forever` waits without a deadline for ranks of this host that live."""
+        """`forever` waits without a deadline for ranks of this host that are alive."""
         highest_ns = self._tree.reduce_max(value_ns, forever=forever)
         if self._leaders is not None:
             with self._tree.collective():
@@ -85,7 +85,7 @@ class LaunchedComm:
     def synchronise_clocks(self) -> tuple[int, ...]:
         if len(self.hosts) == 1:
             return (0,)
-        # A barrier of this node first: nobody needs a core while the clocks are compared.
+        # A barrier on this node first: its other ranks then sleep while the leaders compare clocks.
         self._tree.broadcast_number(self._tree.reduce_max(0))
         offsets: tuple[int, ...] = ()
         if self._leaders is not None:
@@ -124,14 +124,14 @@ class LaunchedComm:
         return value if self.rank == 0 else pickle.loads(payload)
 
     def gather_host(self, value: Any) -> list[Any] | None:
-        """Return every value of this node's ranks, in their order, on the first of them; None elsewhere."""
+        """Return the values of this node's ranks, in rank order, on the first of them; None elsewhere."""
         parts = self._tree.gather(dump(value))
         return None if parts is None else [pickle.loads(part) for part in parts]
 
     def member(self, local_rank: int, token: str) -> LaunchedComm:
-        """Return a communicator for rank `local_rank` of this node, which this process, or a fork of it, takes over.
+        """Return a communicator with which this process, or a fork of it, acts as rank `local_rank` of this node.
 
-        Collective over those that take over. Raises PeerLostError when one of them does not arrive.
+        Collective over all processes that take over a rank. Raises PeerLostError when one of them does not arrive.
         """
         member = copy.copy(self)
         member.rank, member.local_rank = self._members[local_rank], local_rank
@@ -141,15 +141,15 @@ class LaunchedComm:
         return member
 
     def world_rank(self, local_rank: int) -> int:
-        """Return which rank of all a rank of this node is."""
+        """Return the world rank of a rank of this node."""
         return self._members[local_rank]
 
     def name(self, local_rank: int) -> str:
-        """Return what messages call a rank of this node."""
+        """Return how messages name a rank of this node."""
         return f"rank {self.world_rank(local_rank)}"
 
     def token(self, purpose: str) -> str:
-        """Return a secret of this node's ranks, another for each purpose."""
+        """Return a secret that this node's ranks share, a different one for each purpose."""
         return f"{self._token}.{purpose}"
 
     def set_timeout(self, timeout_seconds: float) -> None:
@@ -167,16 +167,16 @@ class LaunchedComm:
         self._tree.close()
 
     def abort(self, status: int, message: str = "") -> None:
-        """End all ranks, the other hosts with what this one failed of; does not return where the launcher kills them.
+        """End all ranks; the other hosts get this rank's message. Does not return where the launcher kills the ranks.
 
-        What this rank has printed gets out before the others learn of it, so that the cause is read before its echoes.
+        This rank's output is flushed before the others learn of the failure, so that its cause is printed first.
         """
         flush_output()
         self.leave(status, message)
         self._end_all(status)
 
     def leave(self, status: int, message: str = "") -> None:
-        """Tell the others that this rank failed, and hang up."""
+        """Notify the other ranks that this one failed, and close its connections."""
         cause = self._tree.broken or f"rank {self.rank} failed: {message}" * bool(message)
         self._tree.announce_loss(f"rank {self.rank} failed with exit status {status}")
         if self._leaders is not None:
@@ -184,22 +184,22 @@ class LaunchedComm:
         self._tree.close()
 
     def _join_host(self, token: str, members: Sequence[int]) -> None:
-        """Connect to the ranks of this host, of which `members` are all, in rising order; `token` is their secret."""
+        """Connect to the ranks of this host; `members` are all their world ranks, rising, and `token` their secret."""
         self.local_rank, self.local_size = members.index(self.rank), len(members)
         self._token, self._members = token, members
         self._tree = connect_tree(token, self.local_rank, self.local_size, self.timeout_seconds, members)
         after_fork_in_child(self._forget)
 
     def _join_hosts(self) -> None:
-        """Get to know the hosts and their clocks; the last step of a start."""
+        """Exchange host names and compare clocks; the last step of a start."""
         self.node, self.hosts = self._name_hosts()
         self.synchronise_clocks()
 
     def _finish(self) -> None:
-        """Leave the launcher in good order."""
+        """Close what connects this rank to the launcher or to other hosts, after the last collective call."""
 
     def _end_all(self, status: int) -> None:
-        """Have the launcher end all ranks, where it does not see to that by itself."""
+        """Have the launcher end all ranks, where it has a call for that."""
 
     def _name_hosts(self) -> tuple[int, tuple[str, ...]]:
         node, hosts = 0, [(socket.gethostname(), self._members)]
@@ -214,5 +214,5 @@ class LaunchedComm:
         return own
 
     def _forget(self) -> None:
-        """In a forked child: what the launcher and the other hosts are stated is the parent's alone."""
+        """In a forked child: only the parent may talk to the launcher and to other hosts."""
         self._leaders = None

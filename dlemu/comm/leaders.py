@@ -1,7 +1,7 @@
 """What crosses nodes: one rank of each node, its leader, communicates by MPI for all of them.
 
 MPI's own waits spin on a core, so nothing here blocks in MPI: every call is a nonblocking one that is tested between
-sleeps, which grow from 50 microseconds to a millisecond. The only exception is the few pings that compare clocks.
+sleeps, which grow from 50 microseconds to a millisecond. Only the few pings that compare clocks spin.
 
 MPI's ports are open to whoever reaches this host, and receivers unpickle what they get: so each payload carries a code
 (keyed BLAKE2b, RFC 7693) that only holders of the run's secret can make. It covers the number of the call, so no
@@ -26,7 +26,7 @@ _FIRST_SLEEP_SECONDS, _LONGEST_SLEEP_SECONDS, _SLEEP_GROWTH = 50e-6, 1e-3, 1.2  
 _PIECE_BYTES = 64 << 20  # far below 2^31, the largest count that every MPI library takes
 _PINGS = 40  # the quickest of them met no queue: half of its round trip bounds the offset's error
 _TAG = 1  # one is enough: messages between two ranks arrive in order
-_WRITING_SECONDS = 3600.0  # far more than it takes: a host that is cut off meanwhile is not waited for forever
+_WRITING_SECONDS = 3600.0  # far more than writing results takes; bounded, as a host may be cut off meanwhile
 
 
 class Leaders:
@@ -45,19 +45,22 @@ class Leaders:
         self._abandoned: list[Any] = []
 
     def name_nodes(self, names: Sequence[str]) -> None:
-        """Set what errors call each node, and whom they name when a collective call times out: any other node."""
+        """Set how errors name each node, and the text for "any node but this one" when a collective call times out."""
         self.names, others = names, [*names[: self.node], *names[self.node + 1 :]]
-        self.others = others[0] if len(others) == 1 else f"one of {', '.join(others)}"
+        self.others_text = others[0] if len(others) == 1 else f"one of {', '.join(others)}"
 
     def all_reduce_max(self, value: int, *, last: bool = False) -> int:
-        """Return the maximum (int64) over the nodes; `last`, while rank 0 writes results, for an hour longer."""
+        """Return the maximum (int64) over the nodes.
+
+        `last` marks the run's final call: it waits up to an hour longer, while rank 0 writes results.
+        """
         own, highest = array("q", [value]), array("q", [0])
         request = self._comm.Iallreduce(own, highest, op=self._mpi.MAX)
-        self._wait(request, (own, highest), self.others, more_seconds=_WRITING_SECONDS * last)
+        self._wait(request, (own, highest), self.others_text, more_seconds=_WRITING_SECONDS * last)
         return highest[0]
 
     def gather(self, parts: Iterable[tuple[int, bytes | bytearray]]) -> dict[int, bytes | bytearray]:
-        """Return on node 0 what each world rank gave; nothing elsewhere."""
+        """Return each world rank's bytes on node 0, an empty dictionary elsewhere."""
         gathered = dict(parts)
         self._seal.next_call()
         if self.node == 0:
@@ -78,11 +81,11 @@ class Leaders:
         """Return node 0's bytes on every node."""
         self._seal.next_call()
         head = array("q", [len(payload), *self._seal.code(TO_ALL, payload)])
-        self._wait(self._comm.Ibcast(head, root=0), head, self.others)
+        self._wait(self._comm.Ibcast(head, root=0), head, self.others_text)
         if self.node != 0:
             payload = bytearray(head[0])
         for piece in _pieces(payload):
-            self._wait(self._comm.Ibcast([piece, self._mpi.BYTE], root=0), piece, self.others)
+            self._wait(self._comm.Ibcast([piece, self._mpi.BYTE], root=0), piece, self.others_text)
         if self.node != 0:
             self._seal.check(TO_ALL, payload, head[1:], self.names[0])
         return payload
@@ -90,7 +93,8 @@ class Leaders:
     def clock_offsets(self) -> tuple[int, ...]:
         """Return for each node the nanoseconds to add to its CLOCK_MONOTONIC to get node 0's.
 
-        Of several pings the fastest counts: the answer was stamped half way, to within half its round trip.
+        Of several pings the fastest counts: its answer is taken to be stamped half way through the round trip, which is
+        wrong by half of it at most.
         """
         offsets_ns = array("q", bytes(8 * self.nodes))
         if self.node == 0:
@@ -98,7 +102,7 @@ class Leaders:
                 offsets_ns[node] = self._ping(node)
         else:
             self._answer_pings()
-        self._wait(self._comm.Ibcast(offsets_ns, root=0), offsets_ns, self.others)
+        self._wait(self._comm.Ibcast(offsets_ns, root=0), offsets_ns, self.others_text)
         return tuple(offsets_ns)
 
     def leave(self, message: str) -> None:
@@ -139,7 +143,7 @@ class Leaders:
     def _wait(
         self, request: Any, buffers: object, awaited: str, *, spin: bool = False, more_seconds: float = 0.0
     ) -> None:
-        """Wait for a request; `buffers` must live as long as it does, and mpi4py's request does not see to that."""
+        """Wait for a request; `buffers` must live as long as the request, to which mpi4py's request does not see."""
         timeout_seconds = self.timeout_seconds + more_seconds
         with contact(self._mpi, awaited):
             if not finished(request, timeout_seconds, spin=spin):

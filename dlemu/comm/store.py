@@ -1,12 +1,12 @@
-"""Ranks that torchrun started, or whatever sets its variables: the only interface to torch.distributed.
+"""Ranks that were started by torchrun, or by whatever sets its variables: the only interface to torch.distributed.
 
 Each process has RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT. The ranks of a host find
-each other over Unix sockets. On several hosts the first of each imports torch and meets the others at its TCPStore,
-which torchrun's agent keeps, or else rank 0; there it learns where they listen and the run's secret. From then on the
-store is not used: what crosses hosts goes over connections of their own (`dlemu.comm.tcp_leaders`).
+each other over Unix sockets. On several hosts the first rank of each, its leader, imports torch and exchanges addresses
+and the run's secret with the other leaders through a TCPStore, which torchrun's agent serves, or else rank 0. From then
+on the store is not used: hosts talk over TCP connections of their own (`dlemu.comm.tcp_leaders`).
 
-A store lets everybody read and write. So the secret is removed from it once all have it; and where `DLEMU_SECRET` is
-set on all hosts, what was in the store is of no use without it.
+Anyone who reaches a store can read and write it. So the secret is removed from it once all leaders have it; and where
+`DLEMU_SECRET` is set on all hosts, the store's secret is useless without that one.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from dlemu.comm.local import Rendezvous
 from dlemu.comm.patience import PatienceError, within
 from dlemu.comm.tcp_leaders import TcpLeaders, listen
 
-_SECRET_BYTES = 32  # 256 bits, as the digest that is made of it
-_LOOK_SECONDS = 0.02  # 50 requests/s a host to rank 0's store while ranks still start
+_SECRET_BYTES = 32  # 256 bits, like the digest that is derived from it
+_POLL_SECONDS = 0.02  # 50 requests/s per host to rank 0's store while ranks still start
 
 
 @dataclass(frozen=True)
 class Place:
-    """What the launcher says of this process."""
+    """This process's rank and addresses, by the launcher's variables."""
 
     rank: int
     size: int
@@ -46,7 +46,7 @@ class Place:
     port: int
     agent_keeps_store: bool
     start: str
-    """What differs between one start of the launcher's processes and the next."""
+    """Identifies one start of the launcher's processes: torchrun's run id and restart count."""
 
     @property
     def first(self) -> int:
@@ -55,7 +55,7 @@ class Place:
 
     @classmethod
     def of(cls, environment: Mapping[str, str]) -> Place:
-        """Read torchrun's variables. Raises UserError for those that make no sense."""
+        """Read torchrun's variables. Raises UserError where they are not numbers or contradict each other."""
         try:
             rank, size = int(environment["RANK"]), int(environment["WORLD_SIZE"])
             local_rank = int(environment.get("LOCAL_RANK", "0"))
@@ -74,7 +74,7 @@ class Place:
 
 
 def _local_size(environment: Mapping[str, str], local_rank: int) -> int:
-    """Return the ranks of this host where the launcher does not say: srun's, or one where no LOCAL_RANK is."""
+    """Return this host's number of ranks without LOCAL_WORLD_SIZE: srun's, or else 1 if LOCAL_RANK isn't set either."""
     counts = environment.get("SLURM_STEP_TASKS_PER_NODE", "")
     if counts and len(set(counts.split(","))) == 1:  # "18(x2)", "18"
         return int(counts.partition("(")[0])
@@ -117,7 +117,7 @@ class StoreComm(LaunchedComm):
 
 
 def _host_secret(place: Place, timeout_seconds: float, name: Callable[[int], str]) -> str:
-    """Return a secret of this host's ranks: the first draws it and hands it to those that run under its user."""
+    """Return the secret that this host's ranks share: the first draws it and sends it to those of the same user."""
     if place.local_size == 1:
         return secrets.token_hex(_SECRET_BYTES)
     public = f"{place.address} {place.port} {place.start} {place.first} {place.size}"
@@ -163,9 +163,9 @@ def _meet(place: Place, timeout_seconds: float, given_secret: str) -> TcpLeaders
     places = [[(str(address), int(host["port"])) for address in host["addresses"]] for _, host in hosts]
     leaders = TcpLeaders(listening, places, firsts.index(place.first), names, secret, timeout_seconds)
     leaders.all_reduce_max(0)
-    if place.rank == 0:  # all have read it: the next run of this launcher's processes begins with an empty store
+    if place.rank == 0:  # all have read the entries: a restart by the launcher then begins with an empty store
         store.clear([f"leader/{first}" for first in firsts])
-    leaders.all_reduce_max(0)  # rank 0 may keep the store: nobody leaves before it
+    leaders.all_reduce_max(0)  # rank 0 may serve the store: nobody leaves before it is cleared
     return leaders
 
 
@@ -174,7 +174,7 @@ def _as_key(secret: str) -> bytes:
 
 
 def _about(place: Place, listening: socket.socket) -> dict[str, object]:
-    """Return what the other hosts have to know of this one."""
+    """Return what the other hosts need to know about this one: its name, ranks, addresses and port."""
     with open("/proc/sys/kernel/random/boot_id") as boot:
         machine = boot.read().strip()
     addresses = [place.address] * (place.rank == 0) + [_own_address(place), socket.gethostname()]
@@ -212,7 +212,7 @@ class _Store:
             return make(place.address, place.port, is_master=keeps, timeout=limit, wait_for_workers=False)
 
         try:
-            self._store = within(timeout_seconds + 1.0, connect, where)  # torch's own time-out first: it says why
+            self._store = within(timeout_seconds + 1.0, connect, where)  # torch's own timeout comes first: it says why
         except (PatienceError, RuntimeError) as error:
             reason = str(error).partition("\n")[0]
             raise PeerLostError(f"{where} was not reached within {timeout_seconds:g} s: {reason}") from error
@@ -221,18 +221,18 @@ class _Store:
         self._store.set(self._prefix + key, json.dumps(value))
 
     def read(self, key: str, who: str) -> Any:
-        """Wait until it is there; what it says has to be checked, for anybody may have written it."""
+        """Wait until `who` has written the key; return its value, unchecked: anybody may have written it."""
         while not self._store.check([self._prefix + key]):
             if time.monotonic() > self._deadline_seconds:
                 raise PeerLostError(f"{who} did not arrive within {self._timeout_seconds:g} s")
-            time.sleep(_LOOK_SECONDS)
+            time.sleep(_POLL_SECONDS)
         try:
             return json.loads(self._store.get(self._prefix + key))
         except ValueError as error:
             raise DlemuError(f"the store's entry for {who} is not from this run") from error
 
     def read_hosts(self, place: Place) -> list[tuple[int, dict[str, Any]]]:
-        """Return each host's first rank, and what its leader says of it."""
+        """Return each host's first rank, and what its leader wrote about the host."""
         hosts: list[tuple[int, dict[str, Any]]] = []
         first, machines = 0, dict[str, int]()
         while first < place.size:
@@ -259,7 +259,7 @@ class _Store:
 
 
 def _load_torch() -> Any:
-    """Return torch's TCPStore. Raises UserError that says what to do where it can't be had."""
+    """Return torch's TCPStore. Raises UserError, with what to do, where torch can't be imported."""
     try:
         from torch.distributed import TCPStore  # type: ignore[attr-defined]  # its __init__ takes it from C++
     except (ImportError, RuntimeError, OSError) as error:

@@ -1,6 +1,6 @@
-"""The parent's side: wait for forked ranks or workers without polling, and bring all of them to an end when one fails.
+"""The parent's side: wait for forked ranks or workers without polling, and end all of them when one fails.
 
-Nothing may outlive a run: what ended ranks left behind is found and ended too.
+No process may outlive a run: those that ended ranks left behind are found and ended too.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ from dlemu.comm.failure import (
     unkillable,
 )
 
-_NOTICE_SHARE = 0.2  # of the grace: ranks first get the time to notice the loss by themselves, then SIGTERM
-_LONGEST_REPORT_BYTES = 1 << 20  # a datagram; the sender's socket takes less (net.core.wmem_default: 208 KiB)
+_NOTICE_SHARE = 0.2  # share of the grace in which ranks may notice the failure by themselves; then they get SIGTERM
+_LONGEST_REPORT_BYTES = 1 << 20  # more than a datagram may have (net.core.wmem_default of the sender: 208 KiB)
 _LEAST_GIVE_UP_SECONDS = 2.0  # freeing a killed rank's memory takes the kernel a while
 _LOOK_AGAIN_MILLISECONDS = 50  # a process further down is adopted only after the one above it has ended
 
 
 class Ending:
-    """What the ranks of a run have come to, and what is to be done about it when. No IO, no clock: both are given.
+    """Decides when a run's ranks get SIGTERM and SIGKILL, and notes how each ended. IO and time are passed in.
 
-    After the first failure the ranks have a fifth of the grace to notice by themselves, then they get SIGTERM, and
-    SIGKILL at the end of the grace; whoever outlives that as well is given up. An interruption skips the first part.
-    A rank that stalls (SIGSTOP) has `timeout_seconds` to go on: while no other rank waits for it, as when it
-    writes the results, nobody else would notice. Whoever still runs after `most_seconds` has failed.
+    After the first failure the ranks have a fifth of the grace to notice it by themselves, then they get SIGTERM, and
+    SIGKILL at the end of the grace; a rank that survives SIGKILL is given up. An interruption sends SIGTERM at once.
+    A rank that is stopped (SIGSTOP) must continue within `timeout_seconds`: while no other rank waits for it, as when
+    it writes the results, nobody else would notice. A rank that still runs after `most_seconds` has failed.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class Ending:
         self._grace_seconds, self._timeout_seconds, self._most_seconds = grace_seconds, timeout_seconds, most_seconds
         self._role = role
         self._stopped: dict[int, float] = {}
-        """When a process that stalls must go on."""
+        """Process id -> when that stopped process must have continued, in ns."""
         self._ends: dict[int, RankEnd] = {}
         self._failures: dict[int, Failure] = {}
         self._interruption: Failure | None = None
@@ -79,7 +79,7 @@ class Ending:
 
     @property
     def due_ns(self) -> float:
-        """When `step` has something to do; infinite when it only waits."""
+        """When to call `step` next, in ns; infinite while nothing is due."""
         return min(self._late_ns, self._terminate_ns, self._kill_ns, self._give_up_ns, *self._stopped.values())
 
     def started(self, process: int, rank: int) -> None:
@@ -88,12 +88,12 @@ class Ending:
         self._ranks[process] = rank
 
     def reported(self, failure: Failure, now_ns: int) -> None:
-        """Note what is known of a rank's failure; what comes later only follows from it."""
+        """Note a rank's failure; only the first one of each rank counts, as later ones follow from it."""
         self._failures.setdefault(failure.rank, failure)
         self._start(now_ns)
 
     def interrupted(self, signal_number: int, now_ns: int) -> None:
-        """Note a signal that requests the end of the run; a second one ends the grace."""
+        """Note a signal that requests the end of the run; a second one makes SIGKILL due at once."""
         if self._interruption is not None:
             self._kill_ns = min(self._kill_ns, now_ns)
             return
@@ -102,11 +102,11 @@ class Ending:
         self._terminate_ns = min(self._terminate_ns, now_ns)
 
     def stopped(self, process: int, now_ns: int) -> None:
-        """Note that a process stalls."""
+        """Note that a process was stopped (SIGSTOP)."""
         self._stopped.setdefault(process, now_ns + self._timeout_seconds * 1e9)
 
     def continued(self, process: int) -> None:
-        """Note that it goes on."""
+        """Note that a stopped process continued (SIGCONT)."""
         self._stopped.pop(process, None)
 
     def ended(self, process: int, code: int, now_ns: int) -> None:
@@ -120,7 +120,7 @@ class Ending:
         self._ends[rank] = RankEnd(rank=rank, status=status, signal=max(-code, 0), failure=failure)
 
     def step(self, now_ns: int, send: Callable[[int, int], bool]) -> None:
-        """Do what is due; `send(process, signal)` says whether the process was still there."""
+        """Do what is due; `send(process, signal)` returns whether the process still existed."""
         for process in [process for process, due_ns in self._stopped.items() if now_ns >= due_ns]:
             del self._stopped[process]
             self.reported(stopped(self._ranks[process], process, self._timeout_seconds, now_ns, self._role), now_ns)
@@ -166,10 +166,10 @@ class Ending:
 
 
 class Supervisor:
-    """Waits for the ranks of one run without polling: sockets and processes drive an `Ending`.
+    """Waits for the ranks of one run without polling, and passes what happens to them to an `Ending`.
 
-    `reports` delivers one pickled `Failure` per datagram, or a number and a message that `on_message` gets; `wakeups` a
-    byte for each signal this process got (signal.set_wakeup_fd), SIGCHLD among them.
+    `reports` delivers datagrams, each a pickled `Failure` or a process's number with a message for `on_message`;
+    `wakeups` delivers a byte for each signal that this process got (signal.set_wakeup_fd), SIGCHLD among them.
     """
 
     def __init__(
@@ -182,7 +182,7 @@ class Supervisor:
         self._ending.started(process, rank)
 
     def wait(self, on_look: Callable[[], None] | None = None, look_seconds: float = math.inf) -> list[RankEnd]:
-        """Return how each rank ended, in rank order, once all of them have; call `on_look` now and then meanwhile."""
+        """Return how each rank ended, in rank order, once all have; call `on_look` every `look_seconds` meanwhile."""
         look_ns = time.monotonic_ns() + look_seconds * 1e9
         poll = select.poll()
         poll.register(self._reports, select.POLLIN)
@@ -200,7 +200,7 @@ class Supervisor:
         return self._ending.ends
 
     def end(self) -> None:
-        """Kill and reap every rank that still runs: the way out when this process itself failed."""
+        """Kill and reap every rank that still runs, for when this process itself failed."""
         for process in self._ending.running:
             _send(process, signal.SIGKILL)
         for process in self._ending.running:
@@ -257,9 +257,9 @@ def children_of_this_process() -> frozenset[int]:
 def end_adopted(known: frozenset[int], wakeups: socket.socket, grace_seconds: float) -> int:
     """End every descendant of this process that does not descend from `known`; return how many there were.
 
-    They get SIGTERM, and SIGKILL after the grace; those that are about to end by themselves (a resource tracker
-    that cleans up when its last user is gone ignores SIGTERM) have that time to do so. `wakeups` gets a byte for each
-    SIGCHLD. This process must be the one that adopts orphans (`adopt_orphans`).
+    They get SIGTERM, and SIGKILL after the grace; a process that ignores SIGTERM but ends by itself (such as
+    multiprocessing's resource tracker, which cleans up after its last user) has that time to do so. `wakeups` gets a
+    byte for each SIGCHLD. This process must adopt orphans (`adopt_orphans`).
     """
     kill_seconds = time.monotonic() + grace_seconds
     signalled: set[int] = set()
@@ -284,7 +284,7 @@ def end_adopted(known: frozenset[int], wakeups: socket.socket, grace_seconds: fl
 def give_up_seconds(grace_seconds: float) -> float:
     """Return how long to wait for the end of a killed process.
 
-    A process that waits in the kernel for a storage that hangs cannot be killed, and must not hold the rest.
+    A process that is blocked in the kernel by hung storage can't be killed, and must not delay the others.
     """
     return max(grace_seconds, _LEAST_GIVE_UP_SECONDS)
 
@@ -298,7 +298,7 @@ def _below(processes: list[psutil.Process]) -> list[psutil.Process]:
 
 
 def _reap(child: psutil.Process) -> bool:
-    """Reap a child if it has ended; what it leaves is adopted by then, so the next look finds it."""
+    """Reap a child if it has ended; its own children are adopted by then, so the next check finds them."""
     with contextlib.suppress(ChildProcessError):
         return os.waitpid(child.pid, os.WNOHANG)[0] != 0
     return True

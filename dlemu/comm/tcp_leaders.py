@@ -1,8 +1,8 @@
-"""What crosses hosts where no MPI does: the leaders of the hosts as a tree over TCP.
+"""Communication between hosts without MPI: one rank of each host, its leader, joins a tree over TCP.
 
-The calls, deadlines and notices are those of the tree of one host (`dlemu.comm.tree`), so a host that is lost is seen
-and named the same way. Ports are open to whoever reaches this host: a caller must answer a challenge by the run's
-secret before it is one of the leaders, and each payload carries a code that proves where it belongs
+The calls, deadlines and notices are those of the tree of one host (`dlemu.comm.tree`), so a lost host is noticed
+and named the same way. Ports are open to whoever reaches this host: a caller is accepted as a leader only after it
+answers a challenge with the run's secret, and each payload carries a code that proves which call and rank it belongs to
 (`dlemu.comm.seal`), since receivers unpickle it.
 """
 
@@ -24,18 +24,18 @@ from dlemu.comm.process_control import after_fork_in_child
 from dlemu.comm.seal import CODE_NUMBERS, TO_ALL, Seal
 from dlemu.comm.tree import Frame, Link, LocalTree
 
-_CHALLENGE_BYTES = 32  # 256 bits, so none comes twice and no answer can be replayed
+_CHALLENGE_BYTES = 32  # 256 random bits: none is drawn twice, so no answer can be replayed
 _HELLO = struct.Struct("<32sqq")  # answer to the challenge, node, number of nodes
-_STRANGER_SECONDS = 10.0  # far more than a round trip takes, also to a host that is busy starting ranks
+_STRANGER_SECONDS = 10.0  # far more than a round trip takes: a caller that has not identified itself by then is dropped
 _PINGS = 40  # the quickest of them met no queue: half of its round trip bounds the offset's error
 _QUEUE = 4096  # the kernel's own limit (net.core.somaxconn), as between the ranks of a host
-# A host that is switched off or cut off says nothing: the kernel asks after 30 s of silence, every 10 s, and gives the
-# connection up after six questions without an answer. Within a call the deadline is sooner.
+# A host that is switched off or cut off closes no connection: the kernel sends a keep-alive probe after 30 s of
+# silence, then every 10 s, and drops the connection after six without an answer. Within a call the deadline is sooner.
 _KEEP_ALIVE = ((socket.TCP_KEEPIDLE, 30), (socket.TCP_KEEPINTVL, 10), (socket.TCP_KEEPCNT, 6))
 
 
 def listen() -> socket.socket:
-    """Return what waits for callers at a port of this host's, any that is free, on all its addresses."""
+    """Return a nonblocking socket that listens on a free port of all of this host's addresses."""
     if socket.has_dualstack_ipv6():
         listener = socket.create_server(("", 0), family=socket.AF_INET6, backlog=_QUEUE, dualstack_ipv6=True)
     else:
@@ -47,7 +47,7 @@ def listen() -> socket.socket:
 class TcpLeaders:
     """The hosts' leaders, in the order of their world ranks. Calls are collective over them.
 
-    Raises `PeerLostError` when another leader ends, does not arrive, or moves nothing, for `timeout_seconds`.
+    Raises `PeerLostError` when another leader ends, or does not arrive or moves no data within `timeout_seconds`.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class TcpLeaders:
         secret: bytes,
         timeout_seconds: float,
     ) -> None:
-        """Connect to the other leaders: `places` are the addresses at which each may be reached."""
+        """Connect to the other leaders; `places` are the addresses (host, port) to try for each."""
         self.node, self._timeout_seconds = node, timeout_seconds
         self._seal = Seal(secret, "TCP")
         self._tree = LocalTree(node, len(places), names)
@@ -86,10 +86,10 @@ class TcpLeaders:
 
     def name_nodes(self, names: Sequence[str]) -> None:
         self.names, others = names, [*names[: self.node], *names[self.node + 1 :]]
-        self.others = others[0] if len(others) == 1 else f"one of {', '.join(others)}"
+        self.others_text = others[0] if len(others) == 1 else f"one of {', '.join(others)}"
 
     def all_reduce_max(self, value: int, *, last: bool = False) -> int:
-        """`last` waits without a deadline for hosts that live."""
+        """`last` marks the run's final call: it has no deadline for hosts that are alive."""
         return self._tree.broadcast_number(self._tree.reduce_max(value, forever=last), forever=last)
 
     def gather(self, parts: Iterable[tuple[int, bytes | bytearray]]) -> dict[int, bytes | bytearray]:
@@ -109,9 +109,10 @@ class TcpLeaders:
         return payload if self.node == 0 else bytes(self._opened(TO_ALL, sealed, self.names[0]))
 
     def clock_offsets(self) -> tuple[int, ...]:
-        """Each leader compares its clock with those right below it in the tree; differences add up along it.
+        """Each leader compares its clock with its children's in the tree; the differences add up along a branch.
 
-        Of several pings the fastest counts: the answer was stamped half way, to within half its round trip.
+        Of several pings the fastest counts: its answer is taken to be stamped half way through the round trip, which is
+        wrong by half of it at most.
         """
         with self._tree.collective():
             if self._tree.parent is not None:
@@ -121,7 +122,7 @@ class TcpLeaders:
             below_ns = {node: _ping(link) for node, link in self._tree.children.items()}
         parts = self.gather([(self.node, dump(below_ns))])
         offsets_ns = {0: 0}
-        for node in sorted(parts):  # a leader's number is above that of the one over it
+        for node in sorted(parts):  # a leader's number is higher than its parent's
             for child, offset_ns in pickle.loads(parts[node]).items():
                 offsets_ns[child] = offsets_ns[node] + offset_ns
         agreed: tuple[int, ...] = pickle.loads(
@@ -160,8 +161,8 @@ def _ping(link: Link) -> int:
 
 
 class _Meeting(Rendezvous):
-    """The same over TCP: who is called says something random first, and the caller's answer shows that it knows the
-    secret without showing the secret, also to a stranger that it called."""
+    """A rendezvous over TCP: the callee first sends random bytes, and the caller answers with their keyed hash. That
+    proves that the caller knows the secret, and does not reveal the secret to a stranger at the called address."""
 
     _whose_callers = "this host's ports"
     _stranger_seconds = _STRANGER_SECONDS
@@ -211,7 +212,7 @@ class _Meeting(Rendezvous):
     def _identify(self, stream: socket.socket) -> int:
         challenge = self._challenges.pop(stream)
         try:
-            hello = stream.recv(_HELLO.size, socket.MSG_DONTWAIT)  # it was sent by one call, so it comes whole
+            hello = stream.recv(_HELLO.size, socket.MSG_DONTWAIT)  # it was sent in one call, so it arrives whole
         except OSError:
             return -1
         answer, node, size = _HELLO.unpack(hello) if len(hello) == _HELLO.size else (b"", -1, -1)

@@ -1,9 +1,9 @@
-"""What the kernel accounts a thread: how long it had a core, how long it wanted one, what it fetched from storage.
+"""The kernel's accounting of a thread: its CPU time, its time waiting for a core, and bytes fetched from storage.
 
 No privilege is needed. The clock of a thread (CLOCK_THREAD_CPUTIME_ID), `schedstat` (Documentation/scheduler/
 sched-stats.rst: time waiting on a runqueue, in ns) and getrusage(2)'s `ru_inblock` (what the task really caused to be
-fetched from the storage layer, in 512 bytes: the counter that proc(5) shows as `read_bytes`, for a fifth of the time)
-are those of the thread that looks; a look costs a few microseconds.
+fetched from the storage layer, in units of 512 bytes: the counter that proc(5) shows as `read_bytes`, read in a fifth
+of the time) are those of the calling thread; reading all three costs a few microseconds.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
-_MOST_BYTES = 512  # /proc/thread-self/io and schedstat are shorter than 200
+_MOST_BYTES = 512  # to read at most of schedstat or comm, which are shorter than 200 bytes
 _BLOCK_BYTES = 512
-"""Of `ru_inblock`, whatever the device's blocks are (include/linux/task_io_accounting_ops.h)."""
+"""The unit of `ru_inblock`, whatever the device's block size (include/linux/task_io_accounting_ops.h)."""
 
 
 class Account(NamedTuple):
-    """What a thread had used up to now; zeros where the kernel keeps no account."""
+    """What a thread has used so far; zeros where the kernel does not account for it."""
 
     cpu_ns: int = 0
     cpu_wait_ns: int = 0
@@ -30,7 +30,7 @@ class Account(NamedTuple):
 
 
 class ThreadAccount:
-    """The kernel's account of the thread that made it; only that thread may look."""
+    """The kernel's account of the thread that made this object; only that thread may read it."""
 
     def __init__(self) -> None:
         self._schedule = _open("/proc/thread-self/schedstat")
@@ -41,12 +41,12 @@ class ThreadAccount:
         return Account(*self.scheduled(), storage_bytes)
 
     def scheduled(self) -> tuple[int, int]:
-        """Return cpu_ns and cpu_wait_ns alone, for half of what a look costs."""
+        """Return cpu_ns and cpu_wait_ns alone, in half the time that `look` takes."""
         words = _read(self._schedule).split()
         if len(words) < 2:
             return 0, 0
-        # Its own first number is what the clock was at the last tick, or when the thread last slept: of batches that
-        # take less than a tick (4 ms) most would be missing.
+        # schedstat's first number, the CPU time, is only updated at a timer tick (4 ms) or when the thread sleeps: most
+        # of the time of shorter batches would be missing. So the thread's clock is read instead.
         return time.thread_time_ns(), int(words[1])
 
     def __del__(self) -> None:
@@ -56,7 +56,7 @@ class ThreadAccount:
 
 
 class ThreadAccounting:
-    """The account of the calling thread: threads may take turns."""
+    """The account of whichever thread calls; several threads may share one object."""
 
     def __init__(self) -> None:
         self._local = threading.local()
@@ -66,7 +66,7 @@ class ThreadAccounting:
         return self._mine().look()
 
     def scheduled(self) -> tuple[int, int]:
-        """Return cpu_ns and cpu_wait_ns of it alone."""
+        """Return the calling thread's cpu_ns and cpu_wait_ns alone."""
         return self._mine().scheduled()
 
     def _mine(self) -> ThreadAccount:
@@ -77,12 +77,12 @@ class ThreadAccounting:
 
 
 def process_storage_bytes() -> int:
-    """Return what all threads of this process together have fetched from storage; 0 where that is not known."""
+    """Return how many bytes all threads of this process have fetched from storage; 0 where that is not known."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_inblock * _BLOCK_BYTES
 
 
 def thread_cpu_ns(chosen: Callable[[str], bool]) -> int:
-    """Return how long the threads of this process whose names are `chosen` have had a core."""
+    """Return the CPU time, in ns, of this process's threads whose names `chosen` accepts."""
     total = 0
     for thread in os.listdir("/proc/self/task"):
         name = _read_once(_open(f"/proc/self/task/{thread}/comm")).decode(errors="replace").strip()

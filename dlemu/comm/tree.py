@@ -1,12 +1,12 @@
-"""The collectives of the ranks of one node: what they say to each other, over links that carry it.
+"""The collective calls of the ranks of one node: which messages they exchange over their links.
 
 The ranks form a binary tree: rank r's children are 2r+1 and 2r+2. A reduction goes up the tree, a broadcast down, so an
 all-reduce costs each rank at most six small messages.
 
-When a rank is lost, the neighbour that sees it sends its other neighbours the reason before it raises, and they
-theirs: every rank raises the same message, which names the rank that is gone.
+When a rank is lost, the neighbour that notices it sends a notice with the reason to its other neighbours before it
+raises, and they pass it on: every rank raises the same message, which names the rank that is gone.
 
-Nothing here knows sockets: `dlemu.comm.local` makes the links.
+Nothing here uses sockets: `dlemu.comm.local` makes the links.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from typing import Protocol
 
 from dlemu.comm.comm_base import PeerLostError
 
-PART_BYTES = 1 << 20  # a notice waits behind one part at most; smaller ones cost a header and a call more often
+PART_BYTES = 1 << 20  # a notice of a lost rank waits for one part at most; smaller parts cost more headers and calls
 
 
 class Frame(enum.IntEnum):
-    """What a frame is for; its number is a value (MAXIMUM) or how many bytes follow.
+    """What a frame is for. The number in it is a value (MAXIMUM) or how many bytes follow.
 
-    Those of GATHER and BROADCAST follow in PARTs of `PART_BYTES` at most, which are passed on whole: a notice that a
-    rank is lost may come between any two frames, and never where bytes are expected.
+    The bytes of GATHER and BROADCAST follow in PARTs of at most `PART_BYTES`, which are passed on whole: a notice that
+    a rank is lost may come between any two frames, and never where bytes are expected.
     """
 
     MAXIMUM = 1
@@ -65,23 +65,23 @@ class Link(Protocol):
         ...
 
     def set_timeout(self, timeout_seconds: float) -> None:
-        """Give the neighbour up after so long."""
+        """Take the neighbour for lost after this many seconds without a frame that is due."""
         ...
 
     def close(self) -> None:
-        """Hang up; the neighbour sees it at once."""
+        """Close the connection; the neighbour notices it at once."""
         ...
 
 
 class LocalTree:
-    """The ranks of one node. All calls are collective over the node and belong to one thread.
+    """The ranks of one node. All calls are collective over the node, and only one thread may make them.
 
-    Raises `PeerLostError` when a rank ends, or does not arrive (or, within a long transfer, moves nothing) before its
+    Raises `PeerLostError` when a rank ends, or does not arrive (or, within a long transfer, moves no data) before its
     link's deadline. A tree that has raised is broken: every further call raises the same error at once.
     """
 
     def __init__(self, local_rank: int, local_size: int, names: Sequence[int | str] | None = None) -> None:
-        """Make a tree without links; `names` are what messages call the ranks: numbers (default: local), or words."""
+        """Make a tree without links; `names` are the ranks' names in messages: numbers (default: local) or texts."""
         self._rank, self._size = local_rank, local_size
         self._names: Sequence[int | str] = names if names is not None else range(local_size)
         self.parent: Link | None = None
@@ -91,14 +91,14 @@ class LocalTree:
         """Why no further call can succeed, or None."""
 
     def name(self, rank: int) -> str:
-        """Return what messages call a rank."""
+        """Return how messages name a rank."""
         name = self._names[rank]
         return name if isinstance(name, str) else f"rank {name}"
 
     def reduce_max(self, value: int, *, forever: bool = False) -> int:
-        """Return the maximum (int64) of this rank's subtree; on rank 0 that of all.
+        """Return the maximum (int64) of this rank's subtree; on rank 0 that is the maximum of all ranks.
 
-        `forever` waits without a deadline for ranks that live.
+        `forever` waits without a deadline for ranks that are alive.
         """
         with self.collective():
             started = math.inf if forever else monotonic()
@@ -118,7 +118,7 @@ class LocalTree:
         return value
 
     def gather(self, payload: bytes) -> list[bytes | bytearray] | None:
-        """Return every rank's bytes in rank order on rank 0, None elsewhere; ranks between hold 1 MiB of it."""
+        """Return every rank's bytes in rank order on rank 0, None elsewhere; ranks in between buffer at most 1 MiB."""
         with self.collective():
             if self.parent is None:
                 return self._collect(payload)
@@ -132,7 +132,7 @@ class LocalTree:
         return None
 
     def broadcast(self, payload: bytes | bytearray) -> bytes | bytearray:
-        """Return rank 0's bytes on every rank; what the others give is ignored."""
+        """Return rank 0's bytes on every rank; the others' `payload` is ignored."""
         with self.collective():
             if self.parent is not None:
                 payload = _receive_payload(self.parent, Frame.BROADCAST)
@@ -142,7 +142,7 @@ class LocalTree:
 
     @contextlib.contextmanager
     def collective(self) -> Iterator[None]:
-        """Guard a part of a collective call: it is done whole, or the tree is broken and the neighbours know why."""
+        """Guard a part of a collective call: unless it completes, the tree is broken and the neighbours learn why."""
         if self.broken is not None:
             raise PeerLostError(self.broken)
         try:
@@ -162,12 +162,12 @@ class LocalTree:
                 link.notify(message)
 
     def set_timeout(self, timeout_seconds: float) -> None:
-        """Wait so long for the neighbours from here on."""
+        """Wait at most this long for the neighbours from now on."""
         for link in self._links():
             link.set_timeout(timeout_seconds)
 
     def close(self) -> None:
-        """Close this rank's links; neighbours that still wait for it see its end at once."""
+        """Close this rank's links; neighbours that still wait for this rank notice at once."""
         for link in self._links():
             link.close()
         self.parent = None
@@ -199,7 +199,7 @@ def _send_part(link: Link, part: bytes | bytearray | memoryview) -> None:
 
 
 def _parts(link: Link, num_bytes: int) -> Iterator[bytearray]:
-    """Yield what follows the head of a payload, part by part."""
+    """Yield the parts of a payload whose head, with its length, was just received."""
     while num_bytes > 0:
         part = link.receive_bytes(link.receive(Frame.PART), Frame.PART)
         num_bytes -= len(part)
@@ -214,12 +214,12 @@ def _receive_payload(link: Link, frame: Frame) -> bytearray:
 
 
 def children_of(rank: int, size: int) -> list[int]:
-    """Return the ranks right below `rank`."""
+    """Return the children of `rank` in the tree."""
     return [child for child in (2 * rank + 1, 2 * rank + 2) if child < size]
 
 
 def parent_of(rank: int) -> int:
-    """Return the rank right above `rank`, which is not 0."""
+    """Return the parent of `rank`, which is not 0."""
     return (rank - 1) // 2
 
 

@@ -22,7 +22,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, Sampler, get_worker_info
 
 from datagen.errors import DlemuError, SpaceError, UserError
-from dlemu.comm.cgroup_limits import who_killed
+from dlemu.comm.cgroup_limits import out_of_memory_hint
 from dlemu.comm.dev_shm import shared_memory_problem
 from dlemu.comm.failure import killed_by
 from dlemu.comm.process_control import ignore
@@ -199,7 +199,7 @@ class Loader:
                 who = f"worker {number} of rank {self._spec.rank}"
                 return DlemuError(killed_by(who, worker.pid, -worker.exitcode, _REMEDY))
         died = f"a worker of rank {self._spec.rank} died: {str(error).rstrip('. ')}"
-        return DlemuError(f"{died}; {who_killed()}, or {_REMEDY}")
+        return DlemuError(f"{died}; {out_of_memory_hint()}, or {_REMEDY}")
 
     def close(self) -> None:
         """Stop the workers and free the slots."""

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dlemu.comm.cgroup_limits import cpu_limit, host_memory, limiting_groups, memory_limit_bytes, who_killed
+from dlemu.comm.cgroup_limits import cpu_limit, host_memory, limiting_groups, memory_limit_bytes, out_of_memory_hint
 
 V1_MOUNT = "32 31 0:29 {root} {mount} rw,relatime - cgroup cgroup rw,cpu,cpuacct"
 V2_MOUNT = "30 23 0:26 {root} {mount} rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate"
@@ -128,9 +128,9 @@ def test_whom_the_kernel_killed_at_a_limit_of_memory_is_counted(
     group: str, line: str, files: dict[str, str], kills: int, words: str, tmp_path: Path
 ) -> None:
     filled = {name: text.format(kills=kills) for name, text in files.items()}
-    assert who_killed(made(tmp_path, group=group, mount_line=line, files=filled)).startswith(words)
+    assert out_of_memory_hint(made(tmp_path, group=group, mount_line=line, files=filled)).startswith(words)
 
 
 def test_a_kill_without_a_limit_says_nothing_of_one(tmp_path: Path) -> None:
     proc = made(tmp_path, group="0::/job", mount_line=V2_MOUNT, files={"job/memory.events": "oom_kill 2"})
-    assert who_killed(proc).startswith("if the machine ran out")
+    assert out_of_memory_hint(proc).startswith("if the machine ran out")
