@@ -26,16 +26,16 @@ SKIP = "DLEMU_RECORD_SKIP"
 ROWS_VERSION = 1
 ENDING = ".jsonl"
 DEFAULT_FOLDER = "dlemu-record"
-"""Below the current folder, for `import dlemu.record` without the variables."""
-DEFAULT_MINUTES = 10.0  # hundreds of batches even where a step takes a second: quantiles want many
+"""In the current folder, for `import dlemu.record` without the variables."""
+DEFAULT_MINUTES = 10.0  # hundreds of batches, which quantiles need, even where a step takes a second
 
 _MODULE = "_dlemu_record"
-"""The name in sys.modules under which a process has this file at work, however it came in."""
+"""The recording module's name in sys.modules, however it was imported; also its attribute on loaders and iterators."""
 _MOST_ROW_BYTES = 256 << 20  # hundreds of thousands of batches; a job must not fill its disk by being recorded
 _MOST_FILES = 2000
-"""Names of files that a process writes down: enough to recognise a folder for each class."""
+"""The most file names that a process records: enough to recognise a folder for each class."""
 _MOST_PENDING = 256
-"""Steps whose device times have not come yet."""
+"""The most steps whose GPU events are still pending; beyond that the oldest step is dropped, without a device time."""
 _RANKS = (
     ("RANK", "WORLD_SIZE"),
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
@@ -45,13 +45,13 @@ _RANKS = (
 )
 """Variables of launchers: torchrun and Accelerate, Open MPI, PMIx, MPICH, Slurm."""
 _NO_DATA = (".py", ".pyc", ".pyi", ".so", ".pyd", ".egg-link", ".pth", ".mo")
-"""Endings of what an interpreter opens by itself."""
+"""Extensions of files that the interpreter opens for itself: code, not data."""
 _NO_PLACES = ("/proc/", "/sys/", "/dev/", "/etc/", "/usr/", "/lib/", "/lib64/", sys.prefix + "/", sys.base_prefix + "/")
 _now = time.monotonic_ns
 
 
 class _Process:
-    """What this process has noted. A fork starts over, seen by the process's id."""
+    """The state of the recording in this process. After a fork, noticed by the changed pid, it starts afresh."""
 
     def __init__(self) -> None:
         self.folder = ""
@@ -120,7 +120,7 @@ class _Process:
         )
 
     def end(self, why: str) -> None:
-        """Stop recording in this process; its workers see the file that it leaves."""
+        """Stop recording in this process, and leave a file by which its workers notice it (`is_over`)."""
         if not self.ended:
             self.ended = True
             self._append({"k": "end", "why": why, "t": _now()})
@@ -138,7 +138,7 @@ class _Process:
 
 
 _FOREIGN = {"tensorflow", "jax", "nvidia.dali", "s3torchconnector", "boto3", "s3fs", "deepspeed", "streaming", "ray"}
-"""Libraries whose reads or optimizer steps these hooks don't see: noted, so that the recipe can warn."""
+"""Libraries whose reads or optimizer steps these hooks can't see; recorded so that `dlemu record` can warn of them."""
 _process = _Process()
 
 
@@ -150,7 +150,7 @@ def _rank() -> tuple[int | None, int]:
 
 
 def _never_fails(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Have an error in a part of the recorder end the recording in place of the job."""
+    """Wrap a part of the recorder so that an error in it ends the recording of this process, not the job."""
 
     def guarded(*arguments: Any) -> Any:
         try:
@@ -166,7 +166,7 @@ def _never_fails(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class _Meter:
-    """What the kernel has accounted to this thread and this process; opened again in each thread and after a fork."""
+    """The kernel's counters of this thread and this process; their files are reopened per thread and after a fork."""
 
     def __init__(self) -> None:
         import threading
@@ -174,9 +174,9 @@ class _Meter:
         self._local = threading.local()
 
     def read(self) -> list[int]:
-        """Return on-CPU ns, run-queue ns, bytes read, read calls, bytes from devices; of the process the same three.
+        """Return the thread's CPU ns, run-queue ns, bytes read, read calls, device bytes; the process's last three.
 
-        -1 where the kernel does not report it.
+        -1 for each that the kernel does not report.
         """
         schedule, thread, process = (os.pread(file, 512, 0).split() if file >= 0 else [] for file in self._files()[:3])
         found = [int(schedule[0]), int(schedule[1])] if len(schedule) >= 2 else [-1, -1]
@@ -185,11 +185,11 @@ class _Meter:
         return found
 
     def queue(self) -> int:
-        """Return the second of them alone."""
+        """Return the ns that this thread has waited for a core."""
         return self._queue(0)
 
     def main_queue(self) -> int:
-        """Return that of the main thread, which computes where a helper thread fetches the batches."""
+        """Return the ns that the main thread has waited: it computes where a helper thread fetches the batches."""
         return self._queue(3)
 
     def _queue(self, place: int) -> int:
@@ -220,7 +220,7 @@ def _descriptor(path: str) -> int:
 
 
 class _Fetch:
-    """What is seen of files while a batch is made."""
+    """The files and mapped arrays that are seen in use while a batch is made."""
 
     __slots__ = ("map_bytes", "map_calls", "new", "opens")
 
@@ -245,9 +245,9 @@ class _Fetch:
 
 
 class DeviceTimes:
-    """Device time of each step, by events that are recorded, looked at steps later, and never waited for.
+    """GPU time of each step, by events that are recorded, queried steps later, and never waited for.
 
-    `cuda` is `torch.cuda`, or what has its Event and default_stream.
+    `cuda` is `torch.cuda`, or an object with its Event and default_stream.
     """
 
     def __init__(self, cuda: Any) -> None:
@@ -260,7 +260,7 @@ class DeviceTimes:
         self._batch = -1
 
     def end_step(self) -> bool:
-        """Mark the end of the step on the device; return whether the device had nothing left to do: the host waits."""
+        """Mark the end of the step on the GPU; return whether its stream was empty already: it waits for the host."""
         stream = self._cuda.default_stream()
         drained = bool(stream.query())
         if self._begin is not None:
@@ -278,7 +278,7 @@ class DeviceTimes:
         self._batch = batch
 
     def known(self) -> list[tuple[int, float, float]]:
-        """Return batch, ms of its step, and ms that the device had waited before it (-1: not known), as they come."""
+        """Return (batch, ms of its step, ms that the GPU was idle before it or -1) of the steps that have completed."""
         found = []
         while self._pending and self._pending[0][3].query():
             batch, before, begin, end = self._pending.popleft()
@@ -288,7 +288,7 @@ class DeviceTimes:
 
 
 def _batch_size(data: Any, depth: int = 0) -> tuple[int | None, int]:
-    """Return samples in a batch by the first dimension of its first array, None without one, and bytes of arrays."""
+    """Return the samples of a batch (first dimension of its first array; None without one) and its arrays' bytes."""
     shape, size = getattr(data, "shape", None), getattr(data, "nbytes", None)
     if shape is not None and isinstance(size, int):
         return (int(shape[0]) if len(shape) else 1), size
@@ -309,7 +309,7 @@ def _batch_size(data: Any, depth: int = 0) -> tuple[int | None, int]:
 
 
 class _Hooks:
-    """The wrappers, and what they share within a process."""
+    """The wrapped functions' extra work, and the state it shares within a process."""
 
     def __init__(self) -> None:
         import threading
@@ -352,10 +352,10 @@ class _Hooks:
             read_before = self.meter.read()[2]
             for name in _held_files(_process.folder):
                 fetch.named(name)
-            looked = self.meter.read()[2] - read_before
+            looked = self.meter.read()[2] - read_before  # bytes that the recorder itself read from /proc
         else:
             looked = 0
-        row = {
+        row = {  # process_..._in: within this fetch; the other process_...: since the process began
             "k": "fetch",
             "t0": began_ns,
             "t1": ended_ns,
@@ -519,7 +519,7 @@ class _Hooks:
             _process.write({"k": "save", "t0": began_ns, "t1": _now(), "bytes": written})
 
     def audit(self, event: str, arguments: tuple[Any, ...]) -> None:
-        """See what Python opens while a batch is made; an error in an audit hook would be the caller's."""
+        """Note the files that Python opens while a batch is made; an error raised here would reach the job."""
         if event != "open":
             return
         try:
@@ -530,7 +530,7 @@ class _Hooks:
             return
 
     def opening(self, function: Callable[..., Any], place: int) -> Callable[..., Any]:
-        """Wrap a function that opens the file named by an argument without Python's knowledge."""
+        """Wrap a function whose C code opens the file that the argument at `place` names: no audit event is raised."""
         import functools
 
         @functools.wraps(function)
@@ -564,7 +564,7 @@ def _written() -> int:
 
 
 def _held_files(own: str) -> list[str]:
-    """Return the files that this process holds open for reading, or has mapped, but for code and the rows."""
+    """Return the files that this process holds open for reading, or has mapped, except code and the rows."""
     import fcntl
 
     found = set()
@@ -593,7 +593,7 @@ def _start_method(loader: Any) -> str:
 
 
 def _order(loader: Any) -> str:
-    """Return how samples are ordered as far as the sampler shows: shuffled, in order, or by itself."""
+    """Return the samples' order by the type of the sampler: `shuffled`, `in order`, or `own` for unknown types."""
     batches = getattr(loader, "batch_sampler", None)
     sampler = getattr(loader, "sampler", None) if batches is None else getattr(batches, "sampler", None)
     name = type(sampler).__name__
@@ -663,7 +663,7 @@ def _patch_optimizer(module: Any) -> None:
 
 
 def _patch_memmap(module: Any) -> None:
-    """See what is taken out of arrays mapped from files: no call is made when their pages are read."""
+    """Count what is indexed out of arrays mapped from files: reading their pages makes no call that can be counted."""
     kind = module.memmap
     original = kind.__getitem__
 
@@ -672,7 +672,7 @@ def _patch_memmap(module: Any) -> None:
         fetch = getattr(_hooks.local, "fetch", None)
         if fetch is not None:
             size = getattr(found, "nbytes", 0)
-            if size < self.nbytes:  # the whole is no read yet
+            if size < self.nbytes:  # a view of the whole array has read nothing yet
                 fetch.map_calls += 1
                 fetch.map_bytes += size
             if self.filename is not None:
@@ -736,7 +736,7 @@ class _Loader:
 
 
 class _Finder:
-    """First in sys.meta_path: finds the modules to patch as the others do."""
+    """First in sys.meta_path: finds the modules to patch by the other finders, and has `_Loader` patch them."""
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
         patch = _PATCHES.get(name)
@@ -777,7 +777,7 @@ def _install(folder: str) -> None:
 
 
 def _chain(own: str) -> None:
-    """Run the `sitecustomize` that this one hides, if any."""
+    """Run the environment's own `sitecustomize`, which this file hides, if there is one."""
     from importlib.machinery import PathFinder
     from importlib.util import module_from_spec
 

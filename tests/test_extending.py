@@ -87,7 +87,7 @@ def test_a_loader_that_reads_files_itself_is_one_file(mine: Path) -> None:
     trained(mine, "dataset.format=npz", *chosen, "metric.ceiling_seconds=0.1")
     for wrong, why in (
         ("reader.odirect=true", "reader.odirect is true: the loader itself reads npz files"),
-        ("dataset.format=npy", "dataset.format is 'npy', which the loader has no reader for; wanted one of npz"),
+        ("dataset.format=npy", "dataset.format is 'npy', for which the loader has no reader; wanted one of npz"),
     ):
         refused = dlemu(mine, "train", "dataset.format=npz", *chosen, wrong)
         assert refused.returncode == 2
@@ -151,7 +151,7 @@ def test_a_framework_that_opens_files_by_path_is_refused_on_a_storage_without_pa
     made = dlemu(mine, "datagen", *settings, folder="set")
     assert made.returncode == 0, made.stderr
     ended = dlemu(mine, "train", *settings, "reader.data_loader=tensorflow", f"output.folder={mine}/run", folder="set")
-    message = "TensorFlow itself opens tfrecord files by path, and there they have none"
+    message = "TensorFlow itself opens tfrecord files by path, and files of this storage have none"
     assert (ended.returncode, message in ended.stderr) == (2, True), ended.stderr
 
 

@@ -1,11 +1,11 @@
-"""Checks of a host before a run, one idea a file: `doctor/NAME.py` has
+"""Checks of a host before a run, one check per file: `doctor/NAME.py` has
 
-NAME     what the check is called where it is printed
-ORDER    its place among the others; software below 100, the host below 200, the storage below 300, the whole above
-check    (Facts) -> Check, or None where there is nothing to look at; what it raises is reported as its failure
+NAME     the check's name in the output
+ORDER    its position in the output: software below 100, the host below 200, storage below 300, all together above
+check    (Facts) -> Check, or None where it does not apply; an exception is reported as the check's failure
 
-What only one kind of job needs from a host is in that kind's folder, in files like these (`Kind.host_checks`). May
-import report, runner, results and what is below.
+Checks that only one kind of job (training, checkpoint, ...) needs are in that kind's folder, in files like these
+(`Kind.host_checks`). May import report, runner, results and the packages below them.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from dlemu.results.kinds import kind_wanted
 
 
 def examine(workload: Workload, *packages: str) -> Iterator[Check]:
-    """Look at everything a run of the workload needs on this host, one after the other; no check's failure raises.
+    """Yield the outcome of each check of what the workload needs on this host; a check that raises yields a failure.
 
-    The checks are those of `packages`: without any, of this one and of the kind of job that the workload needs.
+    The checks are those in `packages`; without any, those of this package and of the workload's kind of job.
     """
     kind = kind_wanted(workload)
     own = [f"{kind.package}.{kind.host_checks}"] if kind.host_checks else []
@@ -32,7 +32,7 @@ def examine(workload: Workload, *packages: str) -> Iterator[Check]:
         for name in names(folder):
             try:
                 host_checks.append(cast(HostCheck, importlib.import_module(f"{folder}.{name}")))
-            except Exception as error:  # a broken library raises what it likes
+            except Exception as error:  # a broken library may raise anything
                 yield failed(name.replace("_", " "), error)
     facts = Facts(workload)
     for host_check in sorted(host_checks, key=lambda host_check: host_check.ORDER):

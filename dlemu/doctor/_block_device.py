@@ -8,23 +8,23 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class BlockDevice:
-    """A disk, whole: the folder may be on a partition of it."""
+    """A whole disk, also where the folder is on a partition of it."""
 
     name: str
     read_ahead_kib: int
     scheduler: str
     """Empty for devices that only pass requests on."""
     counts: bool
-    """Requests are counted (`iostats`)."""
+    """Whether the kernel counts the device's requests (`iostats`)."""
 
     @property
     def queue(self) -> str:
-        """Where its settings are."""
+        """The folder of its settings in /sys."""
         return f"/sys/block/{self.name}/queue"
 
 
 def block_device(folder: str, mounted: str, sys: str = "/sys") -> BlockDevice | None:
-    """Return the device that a folder is on, `mounted` being what is mounted there; None when there is none."""
+    """Return the device that a folder is on; None when there is none. `mounted`: the mount's source (/dev/sda1)."""
     numbers = [os.stat(folder).st_dev]
     if mounted.startswith("/dev/") and os.path.exists(mounted):  # btrfs has device numbers of its own
         numbers.append(os.stat(mounted).st_rdev)

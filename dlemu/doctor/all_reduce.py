@@ -1,4 +1,4 @@
-"""Ranks can be forked, and cross an all-reduce in little time."""
+"""Ranks can be forked, and an all-reduce between them is fast."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dlemu.doctor.check_base import Check, Facts
 
 NAME, ORDER = "all-reduce", 170
 _RANKS, _TIMES, _SLOW_US = 4, 200, 5_000  # 5 ms: longer than cosmoflow's step on an h100
-_LONGEST_SECONDS = 30.0  # the check takes far less than a second; where ranks hang, the doctor still ends
+_LONGEST_SECONDS = 30.0  # normally the check takes far less than a second; this ends it where ranks hang
 
 
 def check(facts: Facts) -> Check:

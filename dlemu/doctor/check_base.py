@@ -1,4 +1,4 @@
-"""What a check of the host is given, and what it returns. A check is data: nothing here prints."""
+"""The input (`Facts`) and the outcome (`Check`) of a check of the host. Both are data: nothing here prints."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Level = Literal["ok", "warn", "fail"]
 
 @dataclass(frozen=True, kw_only=True)
 class Check:
-    """What became of one check. `wanted` and `advice` are empty where there is nothing to want or to do."""
+    """The outcome of one check. `wanted` and `advice` are empty where nothing needs to change."""
 
     name: str
     level: Level
@@ -39,18 +39,18 @@ def failed(name: str, error: Exception) -> Check:
 
 @dataclass(frozen=True, kw_only=True)
 class Cores:
-    """The cores of this host and what this process may have of them."""
+    """The cores of this host, and how many of them this process may use."""
 
     count: int
     usable: int
-    """By affinity."""
+    """Cores that the process's affinity allows."""
     limit: float | None = None
-    """As many cores' time as the control group allows; None where nothing limits it."""
+    """CPU time that the control group allows, in cores; None without a limit."""
 
 
 @dataclass(frozen=True)
 class Facts:
-    """The workload, and what several checks want to know of this host: looked up once, when first requested."""
+    """The workload, and facts of this host that several checks use: looked up once, when first needed."""
 
     workload: Workload
 
@@ -60,7 +60,7 @@ class Facts:
 
     @cached_property
     def memory(self) -> HostMemory:
-        """The memory that the ranks of this host can have."""
+        """The memory that is available to the ranks on this host."""
         return host_memory()
 
     @cached_property
@@ -70,7 +70,7 @@ class Facts:
 
     @cached_property
     def storage(self) -> StorageBase:
-        """The storage of the dataset, read through the page cache; UserError when there is none of that name."""
+        """The storage of the dataset, read through the page cache; raises UserError for an unknown storage type."""
         return open_storage(self.workload.storage_spec.buffered)
 
     @cached_property
@@ -81,17 +81,17 @@ class Facts:
 
     @cached_property
     def file_system(self) -> StorageFacts | None:
-        """What that folder is on."""
+        """The file system that `folder` is on."""
         return None if self.folder is None else describe_folder(self.folder)
 
     @cached_property
     def device(self) -> BlockDevice | None:
-        """The block device below that file system; None when there is none (memory, a network, an overlay)."""
+        """The block device below `file_system`; None when there is none (memory, a network, an overlay)."""
         return None if self.file_system is None else block_device(self.file_system.folder, self.file_system.device)
 
     @cached_property
     def dataset(self) -> Dataset | DlemuError | None:
-        """The dataset, what is wrong with it, or None when there is none yet."""
+        """The dataset, or the error that says why it can't be used; None when there is none yet."""
         workload = self.workload
         if not self.storage.is_folder(workload.dataset.data_folder):
             return None
@@ -106,16 +106,16 @@ class Facts:
 
     @property
     def usable_dataset(self) -> Dataset | None:
-        """The dataset when a run could read it."""
+        """The dataset if a run could read it, else None."""
         return None if isinstance(self.dataset, DlemuError) else self.dataset
 
 
 class HostCheck(Protocol):
-    """What a module of this folder has."""
+    """The interface of a module with a check."""
 
     NAME: str
     ORDER: int
 
     def check(self, facts: Facts) -> Check | None:
-        """Look; None where there is nothing to look at. May raise."""
+        """Return the outcome; None where the check does not apply. May raise."""
         ...

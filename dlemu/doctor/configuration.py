@@ -1,4 +1,4 @@
-"""This version can train with the configuration."""
+"""This version of dlemu can run the workload with these settings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reading past the page cache works on the storage: tried on a file of the dataset, or one made for it."""
+"""The storage supports O_DIRECT: tried on a file of the dataset or, without a dataset, on a temporary one."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _BLOCK_BYTES = 4096  # a multiple of every drive's logical block, 512 or 4096
 def check(facts: Facts) -> Check | None:
     spec, dataset = facts.workload.storage_spec, facts.usable_dataset
     if facts.folder is None:
-        open_storage(spec)  # raises where it is to be read so, and can't
+        open_storage(spec)  # raises if reader.odirect is true and this storage does not support it
         return None
     file = facts.storage.local_path(dataset.train.path(0)) if dataset and dataset.train.num_files else None
     return look(facts.folder, file, spec.direct)
@@ -45,11 +45,11 @@ def _problem_reading_own(folder: str) -> str:
 
 
 def _problem_reading(path: str) -> str:
-    """Return why one block can't be read past the cache, nothing when it can."""
+    """Return why one block can't be read with O_DIRECT; empty if it can."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_DIRECT)
         try:
-            os.preadv(fd, [mmap.mmap(-1, _BLOCK_BYTES)], 0)  # a mapping begins on a page, as O_DIRECT wants
+            os.preadv(fd, [mmap.mmap(-1, _BLOCK_BYTES)], 0)  # a mapping is page-aligned, as O_DIRECT requires
         finally:
             os.close(fd)
     except OSError as error:

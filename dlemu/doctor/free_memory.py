@@ -1,4 +1,4 @@
-"""The memory that is free; what a run wants of it stands with its ranks (`ranks fit`)."""
+"""The memory that is available; whether it is enough for the run is another check's (`ranks fit`)."""
 
 from __future__ import annotations
 

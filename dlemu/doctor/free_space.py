@@ -1,4 +1,4 @@
-"""A dataset that is not there yet has room, as far as the storage knows."""
+"""There is space for a dataset that is not there yet, if the storage reports its free space."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The GPUs of this host: none is needed but for pinned memory."""
+"""The GPUs of this host: only pinned memory needs one."""
 
 from __future__ import annotations
 

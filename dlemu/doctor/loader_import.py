@@ -16,7 +16,7 @@ def check(facts: Facts) -> Check:
     try:
         traits = traits_of(name)
         find("dlemu.loaders", name, "Loader")
-    except Exception as error:  # a broken framework raises what it likes (OSError for a library that is missing)
+    except Exception as error:  # a broken framework may raise anything (OSError for a missing library)
         install = f"pip install 'dlemu[{traits.extra}]', or " if traits.extra else ""
         advice = f"{install}a reader.data_loader other than {name}"
         return Check(name=NAME, level="fail", observed=f"{name}: {error}", wanted="importable", advice=advice)

@@ -1,6 +1,6 @@
-"""mpirun and the library that mpi4py loads are of one maker, each by what it says of itself.
+"""mpirun and the library that mpi4py loads are the same MPI implementation, by the versions they print.
 
-Neither is needed on one host. Of different makers, each rank would think it is alone.
+Neither is needed on one host. With different implementations each rank would believe that it is the only one.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dlemu.runner.child_run import OverdueError, output_of
 
 NAME, ORDER = "MPI", 60
 _MAKERS = {"Open MPI": "Open MPI", "OpenRTE": "Open MPI", "MPICH": "MPICH", "HYDRA": "MPICH", "Intel": "Intel MPI"}
-"""What mpirun and the library say of themselves -> whose they are."""
+"""Word in the version text of mpirun or of the library -> implementation."""
 _VERSION = "import mpi4py; mpi4py.rc.initialize = False; from mpi4py import MPI; print(MPI.Get_library_version())"
 
 
@@ -24,7 +24,7 @@ def check(facts: Facts) -> Check:
 
 
 def judge(mpirun: str, library: str) -> Check:
-    """Compare what mpirun and the library say of themselves; empty where there is none."""
+    """Compare the version texts of mpirun and of the library; each is empty where there is none."""
     observed = f"mpirun: {mpirun or 'none'}; library: {library or 'none'}"
     if not mpirun and not library:
         return Check(name=NAME, level="ok", observed="none; ranks=N on one host and torchrun need none")
@@ -41,12 +41,12 @@ def judge(mpirun: str, library: str) -> Check:
 
 
 def _maker(text: str) -> str:
-    """Return whose MPI says this of itself, or the text where that is not known."""
+    """Return the MPI implementation with this version text; the text itself if it is unknown."""
     return next((maker for mark, maker in _MAKERS.items() if mark in text), text)
 
 
 def _mpirun() -> str:
-    """Return what mpirun says of itself: the one on PATH, or else the one that is beside this Python."""
+    """Return the version text of mpirun: the one on PATH, or else the one next to this Python."""
     path = shutil.which("mpirun") or shutil.which("mpirun", path=os.path.dirname(sys.executable))
     if path is None:
         return ""
@@ -60,7 +60,7 @@ def _mpi_library() -> str:
 
 
 def _output(command: list[str]) -> str:
-    """Return what a command prints; nothing when it fails or takes too long."""
+    """Return the output of a command; empty when it fails or takes more than 30 s."""
     try:
         ended = output_of(command, 30, Role(command[0], ""))
     except (OSError, OverdueError):

@@ -1,4 +1,4 @@
-"""At most one of the wheels that bring an MPI library and an mpirun is installed."""
+"""At most one of the wheels that contain an MPI library and an mpirun is installed."""
 
 from __future__ import annotations
 

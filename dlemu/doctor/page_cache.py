@@ -1,4 +1,4 @@
-"""Memory can't serve the dataset in place of the storage."""
+"""The dataset is too large for the page cache to serve it in place of the storage."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The device reads ahead far enough: what is read through the page cache is cut into pieces of its read-ahead."""
+"""The device's read-ahead is large enough: reads through the page cache are split into requests of that size."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dlemu.doctor.check_base import Check, Facts
 
 NAME, ORDER = "read ahead", 220
 _LITTLE_KIB = 512  # Linux's default of 128 cuts a sample of 1 MiB into eight requests, few of them at a time
-_LARGE_SAMPLE_BYTES = 1 << 20  # smaller ones take few requests with any read-ahead
+_LARGE_SAMPLE_BYTES = 1 << 20  # smaller samples take few requests with any read-ahead
 
 
 def check(facts: Facts) -> Check | None:

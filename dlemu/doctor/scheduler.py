@@ -1,4 +1,4 @@
-"""Nothing holds the device's requests back, and they are counted."""
+"""The device's I/O scheduler does not delay requests, and the kernel counts them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dlemu.doctor.check_base import Check, Facts
 
 NAME, ORDER = "scheduler", 230
 _CHEAP = ("none", "mq-deadline", "")
-"""Those that hold no request back; the empty name is that of devices that only pass requests on."""
+"""Schedulers that delay no request; an empty name means a device that only passes requests on."""
 
 
 def check(facts: Facts) -> Check:
@@ -24,7 +24,7 @@ def check(facts: Facts) -> Check:
 def judge(device: BlockDevice) -> Check:
     observed = f"{device.name}: {device.scheduler or 'no scheduler'}" + ("" if device.counts else ", iostats off")
     if not device.counts:
-        advice = f"as root: echo 1 > {device.queue}/iostats; without it the device has no figures"
+        advice = f"as root: echo 1 > {device.queue}/iostats; without it there are no figures for the device"
         return Check(name=NAME, level="warn", observed=observed, wanted="requests counted", advice=advice)
     if device.scheduler not in _CHEAP:
         advice = f"as root: echo none > {device.queue}/scheduler, or mq-deadline for a spinning disk"

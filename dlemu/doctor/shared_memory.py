@@ -1,6 +1,6 @@
-"""/dev/shm has room: PyTorch keeps semaphores and small segments there.
+"""/dev/shm has free space: PyTorch keeps semaphores and small segments there.
 
-dlemu's own batches are in memfds, which count as memory.
+dlemu's own batches are not in /dev/shm but in memfds (anonymous memory).
 """
 
 from __future__ import annotations

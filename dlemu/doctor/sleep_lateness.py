@@ -1,4 +1,4 @@
-"""Sleeps end promptly. A late one costs the accelerators nothing as long as the next batch is not late."""
+"""Sleeps end on time. A late one costs the accelerators nothing unless it makes the next batch late."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ _CODECS: dict[str, Codec] = {"jpeg": Jpeg(), "png": Png()}
 
 
 class Files:
-    """The files of an epoch's samples, one by one as they are planned; of several samples a file is read for each."""
+    """The files of an epoch's samples in planned order; a file of several samples is read once for each of them."""
 
     def __init__(self, spec: LoaderSpec, phase: Phase, epoch: int, steps: int) -> None:
         self._spec, self._phase, self._fetch = spec, phase, phase.fetch
@@ -37,7 +37,7 @@ class Files:
         path = self._fetch.layout.path
         files = (self._ids.ravel() // self._samples).tolist()
         paths = [path(file) for file in files]
-        # A reader reads ahead, past the last batch: a file in memory, not the dataset once more.
+        # The reader reads past the last batch: let it read a file in memory there, not the dataset once more.
         paths += [self._tail.path] * reading_ahead(self._spec) * self._phase.batch_size
         reader = graph.numpy_reader if self._fetch.format == "npy" else graph.file_reader
         return reader(self._spec, paths)
@@ -78,7 +78,7 @@ class Files:
 
 
 class Unread:
-    """Memory in place of files, for null storage."""
+    """Memory in place of files, for null storage, which reads nothing."""
 
     def __init__(self, phase: Phase) -> None:
         self._phase = phase

@@ -1,4 +1,4 @@
-"""DALI's pipeline of one epoch: a reader, then what makes of each file the bytes that the trainer gets."""
+"""DALI's pipeline of one epoch: a reader, then the operators that turn each file into the bytes the trainer gets."""
 
 from __future__ import annotations
 
@@ -22,40 +22,40 @@ def _part(name: str) -> Any:
 _dali, _fn, _types = _part("nvidia.dali"), _part("nvidia.dali.fn"), _part("nvidia.dali.types")
 _math, _tfrecord = _part("nvidia.dali.math"), _part("nvidia.dali.tfrecord")
 _FARTHEST_PLACE = (1 << 31) // PLACE_BYTES - 1
-"""DALI counts where a slice begins in 32 bits: of larger samples the crops are of the first 2 GiB."""
+"""DALI stores the start of a slice in 32 bits, so samples above 2 GiB are cropped within their first 2 GiB."""
 
 
 class Feed(Protocol):
     """What a pipeline reads in one epoch."""
 
     def node(self) -> Any:
-        """Return the reader: of each sample what DALI has read of its file, or its record."""
+        """Return the pipeline's reader node, whose output is the file (or the record) of each sample."""
         ...
 
     def crop_numbers(self, step: int) -> list[int]:
-        """Return the number of each sample of a batch that its crop is drawn by."""
+        """Return for each sample of a batch the number that seeds the choice of its crop."""
         ...
 
     def indices(self, step: int) -> list[int] | None:
-        """Return the index of each sample of a batch within its array; None where files are no arrays of several."""
+        """Return the index of each sample of a batch within its file's array; None where files hold one sample."""
         ...
 
     def account(self, step: int, read: Any) -> tuple[int, int]:
         """Return the hash of a batch's samples, and the bytes that were read for it.
 
         Raises:
-            DatasetError: a file is not what it should be.
-            DlemuError: DALI delivered something else than was planned.
+            DatasetError: a file is damaged or does not match the settings.
+            DlemuError: DALI delivered another sample than the planned one.
         """
         ...
 
     def suspects(self, step: int) -> list[int]:
-        """Return the samples one of which is at fault when a batch can't be made."""
+        """Return the samples among which the faulty one is when a batch can't be made."""
         ...
 
 
 def build(spec: LoaderSpec, phase: Phase, feed: Feed) -> Any:
-    """Return a running pipeline whose outputs are the samples as they are shipped, and as they were read."""
+    """Return a running pipeline with two outputs: the samples as the trainer gets them, and as they were read."""
     pipeline = _dali.Pipeline(
         batch_size=phase.batch_size,
         num_threads=num_threads(spec),
@@ -92,7 +92,7 @@ def _cropped(flat: Any, size: int, seed: int, feed: Feed) -> Any:
 
 
 def _batchwise(numbers: Callable[[int], list[int] | None], dtype: type, dali_type: Any) -> Any:
-    """Return a number for each sample, requested batch by batch."""
+    """Return a node that outputs one number per sample; `numbers` is called with the step of each batch."""
     step = 0
 
     def source() -> list[Any]:
@@ -104,19 +104,19 @@ def _batchwise(numbers: Callable[[int], list[int] | None], dtype: type, dali_typ
 
 
 def numpy_reader(spec: LoaderSpec, paths: list[str]) -> Any:
-    """Return the reader of arrays."""
+    """Return the reader node for npy files."""
     return _fn.readers.numpy(files=paths, use_o_direct=_odirect(spec), **_settings(spec))
 
 
 def file_reader(spec: LoaderSpec, paths: list[str]) -> Any:
-    """Return the reader of files as they are."""
+    """Return the reader node for whole files of any format."""
     return _fn.readers.file(files=paths, **_settings(spec))[0]
 
 
 def record_reader(spec: LoaderSpec, paths: list[str], indexes: list[str], seed: int) -> Any:
-    """Return the reader of the `image` of records.
+    """Return the reader node for the feature `image` of tfrecord records.
 
-    It reads the first half of all records; the second half is there to be read ahead.
+    It delivers the first half of all records (shard 0 of 2); the second half exists for reading past the last batch.
     """
     window: dict[str, Any] = {}
     if spec.shuffle_window:
@@ -135,13 +135,13 @@ def record_reader(spec: LoaderSpec, paths: list[str], indexes: list[str], seed: 
 
 
 def memory_reader(sample_bytes: int, batch_size: int) -> Any:
-    """Return a stand-in for a reader that reads nothing: one sample of memory, over and over, never copied."""
+    """Return a node that reads nothing: it outputs the same sample in memory over and over, without copying."""
     sample = np.zeros(sample_bytes, np.uint8)
     return _fn.external_source(lambda: [sample] * batch_size, no_copy=True, dtype=_types.UINT8)
 
 
 def _settings(spec: LoaderSpec) -> dict[str, Any]:
-    # Of a file that is mapped, only the pages that something touches would be read: a crop's, not the sample's.
+    # With mmap only the touched pages would be read: those of a crop, not of the whole sample.
     return {"prefetch_queue_depth": depths(spec)[0], "dont_use_mmap": True}
 
 
@@ -150,7 +150,7 @@ def _odirect(spec: LoaderSpec) -> bool:
 
 
 class MemoryFile:
-    """A file that is in memory and has a path for as long as this lives; nothing is left behind."""
+    """A file in memory with a path; it is gone when this object is."""
 
     def __init__(self, data: bytes) -> None:
         descriptor = os.memfd_create("dlemu-dali")

@@ -1,4 +1,4 @@
-"""The `dali` loader. A pipeline is made for each epoch: the order of its files is given to a reader once."""
+"""The `dali` loader. Each epoch has a pipeline of its own, because a DALI reader gets the order of its files once."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from dlemu.loaders._dali_files import Files, Unread
 from dlemu.loaders._dali_records import Records
 from dlemu.loaders._dali_settings import num_threads
 from dlemu.loaders._preprocessing import Preprocessing, Spent
-from dlemu.loaders._process import lowered
+from dlemu.loaders._process import call_niced
 from dlemu.loaders.loader_base import Batch, BatchTrace, LoaderSpec, Phase
 
 _POOL = "[DALI][TP"
-"""The names of the threads that decode begin with this and end with `Exec`."""
+"""DALI's decoding threads have names that begin with this and end with `Exec`."""
 
 
 class Loader:
     """The `dali` loader. A batch is a uint8 array for each sample, or one (B, resize), over DALI's memory.
 
     DALI does not report how long its reads take, nor how many it makes. So a batch's trace holds: `started_ns`, when it
-    was requested, or the epoch began; `finished_ns`, when DALI had it and it was preprocessed; `decode_ns`, how long
-    DALI's threads computed meanwhile, where they unpack pictures; `read_ns`, the rest; `read_calls`, 0.
+    was requested (the first: when the epoch began); `finished_ns`, when it was delivered and preprocessed; `decode_ns`,
+    the CPU time of DALI's threads meanwhile, where they decode pictures; `read_ns`, the rest; `read_calls`, 0.
     """
 
     def __init__(self, spec: LoaderSpec) -> None:
@@ -43,7 +43,7 @@ class Loader:
         self._preprocessing = Preprocessing(spec.preprocess_time, spec.preprocess, random, threads)
 
     def start(self) -> None:
-        """Have DALI load what it loads at the first use, outside of every epoch."""
+        """Have DALI load its operators, which it does at their first use, before any epoch."""
         for phase in self._spec.phases.values():
             if phase.fetch.reads_nothing:
                 graph.build(self._spec, phase, Unread(phase)).run()
@@ -87,20 +87,20 @@ class Loader:
         return Batch([np.asarray(sample) for sample in shipped], trace)
 
     def _computed_ns(self, phase: Phase) -> int:
-        """Return how long DALI's threads have computed, each of them on average, where that is decoding; else 0."""
+        """Return the CPU time of DALI's decoding threads so far, averaged over the threads; 0 if nothing is decoded."""
         if phase.fetch.decode == "none":
             return 0
         return thread_cpu_ns(_is_decoder) // num_threads(self._spec)
 
     def _guarded(self, phase: Phase, feed: graph.Feed, step: int, call: Callable[[], Any]) -> Any:
-        """Make a call of DALI's; raises DatasetError with the file's name where DALI says that it can't read."""
+        """Call into DALI; raises DatasetError with the file's name where DALI reports that it can't read a file."""
         try:
-            return lowered(call, self._spec.nice) if step == 1 else call()
+            return call_niced(call, self._spec.nice) if step == 1 else call()
         except RuntimeError as error:
             raise self._fault(phase, feed.suspects(step), str(error)) from None
 
     def _fault(self, phase: Phase, suspects: list[int], text: str) -> DlemuError:
-        """Find the file: DALI names it in a text that is not for users."""
+        """Return the error for users: it names the file, which DALI's own text names only among much else."""
         layout, reason = phase.fetch.layout, _reason(text)
         paths = {sample: layout.path(layout.locate(sample)[0]) for sample in suspects}
         named = [sample for sample, path in paths.items() if path in text]
@@ -123,7 +123,7 @@ class Loader:
 
     def close(self) -> None:
         """End the pipeline and its threads."""
-        self._pipeline = None  # before what it may still be reading
+        self._pipeline = None  # before the feed, whose files in memory it may still be reading
         self._feed = None
 
 
@@ -139,7 +139,7 @@ def _is_decoder(name: str) -> bool:
 
 
 def _reason(text: str) -> str:
-    """Return the line of DALI's message that says what was wrong."""
+    """Return the line of DALI's message that states the cause."""
     lines = text.partition("encountered:")[2].split("\n") or [text]
     line = next((line for line in lines if line.strip()), text.strip())
     return line.rpartition(" failed: ")[2].strip()

@@ -1,4 +1,4 @@
-"""Records that DALI reads as streams: tfrecord files one behind the other, by the index that is beside them."""
+"""Records that DALI reads as streams: tfrecord files one after another, by the index file of each."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from dlemu.loaders.loader_base import LoaderSpec, Phase
 from dlemu.plan.samples import hash_samples
 from dlemu.plan.streams import StreamBatchPlan
 
-# A record of its own for reading ahead: an Example without features (no bytes), its length and the sums, unchecked.
+# The record that is read past the last batch: an Example without features, its length and its (unchecked) CRCs.
 _TAIL = bytes(16)
 
 
 @dataclass
 class _File:
-    """One file's records that this rank keeps."""
+    """A file that is being read, with the records that are this rank's share."""
 
     number: int
     extents: NDArray[np.int64]
-    """(offset, bytes) of each."""
+    """(offset, bytes) of each record."""
     left: int
     """Records not delivered yet."""
 
@@ -35,7 +35,7 @@ class _File:
 class Records:
     """The records of an epoch.
 
-    DALI says of each record from where in which file it came: what was delivered is known, in whatever order.
+    DALI reports the file and the offset of each record, so the delivered samples are known in whatever order they come.
     """
 
     def __init__(self, spec: LoaderSpec, phase: Phase, epoch: int, steps: int) -> None:
@@ -43,7 +43,7 @@ class Records:
         self._streams = cast(StreamBatchPlan, phase.plan).streams(epoch, steps)
         self._epoch, self._total = epoch, steps * phase.batch_size
         self._files = self._streams.files.tolist()
-        self._numbers = {self._layout.path(file): position for position, file in enumerate(self._files)}
+        self._positions = {self._layout.path(file): position for position, file in enumerate(self._files)}
         self._open: dict[int, _File] = {}
         self._done: set[int] = set()
         self._tail = graph.MemoryFile(_TAIL)
@@ -51,13 +51,13 @@ class Records:
 
     def node(self) -> Any:
         samples, stride = self._layout.num_samples_per_file, self._streams.stride
-        paths, indexes = list(self._numbers), []
+        paths, indexes = list(self._positions), []
         for position, file in enumerate(self._files):
             if stride == 1 and self._streams.counts[position] == samples:
-                indexes.append(_there(Index().path(self._layout, file)))
+                indexes.append(_existing(Index().path(self._layout, file)))
             else:
                 indexes.append(self._in_memory(self._kept(position)))
-        # As many again to read ahead: DALI then delivers all of the first half before any of the second.
+        # As many records again for reading past the end: DALI delivers the whole first half before any of the second.
         ahead = self._in_memory(np.tile([0, len(_TAIL)], (self._total, 1)))
         seed = self._streams.seed + self._spec.rank
         return graph.record_reader(self._spec, [*paths, self._tail.path], [*indexes, ahead], seed)
@@ -66,7 +66,7 @@ class Records:
         return None
 
     def crop_numbers(self, step: int) -> list[int]:
-        # Which samples a shuffled batch will hold is DALI's secret: each position in the rank's epoch has a crop.
+        # DALI does not reveal in advance which samples a shuffled batch holds: crops go by position in the epoch.
         first = (self._spec.rank << 48) + (self._epoch << 32) + (step - 1) * self._phase.batch_size
         return list(range(first, first + self._phase.batch_size))
 
@@ -82,18 +82,18 @@ class Records:
         return hash_samples(np.array(ids, np.int64)), app_bytes
 
     def suspects(self, step: int) -> list[int]:
-        """Return a sample of each file that may be at fault."""
+        """Return one sample of each file that may be at fault."""
         begun = max(self._done, default=-1) + 1
         ahead = (reading_ahead(self._spec) + 1) * self._phase.batch_size + self._spec.shuffle_window
         positions = [at for at in range(min(begun + ahead, len(self._files))) if at not in self._done]
         return [self._files[position] * self._layout.num_samples_per_file for position in positions]
 
     def _delivered(self, path: str, offset: int) -> tuple[int, int]:
-        """Return the number and the bytes of the record that was delivered from there."""
-        position = self._numbers.get(path)
+        """Return the sample number and the size in bytes of the record that was delivered from `offset` of a file."""
+        position = self._positions.get(path)
         if position is None or position in self._done:
             raise _unplanned(path, offset)
-        file = self._open.get(position) or self._opened(position)
+        file = self._open.get(position) or self._begin(position)
         record = int(np.searchsorted(file.extents[:, 0], offset))
         if record == len(file.extents) or file.extents[record, 0] != offset:
             raise _unplanned(path, offset)
@@ -104,48 +104,48 @@ class Records:
         begin = file.number * self._layout.num_samples_per_file
         return begin + self._streams.first + record * self._streams.stride, int(file.extents[record, 1])
 
-    def _opened(self, position: int) -> _File:
+    def _begin(self, position: int) -> _File:
         count = int(self._streams.counts[position])
         file = self._open[position] = _File(self._files[position], self._kept(position), count)
         return file
 
     def _kept(self, position: int) -> NDArray[np.int64]:
-        """Return (offset, bytes) of each record of a file that this rank keeps, from the file's index."""
+        """Return (offset, bytes) of this rank's records of a file, from the file's index."""
         path = Index().path(self._layout, self._files[position])
         samples = self._layout.num_samples_per_file
         extents = read_index(path)
         if len(extents) != samples:
             raise DatasetError(
                 f"{path}: the index has {len(extents)} records, not {samples} as in the settings: set "
-                "dataset.num_samples_per_file to what the files hold, or make their indexes again (DALI's tfrecord2idx)"
+                "dataset.num_samples_per_file to the files' count, or make their indexes again (DALI's tfrecord2idx)"
             )
         return extents[self._streams.first :: self._streams.stride][: self._streams.counts[position]]
 
     def _in_memory(self, extents: NDArray[np.int64]) -> str:
-        """Return the path of an index of these records."""
+        """Return the path of an index file in memory that lists these records."""
         self._own.append(graph.MemoryFile("".join(f"{start} {size}\n" for start, size in extents.tolist()).encode()))
         return self._own[-1].path
 
 
 def read_index(path: str) -> NDArray[np.int64]:
-    """Return (offset, bytes) of each record of an index as DALI wants it, shape (records, 2).
+    """Return (offset, bytes) of each record from an index file in DALI's format, shape (records, 2).
 
     Raises:
-        DatasetError: there is none, or it is not of that kind.
+        DatasetError: the file does not exist or has another format.
     """
     try:
-        with open(_there(path), encoding="ascii") as file:
+        with open(_existing(path), encoding="ascii") as file:
             numbers = np.array(file.read().split(), np.int64)
         return numbers.reshape(-1, 2)
     except (OSError, ValueError) as error:
-        raise DatasetError(f"{path}: not a record index ({error}); wanted a line `offset bytes` for each") from error
+        raise DatasetError(f"{path}: not a record index ({error}); wanted a line `offset bytes` per record") from error
 
 
-def _there(path: str) -> str:
+def _existing(path: str) -> str:
     if not os.path.exists(path):
         raise DatasetError(
-            f"{path} is missing, and DALI finds records by it: make it with DALI's `tfrecord2idx FILE {path}`, or "
-            "use reader.data_loader=pytorch, which needs none"
+            f"{path} is missing: DALI finds the records of a tfrecord file by this index; make it with DALI's "
+            f"`tfrecord2idx FILE {path}`, or use reader.data_loader=pytorch, which needs no index"
         )
     return path
 

@@ -1,4 +1,4 @@
-"""What the settings of a workload are to DALI: DLIO's mapping, so that both run the same pipeline."""
+"""How a workload's settings map to DALI's parameters: as in DLIO, so that both run the same pipeline."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ if TYPE_CHECKING:
 
 
 def depths(spec: LoaderSpec) -> tuple[int, int]:
-    """Return the batches that a reader, and the pipeline behind it, have ready or under way.
+    """Return DALI's prefetch queue depths, in batches, of the reader and of the pipeline behind it.
 
-    `prefetch_size` for each, and DALI's own 1 and 2 where it is 0.
+    Each is `prefetch_size`; where that is 0, DALI's own defaults, 1 and 2.
     """
     return (spec.prefetch_size, spec.prefetch_size) if spec.prefetch_size > 0 else (1, 2)
 
 
 def num_threads(spec: LoaderSpec) -> int:
-    """Return the threads of a pipeline, and of its reader where that has any: `read_threads`."""
+    """Return the number of threads of a pipeline, and of its reader if that has threads: `read_threads`."""
     return max(1, spec.read_threads)
 
 

@@ -1,8 +1,8 @@
-"""A queue between processes that is written by who puts, not by a thread of its own.
+"""A queue between processes into which `put` writes directly, without a feeder thread.
 
 `multiprocessing.Queue` hands each item to a feeder thread. Where workers keep all cores busy, that thread waits for a
-core while its batch lies ready: up to several milliseconds, which would count as the emulator's own hand-over. What
-crosses here is a few hundred bytes, far below what a pipe holds, so putting does not block.
+core while its batch is ready: up to several milliseconds, which would count as the emulator's own overhead. The items
+here are a few hundred bytes, far below a pipe's capacity, so putting does not block.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from typing import Any
 
 _LENGTH = struct.Struct("<I")
 _READ_BYTES = 1 << 16
-"""What a pipe holds by default (Linux): one call takes all that is ready."""
+"""The default capacity of a pipe on Linux, so that one read takes everything in it."""
 
 
 class DirectQueue:
     """One pipe, one reader at a time, any number of writers; the part of `multiprocessing.Queue` that PyTorch uses.
 
-    Items are plain values. A pickler that also carries descriptors and shared tensors costs ten times as much, and the
-    pipe's own framing (`multiprocessing.Connection`) two reads for each item; here one brings all that are ready.
+    Items are plain values. A pickler that also carries descriptors and shared tensors costs ten times as much, and
+    `multiprocessing.Connection` needs two reads per item; here one read takes all items that are ready.
     """
 
     def __init__(self, context: BaseContext) -> None:
@@ -33,7 +33,7 @@ class DirectQueue:
         self._writing = context.Lock()
         self._readable: select.poll | None = None
         self._ready = bytearray()
-        """Read, but not taken: a part of an item, or several."""
+        """Bytes that were read from the pipe but not returned yet: part of an item, or several items."""
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_readable": None, "_ready": bytearray()}
@@ -48,7 +48,7 @@ class DirectQueue:
                 left = left[os.write(descriptor, left) :]
 
     def get(self, timeout: float | None = None) -> Any:
-        """Return the next item; raises queue.Empty after `timeout` seconds without one, EOFError when none can come."""
+        """Return the next item; raises queue.Empty after `timeout` seconds without one, EOFError without a writer."""
         while (data := self._taken()) is None:
             if timeout is not None and not self._poll().poll(timeout * 1000):
                 raise queue.Empty
@@ -59,7 +59,7 @@ class DirectQueue:
         return pickle.loads(data)
 
     def _taken(self) -> bytearray | None:
-        """Take the bytes of the next item out of what was read; None while they are not all there."""
+        """Take the bytes of the next item out of `_ready`; None while the item is not complete."""
         ready = self._ready
         if len(ready) < _LENGTH.size:
             return None
@@ -71,7 +71,7 @@ class DirectQueue:
         return data
 
     def _poll(self) -> select.poll:
-        """Return what waits for the pipe; made once, for `Connection.poll` makes it again for each item."""
+        """Return the poll object of the pipe; made only once, where `Connection.poll` makes one per item."""
         if self._readable is None:
             self._readable = select.poll()
             self._readable.register(self._reader.fileno(), select.POLLIN)
@@ -81,7 +81,7 @@ class DirectQueue:
         """There is no thread to wait for."""
 
     def close(self) -> None:
-        """Let go of both ends."""
+        """Close both ends of the pipe."""
         self._reader.close()
         self._writer.close()
 
@@ -91,7 +91,7 @@ def direct_context(start_method: str) -> BaseContext:
     kind: type[BaseContext] = type(multiprocessing.get_context(start_method))
 
     class Context(kind):  # type: ignore[misc, valid-type]  # the base is known only now
-        """As its parent, but for the queues."""
+        """The start method's own context, except for its queues."""
 
         def Queue(self, maxsize: int = 0) -> DirectQueue:
             return DirectQueue(self)

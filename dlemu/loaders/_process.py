@@ -1,4 +1,4 @@
-"""How processes that read behave: they yield the core to trainers, never outlive their rank, keep freed memory."""
+"""Rules for reading processes: they yield the core to trainers, never outlive their rank, and keep freed memory."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ from dlemu.comm import die_with_parent
 # glibc's malloc.h
 _TRIM_THRESHOLD, _TOP_PAD, _MMAP_MAX, _ARENA_MAX = -1, -2, -4, -8
 _MOST = (1 << 31) - 1  # mallopt(3) takes an int
-_GROW_BYTES = 64 << 20  # how far the heap grows at once: in small steps every large batch costs system calls
+_GROW_BYTES = 64 << 20  # the step in which the heap grows: with small steps every large batch costs system calls
 _MOST_ARENAS = 4
-"""Heaps side by side. With a single one threads wait for each other; each more kept 25 MB of a fast pipeline."""
+"""Number of malloc arenas. With one, threads wait for each other; each further one held 25 MB in a fast pipeline."""
 
 
 def init_worker(nice: int, rank_process: int) -> None:
-    """Lower this worker's priority, leave Ctrl-C to the rank, and die with the rank whatever ends it.
+    """Lower this worker's priority, ignore Ctrl-C (the rank handles it), and die when the rank dies for any reason.
 
-    A worker that a fork server made dies with the server, which ends with the rank.
+    A worker that a fork server started dies with the server, which ends with the rank.
     """
     parent = os.getppid()
     die_with_parent(parent if _is_fork_server_child(parent, rank_process) else rank_process)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.nice(nice)
-    gc.freeze()  # what came from the rank stays on pages shared with it
+    gc.freeze()  # objects inherited from the rank stay on pages shared with it
 
 
 T = TypeVar("T")
 
 
-def lowered(call: Callable[[], T], nice: int) -> T:
-    """Make a call in a thread of lower priority, which all threads inherit that it starts (Linux)."""
+def call_niced(call: Callable[[], T], nice: int) -> T:
+    """Call in a thread whose niceness is raised by `nice`; threads that the call starts inherit it (Linux)."""
     made: list[T] = []
     failed: list[BaseException] = []
 
@@ -61,11 +61,11 @@ def _is_fork_server_child(parent: int, rank_process: int) -> bool:
 
 
 def keep_freed_memory() -> None:
-    """Have malloc keep what this process frees, for what it requests next.
+    """Have malloc keep the memory that this process frees, for its next requests.
 
-    By default glibc gives large blocks back as they are freed, and the kernel makes each page again, zeroed, when it is
-    touched again: of a pipeline that makes its batches in fresh memory that was more than half of all CPU time. The
-    heap then stays as large as it was at its fullest. Other C libraries are left as they are.
+    By default glibc returns large blocks to the kernel as they are freed, and the kernel zeroes each page again at the
+    next touch: in a pipeline that allocates each batch anew this took more than half of all CPU time. The price: the
+    heap stays at its peak size. Does nothing with other C libraries.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is None:

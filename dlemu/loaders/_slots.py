@@ -1,4 +1,4 @@
-"""Batch buffers shared between a rank and its workers: made once, filled again and again, never copied across."""
+"""Batch buffers (slots) in memory shared by a rank and its workers: made once, reused, never copied."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from datagen.errors import SpaceError
 class SharedSlots:
     """`slots` buffers of `slot_bytes` each in one anonymous file that lives in memory (memfd).
 
-    Nothing appears in /dev/shm and its size limit does not apply; memory is taken where a slot is written, or by
-    `take_pages`. They cross to a worker by fork, or, when spawned, as a duplicated file descriptor.
+    Nothing appears in /dev/shm and its size limit does not apply; memory is allocated when a slot is written, or by
+    `take_pages`. Workers inherit the slots by fork or, when spawned, get them as a duplicated file descriptor.
     """
 
     def __init__(self, slots: int, slot_bytes: int) -> None:
@@ -30,7 +30,7 @@ class SharedSlots:
         except OSError as error:
             raise SpaceError(
                 f"no memory for {slots} batch buffers of {self._slot_bytes} bytes: {error.strerror}; "
-                "wanted memory and a file descriptor for them; lower reader.read_threads, reader.prefetch_size or "
+                "wanted that memory and one file descriptor; lower reader.read_threads, reader.prefetch_size or "
                 "reader.batch_size, or raise `ulimit -n`"
             ) from error
 
@@ -43,7 +43,7 @@ class SharedSlots:
         return self._view[index * self._slot_bytes : (index + 1) * self._slot_bytes]
 
     def take_pages(self, first: int, slots: int) -> None:
-        """Take the memory of some slots now, and map it into this process; raises SpaceError."""
+        """Allocate the memory of `slots` slots from `first` on now, and map it into this process; raises SpaceError."""
         if slots and self._slot_bytes:
             take_pages(self._memory, first * self._slot_bytes, slots * self._slot_bytes)
 

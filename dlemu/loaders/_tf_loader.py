@@ -1,4 +1,4 @@
-"""The `tensorflow` loader: which batches come from where, and how a pipeline is run."""
+"""The `tensorflow` loader: it chooses the pipeline by the dataset's format, and runs it."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from datagen.errors import DlemuError
-from dlemu.loaders._process import keep_freed_memory, lowered
+from dlemu.loaders._process import call_niced, keep_freed_memory
 from dlemu.loaders._slots import SharedSlots
 from dlemu.loaders._tf_records import Records
 from dlemu.loaders.loader_base import Batch, BatchMaker, BatchTrace, LoaderSpec, Phase, Samples
 from dlemu.loaders.traits_base import traits_of
 
 _plain = tf.autograph.experimental.do_not_convert
-"""There is no Python control flow for TensorFlow to rewrite."""
+"""Marks functions without Python control flow, which TensorFlow need not rewrite for its graphs."""
 
 
 class Loader:
     """The `tensorflow` loader.
 
-    Of tfrecord files a batch is a tensor of strings, one a sample. Their order is TensorFlow's, and each epoch holds
-    exactly the planned samples. Of all others it is uint8 arrays over a shared slot, in planned order.
+    With tfrecord files a batch is a tensor of strings, one per sample. TensorFlow decides their order; each epoch holds
+    exactly the planned samples. With all other formats a batch is uint8 arrays over a shared slot, in planned order.
     """
 
     def __init__(self, spec: LoaderSpec) -> None:
@@ -39,10 +39,10 @@ class Loader:
         self._mapped = _Mapped(spec, phases if turns is None else {})
 
     def start(self) -> None:
-        """Keep TensorFlow's own threads few: a rank has its share of the cores, and no accelerator.
+        """Configure TensorFlow for a rank: few threads of its own, because ranks share the cores, and no GPU.
 
-        Its graph optimizer is off: it would go over each function of the pipeline at the start of each epoch, for
-        tens of ms in which nothing is read, and finds nothing to repair in them.
+        Its graph optimizer is off: at the start of each epoch it would go over each function of the pipeline, for tens
+        of ms in which nothing is read, and finds nothing to improve.
         """
         keep_freed_memory()  # before its threads begin
         tf.config.threading.set_inter_op_parallelism_threads(1)
@@ -70,15 +70,15 @@ class Loader:
         return None
 
     def close(self) -> None:
-        """Free the ring; threads end with the pipelines that own them."""
+        """Free the slots; threads end with the pipelines that own them."""
         self._mapped.close()
 
 
 class _Mapped:
     """Batches of formats that `tf.data` has no reader for: a parallel map over steps reads each into a shared slot.
 
-    A map over numbers, not `from_generator`: a generator is drawn on by one thread at a time, and each of its tensors
-    is copied. Here `read_threads` batches are read at a time, and what `tf.data` hands on is a step's number.
+    A map over step numbers, not `from_generator`: a generator runs in one thread at a time, and each of its tensors is
+    copied. Here `read_threads` batches are read at a time, and only step numbers pass through `tf.data`.
     """
 
     def __init__(self, spec: LoaderSpec, phases: dict[str, Phase]) -> None:
@@ -108,7 +108,7 @@ class _Mapped:
         return ready.prefetch(self._prefetch) if self._prefetch else ready
 
     def _make(self, phase: str, epoch: int, step: int) -> BatchTrace | DlemuError:
-        """Return the trace or, as a value, what went wrong: TensorFlow would make a text of it."""
+        """Return the trace or, as a value, the error: TensorFlow would turn a raised one into text."""
         slot = step % self._slots
         maker = self._idle.get()
         try:
@@ -123,7 +123,7 @@ class _Mapped:
     def batches(
         self, phase: str, elements: Iterator[list[Any]], made: dict[int, BatchTrace | DlemuError]
     ) -> Iterator[Batch]:
-        """Deliver what the running pipeline makes, in order."""
+        """Deliver the batches of the running pipeline, in order."""
         for (step,) in elements:
             trace = made.pop(int(step.numpy()))
             if isinstance(trace, DlemuError):
@@ -149,15 +149,15 @@ def _array(slot: memoryview, start: int, size: int) -> NDArray[np.uint8]:
 def _run(dataset: Any, threads: int, nice: int) -> Iterator[list[Any]]:
     """Start a pipeline on threads of its own and deliver its elements, each a list of tensors.
 
-    Autotuning is off: its thread can hold up the end of a pipeline for seconds, and threads and buffers are the
-    workload's to choose. So is rewriting the graph, which finds nothing to repair here and takes tens of ms an epoch.
+    Autotuning is off: its thread can delay the end of a pipeline for seconds, and the workload sets the number of
+    threads and buffers. So is graph rewriting, which finds nothing to improve here and takes tens of ms per epoch.
     """
     options = tf.data.Options()
     options.autotune.enabled = False
     options.experimental_optimization.apply_default_optimizations = False
     options.threading.private_threadpool_size = threads
     options.threading.max_intra_op_parallelism = 1
-    yield from lowered(partial(_begun, dataset.with_options(options)), nice)
+    yield from call_niced(partial(_begun, dataset.with_options(options)), nice)
 
 
 def _begun(dataset: Any) -> Iterator[list[Any]]:
@@ -167,10 +167,10 @@ def _begun(dataset: Any) -> Iterator[list[Any]]:
 
 
 def _elements(dataset: Any) -> Iterator[list[Any]]:
-    """Iterate a dataset by the operations that its own iterator is made of.
+    """Iterate a dataset by the raw operations below Python's `iter(dataset)`.
 
-    That one looks at the structure of each element again: 0.2 to 0.4 ms of Python, while batches of small records are
-    ready in less than one.
+    The latter examines the structure of each element again: 0.2 to 0.4 ms of Python, while batches of small records
+    are ready in less than 1 ms.
     """
     specs = tf.nest.flatten(dataset.element_spec)
     kinds = {"output_types": [spec.dtype for spec in specs], "output_shapes": [spec.shape for spec in specs]}

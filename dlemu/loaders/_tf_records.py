@@ -22,27 +22,27 @@ from dlemu.plan.samples import hash_samples
 from dlemu.plan.streams import StreamBatchPlan
 
 FRAMING_BYTES = 16
-"""Around each record: its length (8 bytes), the CRC of that (4) and the CRC of the record (4)."""
+"""Bytes around each record: its length (8), the CRC of the length (4) and the CRC of the record (4)."""
 _FEATURES = {"image": tf.io.FixedLenFeature([], tf.string), "size": tf.io.FixedLenFeature([], tf.int64)}
 _plain = tf.autograph.experimental.do_not_convert
 """Rewriting `if` and `for` for graphs takes most of a first epoch's start, and there are none to rewrite."""
 _NUMBER, _NUMBERS = tf.TensorSpec([], tf.int64), tf.TensorSpec([None], tf.int64)
 _RECORD = (_NUMBER, tf.TensorSpec([], tf.string))
-"""Of a sample: its number, and its record."""
+"""Type of a dataset's element: a sample's number and its record."""
 _PATHS_AT_A_TIME = 1024  # spreads the cost of a call from TensorFlow into Python
 _STAMPS = 6
-"""Numbers of an element's account before those of its samples: four times and the bytes read."""
+"""Numbers that precede the sample numbers in an element: four times, the bytes read, the CPU ns of preprocessing."""
 _SPREAD = 0x9E3779B1
-"""An odd number that takes neighbouring samples to distant places when their crops are chosen."""
+"""An odd multiplier, so that neighbouring samples get distant crops."""
 
 
 class Records:
     """The batches of one phase.
 
     TensorFlow does not report how long its reads take nor how many it makes. So a batch's trace holds: `started_ns`,
-    when it was begun; `read_ns`, how long it waited for its records to come out of the files and the window;
-    `decode_ns`, parsing and cropping; `app_bytes`, the size of the records parsed (and of those left to other ranks)
-    with their framing; `read_calls`, 0. `sample_hash` is of the places in their files from which the records came.
+    when it was begun; `read_ns`, how long it waited for its records to come out of the files and the shuffle window;
+    `decode_ns`, parsing and cropping; `app_bytes`, the size of the records parsed (and of those skipped as other ranks'
+    share) with their framing; `read_calls`, 0; `sample_hash`, of the samples' numbers: each record's place in its file.
     """
 
     def __init__(self, spec: LoaderSpec, phase: Phase, turns: Interleave) -> None:
@@ -52,7 +52,7 @@ class Records:
         self._traced: Any = None
 
     def trace(self) -> None:
-        """Build the pipeline's graph, which all epochs share: it takes longer than to read a thousand records.
+        """Build the pipeline's graph, which all epochs share: this takes longer than reading a thousand records.
 
         A training script too builds its pipeline once and iterates it epoch after epoch.
         """
@@ -87,7 +87,7 @@ class Records:
             records = records.shuffle(spec.shuffle_window, seed=seed + spec.rank)
         batches = records.batch(self._phase.batch_size, drop_remainder=True)
         ticks = _clock(steps)
-        # zip asks for one after the other: when the batch is begun, for the batch, when it is together.
+        # zip takes one element of each in this order: the time the batch is begun, the batch, the time it is complete.
         put_together = tf.data.Dataset.zip((ticks, batches, ticks))
         parsed = put_together.map(
             _plain(lambda begun, batch, together: self._parse(begun, batch, together, reads_per_record)),
@@ -98,14 +98,14 @@ class Records:
     def _together(self, sources: Any, records: Callable[..., Any]) -> Any:
         """Read several sources at a time, a block of records of each in turn.
 
-        One at a time needs no thread of its own beside the one that puts batches together, and no handing over between
-        the two, which would cost as much as reading a record of a few kB.
+        With one source at a time (flat_map) the thread that assembles batches also reads: no second thread, and no
+        handover between the two, which would cost as much as reading a record of a few kB.
         """
         turns = self._turns
         return sources.flat_map(_plain(records)) if turns.files == 1 else _interleave(sources, records, turns)
 
     def _made_up(self, steps: int) -> Any:
-        """Return one Example over and over, out of memory: records without the files, for null storage."""
+        """Return one Example in memory over and over: records for null storage, which has no files."""
         features = {
             "image": tf.train.Feature(
                 bytes_list=tf.train.BytesList(value=[bytes(self._phase.fetch.nominal_sample_bytes)])
@@ -126,7 +126,7 @@ class Records:
         return records.take(total)
 
     def _files(self, files: Any, counts: Any) -> Any:
-        """Return path, number and records to keep of each file; paths are made when their turn comes."""
+        """Return for each file its path, its number and how many records to keep; paths are made when needed."""
         layout = self._phase.fetch.layout
 
         def paths(files: NDArray[np.int64]) -> NDArray[np.object_]:
@@ -149,7 +149,7 @@ class Records:
     def _parse(self, begun: Any, batch: tuple[Any, Any], together: Any, reads_per_record: int) -> tuple[Any, ...]:
         parsing = tf.timestamp()
         samples, records = batch
-        # Records that were left to other ranks are as many as those kept, of the same files, so of the same size.
+        # Per record kept, `stride` records of the same size are read: the others are other ranks' share.
         size = tf.reduce_sum(tf.cast(tf.strings.length(records), tf.int64) + FRAMING_BYTES) * reads_per_record
         with tf.control_dependencies([parsing]):
             images = tf.io.parse_example(records, _FEATURES)["image"]
@@ -162,8 +162,8 @@ class Records:
             burned_ns = tf.ensure_shape(burned_ns, [])
         with tf.control_dependencies([images, burned_ns]):
             done = tf.timestamp()
-        # As one tensor, for each of an element's tensors costs the trainer's thread some Python. Whole numbers up to
-        # 2^53, far more than samples there are, are exact.
+        # One tensor, because each tensor of an element costs the trainer's thread some Python. A float64 holds whole
+        # numbers up to 2^53 exactly, far more than there are samples.
         stamps = tf.stack([begun, together, parsing, done, *(tf.cast(each, tf.float64) for each in (size, burned_ns))])
         return tf.concat([stamps, tf.cast(samples, tf.float64)], 0), images
 
@@ -176,7 +176,7 @@ class Records:
         """Deliver `steps` batches out of the running pipeline, with their traces.
 
         Raises:
-            DatasetError: a file is gone, damaged, no tfrecord of Examples, or holds fewer records than stated.
+            DatasetError: a file is gone, damaged, no tfrecord of Examples, or has fewer records than the settings say.
         """
         wall_clock_ns = time.time_ns() - time.monotonic_ns()
         before = process_storage_bytes()
@@ -192,7 +192,7 @@ class Records:
             before = after
 
     def _damaged(self, epoch: int, steps: int, step: int, reason: str) -> DatasetError:
-        """Find the file: TensorFlow names none, but none of those whose records are all delivered is at fault."""
+        """Find the faulty file, which TensorFlow does not name: one whose records are not all delivered yet."""
         layout, streams = self._phase.fetch.layout, self._plan.streams(epoch, steps)
         behind = np.searchsorted(np.cumsum(streams.counts), step * self._phase.batch_size)
         for file in streams.files[max(0, int(behind) - self._turns.files) :].tolist():
@@ -213,7 +213,7 @@ def _vector(tensor: Any) -> Any:
 
 
 def _crop(images: Any, samples: Any, size: int) -> Any:
-    """Return `size` bytes of each image, from a start that its number picks; short images are whole."""
+    """Return `size` bytes of each image, from a start that its sample number decides; short images are whole."""
     spare = tf.cast(tf.strings.length(images), tf.int64) - size
 
     def cut() -> Any:
@@ -249,7 +249,7 @@ def _batch(element: list[Any], wall_clock_ns: int, storage_bytes: int) -> Batch:
 
 
 def _fault(path: str, samples: int) -> str:
-    """Return what is wrong with a file, or nothing."""
+    """Return what is wrong with a file; empty if nothing is."""
     records = 0
     try:
         for record in tf.data.TFRecordDataset(path):
@@ -265,7 +265,7 @@ def _fault(path: str, samples: int) -> str:
 def _interleave(sources: Any, records: Callable[..., Any], turns: Interleave) -> Any:
     """Return the records of each source in turn, by the operation below `Dataset.interleave`.
 
-    That one has no word for the files to begin ahead: always twice as many as are read at a time.
+    The latter has no parameter for the number of files to begin ahead: always twice as many as are read at a time.
     """
 
     def opened(*source: Any) -> Any:
@@ -290,9 +290,9 @@ def _interleave(sources: Any, records: Callable[..., Any], turns: Interleave) ->
 def _clock(steps: Any) -> Any:
     """Return a dataset whose elements are the times at which they are requested.
 
-    The requesting thread looks at the clock itself. `Dataset.map` would have a thread of the pool do it, for which the
-    one that puts batches together would wait behind whole batches being parsed; `use_inter_op_parallelism` of the
-    operation below it says otherwise.
+    The requesting thread itself reads the clock, by `use_inter_op_parallelism=False` of the raw operation.
+    `Dataset.map` would leave it to a thread of the pool, and the thread that assembles batches would wait for it until
+    whole batches are parsed.
     """
 
     def look(step: Any) -> Any:

@@ -1,8 +1,8 @@
 """The `pytorch` loader.
 
-What crosses the DataLoader's queue is a batch's trace, as bytes; the samples are in slots of memory shared with the
-workers, so a batch costs no allocation, no file descriptor and no copy on its way to the trainer. Tensors are made over
-a slot when they are requested.
+Only a batch's trace crosses the DataLoader's queue, as bytes; the samples are in slots (buffers) of memory shared with
+the workers, so a batch costs no allocation, no file descriptor and no copy on its way to the trainer. Tensors are made
+over a slot when they are requested.
 """
 
 from __future__ import annotations
@@ -32,21 +32,20 @@ from dlemu.loaders._slots import SharedSlots
 from dlemu.loaders.loader_base import Batch, BatchMaker, BatchTrace, LoaderSpec, Samples
 
 Token = tuple[str, int, int, int]
-"""Phase, epoch, step, and the slot to put it in: all a worker needs to know to make a batch."""
-
+"""Phase, epoch, step, and the slot to fill: all a worker needs to know to make a batch."""
 
 _READY = ""
-_REMEDY = "lower reader.read_threads, reader.prefetch_size or ranks"
 """The phase of a token that requests no batch, only whether the worker is ready."""
+_REMEDY = "lower reader.read_threads, reader.prefetch_size or ranks"
 
 
 class _Tokens(Sampler[Token]):
-    """Hands the DataLoader the steps of the epoch it is about to run."""
+    """The DataLoader's sampler: yields one token per step of the epoch that is about to run."""
 
     def __init__(self, workers: int, slots: int) -> None:
         self.phase, self.epoch, self.steps = _READY, 0, workers
         self._turns = itertools.cycle(range(slots))
-        """Goes on from epoch to epoch: the first batches of one do not lie where the last of the other do."""
+        """Continues across epochs: an epoch's first batches do not overwrite the slots of the previous one's last."""
 
     def __iter__(self) -> Iterator[Token]:
         return ((self.phase, self.epoch, *turn) for turn in zip(range(1, self.steps + 1), self._turns, strict=False))
@@ -56,7 +55,7 @@ class _Tokens(Sampler[Token]):
 
 
 class _Batches(Dataset[bytes | DlemuError | None]):
-    """One item is one batch, made in the worker that gets the request; or None, when it is only to be ready."""
+    """Each item is a batch, made in the worker that gets the token; or None, for a token that only checks readiness."""
 
     def __init__(self, spec: LoaderSpec, slots: SharedSlots) -> None:
         self._spec, self._slots = spec, slots
@@ -64,7 +63,7 @@ class _Batches(Dataset[bytes | DlemuError | None]):
         self._worker = 0
 
     def __getitem__(self, token: Token) -> bytes | DlemuError | None:
-        """Return the batch's trace, packed, or as a value what went wrong: PyTorch would wrap it in a traceback."""
+        """Return the batch's packed trace or, as a value, the error: PyTorch would wrap a raised one in a traceback."""
         try:
             maker = self._maker or self._open()
             if token[0] == _READY:
@@ -81,7 +80,7 @@ class _Batches(Dataset[bytes | DlemuError | None]):
             return DlemuError(f"worker {self._worker} of rank {self._spec.rank} failed:\n{traceback.format_exc()}")
 
     def _open(self) -> BatchMaker:
-        """Make ready for the first batch, in the process that makes it: formats opened, memory taken."""
+        """Prepare the first batch in the process that will make it: allocate the slots, open the format."""
         info = get_worker_info()
         self._worker = 0 if info is None else info.id
         self._slots.take_pages(0, self._spec.slots)
@@ -102,7 +101,7 @@ def _init_worker(nice: int, rank_process: int, _worker: int) -> None:
 
 
 def _let_go(error: BaseException) -> None:
-    """Drop PyTorch's half-made workers without what it prints when it meets them: a traceback about attributes."""
+    """Drop PyTorch's half-started workers, without the traceback about missing attributes that it would print."""
     hook = sys.unraisablehook
     sys.unraisablehook = lambda _: None
     try:
@@ -113,7 +112,7 @@ def _let_go(error: BaseException) -> None:
 
 @contextlib.contextmanager
 def _more_workers_than_cores() -> Iterator[None]:
-    """Keep PyTorch from warning about it: workers wait for storage, and their number is the workload's."""
+    """Silence PyTorch's warning about it: workers mostly wait for storage, and the workload sets their number."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="This DataLoader will create")
         yield
@@ -153,7 +152,7 @@ class Loader:
         return torch.Tensor.pin_memory
 
     def start(self) -> None:
-        """Start the worker processes and check each once for being ready."""
+        """Start the worker processes and check once that each is ready."""
         torch.set_num_threads(1)  # the trainer only sleeps; idle OpenMP threads would still be made for each rank
         try:
             with _more_workers_than_cores():
@@ -166,7 +165,7 @@ class Loader:
                 raise
             lower = "lower reader.read_threads or the number of ranks, or raise the limits (`ulimit -n`, `ulimit -u`)"
             problem = shared_memory_problem()
-            advice = f"{problem}, or set reader.data_loader=threads, which needs none" if problem else lower
+            advice = f"{problem}, or set reader.data_loader=threads, which needs no shared memory" if problem else lower
             raise SpaceError(
                 f"rank {self._spec.rank} could not start {self._spec.read_threads} workers: {error.strerror}; {advice}"
             ) from None
@@ -177,7 +176,7 @@ class Loader:
         for made in self._loader:
             if isinstance(made, DlemuError):
                 raise made
-            assert made is not None  # `start` asked for the only items that are no batch
+            assert made is not None  # only `start` uses tokens that request no batch
             trace = BatchTrace.unpacked(made)
             yield Batch(self._tensors(phase, trace), trace)
 

@@ -1,7 +1,7 @@
 """NVIDIA DALI's own readers on the CPU: no GPU is needed, nor used.
 
 npy, jpeg and png files are read whole by `readers.numpy` and `readers.file`, in the planned order; tfrecord files as
-streams by `readers.tfrecord`. Here is what it does; DALI is imported with the `Loader`, which is `_dali_loader`'s.
+streams by `readers.tfrecord`. Only the traits are here; the `Loader`, which imports DALI, is in `_dali_loader`.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from dlemu.loaders.loader_base import LoaderSpec
 
 STREAMED = "tfrecord"
-"""The format whose files DALI reads from their beginning, one behind the other."""
-_PAST_THE_CACHE = ("npy", "tfrecord")
-"""Formats whose readers know O_DIRECT (`use_o_direct`)."""
+"""The format whose files DALI reads as streams: from their beginning, one after another."""
+_DIRECT_FORMATS = ("npy", "tfrecord")
+"""Formats whose DALI readers support O_DIRECT (`use_o_direct`)."""
 _RANK_BYTES = 32 << 20
-"""Private memory of a rank beside its buffers, measured with DALI 2.4 forked after import, three epochs."""
+"""Private memory of a rank besides its buffers, measured with DALI 2.4 forked after import, three epochs."""
 _BATCHES_HELD = 6
-"""Batches for which it has memory beside those ready or under way, measured with npy; the trainer's two are in it."""
+"""Batches in memory besides those ready or under way, measured with npy; includes the trainer's two."""
 
 
 class Traits(LoaderTraits):
@@ -50,17 +50,17 @@ class Traits(LoaderTraits):
 
     def impossible(self, dataset_format: str) -> Mapping[str, str]:
         reasons = super().impossible(dataset_format)
-        return {key: why for key, why in reasons.items() if key != "odirect" or dataset_format not in _PAST_THE_CACHE}
+        return {key: why for key, why in reasons.items() if key != "odirect" or dataset_format not in _DIRECT_FORMATS}
 
     def batches_ahead(self, spec: LoaderSpec) -> int:
         window = 0 if spec.interleave is None else spec.shuffle_window
         return sum(depths(spec)) + ceil(window / spec.phases["train"].batch_size)
 
     def rank_bytes(self, spec: LoaderSpec) -> int:
-        """Return what a rank's pipeline holds: its window, batches as they are read and as they are shipped."""
+        """Return the bytes of a rank's pipeline: shuffle window, batches as read, batches as the trainer gets them."""
         phase, streams = spec.phases["train"], spec.interleave is not None
         sample = phase.fetch.nominal_sample_bytes if streams else phase.fetch.place_bytes
-        # What is neither cropped nor decoded is shipped as it was read.
+        # Samples that are neither cropped nor decoded are delivered as they were read, without a copy.
         shipped = phase.fetch.resize_bytes or (sample if phase.fetch.decode == "full" else 0)
         batches = sum(depths(spec)) + _BATCHES_HELD
         window = spec.shuffle_window * sample if streams else 0

@@ -1,4 +1,4 @@
-"""How the files that a rank reads as streams take turns."""
+"""Reading several files of a rank in turn, each as a stream from its beginning."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class Interleave:
-    """How the files that a rank reads as streams take turns."""
+    """How many files a rank reads as streams at a time, and how they take turns."""
 
     files: int
-    """Read at a time."""
+    """Files read at a time."""
     block_length: int = 1
-    """Records to take of a file before the next one's turn."""
+    """Records to take from a file before it is the next one's turn."""
     files_ahead: int = 0
-    """Begun before it is their turn, beside those read at a time."""
+    """Further files that are begun before it is their turn."""
 
     @property
     def ready_per_file(self) -> int:
-        """Most records of a file that wait for their turn: two blocks, as tf.data has it by default."""
+        """The most records of a file that wait for their turn: two blocks, tf.data's default."""
         return 2 * self.block_length

@@ -1,4 +1,4 @@
-"""What a loader is given, what it delivers, and the work that makes one batch, whoever does it."""
+"""A loader's interface: its spec, the batches it delivers, and `BatchMaker`, with which most loaders make a batch."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from dlemu.plan.samples import BatchPlan, PlanAhead
 
 @dataclass(frozen=True)
 class Phase:
-    """One stream of batches: training, evaluation, or the emulator's own ceiling on null storage."""
+    """One stream of batches: training, evaluation, or the ceiling (the emulator's own limit, without storage)."""
 
     fetch: FetchSpec
     plan: BatchPlan
     batch_size: int
     preprocesses: bool = True
-    """Its samples are preprocessed; those of the emulator's own ceiling are not."""
+    """Whether samples are preprocessed; those of the ceiling are not."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,11 +43,11 @@ class LoaderSpec:
     prefetch_size: int
     """Batches ready ahead of the trainer, where a loader counts them for all workers together."""
     computation_threads: int
-    """Threads that take batches apart, where that is not the readers' work; no more than cores."""
+    """Threads that parse batches, where the readers do not parse them; no more than cores."""
     transfer_bytes: int
     """Bytes to request at a time where files are read as streams; 0 leaves it to the framework."""
     interleave: Interleave | None
-    """How files take turns that are read as streams; None where samples are picked."""
+    """How files that are read as streams take turns; None where samples are read by their position."""
     shuffle_window: int
     """Samples in the window that shuffles streams; 0 when samples are not shuffled."""
     preprocess_time: Duration
@@ -60,15 +60,15 @@ class LoaderSpec:
 
     @property
     def computation_calls(self) -> int:
-        """Batches taken apart at a time: two at least, for the next to be put together while one is parsed."""
+        """Batches parsed at a time: at least two, so that the next is assembled while one is parsed."""
         return max(2, self.computation_threads)
 
     @property
     def slots(self) -> int:
         """Batch buffers of a rank whose batches come in order: those ready or under way, and the trainer's two.
 
-        One of these is with the prefetch thread, the other in training. Batch k is in buffer k modulo so many,
-        whichever worker makes it.
+        Of the trainer's two, one is with the prefetch thread, the other in training. Batch k is in buffer k modulo
+        `slots`, whichever worker makes it.
         """
         return max(1, self.read_threads) * self.prefetch_per_worker + 2
 
@@ -79,11 +79,11 @@ class LoaderSpec:
 
 
 _NUMBERS = struct.Struct("<14q")
-"""Of a `BatchTrace`: its slot, and all that is behind `places`."""
+"""The numbers of a `BatchTrace`: `slot`, and all fields after `places`."""
 
 
 class BatchTrace(NamedTuple):
-    """How one batch came about. Times are nanoseconds of CLOCK_MONOTONIC; `places` are (offset, length) in the slot."""
+    """How one batch was made. Times are nanoseconds of CLOCK_MONOTONIC; `places` are (offset, length) in the slot."""
 
     slot: int
     places: Sequence[tuple[int, int]] | Places
@@ -97,13 +97,13 @@ class BatchTrace(NamedTuple):
     read_calls: int
     sample_hash: int
     cpu_ns: int = 0
-    """Time the worker had a core; 0 with `cpu_wait_ns` 0 where that is not known."""
+    """CPU time of the worker; 0, and `cpu_wait_ns` 0 too, where it is not known."""
     cpu_wait_ns: int = 0
-    """Time the worker wanted a core and had none."""
+    """Time the worker was runnable but waited for a core."""
     storage_bytes: int = 0
     """Bytes that the kernel fetched from storage for the worker meanwhile; the page cache served the others."""
     preprocess_cpu_ns: int = 0
-    """Of `cpu_ns`: emulated preprocessing."""
+    """The part of `cpu_ns` spent on emulated preprocessing."""
 
     def packed(self) -> bytes:
         """Return the trace as bytes, to cross to another process: pickling each number costs ten times as much."""
@@ -119,7 +119,7 @@ class BatchTrace(NamedTuple):
 
 S = TypeVar("S")
 Cut = Callable[[memoryview, int, int], S]
-"""Makes a sample of the bytes of a slot from an offset on: a view, no copy."""
+"""Makes a sample of (slot, offset, length): a view of these bytes, no copy."""
 
 
 class Samples(Sequence[S]):
@@ -174,7 +174,7 @@ class Loader(Protocol):
 
 
 class BatchMaker:
-    """Makes batches in one worker: fetches the planned samples into a buffer and keeps the account."""
+    """Makes batches in one worker: fetches the planned samples into a buffer and records times, bytes and CPU."""
 
     def __init__(self, spec: LoaderSpec, worker: int) -> None:
         self._worker = worker

@@ -1,4 +1,4 @@
-"""No storage and no workers: every planned batch is there at once. What is lost with it is the loop's own."""
+"""No storage and no workers: every planned batch is there at once, so any time lost is the training loop's own."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dlemu.plan.samples import PlanAhead
 
 
 class Traits(LoaderTraits):
-    """What is promised of other loaders holds for nothing at all."""
+    """The default traits, without pinning: batches carry no data."""
 
     pins = False
 
@@ -36,7 +36,7 @@ class Loader:
             yield Batch(None, BatchTrace(0, NO_PLACES, now_ns, now_ns, 0, 0, 0, samples, 0, 0, planned.sample_hash))
 
     def explain(self, error: Exception) -> DlemuError | None:
-        """There is nobody to die."""
+        """There are no workers that could die."""
         return None
 
     def close(self) -> None:

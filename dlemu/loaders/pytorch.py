@@ -1,6 +1,6 @@
 """PyTorch's own DataLoader: worker processes, prefetch, persistent workers, reading by dlemu's `BatchMaker`.
 
-Here is what it does; PyTorch is imported with the `Loader`, which is `_torch_loader`'s.
+Only the traits are here; the `Loader`, which imports PyTorch, is in `_torch_loader`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Traits(LoaderTraits):
-    """The traits that all loaders have whose workers read by `BatchMaker`."""
+    """The default traits: workers read by `BatchMaker`."""
 
     framework = "PyTorch"
     packages = ("torch",)

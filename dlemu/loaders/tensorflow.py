@@ -1,6 +1,6 @@
 """TensorFlow's own `tf.data`: its record reader for tfrecord, a parallel map over dlemu's `BatchMaker` for the rest.
 
-Here is what it does, and how far it reads ahead; TensorFlow is imported with the `Loader`, which is `_tf_loader`'s.
+Only the traits are here, such as how far it reads ahead; the `Loader`, which imports TensorFlow, is in `_tf_loader`.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ if TYPE_CHECKING:
 STREAMED = "tfrecord"
 """The format whose files `tf.data` reads itself, from their beginning."""
 _BUFFER_BYTES = 256 << 10
-"""What tf.data.TFRecordDataset reads at a time where `reader.transfer_size` does not say."""
+"""The read size of tf.data.TFRecordDataset where `reader.transfer_size` is not set."""
 _TURN_BYTES = 2 << 20
-"""Of records in a turn. Each turn wakes another thread of tf.data's: at records of 100 kB turns of one transfer have a
-fifth less speed than those of 1 MiB, and those a tenth less than these; 4 MiB gain nothing, and of each file two turns
-are in memory."""
+"""Bytes of records to take from a file per turn. Each turn wakes another thread of tf.data: with records of 100 kB,
+turns of one transfer are a fifth slower than turns of 1 MiB, and those a tenth slower than turns of 2 MiB; 4 MiB gain
+nothing, and two turns of each file are in memory."""
 _RANK_BYTES = 64 << 20
-"""Private memory of a rank beside its buffers, measured with TensorFlow 2.21 forked after import, three epochs."""
+"""Private memory of a rank besides its buffers, measured with TensorFlow 2.21 forked after import, three epochs."""
 
 
 class Traits(LoaderTraits):
-    """Of tfrecord TensorFlow does everything; of other formats it hands on what is read for it."""
+    """TensorFlow itself reads tfrecord files; of other formats it hands on the batches that `BatchMaker` reads."""
 
     framework = "TensorFlow"
     packages = ("tensorflow-cpu", "tensorflow")
@@ -47,9 +47,9 @@ class Traits(LoaderTraits):
     def interleave(self, reader: Reader, dataset: DatasetSpec) -> Interleave | None:
         """Return the turns of `read_threads` files.
 
-        tf.data would always begin twice as many files as are read at a time. Here only files that are over in one turn
-        have others begun ahead, so that no thread is idle at each file's end. Of longer files less is then read before
-        a run's counted steps begin: what is read there makes a short epoch look faster than its storage.
+        tf.data would always begin twice as many files ahead as are read at a time. Here that is done only for files
+        that end within one turn, so that no thread is idle at each file's end. With longer files, reading less ahead
+        is more exact: bytes read before a run's counted steps begin make a short epoch look faster than its storage.
         """
         if dataset.format != STREAMED:
             return None
@@ -69,14 +69,14 @@ class Traits(LoaderTraits):
         return spec.prefetch_size + spec.computation_calls + 1 + ceil(waiting / spec.phases["train"].batch_size)
 
     def batch_buffers(self, spec: LoaderSpec) -> int:
-        """Return how many batches there is memory for, where they are mapped.
+        """Return how many batches there is memory for, with formats that TensorFlow does not read itself.
 
-        Beside those under way or ready: one that the pipeline hands over, two with the trainer, one being begun.
+        In addition to those under way or ready: one that the pipeline hands over, two with the trainer, one begun.
         """
         return self.batches_ahead(spec) + 4
 
     def rank_bytes(self, spec: LoaderSpec) -> int:
-        """Return what a rank's stream holds: records read ahead, batches of them, those ready or with the trainer."""
+        """Return the bytes of a rank's stream: records read ahead, batches in the making, batches ready or in use."""
         if spec.interleave is None:
             return super().rank_bytes(spec)
         fetch, batch = spec.phases["train"].fetch, spec.phases["train"].batch_size
@@ -98,7 +98,7 @@ class Traits(LoaderTraits):
 def samples_read_ahead(spec: LoaderSpec, turns: Interleave) -> int:
     """Return the samples that the interleave and its files' readers have read before anybody requests them.
 
-    Of each file begun: the records that wait, one under way, and those of the reader's buffer.
+    For each file begun: the records that wait for their turn, one under way, and those in the reader's buffer.
     """
     fetch = spec.phases["train"].fetch
     samples_per_file = fetch.layout.num_samples_per_file
@@ -113,8 +113,8 @@ def __getattr__(name: str) -> Any:
     """Import the `Loader`, and TensorFlow with it, once it is requested."""
     if name != "Loader":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # TensorFlow reads both as it is imported,
-    os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")  # and would greet the user about the second from each rank
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # TensorFlow reads both when it is imported;
+    os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")  # without the second, each rank would print a line about it
     library("tensorflow", Traits.extra, "reader.data_loader=tensorflow")
     from dlemu.loaders._tf_loader import Loader
 

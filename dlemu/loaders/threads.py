@@ -1,4 +1,4 @@
-"""Reader threads in the trainer's own process, no framework: reads release the interpreter, no process is crossed."""
+"""Reader threads in the trainer's own process, no framework: reads release the GIL, and no batch crosses processes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dlemu.loaders.traits_base import LoaderTraits
 
 
 class Traits(LoaderTraits):
-    """Threads read by `BatchMaker`, as many batches ahead as worker processes would."""
+    """Threads read by `BatchMaker`, as many batches ahead as PyTorch's worker processes would."""
 
     pins = False
 
@@ -45,7 +45,7 @@ class Loader:
         self._local.maker = BatchMaker(self._spec, worker)
 
     def start(self) -> None:
-        """Start every thread (none is idle until all are there) and take the batches' memory."""
+        """Allocate the batches' memory and start every thread: the pool starts one only while none is idle."""
         self._slots.take_pages(0, self._spec.slots)
         barrier = threading.Barrier(self._threads)
         for future in [self._pool.submit(barrier.wait) for _ in range(self._threads)]:

@@ -1,4 +1,4 @@
-"""What a loader says of itself, to be known before a run and without its framework."""
+"""Traits: the properties of a loader that are known before a run and without importing its framework."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ PROCESS_BYTES = 24 << 20
 
 
 class LoaderTraits:
-    """What a loader does; as it stands, one whose workers read by dlemu's own `BatchMaker`.
+    """Properties of a loader; the defaults are those of one whose workers read by dlemu's own `BatchMaker`.
 
-    A loader's module says what differs in a subclass called `Traits`; a module without one is taken to be as here.
-    Whoever wants to know something of a loader looks at its traits, never its name.
+    A loader's module declares what differs in a subclass called `Traits`; a module without one has the defaults. Code
+    that depends on a loader's behaviour looks at its traits, never at its name.
     """
 
     framework: str = ""
-    """What the framework that it is made of calls itself; empty without one."""
+    """Name of the loader's framework, for messages; empty without one."""
     packages: tuple[str, ...] = ()
-    """Python packages of the framework, as they are installed."""
+    """Python packages of the framework, by the names they are installed under."""
     extra: str = ""
-    """The extra of dlemu's that brings them."""
+    """The extra of dlemu (`pip install dlemu[...]`) that installs them."""
     formats: tuple[str, ...] = ()
     """Formats that it reads; empty for all."""
     pins: bool = True
-    """Batches are pinned where `reader.pin_memory` is set."""
+    """Whether `reader.pin_memory` is supported."""
     in_turn: bool = False
     """Batch k is made by worker k modulo `read_threads`, whoever else is free; else the next free one makes it."""
 
@@ -41,18 +41,18 @@ class LoaderTraits:
         return False
 
     def interleave(self, reader: Reader, dataset: DatasetSpec) -> Interleave | None:
-        """Return how files take turns that are read as streams, from their beginning; None where samples are picked.
+        """Return how files that are read as streams take turns; None where samples are read by their position.
 
-        Of streams the plan is a `StreamPlan`: each rank has files of its own, whatever the order of the samples.
+        The plan of streams is a `StreamPlan`: each rank has files of its own, whatever the order of the samples.
         """
         return None
 
     def settings_used(self, dataset_format: str) -> Collection[str]:
-        """Return those of `reader.computation_threads`, `transfer_size` and `shuffle_size` that change something."""
+        """Return which of the settings `reader.computation_threads`, `transfer_size`, `shuffle_size` have an effect."""
         return () if self.reads_files(dataset_format) else ("reader.transfer_size",)
 
     def impossible(self, dataset_format: str) -> Mapping[str, str]:
-        """Return the settings of `reader` that are true or false and can't be true with a format, each with why."""
+        """Return the boolean settings of `reader` that can't be true with a format, each with the reason."""
         reasons = {} if self.pins else {"pin_memory": "its batches are not pinned"}
         if self.reads_files(dataset_format):
             why = (
@@ -63,11 +63,11 @@ class LoaderTraits:
         return reasons
 
     def batches_ahead(self, spec: LoaderSpec) -> int:
-        """Return the most batches that a rank's loader has ready or under way, the trainer's own not among them."""
+        """Return the most batches that a rank's loader has ready or under way, without those the trainer holds."""
         return spec.read_threads * spec.prefetch_per_worker
 
     def batch_buffers(self, spec: LoaderSpec) -> int:
-        """Return how many batches there is memory for, those with the trainer among them."""
+        """Return how many batches there is memory for, including those the trainer holds."""
         return spec.slots
 
     def rank_bytes(self, spec: LoaderSpec) -> int:
@@ -78,15 +78,15 @@ class LoaderTraits:
         return batches + workers * reading + (workers + 1) * PROCESS_BYTES
 
     def notes(self, dataset_format: str) -> tuple[str, ...]:
-        """Return what a reader of the result must know of how the loader was measured, as sentences."""
+        """Return sentences for the result: limits in what can be measured with this loader."""
         return ()
 
     def problems(self, workload: Workload) -> list[str]:
-        """Return what is required of the loader that it can't do."""
+        """Return a message for each setting of the workload that this loader does not support."""
         name, instead = workload.dataset.format, "reader.data_loader=pytorch"
         if self.formats and name not in self.formats:
             return [
-                f"dataset.format is {name!r}, which {self.framework or 'the loader'} has no reader for; wanted one of "
+                f"dataset.format is {name!r}, for which {self.framework or 'the loader'} has no reader; wanted one of "
                 f"{', '.join(self.formats)}, or {instead}"
             ]
         problems = [
@@ -97,7 +97,7 @@ class LoaderTraits:
         if self.reads_files(name) and not _has_paths(workload):
             problems.append(
                 f"storage.storage_type is {workload.storage.storage_type!r}: {self.framework or 'the loader'} itself "
-                f"opens {name} files by path, and there they have none; wanted local_fs, or {instead}"
+                f"opens {name} files by path, and files of this storage have none; wanted local_fs, or {instead}"
             )
         return problems
 

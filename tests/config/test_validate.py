@@ -194,7 +194,7 @@ def test_checkpoints_are_checked_only_if_there_are_any() -> None:
 @pytest.mark.parametrize(
     ("settings", "wanted"),
     [
-        (["dataset.format=npz"], "'npz', which DALI has no reader for; wanted one of jpeg, npy, png, tfrecord"),
+        (["dataset.format=npz"], "'npz', for which DALI has no reader; wanted one of jpeg, npy, png, tfrecord"),
         (["dataset.format=jpeg", "reader.odirect=true"], "reader.odirect is true: DALI itself reads jpeg files"),
         (["dataset.format=npy", "reader.verify=true"], "reader.verify is true: DALI itself reads npy files"),
     ],
