@@ -1,4 +1,4 @@
-"""Files that are complete when they have their name: written under a temporary one and renamed."""
+"""Files that appear complete or not at all: written under a temporary name, then renamed."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ def write_file(folder: str, name: str, write: Callable[[BinaryIO], object], *, a
     """Have `write` fill the file under a temporary name, then give it its own.
 
     Raises SpaceError that names the file when the disk is full or the folder can't be written, and ends in `advice`:
-    what to do instead. Nothing half-written is left behind; what an earlier writer of this file left when it was
-    killed goes.
+    what to do instead. Nothing half-written is left behind; temporary files of an earlier writer of this file that was
+    killed are removed.
     """
     path = os.path.join(folder, name)
     part = ""
     try:
         with contextlib.suppress(FileNotFoundError):
-            check_regular(path, os.stat(path).st_mode)  # no device is replaced, nor a name that leads to one
+            check_regular(path, os.stat(path).st_mode)  # never replace a device, or a link to one
         os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
         owned.remove_parts(os.path.dirname(path) or ".", os.path.basename(path))
         part, descriptor = owned.create_part(path)
@@ -46,5 +46,5 @@ def write_file(folder: str, name: str, write: Callable[[BinaryIO], object], *, a
         raise SpaceError(message) from error
     finally:
         if part:
-            with contextlib.suppress(OSError):  # it has its name
+            with contextlib.suppress(OSError):  # the rename was done
                 os.unlink(part)

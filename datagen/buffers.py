@@ -1,4 +1,4 @@
-"""Memory that reads land in: page-aligned, made once, used again."""
+"""Page-aligned memory that reads land in: allocated once, reused."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ HUGE_PAGES_FROM_BYTES = 16 << 20
 GROWTH_LIMIT_BYTES = 64 << 20
 """A buffer that must grow doubles, but takes no more than this beyond what was requested."""
 _MADV_POPULATE_WRITE = 23
-"""linux/mman.h, from Linux 5.14 on: take the pages of a range now, all by one call."""
+"""linux/mman.h, from Linux 5.14 on: fault in all pages of a range by one call."""
 
 
 def take_pages(memory: mmap.mmap, start: int, size_bytes: int) -> None:
-    """Have the kernel give the pages of a stretch of fresh memory now; where it can't, each is taken at first use.
+    """Fault in the pages of a range of fresh memory now; kernels before 5.14 fault in each page at first use instead.
 
     `start` is a multiple of the page size. Raises SpaceError when there is no memory for them.
     """
@@ -35,7 +35,7 @@ _NoBytes = ctypes.c_char * 0
 
 
 def address_of(memory: memoryview) -> int:
-    """Return where writable memory begins, in a sixth of the time that an array over it takes to tell."""
+    """Return the address of writable memory, six times as fast as through a numpy array."""
     return ctypes.addressof(_NoBytes.from_buffer(memory))
 
 
@@ -51,14 +51,14 @@ class AlignedBuffer:
     def view(self, size_bytes: int) -> memoryview:
         """Return the first `size_bytes` of the buffer, writable and page-aligned.
 
-        Growing forgets the contents; views handed out before keep theirs.
+        Growing does not copy the contents; views returned before stay valid and keep theirs.
         """
         if size_bytes > len(self._view):
             self._grow(max(size_bytes, min(2 * len(self._view), size_bytes + GROWTH_LIMIT_BYTES)))
         return self._view[:size_bytes]
 
     def take_pages(self) -> None:
-        """Take the memory of the buffer's present size now: whoever measures reads doesn't want it in the first one."""
+        """Fault in the buffer at its present size now, so that page faults are not part of the first measured read."""
         if self._map is not None:
             take_pages(self._map, 0, len(self._map))
 

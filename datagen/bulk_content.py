@@ -1,8 +1,8 @@
-"""What is inside a checkpoint's file: unique, checkable bytes, made three times as fast as those of samples.
+"""The bytes of checkpoint files: unique, checkable, and generated three times as fast as those of samples.
 
 The stamps are those of `datagen.content`: the first 32 bytes of every 4096 name the run, the file and the offset. The
 rest of a MiB is a pool of 1 MiB, every 64-bit word XORed with one key of that MiB: one pass of the processor over the
-memory, about 30 GB/s on a core, so that whoever writes is not kept waiting. No two blocks of a file, of two files or of
+memory, about 30 GB/s on a core, so that generating does not slow down writing. No two blocks of a file, of two files or of
 two checkpoints are equal, and no compressor that looks back less than 1 MiB finds a repetition; one that looks further
 finds none either, for each MiB has another key.
 """
@@ -20,12 +20,12 @@ from datagen.content import MAGIC, hash_of_seed, key_of, write_stamps
 from datagen.spec import BLOCK_BYTES
 
 BULK_VERSION = 1
-"""Raised when the same seed, file and offset would give other bytes."""
+"""Incremented whenever the same seed, file and offset would give different bytes."""
 PIECE_BYTES = 1 << 20
 """Bytes that have one key, and size of the pool."""
 
 Pattern = Literal["random", "uniform_fp16", "uniform_fp32", "ones_fp16", "ones_fp32"]
-"""`uniform`: numbers of [0, 1) as `torch.rand` draws them, which a compressor makes smaller; `ones`: no variety."""
+"""`random`: incompressible; `uniform`: numbers in [0, 1) as of `torch.rand`, partly compressible; `ones`: constant."""
 
 _BLOCK_WORDS = BLOCK_BYTES // 8
 _PIECE_WORDS = PIECE_BYTES // 8
@@ -40,16 +40,16 @@ class BulkContent:
     pattern: Pattern = "random"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return BulkContent, (self.seed, self.pattern)  # the pool is made anew where it is used
+        return BulkContent, (self.seed, self.pattern)  # the pool is rebuilt by the process that uses it
 
     @functools.cached_property
     def seed_hash(self) -> int:
-        """What the stamps carry to tell this seed's blocks."""
+        """Hash of the seed that every stamp holds, to recognise this run's blocks."""
         return hash_of_seed(self.seed)
 
     @property
     def is_stamped(self) -> bool:
-        """Whether every block says what it is: ones do not."""
+        """Whether every block begins with a stamp; `ones` have none."""
         return not self.pattern.startswith("ones")
 
     @functools.cached_property
@@ -62,13 +62,13 @@ class BulkContent:
         count = PIECE_BYTES // np.dtype(element).itemsize
         if kind == "ones":
             return np.ones(count, element).view(np.uint64)
-        # As many of a word's bits as the fraction has: exact, and below 1.
+        # As many random bits as the mantissa holds: exact, and below 1.
         bits = np.finfo(element).nmant + 1
         draws = words.view(f"u{np.dtype(element).itemsize}") >> (8 * np.dtype(element).itemsize - bits)
         return (draws.astype(np.float64) / (1 << bits)).astype(element).view(np.uint64)
 
     def fill(self, out: memoryview | NDArray[np.uint8], file: int, offset: int) -> None:
-        """Write the bytes of `file` from `offset` on into all of `out`; fast from a block on, into aligned memory."""
+        """Fill `out` with the bytes of `file` from `offset` on; fastest from a block boundary into aligned memory."""
         target = np.frombuffer(out, np.uint8)
         head, whole = offset % BLOCK_BYTES, target.size // BLOCK_BYTES * BLOCK_BYTES
         if head or not target[:whole].view(np.uint64).flags.aligned:
@@ -84,7 +84,7 @@ class BulkContent:
             target[whole:] = block.view(np.uint8)[: target.size - whole]
 
     def first_difference(self, data: memoryview | NDArray[np.uint8], file: int, offset: int) -> int | None:
-        """Return the index in `data` of the first byte that is not the file's at `offset` on; None if all are."""
+        """Compare `data` with the file's bytes from `offset` on; return the index of the first difference, or None."""
         actual = np.frombuffer(data, np.uint8)
         wanted = np.empty(min(PIECE_BYTES, actual.size), np.uint8)
         for start in range(0, actual.size, PIECE_BYTES):
@@ -111,7 +111,7 @@ class BulkContent:
         """Return what every word of a piece is XORed with."""
         key = key_of(self.seed_hash, file, piece)
         if self.pattern != "random":
-            # One key for all elements of a word: a compressor finds as much as before.
+            # One key for all elements of a word, so that the data stays as compressible as before.
             lowest, every = (0xFFFF, 0x0001000100010001) if self.pattern.endswith("fp16") else (0xFFFFFFFF, 0x100000001)
             key = (key & lowest) * (every if self.is_stamped else 0)
         return np.uint64(key)

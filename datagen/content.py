@@ -1,4 +1,4 @@
-"""What is inside a sample: bytes that are unique, seeded, checkable, and made at memory speed.
+"""The bytes of samples: unique, seeded, checkable, and generated at memory speed.
 
 A file's payload is cut into blocks of 4096 bytes. Block b of file f under a seed is row b % 64 of a pool of random
 words (256 KiB, so it stays in a core's cache), every word XORed with the block's own 64-bit key, and the first 32 bytes
@@ -8,8 +8,8 @@ replaced by a stamp:
 
 All are little-endian. The stamp makes every block of a dataset different from every other; the keys make any other
 4096 bytes cut from it different too. For compressible data the last words of each row are zero before the key is
-applied, so the block ends in one 8-byte word repeated, which any compressor removes. Rows come again after 256 KiB
-only, and under another key, so no compressor finds a repetition in the rest.
+applied, so the block ends in one 8-byte word repeated, which any compressor removes. Rows repeat only
+every 256 KiB, and under another key, so no compressor finds a repetition in the rest.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from datagen.spec import BLOCK_BYTES
 
 CONTENT_VERSION = 1
-"""Raised when the same seed, file and offset would give other bytes."""
+"""Incremented whenever the same seed, file and offset would give different bytes."""
 MAGIC = 0x4D454C44
 """The bytes `DLEM` at the start of each block."""
 STAMP_BYTES = 32
@@ -46,7 +46,7 @@ _STAMP = struct.Struct("<4Q")
 
 @dataclass(frozen=True)
 class Stamp:
-    """What a block says it is."""
+    """Which block of which file and dataset (seed) a stamp names."""
 
     seed_hash: int
     file: int
@@ -64,11 +64,11 @@ class Content:
     """Share of each block that a compressor removes, 0 to below 1."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Content, (self.seed, self.compressibility)  # the pool is made anew where it is used
+        return Content, (self.seed, self.compressibility)  # the pool is rebuilt by the process that uses it
 
     @functools.cached_property
     def seed_hash(self) -> int:
-        """What the stamps carry to tell this seed's blocks."""
+        """Hash of the seed that every stamp holds, to recognise this dataset's blocks."""
         return hash_of_seed(self.seed)
 
     @functools.cached_property
@@ -81,7 +81,7 @@ class Content:
         return pool
 
     def fill(self, out: memoryview | NDArray[np.uint8], file: int, offset: int) -> None:
-        """Write the payload bytes of `file` from `offset` on into all of `out`. Whole blocks are the fast way."""
+        """Fill `out` with the payload of `file` from `offset` on; fastest for whole blocks."""
         target = np.frombuffer(out, np.uint8)
         head = min(-offset % BLOCK_BYTES, target.size)
         if head:
@@ -91,7 +91,7 @@ class Content:
         self._fill_from_block(target[head:], file, (offset + head) // BLOCK_BYTES)
 
     def first_difference(self, data: memoryview | NDArray[np.uint8], file: int, offset: int) -> int | None:
-        """Return the index in `data` of the first byte that is not the payload's at `offset` on; None if all are."""
+        """Compare `data` with the payload from `offset` on; return the index of the first difference, or None."""
         actual = np.frombuffer(data, np.uint8)
         step = POOL_ROWS * BLOCK_BYTES
         wanted = np.empty(min(step, actual.size), np.uint8)
@@ -138,7 +138,7 @@ class Content:
 
 
 def identify(block: memoryview | bytes) -> Stamp | None:
-    """Return what a block says it is, from its first 32 bytes; None when these are no stamp."""
+    """Return the stamp in the first 32 bytes of a block; None when they are no valid stamp."""
     if len(block) < STAMP_BYTES:
         return None
     check, seed_hash, file, offset = _STAMP.unpack_from(block)
@@ -148,7 +148,7 @@ def identify(block: memoryview | bytes) -> Stamp | None:
 
 
 def find_stamps(data: memoryview | bytes) -> list[tuple[int, Stamp]]:
-    """Return (index, stamp) of every stamp in `data`, wherever it lies."""
+    """Return (index, stamp) of every stamp in `data`, at any alignment."""
     view = bytes(data)
     magic = MAGIC.to_bytes(4, "little")
     stamps = []
@@ -162,9 +162,9 @@ def find_stamps(data: memoryview | bytes) -> list[tuple[int, Stamp]]:
 
 
 def explain(data: memoryview | bytes, at: int, content: Content, file: int) -> tuple[bool, str]:
-    """Return what is at index `at` of `seen`, where the payload of `file` was wanted.
+    """Describe what is at index `at` of `data`, where the payload of `file` was expected.
 
-    Returns whether it belongs to another file (or dataset), and the words for it.
+    Returns whether it belongs to another file (or dataset), and the description for a message.
     """
     first = max(0, at - BLOCK_BYTES + 1)
     covering = [stamp for index, stamp in find_stamps(data[first : at + STAMP_BYTES]) if index <= at - first]
@@ -180,7 +180,7 @@ def explain(data: memoryview | bytes, at: int, content: Content, file: int) -> t
 
 
 def hash_of_seed(seed: int) -> int:
-    """Return what stamps carry to tell a seed's blocks."""
+    """Return the hash of a seed that stamps hold, to recognise its blocks."""
     return _mix_number(seed + int(_GOLDEN))
 
 
@@ -202,7 +202,7 @@ def write_stamps(blocks: Words, seed_hash: int, file: int, first: int) -> None:
     `blocks` has the shape (blocks, words of a block). Word 0 is the magic and, above it, 32 bits that depend on the
     rest of the stamp.
     """
-    offsets, mixed = _offsets(first, -(-len(blocks) // _TOGETHER) * _TOGETHER)
+    offsets, mixed = _offsets(first, -(-len(blocks) // _CACHED_MULTIPLE) * _CACHED_MULTIPLE)
     words = _mix(np.uint64(seed_hash) + _mix(np.uint64(file) + mixed[: len(blocks)]))
     words &= _UPPER
     words |= _MAGIC
@@ -212,13 +212,13 @@ def write_stamps(blocks: Words, seed_hash: int, file: int, first: int) -> None:
     blocks[:, 3] = offsets[: len(blocks)]
 
 
-_TOGETHER = 256
-"""Lengths of which offsets are kept are multiples of it: files of nearly one size share them."""
+_CACHED_MULTIPLE = 256
+"""`_offsets` caches arrays whose lengths are multiples of this, so that files of nearly equal size share them."""
 
 
 @functools.lru_cache(64)  # files are mostly written from their beginnings in pieces of one size
 def _offsets(first: int, count: int) -> tuple[Words, Words]:
-    """Return the offsets of blocks, and what `write_stamps` makes of them for whatever file."""
+    """Return the offsets of blocks, and the part of `write_stamps`'s hash that does not depend on the file."""
     offsets = np.arange(first, first + count, dtype=np.uint64) * np.uint64(BLOCK_BYTES)
     return offsets, _mix(offsets + _GOLDEN)
 
@@ -234,7 +234,7 @@ def _mix(words: Words) -> Words:
 
 
 def _check_number(seed_hash: int, file: int, offset: int) -> int:
-    """Return `_check` of one stamp: numpy's calls for a single word cost ten times as much."""
+    """Return word 0 of one stamp (`write_stamps`), in Python ints: numpy takes ten times as long for one word."""
     within = _mix_number(file + _mix_number(offset + int(_GOLDEN)))
     return _mix_number(seed_hash + within) & 0xFFFFFFFF00000000 | MAGIC
 

@@ -1,17 +1,17 @@
-"""What can go wrong, as exceptions whose text is fit for a user.
+"""dlemu's exceptions. Their messages are written for users.
 
-Every message says what was seen, what was wanted and what to do next. Only the command line prints them.
+Every message says what was found, what was expected and what to do next. Only the command line prints them.
 
-    DlemuError            exit status 3   a run that could not go on (a rank or worker died, a deadline passed)
+    DlemuError            exit status 3   a run that could not continue (a rank or worker died, a deadline passed)
     +- UserError          exit status 2   something the user can repair: a key, a value, a missing tool
        +- DatasetError    exit status 2   the dataset is missing, incomplete, foreign or damaged
-       +- SpaceError      exit status 2   no space: disk, memory, file descriptors
-       +- ServerError     exit status 2   a server that refuses, or does not answer: nothing is known of its files
+       +- SpaceError      exit status 2   no space left: disk, memory, file descriptors
+       +- ServerError     exit status 2   a server that refuses or does not answer: whether files exist is unknown
 """
 
 
 class DlemuError(Exception):
-    """A run that could not go on."""
+    """A run that could not continue."""
 
     exit_status = 3
 
@@ -27,15 +27,15 @@ class DatasetError(UserError):
 
 
 class ServerError(UserError):
-    """A server refuses a request, or brings no answer to it: address, credentials, rights, or the server itself."""
+    """A server refused a request or did not answer: wrong address, credentials or permissions, or a broken server."""
 
 
 class SpaceError(UserError):
-    """There is no space: on disk, in memory, in the table of file descriptors."""
+    """No space is left: on disk, in memory, in the table of file descriptors."""
 
 
 def shortage(error: BaseException) -> str:
-    """Return the message for an error by which Python reports that the host ran short of something; '' for others."""
+    """Return the message for an error that means too little memory or too few processes on this host; '' for others."""
     if isinstance(error, MemoryError):
         return (
             "no memory is left for a process: free some, raise its limit (`ulimit -v`, a container's or job's), or use "

@@ -1,4 +1,4 @@
-"""The libraries that an extra brings: imported where they are used, so that dlemu without its extras stays light."""
+"""Optional libraries (pip's extras), imported only where they are used: dlemu works without them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def library(name: str, extra: str, needed_by: str = "this format") -> Any:
     """Import a library of one of dlemu's extras.
 
     Raises:
-        UserError: it is not installed; the message names the extra that brings it.
+        UserError: it is not installed; the message names the extra that installs it.
         SpaceError: there is no memory to load it into.
     """
     try:
