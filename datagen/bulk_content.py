@@ -2,7 +2,7 @@
 
 The stamps are those of `datagen.content`: the first 32 bytes of every 4096 name the run, the file and the offset. The
 rest of a MiB is a pool of 1 MiB, every 64-bit word XORed with one key of that MiB: one pass of the processor over the
-memory, about 30 GB/s on a core, so that generating does not slow down writing. No two blocks of a file, of two files or of
+memory, about 30 GB/s on a core, faster than any storage. No two blocks of a file, of two files or of
 two checkpoints are equal, and no compressor that looks back less than 1 MiB finds a repetition; one that looks further
 finds none either, for each MiB has another key.
 """

@@ -143,7 +143,7 @@ class Leaders:
     def _wait(
         self, request: Any, buffers: object, awaited: str, *, spin: bool = False, more_seconds: float = 0.0
     ) -> None:
-        """Wait for a request; `buffers` must live as long as the request, to which mpi4py's request does not see."""
+        """Wait for a request; `buffers` must live as long as the request (mpi4py does not see to that)."""
         timeout_seconds = self.timeout_seconds + more_seconds
         with contact(self._mpi, awaited):
             if not finished(request, timeout_seconds, spin=spin):
