@@ -27,7 +27,7 @@ from datagen.registry import find, names
 from dlemu.comm.process_control import after_fork_in_child, die_with_parent, name_process
 from dlemu.telemetry._log import LogHead, LogLine, LogWriter, log_path, parse_log
 from dlemu.telemetry._readings import HostTelemetry
-from dlemu.telemetry.probe_base import NS_PER_SECOND, AbsentError, DeviceFacts, ProbeBase, Scope
+from dlemu.telemetry.probe_base import COST_SHARE, NS_PER_SECOND, AbsentError, DeviceFacts, ProbeBase, Scope
 
 NICE = 5
 """Between the trainers (0) and the workers (10): it never keeps a trainer waiting and is not starved by readers."""
@@ -37,8 +37,6 @@ _TIDY_SECONDS = 5
 """How long a recorder that is to end may take over it."""
 _NULL, _CONTROL, _LOG = 0, 3, 4
 BEGIN, END, STOP = b"b", b"e", b"s"
-COST_SHARE = 0.005
-"""Most of a core that one probe may take on average: a probe that costs more is read less often."""
 _TOGETHER = 0.2
 """Probes due within this share of the interval are read in one go."""
 _AT_THE_END = 0.5

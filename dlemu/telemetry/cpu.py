@@ -19,7 +19,9 @@ _PERIODS = re.compile(r"^(nr_periods|nr_throttled) (\d+)$", re.MULTILINE)
 
 
 class Probe(ProbeBase):
-    """The shares add up to 100."""
+    """Shares of all cores' time by state, which add up to 100; read at the marks of epochs, as process.py is."""
+
+    exact = True
 
     def __init__(self, scope: Scope) -> None:
         self._stat, self._rates = Counters(f"{scope.proc}/stat"), Rates()

@@ -10,6 +10,8 @@ from typing import ClassVar, NamedTuple
 from datagen.errors import DlemuError
 
 NS_PER_SECOND = 1_000_000_000
+COST_SHARE = 0.005
+"""Maximum share of a core that reading a probe may take on average: a costlier one is read less often."""
 _READ_BYTES = 1 << 18  # more than /proc/stat of a thousand cores; one pread, so all lines are of one moment
 
 
@@ -99,7 +101,10 @@ class ProbeBase:
     """
 
     exact: ClassVar[bool] = False
-    """Read also where epochs begin and end, and never less often: what it counts is published for each epoch."""
+    """Read also where epochs begin and end, and at every interval: what it counts is published for each epoch.
+
+    An exact probe that is costly (COST_SHARE) skips readings by itself, but none where epochs begin and end.
+    """
 
     def __init__(self, scope: Scope) -> None:
         """Find out what there is to read."""

@@ -1,7 +1,10 @@
-"""What each rank takes of this host with all the processes it started: CPU time and memory.
+"""CPU time and memory of each rank of this host, with all the processes that the rank started.
 
 PSS (proportional set size) splits shared pages among those that share them, so that sums are true: proc(5),
-smaps_rollup. It costs the kernel a walk through the page tables, so one rank is weighed at a time, in turn.
+smaps_rollup. It costs the kernel a walk through the page tables, so each reading has the PSS of one rank, in turn.
+
+CPU time is read at the begin and the end of each epoch too: a run of a few seconds has no other readings within its
+epochs, and who used the cores (this run, or other programs) decides what limited it.
 """
 
 from __future__ import annotations
@@ -9,9 +12,10 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import time
 from collections.abc import Iterator
 
-from dlemu.telemetry.probe_base import AbsentError, ProbeBase, Reading, Scope
+from dlemu.telemetry.probe_base import COST_SHARE, AbsentError, ProbeBase, Reading, Scope
 
 _CPU_COLUMNS = slice(11, 15)  # of /proc/PID/stat behind the name: utime, stime, and those of children that were reaped
 _PSS = re.compile(r"^Pss:\s+(\d+) kB", re.MULTILINE)
@@ -21,7 +25,9 @@ _FAMILY_READS = 8
 
 
 class Probe(ProbeBase):
-    """The ranks of this host."""
+    """The ranks of this host. CPU time and PSS are each read as often as COST_SHARE allows."""
+
+    exact = True
 
     def __init__(self, scope: Scope) -> None:
         if not scope.ranks:
@@ -31,9 +37,27 @@ class Probe(ProbeBase):
         self._families: dict[int, list[int]] = {}
         self._age = 0
         self._to_weigh: list[int] = []
+        self._at_mark = False
+        self._cpu_due_ns = self._pss_due_ns = 0
+
+    def train(self, training: bool, now_ns: int) -> None:
+        """Have the next reading look for each rank's processes and read their CPU time, whatever it costs."""
+        self._at_mark, self._age, self._cpu_due_ns = True, 0, now_ns
 
     def read(self, now_ns: int) -> Iterator[Reading]:
-        """Read the CPU time of all ranks since they began, and the memory of one of them."""
+        """Read the CPU time of all ranks since they began; between the marks of epochs also the memory of one rank."""
+        begun_ns = time.thread_time_ns()
+        if now_ns >= self._cpu_due_ns:
+            yield from self._read_cpu()
+            self._cpu_due_ns = now_ns + round((time.thread_time_ns() - begun_ns) / COST_SHARE)
+        # A walk through page tables would delay the first steps of an epoch.
+        is_at_mark, self._at_mark = self._at_mark, False
+        begun_ns = time.thread_time_ns()
+        if now_ns >= self._pss_due_ns and not is_at_mark:
+            yield from self._read_pss()
+            self._pss_due_ns = now_ns + round((time.thread_time_ns() - begun_ns) / COST_SHARE)
+
+    def _read_cpu(self) -> Iterator[Reading]:
         if self._age == 0:
             self._families = {rank: self._family(process) for rank, process in self._ranks.items()}
         self._age = (self._age + 1) % _FAMILY_READS
@@ -43,6 +67,8 @@ class Probe(ProbeBase):
                 self._age = 0
             elif seconds:
                 yield Reading(f"rank {rank}", "cpu_seconds", sum(seconds))
+
+    def _read_pss(self) -> Iterator[Reading]:
         self._to_weigh = self._to_weigh or list(self._families)
         rank = self._to_weigh.pop(0)
         weights = [int(weight[1]) for process in self._families[rank] if (weight := self._weight(process))]

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from datagen.registry import find, names
+from dlemu.telemetry import Task, start_recorder
 from dlemu.telemetry.probe_base import AbsentError, ProbeBase, Scope
 
 PROBES = names("dlemu.telemetry")
@@ -39,6 +40,8 @@ def test_readings_are_finite_and_name_their_unit(name: str, tmp_path: Path) -> N
     deadline = time.monotonic() + 0.2
     while time.monotonic() < deadline:
         sum(range(1000))
+    if probe.exact:
+        probe.train(True, time.monotonic_ns())
     second = list(probe.read(time.monotonic_ns()))
     assert second, "a second reading has something to say"
     for reading in (*first, *second):
@@ -59,16 +62,45 @@ def test_devices_say_what_others_build_on(name: str, tmp_path: Path) -> None:
         assert device.kind
 
 
+def burn(seconds: float) -> None:
+    deadline = time.process_time() + seconds
+    while time.process_time() < deadline:
+        sum(range(1000))
+
+
 def test_the_states_of_the_cpu_add_up(tmp_path: Path) -> None:
     probe = made("cpu", tmp_path)
     list(probe.read(time.monotonic_ns()))
-    deadline = time.process_time() + 0.1
-    while time.process_time() < deadline:
-        sum(range(1000))
+    burn(0.1)
     values = {reading.metric: reading.value for reading in probe.read(time.monotonic_ns())}
     assert set(values) == {f"{state}_percent" for state in ("user", "system", "idle", "iowait", "steal")}
     assert sum(values.values()) == pytest.approx(100)
     assert values["user_percent"] + values["system_percent"] > 0
+
+
+def test_the_cpu_of_a_rank_is_known_for_an_epoch_that_is_shorter_than_the_interval(tmp_path: Path) -> None:
+    """A recorder with an interval of an hour reads at the marks alone; a worker that the epoch starts counts too."""
+    recorder = start_recorder(
+        Task(scope=Scope(folders=(str(tmp_path),), ranks={7: os.getpid()}), node=0, interval_seconds=3600),
+        str(tmp_path),
+    )
+    recorder.mark(training=True)
+    before = os.times()
+    worker = os.fork()
+    if worker == 0:
+        burn(0.3)
+        os._exit(0)
+    burn(0.3)
+    os.waitpid(worker, 0)
+    after = os.times()
+    recorder.mark(training=False)
+    telemetry = recorder.stop()
+    assert telemetry is not None
+    _, seconds = telemetry.readings("process", "rank 7", "cpu_seconds")
+    used = sum(after[:4]) - sum(before[:4])
+    assert used >= 0.6
+    assert seconds[-1] - seconds[0] == pytest.approx(used, abs=0.3)
+    assert len(telemetry.readings("cpu", "", "idle_percent")[1]), "the host's is known for the same time"
 
 
 def test_a_rank_counts_its_own_cpu_time_and_memory(tmp_path: Path) -> None:

@@ -197,11 +197,13 @@ def _cores(run: MeasuredTraining, host: HostTelemetry, windows: Windows) -> Acti
     """Return what one host's cores did; time that is neither idle nor waiting for a device is busy, stolen time too."""
     facts = run.facts.journal.hosts[host.node]
     resting = [mean_within(*host.readings("cpu", "", name), windows) for name in ("idle_percent", "iowait_percent")]
-    used = _cores_used(host, windows)
+    used, busy = _cores_used(host, windows), 100.0 - sum(resting)
+    own = 100 * used / facts.cpu_count
     limit = facts.cpu_limit
     return Activity(
-        busy_percent=known(100.0 - sum(resting)),
-        own_percent=known(100 * used / facts.cpu_count),
+        busy_percent=known(busy),
+        # Each process's CPU time is rounded to ticks of 10 ms (proc(5)), so the part may exceed the whole by a little.
+        own_percent=known(busy if own > busy else own),
         cpu_limit_cores=limit,
         cpu_limit_used_percent=known(100 * used / limit) if limit else None,
     )
