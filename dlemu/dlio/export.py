@@ -36,7 +36,8 @@ class DlioInPlace:
         """Write the files that are due at this event; raises SpaceError, UserError."""
         from dlemu.dlio.files import begin_dlio_files, log_generation
 
-        assert self._folders is not None  # `load` was called
+        if self._folders is None:  # `load` has not returned: a command line that it refuses is reported by an event
+            return
         match event:
             case JobBegan(workload, ranks):
                 self._write_log(begin_dlio_files(self._folders, workload, ranks))

@@ -24,6 +24,10 @@ MPIRUN = str(Path(sys.executable).parent / "mpirun")
 MLPSTORAGE = os.environ.get("DLEMU_MLPSTORAGE", "")
 """A checkout of https://github.com/mlcommons/storage at v2.0."""
 
+NEEDS_MPIRUN = pytest.mark.skipif(
+    not os.path.exists(MPIRUN), reason="no mpirun in the environment; scripts/env dev installs one"
+)
+
 pytestmark = pytest.mark.slow
 
 
@@ -63,7 +67,7 @@ def benchmark(leaf: Path, config: str, *settings: str, ranks: int = 2) -> Ended:
 
 
 @pytest.mark.mpi
-@pytest.mark.skipif(not os.path.exists(MPIRUN), reason="no mpirun in the environment; scripts/env dev installs one")
+@NEEDS_MPIRUN
 def test_datagen_and_training_leave_what_dlio_leaves(tmp_path: Path) -> None:
     data, made_in, leaf = tmp_path / "data" / "unet3d", tmp_path / "datagen", tmp_path / "run"
     for name in ("train", "valid", "test"):  # mlpstorage makes them
@@ -99,16 +103,20 @@ def test_datagen_and_training_leave_what_dlio_leaves(tmp_path: Path) -> None:
     assert summary(leaf / "dlemu")["passed"] is not True
 
 
-def test_a_mistake_is_dlemus_kind_of_mistake_and_touches_no_earlier_results(tmp_path: Path) -> None:
+@pytest.mark.parametrize("ranks", [1, pytest.param(2, marks=[pytest.mark.mpi, NEEDS_MPIRUN])])
+def test_a_mistake_is_dlemus_kind_of_mistake_and_touches_no_earlier_results(ranks: int, tmp_path: Path) -> None:
+    launcher = [MPIRUN, "-n", str(ranks)] if ranks > 1 else []
     (tmp_path / "summary.json").write_text("{}")
     for setting, said in (
         ("reader.batchsize=4", "did you mean reader.batch_size?"),
         ("workflow.train=False", "workflow.train is false, and the workload includes nothing else"),
+        ("model.vocab_size=8", "it belongs at model.transformer.vocab_size"),
         ("dataset.data_folder=nowhere", "nowhere"),
     ):
         words = ("workload=unet3d_h100", f"++hydra.run.dir={tmp_path}", f"++workload.{setting}")
-        ended = wait(start(*words, program=DLIO, cwd=tmp_path))
+        ended = wait(start(*words, program=DLIO, cwd=tmp_path, launcher=launcher))
         assert ended.status == 2
+        assert "Traceback" not in ended.err
         assert said in ended.err
     assert [path.name for path in tmp_path.iterdir()] == ["summary.json"]
 
