@@ -18,6 +18,7 @@ from dlemu.dlio.export import export_run
 from dlemu.jobs.training.result import make_run
 from dlemu.metrics.verdict import COMPLETED
 from tests.e2e.harness import DLIO, Ended, start, summary, wait
+from tests.object_stores import BUCKET, S3
 from tests.runs import make_job, make_log
 
 MPIRUN = str(Path(sys.executable).parent / "mpirun")
@@ -54,7 +55,7 @@ def configs(folder: Path, workflow: dict[str, bool], **reader: Any) -> str:
     return str(folder)
 
 
-def benchmark(leaf: Path, config: str, *settings: str, ranks: int = 2) -> Ended:
+def benchmark(leaf: Path, config: str, *settings: str, ranks: int = 2, **environment: str) -> Ended:
     """Call it as mlpstorage does."""
     words = [
         "workload=small_h100",
@@ -63,7 +64,8 @@ def benchmark(leaf: Path, config: str, *settings: str, ranks: int = 2) -> Ended:
         *(f"++workload.{setting}" for setting in settings),
         f"--config-dir={config}",
     ]
-    return wait(start(*words, program=DLIO, launcher=[MPIRUN, "-n", str(ranks), "-host", f"127.0.0.1:{ranks}"]))
+    launcher = [MPIRUN, "-n", str(ranks), "-host", f"127.0.0.1:{ranks}"]
+    return wait(start(*words, program=DLIO, launcher=launcher, **environment))
 
 
 @pytest.mark.mpi
@@ -167,6 +169,38 @@ def test_what_the_tool_of_v3_adds_by_itself_is_understood(tmp_path: Path) -> Non
     assert ended.status == 0, ended.err
     told = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert told["num_files_train"] == 16
+
+
+@pytest.mark.mpi
+@NEEDS_MPIRUN
+def test_object_of_the_tool_of_v3_makes_trains_and_checkpoints_in_a_bucket(s3: S3, tmp_path: Path) -> None:
+    """With the settings that `mlpstorage ... object` (3.0.23) adds; endpoint and keys come from the environment."""
+    config = configs(tmp_path / "a", {"generate_data": True, "train": False, "checkpoint": False})
+    added = ("storage_type=s3", f"storage_root={BUCKET}", "s3_force_path_style=true", "storage_options.uri_scheme=s3")
+    objects = [f"storage.{one}" for one in (*added, "storage_options.storage_library=s3dlio")]
+    server = {"AWS_ENDPOINT_URL": s3.endpoint, "AWS_REGION": "us-east-1"}
+    quick = ("output.report=false", "metric.ceiling_seconds=0")
+    made = benchmark(tmp_path / "made", config, *objects, "dataset.data_folder=of_the_tool", **server)
+    assert made.status == 0, made.err
+    flow = ("workflow.generate_data=False", "workflow.train=True", "dataset.data_folder=of_the_tool")
+    trained = benchmark(tmp_path / "run", config, *objects, *flow, *quick, **server)
+    assert trained.status == 0, trained.err
+    assert summary(tmp_path / "run" / "dlemu")["requests"]["get"] == 2 * 32
+    small = (
+        "num_layers=1",
+        "transformer.vocab_size=1000",
+        "transformer.hidden_size=512",
+        "transformer.ffn_hidden_size=64",
+    )
+    saved = ("checkpoint_folder=saved/llama3-8b", "num_checkpoints_write=1", "num_checkpoints_read=1")
+    words = [*objects, *(f"model.{one}" for one in small), *(f"checkpoint.{one}" for one in saved), quick[0]]
+    launcher = [MPIRUN, "-n", "2"]
+    given = ["workload=llama3_8b", f"++hydra.run.dir={tmp_path / 'saved'}", *(f"++workload.{one}" for one in words)]
+    ended = wait(start(*given, program=DLIO, launcher=launcher, **server))
+    assert ended.status == 0, ended.err
+    told = json.loads((tmp_path / "saved" / "summary.json").read_text())["metric"]
+    assert told["load_checkpoint_duration_mean_seconds"] > 0
+    assert told["save_checkpoint_duration_mean_seconds"] > 0
 
 
 @pytest.mark.mpi
