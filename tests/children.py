@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.e2e.zygote import zygote_process
+from tests.e2e.zygote import zygote_processes
 
 GRACE_SECONDS = 60.0
 """A machine under load takes seconds to end a process that was told to end."""
@@ -20,15 +20,15 @@ SHARED = ("rclone", "multiprocessing.forkserver", "multiprocessing.resource_trac
 def children() -> set[int]:
     """Return the process ids of this process's children, ended ones that nobody waited for among them.
 
-    Those of its zygote are its own; the zygote lives as long as this process.
+    Those of its zygotes are its own; a zygote lives as long as this process.
     """
-    zygote = zygote_process()
+    zygotes = zygote_processes()
     found: set[int] = set()
-    for parent in ("self", *([str(zygote)] if zygote else ())):
+    for parent in ("self", *zygotes):
         for file in Path(f"/proc/{parent}/task").glob("*/children"):
             with contextlib.suppress(OSError):  # a thread that has just ended, or a kernel that does not list them
                 found |= {int(word) for word in file.read_text().split()}
-    return found - {zygote}
+    return found - set(zygotes)
 
 
 def fail_if_any_is_left(before: set[int]) -> None:

@@ -76,8 +76,11 @@ def start(
     if any(os.path.basename(word) in ("mpirun", "mpiexec", "srun") for word in launcher):
         arguments = tuple(word for word in arguments if not word.startswith("ranks="))
     whole = os.environ | environment
-    if program == DLEMU and not launcher and zygote().can_run(whole):
-        return zygote().start([DLEMU, *map(str, arguments)], str(cwd or Path.cwd()), whole)
+    if program == DLEMU and not launcher:
+        loaders = [word for word in arguments if word.startswith("reader.data_loader=")]
+        from_zygote = zygote(torch=arguments[0] in ("train", "size", "sweep") and loaders[-1:] in ([], [PYTORCH]))
+        if from_zygote.can_run(whole):
+            return from_zygote.start([DLEMU, *map(str, arguments)], str(cwd or Path.cwd()), whole)
     return subprocess.Popen(
         [*launcher, program, *arguments],
         stdout=subprocess.PIPE,

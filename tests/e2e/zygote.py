@@ -39,14 +39,15 @@ def _kept(environment: dict[str, str]) -> dict[str, str]:
 
 
 class Zygote:
-    """Starts commands."""
+    """Starts commands; with torch imported, those that read by its loader: importing it takes two CPU seconds."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, torch: bool) -> None:
         self._kept = _kept(dict(os.environ))
         self._socket, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with there:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "tests.e2e.zygote", str(there.fileno())], pass_fds=[there.fileno()]
+                [sys.executable, "-m", "tests.e2e.zygote", str(there.fileno()), *(["torch"] if torch else [])],
+                pass_fds=[there.fileno()],
             )
         atexit.register(self.close)
 
@@ -145,20 +146,25 @@ def _collect(chunks: dict[int, list[bytes]], words: object, timeout: float | Non
 
 
 @functools.cache
-def zygote() -> Zygote:
-    """Return this process's zygote, which starts when it is first wanted."""
-    return Zygote()
+def zygote(*, torch: bool) -> Zygote:
+    """Return this process's zygote with or without torch, which starts when it is first wanted."""
+    started = Zygote(torch=torch)
+    _processes.append(started.process)
+    return started
 
 
-def zygote_process() -> int | None:
-    """Return the process id of this process's zygote; None where it has none."""
-    return zygote().process if zygote.cache_info().currsize else None
+_processes: list[int] = []
+
+
+def zygote_processes() -> list[int]:
+    """Return the process ids of this process's zygotes."""
+    return _processes
 
 
 # the zygote itself
 
 
-def _import_all() -> None:
+def _import_all(further: list[str]) -> None:
     import dlemu
 
     for module in pkgutil.walk_packages(dlemu.__path__, "dlemu.", onerror=lambda _: None):
@@ -166,6 +172,8 @@ def _import_all() -> None:
             importlib.import_module(module.name)
     found = _FRAMEWORKS & set(sys.modules)
     assert not found, f"{found} came along: dlemu imports them only when they are wanted"
+    for name in further:
+        importlib.import_module(name)
     gc.collect()
     gc.freeze()
 
@@ -229,7 +237,7 @@ def _become(request: dict[str, object]) -> None:
 
 def _main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C of the tests is theirs
-    _import_all()
+    _import_all(sys.argv[2:])
     request = _serve(socket.socket(fileno=int(sys.argv[1])))
     if request is None:
         return
