@@ -71,7 +71,7 @@ from dlemu.metrics.spread import Mean, RankSpread, all_known, averaged, by_epoch
 from dlemu.metrics.stragglers import find_stragglers
 from dlemu.metrics.sustained import is_supply_known, prefetch_credit_percent, sustained_au
 from dlemu.metrics.uncertainty import uncertainty_of
-from dlemu.metrics.verdict import OF_HOST, Evidence, Verdict, judge, warm_up_bias
+from dlemu.metrics.verdict import HOST_LIMITS, Evidence, Verdict, judge, warm_up_bias
 from dlemu.results.measured import common_fields
 from dlemu.results.parts import Requests
 from dlemu.results.request_summary import requests_of
@@ -135,7 +135,7 @@ def analyse(run: MeasuredTraining) -> Summary:
         other_readers=_other_readers(run, metrics, proof),
     )
     limit = _limit(run, kept, proof, summary, biased=_is_biased(evidence))
-    if limit is not None and limit.what in OF_HOST:
+    if limit is not None and limit.what in HOST_LIMITS:
         # What readers without a core got goes up and down with what others leave them: nothing follows of the storage.
         summary = replace(
             summary,

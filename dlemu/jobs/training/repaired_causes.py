@@ -31,7 +31,7 @@ from dlemu.jobs.training.prediction.curve import Curve, CurvePoint, rates
 from dlemu.jobs.training.prediction.event_model import HostCosts, Scene, simulate
 from dlemu.loaders.traits_base import LoaderTraits
 from dlemu.metrics.au import au_percent
-from dlemu.metrics.causes import lying_ready, worker_time
+from dlemu.metrics.causes import mean_ready_behind, worker_time
 from dlemu.metrics.limit import Cause, DeeperQueue, Scaling
 from dlemu.metrics.over_time import Floats
 from dlemu.metrics.rows import Rows, StepTable
@@ -85,7 +85,9 @@ def repair(run: MeasuredTraining, *, preprocesses: bool) -> RepairedCauses:
         times, percent = next(one for one in tried if one[1] >= most - ENOUGH_PERCENT)
         size = times * facts.batches_ahead
         deeper = DeeperQueue(
-            prefetch_size=size, now_prefetch_size=facts.batches_ahead, lay_ready=lying_ready(run.training)
+            prefetch_size=size,
+            now_prefetch_size=facts.batches_ahead,
+            ready_behind=mean_ready_behind(run.training),
         )
         setting = f"reader.prefetch_size={size}"
         causes.append(Cause(what="loader", where="prefetch", au_percent=percent, setting=setting))
