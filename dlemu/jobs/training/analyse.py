@@ -47,8 +47,8 @@ from dlemu.metrics.delivery import audit_epoch
 from dlemu.metrics.device import device_metrics, device_request_kib
 from dlemu.metrics.findings import Finding, Number
 from dlemu.metrics.limit import (
-    NOTHING_PERCENT,
-    OTHERS_PERCENT,
+    MIN_LOSS_PERCENT,
+    OTHER_READERS_PERCENT,
     Context,
     Limit,
     ObjectRequests,
@@ -532,7 +532,7 @@ def _other_readers(run: MeasuredTraining, metrics: Metrics, proof: CacheProof) -
         return None
     given_mb, own_mb = rate.mean * seconds, float(sum_of(run.training, "storage_bytes")) / MB
     percent = 100 * (given_mb - own_mb) / given_mb
-    if percent < OTHERS_PERCENT:
+    if percent < OTHER_READERS_PERCENT:
         return None
     return OtherReaders(mb_per_second=(given_mb - own_mb) / seconds, percent=percent)
 
@@ -550,7 +550,7 @@ def _limit(
     workers = facts.ranks * max(1, reader.read_threads)
     causes = find_causes(judged, preprocesses=preprocesses, workers=workers)
     repaired = None
-    if causes.total >= NOTHING_PERCENT:
+    if causes.total >= MIN_LOSS_PERCENT:
         from dlemu.jobs.training.repaired_causes import repair  # with the event model, for which others have no use
 
         repaired = repair(run, preprocesses=preprocesses)

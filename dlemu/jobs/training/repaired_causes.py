@@ -43,7 +43,7 @@ ALIKE_PERCENT = 5.0
 """Points by which the AU that is played again may differ from what was measured."""
 DEEPER = (2, 4, 8)
 """Times the batches ahead that are tried; the fewest that bring as much as more do, but for `ENOUGH_PERCENT`."""
-ENOUGH_PERCENT = 2.0  # points, as dlemu.metrics.limit.HELPS_PERCENT: a gain of less is not worth twice the memory
+ENOUGH_PERCENT = 2.0  # points, as dlemu.metrics.limit.MIN_GAIN_PERCENT: a gain of less is not worth twice the memory
 MORE_READERS = 4  # as the trial after a run (scaling.TIMES), which shows whether it holds
 WITHOUT_END = 1e4
 """Times as fast is a storage that nobody waits for."""

@@ -28,7 +28,7 @@ from dlemu.metrics.causes import find_causes, work_of
 from dlemu.metrics.limit import Scaling, lost_to_reads, reads_may_be_too_few
 from dlemu.metrics.rows import Rows, is_any
 
-TIMES = 4  # what scales then clears SCALES by far; more readers take more memory and cores
+TIMES = 4  # what scales then clears MIN_SPEEDUP by far; more readers take more memory and cores
 """How many times the readers of the run are tried, and which part of them."""
 LARGER_BYTES = 4 << 20
 """Of a read call, where those of the run were a quarter of that at most."""
