@@ -27,7 +27,7 @@ _MIN_READS, _MIN_INDEPENDENT = 8, 3.0
 """Least number of reads, and of independent ones, on either side of a change."""
 _MAX_READS = 20_000
 """With more reads, neighbours are averaged."""
-_MAX_ROWS = 200_000
+MAX_ROWS = 200_000
 """Steps of all ranks. In longer runs a window of time has so many reads that heavy tails average out."""
 _MIN_READERS_SHARE = 0.7
 """Share of the median number of concurrent reads; reads with fewer are left out."""
@@ -51,7 +51,7 @@ class ReadChange:
 
 def find_read_change(rows: StepTable, *, preprocesses: bool) -> ReadChange | None:
     """Return the moment at which read times changed most; None if the change is not significant."""
-    if len(rows) > _MAX_ROWS:
+    if len(rows) > MAX_ROWS:
         return None
     begun, took, size_bytes = _reads(rows, preprocesses)
     if len(begun) < 2 * _MIN_READS:

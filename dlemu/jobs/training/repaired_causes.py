@@ -37,7 +37,7 @@ from dlemu.metrics.over_time import Floats
 from dlemu.metrics.rows import Rows, StepTable
 from dlemu.metrics.t_interval import FEWEST
 
-MOST_ROWS = 20_000
+MAX_ROWS = 20_000
 """Rank-steps that are played again at most, from the run's first on: some tenths of a second for each cause."""
 ALIKE_PERCENT = 5.0
 """Points by which the AU that is played again may differ from what was measured."""
@@ -144,12 +144,12 @@ def _first(rows: StepTable) -> Rows:
     count = 0
     for epoch in epochs:
         part = rows.of("epoch", (epoch,))
-        if kept and count + len(part) > MOST_ROWS:
+        if kept and count + len(part) > MAX_ROWS:
             break
         kept.append(epoch)
         count += len(part)
     first = rows.of("epoch", tuple(kept))
-    return first[first["step"] <= max(FEWEST, MOST_ROWS // ranks)]
+    return first[first["step"] <= max(FEWEST, MAX_ROWS // ranks)]
 
 
 _NO_COSTS = HostCosts(hand_over_seconds=0.0, between_seconds=0.0, epoch_start_seconds=0.0, step_seconds=0.0)
