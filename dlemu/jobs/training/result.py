@@ -32,7 +32,7 @@ class Run(MeasuredTraining):
         return analyse(self)
 
     def device_series(self, probe: str, *metrics: str) -> list[Series]:
-        """Return `series` of the counted devices only: those of the file system, not those below, which serve the same."""
+        """Return `series` of the counted devices only: the file system's own, not those below, with the same bytes."""
         found, telemetry = self.series(probe, *metrics), self.summary.telemetry
         if telemetry is None or not telemetry.devices:
             return found

@@ -50,7 +50,7 @@ class Metrics:
     au_percent: RankSpread | None = None
     """The headline AU: compute / (wait + compute + sync) over the kept steps, %."""
     au_sustained_percent: Mean | None = None
-    """The AU that the storage would sustain in an endless epoch, %: from the rate of reading while readers were busy."""
+    """The AU that the storage would sustain in an endless epoch, from the rate of reading of busy readers, %."""
     au_uncertainty: Uncertainty | None = None
     """Uncertainty of the sustained AU; null where too little was measured."""
     prefetch_credit_percent: float | None = None
