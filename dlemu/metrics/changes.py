@@ -317,9 +317,8 @@ def _split(supply: Supply, begin: int, end: int, significance: float = SIGNIFICA
     if 2 * math.exp(-2 * float(sums.max()) ** 2 / squares) >= significance:
         return None
     left = np.arange(MIN_WINDOWS, count - MIN_WINDOWS + 1)
-    split = (
-        begin + MIN_WINDOWS + int((sums / np.sqrt(left * (count - left))).argmax())
-    )  # without the root: biased to the middle
+    weights = np.sqrt(left * (count - left))  # without them the split is biased to the middle
+    split = begin + MIN_WINDOWS + int((sums / weights).argmax())
     before, after = _level(supply, begin, split), _level(supply, split, end)
     return None if _factor(before, after) < MIN_FACTOR else _refined(supply, (begin, end), before, after)
 

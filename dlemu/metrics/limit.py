@@ -39,8 +39,7 @@ PIECE_BYTES = 512 << 10
 MIN_DEVICE_SHARE = 0.5
 """If less than this share of the readers have a request in the device, most requests wait somewhere before it."""
 OTHER_READERS_PERCENT = 20.0
-"""Other readers are reported from this share of the bytes that the devices delivered; less may be metadata, or bytes at
-the start and end of the run."""
+"""Other readers are reported from this share of the devices' bytes; less may be metadata, or reads around the run."""
 HELD_BACK_PERCENT = 10.0
 """A CPU limit that was used up in this share of its periods costs time even where other programs use the cores."""
 THROTTLED_PERCENT = 50.0
@@ -418,18 +417,16 @@ def _reads(
 
 def _answers(context: Context) -> Iterator[Finding]:
     """Yield the evidence from the requests to an object store."""
-    object_requests = context.object_requests
-    if object_requests is None:
+    answered = context.object_requests
+    if answered is None:
         return
-    yield Finding(
-        Seen.ANSWERS,
-        numbers={"first_byte_ms": object_requests.first_byte_ms, "last_byte_ms": object_requests.last_byte_ms},
-    )
-    if object_requests.slow_down:
-        percent = 100 * object_requests.slow_down / max(1, object_requests.requests)
-        yield Finding(Seen.SLOW_DOWN, numbers={"answers": object_requests.slow_down, "percent": percent})
-    if object_requests.retried:
-        yield Finding(Seen.RETRIED, numbers={"retried": object_requests.retried, "requests": object_requests.requests})
+    medians: dict[str, Number] = {"first_byte_ms": answered.first_byte_ms, "last_byte_ms": answered.last_byte_ms}
+    yield Finding(Seen.ANSWERS, numbers=medians)
+    if answered.slow_down:
+        percent = 100 * answered.slow_down / max(1, answered.requests)
+        yield Finding(Seen.SLOW_DOWN, numbers={"answers": answered.slow_down, "percent": percent})
+    if answered.retried:
+        yield Finding(Seen.RETRIED, numbers={"retried": answered.retried, "requests": answered.requests})
     if context.network_percent is not None:
         yield Finding(Seen.NETWORK, numbers={"percent": context.network_percent})
 
@@ -448,10 +445,8 @@ def _unsteady(context: Context) -> Iterator[Finding]:
         drive: dict[str, Number] = {"drive": hot.name, "celsius": hot.celsius, "limit_celsius": hot.limit_celsius}
         yield Finding(Advice.COOL_DRIVE, numbers=drive)
     if out is not None and hot is None and context.others is None:
-        yield Finding(
-            Advice.SPEED_THAT_LASTS,
-            numbers={"mb_per_second": out.mb_per_second_after, "gb": out.gb, "times": out.times},
-        )
+        lasting: dict[str, Number] = {"mb_per_second": out.mb_per_second_after, "gb": out.gb, "times": out.times}
+        yield Finding(Advice.SPEED_THAT_LASTS, numbers=lasting)
     elif context.speed_changes and context.speed_changes[-1].percent < 100:
         yield Finding(Advice.BECAME_SLOWER, numbers={"at_seconds": context.speed_changes[-1].at_seconds})
     if context.slow_folders:
@@ -510,9 +505,8 @@ def _better_trial(work: Work, context: Context) -> _Trial | None:
 def _shallow_queue(work: Work, context: Context) -> tuple[Finding, ...] | None:
     """Return the evidence that in-order batches wait for one slow read while later ones are ready; None if they don't.
 
-    The prefetch queue is the limit if a deeper one alone lifts the AU to its threshold, or removes half of the loss; or
-    if it gains MIN_GAIN_PERCENT, and the same readers got what the accelerators need in the trial after the run, in
-    which no reader waits for another.
+    The queue is the limit if a deeper one alone lifts the AU to its threshold, or removes half of the loss; or gains
+    MIN_GAIN_PERCENT, if the same readers, without a queue, got what the accelerators need in the trial after the run.
     """
     deeper, now = context.deeper, context.au_whole_percent
     cause = next((cause for cause in context.causes if cause.where == "prefetch"), None)
@@ -561,9 +555,8 @@ def _too_few_readers(work: Work, context: Context) -> tuple[bool, Confidence, Fi
         depth: dict[str, Number] = {"depth": device.mean_depth}
         if requests >= FEW_REQUESTS or device.busy_percent < BUSY_PERCENT:
             return requests < FEW_REQUESTS, "medium", Finding(Seen.DEVICE_HAD_FEW, numbers=depth)
-        # Never idle with few requests: a slow drive and one that could serve more readers look the same. Large calls
-        # keep a drive busy, because they are sent as several requests at once; with small ones too few readers are
-        # likelier.
+        # Never idle with few requests: a slow drive, or one that could serve more readers. The latter is likelier with
+        # small calls; large ones are sent as several requests at once, which keep a drive busy.
         return work.call_bytes <= PIECE_BYTES, "low", Finding(Seen.DEVICE_NEVER_IDLE, numbers=depth)
     if not work.call_bytes:
         return False, "medium", None
@@ -620,16 +613,10 @@ def _host_cpu(confidence: Confidence, seen: tuple[Finding, ...], context: Contex
             to_do.append(Advice.RAISE_CPU_LIMIT_TOO)
     elif own is None:
         to_do.append(Advice.LOOK_FOR_PROGRAMS)
-    by_tls = _tls_percent(context) >= _TLS_LIMIT_PERCENT
-    if by_tls:
+    where: Where | None = "TLS" if _tls_percent(context) >= _TLS_LIMIT_PERCENT else None
+    if where == "TLS":
         to_do.append(Advice.WITHOUT_TLS)
-    return Limit(
-        what="host CPU",
-        confidence=confidence,
-        seen=seen,
-        to_do=tuple(map(Finding, to_do)),
-        where="TLS" if by_tls else None,
-    )
+    return Limit(what="host CPU", confidence=confidence, seen=seen, to_do=tuple(map(Finding, to_do)), where=where)
 
 
 def _tls_percent(context: Context) -> float:
@@ -683,11 +670,7 @@ def _cores(work: Work, context: Context) -> Iterator[Finding]:
 
 def _calls(work: Work) -> Iterator[Finding]:
     if work.call_bytes:
-        numbers: dict[str, Number] = {
-            "readers": work.readers,
-            "call_ms": work.call_ms,
-            "call_bytes": work.call_bytes,
-        }
+        numbers: dict[str, Number] = {"readers": work.readers, "call_ms": work.call_ms, "call_bytes": work.call_bytes}
         yield Finding(Seen.READS, numbers=numbers)
 
 

@@ -12,18 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dlemu.metrics.rows import (
-    Columns,
-    Rows,
-    StepTable,
-    Whole,
-    add_at,
-    in_order,
-    raise_at,
-    since_free,
-    steps_of,
-    sum_of,
-)
+from dlemu.metrics.rows import Columns, Rows, StepTable, Whole, add_at, in_order, raise_at, since_free, steps_of, sum_of
 
 PARTS = ("reading", "decoding", "queueing", "hand_over")
 """What delays a batch, in the order of the columns of `Steps.parts_ns`; each is explained in `Loss`."""
@@ -137,20 +126,25 @@ def kept_loss_percent(kept: Rows) -> Loss:
     return _loss(kept, by_step(kept), slice(None))
 
 
+def total_ns(rows: Rows) -> int:
+    """Return the time of all accelerators in these rows: wait + computation + sync."""
+    return sum(sum_of(rows, name) for name in ("wait_ns", "compute_ns", "sync_ns"))
+
+
 def _loss(rows: Rows, steps: Steps, counted: slice) -> Loss:
     """Return the loss of the `counted` steps by reason and that of all other rows as `first_step`, in % of all rows."""
-    total_ns = sum(sum_of(rows, name) for name in ("wait_ns", "compute_ns", "sync_ns"))
-    if not total_ns:
+    all_ns = total_ns(rows)
+    if not all_ns:
         return Loss()
     first_step_ns = sum_of(rows, "wait_ns") + sum_of(rows, "sync_ns") - int(steps.lost_ns[counted].sum())
-    reading, decoding, queueing, hand_over = (100.0 * steps.parts_ns[counted].sum(axis=0) / total_ns).tolist()
+    reading, decoding, queueing, hand_over = (100.0 * steps.parts_ns[counted].sum(axis=0) / all_ns).tolist()
     return Loss(
-        first_step=100.0 * first_step_ns / total_ns,
+        first_step=100.0 * first_step_ns / all_ns,
         reading=reading,
         decoding=decoding,
         queueing=queueing,
         hand_over=hand_over,
-        uneven_computation=100.0 * float(steps.uneven_ns[counted].sum()) / total_ns,
+        uneven_computation=100.0 * float(steps.uneven_ns[counted].sum()) / all_ns,
     )
 
 

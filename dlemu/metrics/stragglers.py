@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dlemu.metrics.loss import PARTS, wait_parts
-from dlemu.metrics.rows import Columns, Rows, StepTable, Whole, add_at, in_order, raise_at, steps_of, sum_of
+from dlemu.metrics.loss import PARTS, total_ns, wait_parts
+from dlemu.metrics.rows import Columns, Rows, StepTable, Whole, add_at, in_order, raise_at, steps_of
 
 _MIN_LOSS_PERCENT = 0.5
 """An owner is reported if it caused at least this loss, in points of utilisation."""
@@ -79,14 +79,14 @@ def _owners_to_report(kept: StepTable, delays: _Delays, owners: Sequence[int]) -
     """Return the owners to report, worst first. `owners[rank]` is the owner of each rank."""
     caused = np.bincount(delays.owner, weights=delays.cost_ns, minlength=max(owners) + 1)
     present = np.unique([owners[rank] for rank in kept.values("rank")])
-    total_ns = _total_ns(kept)
-    if len(present) < 2 or not total_ns:
+    all_ns = total_ns(kept)
+    if len(present) < 2 or not all_ns:
         return []
     others = (caused[present].sum() - caused) / (len(present) - 1)
     return [
         int(owner)
         for owner in present[np.argsort(-caused[present], kind="stable")]
-        if 100 * caused[owner] / total_ns >= _MIN_LOSS_PERCENT and caused[owner] >= _MIN_RATIO * others[owner]
+        if 100 * caused[owner] / all_ns >= _MIN_LOSS_PERCENT and caused[owner] >= _MIN_RATIO * others[owner]
     ]
 
 
@@ -109,10 +109,6 @@ def _delays(kept: StepTable, owners: Sequence[int]) -> _Delays:
     return _Delays(owner, row, delay_ns, delay_ns * peers)
 
 
-def _total_ns(kept: StepTable) -> int:
-    return sum(sum_of(kept, name) for name in ("wait_ns", "compute_ns", "sync_ns"))
-
-
 def _straggler(kept: StepTable, delays: _Delays, owner: int, *, rank: int | None, host: str) -> Straggler:
     delayed = (delays.owner == owner) & (delays.delay_ns > 0)
     mine = kept.take(delays.row[delayed])
@@ -120,7 +116,7 @@ def _straggler(kept: StepTable, delays: _Delays, owner: int, *, rank: int | None
     return Straggler(
         rank=rank,
         host=host,
-        loss_percent=100.0 * float(delays.cost_ns[delayed].sum()) / _total_ns(kept),
+        loss_percent=100.0 * float(delays.cost_ns[delayed].sum()) / total_ns(kept),
         steps=len(mine),
         where=_steps_text(mine),
         mean_delay_ms=float(delays.delay_ns[delayed].mean()) / 1e6,

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dlemu.metrics.au import au_percent
+from dlemu.metrics.loss import total_ns
 from dlemu.metrics.over_time import Floats, Intervals
 from dlemu.metrics.rows import Rows, StepTable, in_order, sum_of
 from dlemu.metrics.spread import by_epoch
@@ -72,18 +73,14 @@ def uncertainty_of(rows: Rows, kept: Rows) -> Uncertainty | None:
         return None
     spread = estimate(np.minimum(values, 100.0) if not by_supply else values, _CONFIDENCE).half_width_percent / COVERAGE
     edge = math.sqrt(sum(supply.edge_ns**2 for supply in supplies)) if by_supply else 0.0
-    total_ns = time_ns if by_supply else _total_ns(kept)
+    all_ns = time_ns if by_supply else total_ns(kept)
     components = (
         Component("spread between windows of time", spread, "A"),
-        Component("batches half read where an epoch's window ends", 100 * edge / max(total_ns, 1.0), "B"),
-        Component("clock and stamps", 100 * _CLOCK_NS * math.sqrt(len(rows)) / max(total_ns, 1.0), "B"),
+        Component("batches half read where an epoch's window ends", 100 * edge / max(all_ns, 1.0), "B"),
+        Component("clock and stamps", 100 * _CLOCK_NS * math.sqrt(len(rows)) / max(all_ns, 1.0), "B"),
     )
     combined = math.sqrt(sum(component.percent**2 for component in components))
     return Uncertainty(expanded_percent=COVERAGE * combined, budget=components)
-
-
-def _total_ns(rows: StepTable) -> float:
-    return float(sum(sum_of(rows, name) for name in ("wait_ns", "compute_ns", "sync_ns")))
 
 
 def _windows(rows: StepTable, *, by_supply: bool) -> Iterator[Values]:

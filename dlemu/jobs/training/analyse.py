@@ -58,13 +58,7 @@ from dlemu.metrics.limit import (
 )
 from dlemu.metrics.loss import kept_loss_percent, loss_percent, loss_percent_per_epoch
 from dlemu.metrics.ran_out import find_first_touch, find_ran_out
-from dlemu.metrics.rates import (
-    first_batch_seconds,
-    late_handover_share,
-    per_second,
-    percentiles_ms,
-    training_ns,
-)
+from dlemu.metrics.rates import first_batch_seconds, late_handover_share, per_second, percentiles_ms, training_ns
 from dlemu.metrics.rows import Rows, StepTable, chunks, is_any, sum_of
 from dlemu.metrics.slow_folders import SlowFolder, find_slow_folders
 from dlemu.metrics.spread import Mean, RankSpread, all_known, averaged, by_epoch, known, pooled
@@ -125,11 +119,13 @@ def analyse(run: MeasuredTraining) -> Summary:
         return summary
     preprocesses = preprocessing_sleeps(workload.reader.preprocess_time, run.training)
     changes = find_speed_changes(run.training, preprocesses=preprocesses)
+    column = storage_column(run.training)
+    epochs_gb = [sum_of(epoch, column) / 1e9 for epoch in run.training.by_epoch] if changes else []
     summary = replace(
         summary,
         speed_changes=changes,
         ran_out=find_ran_out(changes),
-        first_touch=find_first_touch(changes, _gb_of_epochs(run.training)) if changes else None,
+        first_touch=find_first_touch(changes, epochs_gb),
         slow_folders=_slow_folders(run),
         stragglers=tuple(find_stragglers(kept, journal.rank_nodes, summary.hosts)),
         stalls=find_stalls(run.training),
@@ -501,11 +497,6 @@ def _cache_proof(run: MeasuredTraining) -> CacheProof:
         dataset_bytes=facts.total_bytes,
         memory_bytes=sum(host.memory_bytes for host in journal.hosts),
     )
-
-
-def _gb_of_epochs(rows: StepTable) -> list[float]:
-    column = storage_column(rows)
-    return [sum_of(epoch, column) / 1e9 for epoch in rows.by_epoch]
 
 
 def _slow_folders(run: MeasuredTraining) -> tuple[SlowFolder, ...]:

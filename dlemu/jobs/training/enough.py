@@ -1,7 +1,4 @@
-"""Checks before a run whether its dataset is large enough for a verdict, and computes how many files it needs.
-
-There is a verdict if an AU can be computed: if an epoch has more steps than are excluded from it.
-"""
+"""Checks before a run whether its dataset has enough steps per epoch for a verdict, and how many files that takes."""
 
 from __future__ import annotations
 

@@ -158,8 +158,7 @@ class MeasuredTraining:
 
     def series(self, probe: str, *metrics: str) -> list[Series]:
         """Return the telemetry of a probe's metrics (of all without names), sorted by host, source and metric."""
-        every = self._series
-        return [series for series in every if series.probe == probe and (not metrics or series.metric in metrics)]
+        return [each for each in self._series if each.probe == probe and (not metrics or each.metric in metrics)]
 
     @cached_property
     def _series(self) -> tuple[Series, ...]:

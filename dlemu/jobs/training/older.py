@@ -73,11 +73,7 @@ def facts_of_older(folder: str, saved: Summary, rows: Rows) -> Facts:
             f"{folder} is damaged: its summary gives {saved.ended_at!r} as its end, which is not a time"
         ) from error
     return make_facts(
-        job,
-        RunLog(np.empty(0, STEP_DTYPE), journal),
-        saved.failure,
-        facts_version=OLDER,
-        recorders=recorders,
+        job, RunLog(np.empty(0, STEP_DTYPE), journal), saved.failure, facts_version=OLDER, recorders=recorders
     )
 
 

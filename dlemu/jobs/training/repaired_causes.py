@@ -88,9 +88,7 @@ def repair_causes(run: MeasuredTraining, *, preprocesses: bool) -> RepairedCause
         factor = next(factor for factor, percent in by_depth.items() if percent >= enough_percent)
         size = factor * facts.batches_ahead
         deeper = DeeperQueue(
-            prefetch_size=size,
-            now_prefetch_size=facts.batches_ahead,
-            ready_behind=mean_ready_behind(run.training),
+            prefetch_size=size, now_prefetch_size=facts.batches_ahead, ready_behind=mean_ready_behind(run.training)
         )
         setting = f"reader.prefetch_size={size}"
         causes.append(Cause(what="loader", where="prefetch", au_percent=by_depth[factor], setting=setting))
@@ -160,7 +158,7 @@ _NO_COSTS = HostCosts(hand_over_seconds=0.0, between_seconds=0.0, epoch_start_se
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class _Replay:
-    """A run to be replayed. Tuples have an array for each epoch, of shape (ranks, steps)."""
+    """A run to replay. Tuples have an array per epoch, of shape (ranks, steps); other fields are as in `Scene`."""
 
     work_bytes: tuple[Floats, ...]
     """Work of each batch for the storage: the bytes that a reader with an equal share got while it was read."""
@@ -170,15 +168,11 @@ class _Replay:
     """Time of each batch in which its worker waited for a core."""
     compute_seconds: tuple[Floats, ...]
     curve: Curve
-    """Rate of the storage by number of readers."""
+    """Rate of the storage by number of readers; multiplied by `speed`."""
     speed: float = 1.0
-    """Factor on that rate."""
     workers: int
-    """Of each rank."""
     window: int
-    """Most batches of a rank that are complete or in work."""
     in_turn: bool
-    """Batch k is made by worker k modulo `workers`; else by any free worker."""
     synchronous: bool
     starves: bool = True
     """False: workers never wait for a core."""
@@ -197,9 +191,8 @@ class _Replay:
         work = work_of_reads(reads, curve)
         by_epoch = [_Grid(rows, int(epoch)) for epoch in np.unique(rows["epoch"])]
         reader = facts.workload.reader
-        traits: LoaderTraits = built_in(
-            LOADERS, reader.data_loader, "Traits", LoaderTraits
-        )()  # built-in ones only: the run may come from another host
+        # Built-in ones only: the run may have come from another host.
+        traits: LoaderTraits = built_in(LOADERS, reader.data_loader, "Traits", LoaderTraits)()
         return cls(
             work_bytes=tuple(grid.of(work) for grid in by_epoch),
             busy_seconds=tuple(grid.of(busy) for grid in by_epoch),

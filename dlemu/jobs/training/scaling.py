@@ -119,11 +119,9 @@ def _rate(job: TrainingJob, comm: Comm, readers: int, epoch: int) -> float | Non
     """Read with `readers` per rank; return the MB/s of all together on rank 0, None on other ranks or on failure."""
     with contextlib.suppress(DlemuError):  # a missing file fails the reads below, too
         evict(job, comm.local_rank, comm.local_size, write_first=False)
-    readers_of_rank = _TrialReaders(job, comm.rank, epoch)
+    own = _TrialReaders(job, comm.rank, epoch)
     comm.all_reduce_max(time.monotonic_ns())
-    readings: list[tuple[int, float]] | None = comm.gather(
-        readers_of_rank.read(readers, job.workload.metric.scaling_seconds)
-    )
+    readings: list[tuple[int, float]] | None = comm.gather(own.read(readers, job.workload.metric.scaling_seconds))
     if readings is None or any(seconds <= 0 for _, seconds in readings):
         return None
     return sum(app_bytes for app_bytes, _ in readings) / 1e6 / max(seconds for _, seconds in readings)

@@ -27,7 +27,6 @@ _READ_AT_ONCE = 1 << 20
 """Up to this number of rows, all columns are read when the file is opened, else each when it is used."""
 _MAX_ROW_BYTES = 128
 """Memory per row while numbers are computed: a few columns are loaded at a time."""
-_WHOLE = "whole numbers"
 
 
 def write_steps(folder: str, rows: Rows) -> None:
@@ -85,7 +84,7 @@ class _StepFile:
         for name in self._present:
             if not pa.types.is_integer(schema.field(name).type):
                 raise UserError(
-                    f"{path} is damaged: its column {name} holds {schema.field(name).type}, wanted {_WHOLE}"
+                    f"{path} is damaged: its column {name} holds {schema.field(name).type}, wanted whole numbers"
                 )
         needed = (
             _MAX_ROW_BYTES * self.rows
@@ -103,7 +102,7 @@ class _StepFile:
         try:
             part = self._file.read_row_group(group, columns=[name], use_threads=False)[name]
             if part.null_count:
-                raise UserError(f"{self._path} is damaged: its column {name} has gaps, wanted {_WHOLE}")
+                raise UserError(f"{self._path} is damaged: its column {name} has gaps, wanted whole numbers")
             values: NDArray[np.int64] = part.to_numpy().astype(np.int64, copy=False)
         except (OSError, pa.ArrowException, ValueError) as error:
             raise UserError(f"{self._path} is damaged ({error}): copy it again or move it away") from error
@@ -120,12 +119,7 @@ def check_steps(path: str, rows: Rows, ranks: int, epochs: int) -> None:
     table = in_order(rows)
     if not len(table):
         return
-    for name, least, most in (
-        ("rank", 0, ranks - 1),
-        ("phase", 0, 1),
-        ("epoch", 1, epochs),
-        ("block", 1, None),
-    ):
+    for name, least, most in (("rank", 0, ranks - 1), ("phase", 0, 1), ("epoch", 1, epochs), ("block", 1, None)):
         labels = table.label(name)
         _check_bounds(path, name, int(labels.min()), int(labels.max()), least, most)
     _, first, last = table.ends("step")

@@ -1,7 +1,4 @@
-"""The sentences of a training run: its verdict, what limited it, page cache and recording notes, and issues.
-
-Each mapping has one sentence per code: a format string for the numbers of the finding, or a function of them.
-"""
+"""The sentences of a training run: its verdict, what limited it, page cache and recording notes, and issues."""
 
 from __future__ import annotations
 
@@ -159,14 +156,7 @@ _SEEN: Wording = {
     Seen.FIRST_STEPS_TOO: "judged with the first steps, during which batches of later steps were read ahead",
 }
 _CONTINUING = frozenset(
-    {
-        Seen.BLOCKED_IN_READS,
-        Seen.COMPUTING,
-        Seen.PREPROCESSING,
-        Seen.NOT_BEGUN,
-        Seen.LAY_READY,
-        Seen.MEMORY_PRESSURE,
-    }
+    {Seen.BLOCKED_IN_READS, Seen.COMPUTING, Seen.PREPROCESSING, Seen.NOT_BEGUN, Seen.LAY_READY, Seen.MEMORY_PRESSURE}
 )
 """Codes whose text continues the sentence before, that on waiting for data (WAITED)."""
 
