@@ -30,7 +30,7 @@ from dlemu.metrics.rows import (
 )
 
 BUSY_WORKERS = 0.8
-"""A batch not started yet waits for its rank's workers where they were busy for this share of the time, or more."""
+"""Workers count as busy, so that a batch not started yet waits for them, from this share of the time on."""
 
 
 @dataclass(frozen=True)
@@ -144,10 +144,10 @@ def find_causes(rows: Rows, *, preprocesses: bool, workers: int) -> Causes:
 
 
 def _busy_workers_shares(rows: StepTable, late: Columns, *, preprocesses: bool, workers: int) -> NDArray[np.float64]:
-    """Return how workers spent the time in which each late batch was not started, as shares by `WorkerTime`.
+    """Return what a rank's workers did while its late batch was not started, for each of these, as shares of the time.
 
-    Shape (late, 4), zeros where workers were free. Whether they were is decided for each batch's own time: storage that
-    slows down during the run keeps workers busy from then on.
+    The shape is (late, 4), in the order of `WorkerTime`; zeros if the workers were free at that time. (They may be free
+    at first, and busy later because the storage slows down.)
     """
     shares = np.zeros((len(late), 4))
     workers_per_rank = max(1, workers // max(1, len(rows.by_rank)))

@@ -55,9 +55,10 @@ its threshold."""
 
 @dataclass(frozen=True, kw_only=True)
 class Device:
-    """The devices behind the dataset, all together, while accelerators waited, by telemetry."""
+    """Telemetry of the devices behind the dataset, all together, while accelerators waited."""
 
     mean_depth: float
+    """Mean number of requests in the devices."""
     busy_percent: float
     write_mb_per_second: float | None = None
     """Written to them by any program."""
@@ -89,7 +90,7 @@ class Scaling:
     readers: int
     mb_per_second: float
     more_readers: int = 0
-    """0: not tried, because there were enough."""
+    """0: not tried, because there were enough readers."""
     more_mb_per_second: float = 0.0
     again_mb_per_second: float | None = None
     """Rate of `readers`, measured again after the other trials; None in results of older versions."""
@@ -309,10 +310,9 @@ def _judge(au: float, causes: Causes, work: Work, context: Context) -> Limit:
     ceiling = context.ceiling_au
     if ceiling is not None and 100 - ceiling >= EMULATOR_SHARE * (100 - au):
         reached = Finding(Seen.CEILING, numbers={"ceiling_au_percent": ceiling, "au_percent": au})
-        sureness: Confidence = (
-            "high" if 100 - ceiling >= 0.8 * (100 - au) else "medium"
-        )  # all else explains a fifth at most
-        return _emulator(sureness, (waited, reached))
+        # From 0.8 on, all other causes together explain a fifth of the loss at most.
+        certain: Confidence = "high" if 100 - ceiling >= 0.8 * (100 - au) else "medium"
+        return _emulator(certain, (waited, reached))
     groups = {
         "storage": causes.storage,
         "cpu": causes.computing + causes.starved,

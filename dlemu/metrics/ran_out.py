@@ -1,7 +1,7 @@
 """Changes of speed that come after a number of bytes: a cache or burst credit that ran out, or a slow first read.
 
 A drive's cache, or a cloud volume's burst credit, lasts for a number of bytes: the storage is fast from the first byte,
-slows down after so many, and recovers in a pause. Repeated slow-downs after about the same number of bytes prove it; a
+slows down after them, and recovers in a pause. Repeated slow-downs after about the same number of bytes prove it; a
 single one is a hint, because other load that starts then looks the same.
 
 A volume that loads each block at its first read (as one restored from a snapshot) is slow for the first epoch only.

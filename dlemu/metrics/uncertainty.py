@@ -30,7 +30,7 @@ with the time slices in which drives, caches and throttles work."""
 _MIN_WINDOWS = 6
 """Number of windows into which a run of less than _MIN_WINDOWS x _WINDOW_SECONDS is divided."""
 _MIN_VALUES = 3
-"""Fewest values (windows or epochs) for an interval: with two, Student's t gives 14 times their standard deviation."""
+"""Fewest values (windows or epochs) for an interval: with two, Student's t is 14, and the interval of no use."""
 _CLOCK_NS = 1_000
 """Assumed error of a stamp: a system call and a thread switch come between the event and its stamp."""
 

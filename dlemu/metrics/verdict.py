@@ -107,15 +107,15 @@ class Evidence:
 def judge(evidence: Evidence) -> Verdict:
     """Return the verdict.
 
-    An AU below the threshold is a fail of the storage only if the emulator alone reaches the threshold on this host,
-    and an AU above it a pass only if the storage served the bytes. A pass by the headline AU needs more kept steps
-    than batches that were read ahead during the uncounted first step, unless the whole AU passes, too. An AU closer
-    to the threshold than its uncertainty is undecided.
+    An AU below the threshold is a fail only if the emulator alone reaches the threshold on this host and the host did
+    not limit the run; an AU above it is a pass only if the storage served the bytes. A pass by the headline AU needs
+    more kept steps than batches that were read ahead during the uncounted first step, unless the whole AU passes, too.
+    An AU closer to the threshold than its uncertainty is undecided.
     """
     threshold, au = evidence.threshold_percent, evidence.judged
     if not evidence.complete:
         return Verdict(VerdictCode.INCOMPLETE, {})
-    # No kept step, no headline AU: then a sustained AU is not judged either.
+    # Without a kept step there is no headline AU, and then the sustained AU is not judged either.
     if au is None or math.isnan(au) or (evidence.by == "sustained" and evidence.au is None):
         return Verdict(VerdictCode.NOTHING_COMPUTED, {})
     margin, served = evidence.uncertainty_percent, evidence.from_storage_percent

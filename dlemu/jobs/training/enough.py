@@ -18,8 +18,8 @@ from dlemu.runner.events import Making
 from dlemu.runner.job import NoVerdictError
 
 ENOUGH_STEPS = 20
-"""Steps per epoch to advise: enough for an interval of the AU besides the prefetched steps (as many as unet3d's scale
-`laptop` has)."""
+"""Steps per epoch to advise: enough for an interval of the AU besides the prefetched ones. unet3d's scale `laptop` has
+this number."""
 WRITE_BYTES_PER_SECOND = 500e6
 """Rate of a mid-range drive, to estimate how long a dataset takes to write."""
 _EXCLUSIONS = ("exclude_start_steps", "exclude_end_steps")

@@ -45,7 +45,7 @@ _MAX_DIFFERENCE_PERCENT = 5.0
 _DEPTH_FACTORS = (2, 4, 8)
 """The prefetch queue is replayed with these multiples of its batches ahead."""
 _NEGLIGIBLE_PERCENT = 2.0  # as dlemu.metrics.limit.MIN_GAIN_PERCENT: less is not worth twice the memory
-"""The smallest multiple is advised that is at most so many points of AU below the best one."""
+"""The multiple to advise is the smallest one whose AU is within this many points of the best."""
 _MORE_READERS = 4
 """Multiple of the readers to replay, as in the trial after the run (scaling.TIMES), which can confirm the result."""
 _UNLIMITED_SPEED = 1e4
@@ -139,7 +139,7 @@ def _measured_curve(scaling: Scaling | None, curve: Curve, readers: int) -> Curv
 
 
 def _first_steps(rows: StepTable) -> Rows:
-    """Return the first epochs that have MAX_ROWS rows together, or so many rows of the first epoch."""
+    """Return the first epochs, MAX_ROWS rows at most; of a longer first epoch, its first steps."""
     ranks, epochs = max(1, len(rows.by_rank)), rows.values("epoch")
     kept: list[int] = []
     count = 0

@@ -94,8 +94,8 @@ def _disagreement(
 
 
 def _reads(*, readers: float, call_ms: float, call_bytes: float) -> str:
-    mib = f"{call_bytes / 2**20:,.1f} MiB" if call_bytes >= 2**20 else f"{call_bytes / 2**10:,.1f} KiB"
-    return f"{readers:.1f} workers were reading at a time then, {call_ms:.3g} ms per call of {mib}"
+    size = f"{call_bytes / 2**20:,.1f} MiB" if call_bytes >= 2**20 else f"{call_bytes / 2**10:,.1f} KiB"
+    return f"{readers:.1f} workers were reading at a time then, {call_ms:.3g} ms per call of {size}"
 
 
 def _device(*, busy_percent: float, depth: float, written_mb_per_second: float | None = None) -> str:
