@@ -1,5 +1,5 @@
-"""Pure functions from step rows to numbers and codes. Symbols and formulas are in docs/metrics.md.
+"""Pure functions from step rows (one per rank and step) to numbers and finding codes; formulas: docs/metrics.md.
 
-`au` computes the AU, `causes` and `limit` find what kept it down, `verdict` judges it; `catalogue` declares what a
-metric is (name, unit, title). Makes no sentences, touches no files. May import plan, settings and datagen.
+`au` computes accelerator utilisation (AU), `causes` and `limit` find what kept it low, `verdict` compares it with the
+threshold; `catalogue` describes metrics (name, unit, title). No messages, no files. May import plan, settings, datagen.
 """

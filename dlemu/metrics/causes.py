@@ -1,9 +1,9 @@
-"""What stood behind the waiting: blocked in reads, computing, starved of a core, not begun, or late in the hand-over.
+"""Why accelerators waited: workers were reading, computing or waiting for a core, or batches were not started or taken.
 
-The step log reports for each batch how long its worker had a core (`cpu_ns`) and wanted one (`cpu_wait_ns`); what is
-left of the time from `started_ns` to `finished_ns` the worker was blocked, and all it can be blocked in is reading and
-the sleep of an emulated preprocessing. One that burns CPU has an account of its own (`preprocess_cpu_ns`), as part of
-the time with a core; `preprocesses` says that it slept.
+The step log has for each batch how long its worker ran on a core (`cpu_ns`) and waited for one (`cpu_wait_ns`). The
+rest of the time from `started_ns` to `finished_ns` the worker was blocked: in reads, or in the sleep of an emulated
+preprocessing (argument `preprocesses`: there was such a sleep). Preprocessing that burns CPU instead is part of
+`cpu_ns`, and is also logged on its own (`preprocess_cpu_ns`).
 """
 
 from __future__ import annotations
@@ -30,60 +30,61 @@ from dlemu.metrics.rows import (
 )
 
 BUSY_WORKERS = 0.8
-"""From this share of the time that a batch waits in the queue its rank's workers count as busy: it waits for them."""
+"""Workers count as busy, so that a batch not started yet waits for them, from this share of the time on."""
 
 
 @dataclass(frozen=True)
 class Causes:
-    """Points of utilisation (or any weight) by cause."""
+    """Loss by cause, in points of utilisation (% of all accelerators' time)."""
 
     storage: float = 0.0
-    """Workers were blocked in opening and reading files."""
+    """Workers were blocked opening or reading files."""
     pause: float = 0.0
     """Workers slept or computed in emulated preprocessing."""
     computing: float = 0.0
-    """Workers had a core: decoding, copying, checking."""
+    """Workers ran on a core: decoding, copying, checking."""
     starved: float = 0.0
-    """Workers wanted a core and had none."""
+    """Workers waited for a core."""
     queueing: float = 0.0
-    """The batch was not begun, and workers had time."""
+    """No worker had started the batch, though workers were free."""
     hand_over: float = 0.0
-    """The batch was ready and not in the trainer's hands."""
+    """The batch was complete, but the trainer did not have it yet."""
 
     @property
     def total(self) -> float:
         return float(sum(astuple(self)))
 
     def scaled(self, factor: float) -> Causes:
-        """Return all of them times a factor."""
+        """Return the causes multiplied by a factor."""
         return Causes(*(value * factor for value in astuple(self)))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Work:
-    """How the workers of all ranks spent the time of some steps."""
+    """How the workers of all ranks spent the time of the steps examined."""
 
     elapsed_seconds: float
     starved_share: float
-    """Share of the time of making batches in which they wanted a core and had none."""
+    """Share of the workers' time on batches in which they waited for a core."""
     cpu_known: bool
+    """The workers' time on a core was measured."""
     readers: float
-    """Mean number of workers that were blocked in reads at a time, while accelerators waited."""
+    """Mean number of workers blocked in reads at a time, while accelerators waited."""
     call_ms: float
     """Mean time of a read call; 0 where the loader does not count its calls (TensorFlow's own reader)."""
     call_bytes: float
-    """What a call reads; 0 where that is not known."""
+    """Mean bytes of a read call; 0 where unknown."""
     app_mb_per_second: float
     wanted_mb_per_second: float
-    """What the accelerators would take if they never waited; infinite when nothing computes."""
+    """Rate that accelerators that never wait consume; infinite without computation."""
     burns: bool = False
-    """Emulated preprocessing took CPU time: it did not sleep."""
+    """Emulated preprocessing used CPU time instead of sleeping."""
     late_share: float = 0.0
-    """Share of the ranks' time by which they woke too late from their steps."""
+    """Share of the ranks' time lost by waking too late from the emulated computation."""
 
 
 class WorkerTime(NamedTuple):
-    """What the workers of some rows did with their time, ns; all have shape (rows,)."""
+    """How each row's worker spent its time on the batch, ns; as in `Causes`, each of shape (rows,)."""
 
     storage: Floats
     pause: Floats
@@ -92,9 +93,9 @@ class WorkerTime(NamedTuple):
 
 
 def worker_time(rows: Columns, preprocesses: bool, *, cpu_known: bool | None = None) -> WorkerTime:
-    """Return for each row what its worker did with its time, in the order of `Causes`.
+    """Return how each row's worker spent its time on the batch.
 
-    `cpu_known` is what `cpu_is_known` says of all rows where these are some of them.
+    For a part of a run's rows, pass `cpu_is_known` of all of them as `cpu_known`.
     """
     took = np.maximum(took_ns(rows), 0).astype(float)
     read = np.minimum(rows["read_ns"], took)
@@ -110,20 +111,20 @@ def worker_time(rows: Columns, preprocesses: bool, *, cpu_known: bool | None = N
 
 
 def took_ns(rows: Columns) -> NDArray[np.int64]:
-    """Return how long each batch took its worker."""
+    """Return how long each batch's worker worked on it."""
     return since_free(rows, "finished_ns") - since_free(rows, "started_ns")
 
 
 def cpu_is_known(rows: Columns) -> bool:
-    """Return whether the workers' time on a core was measured."""
+    """Return whether the workers' time on a core was measured in any of the rows."""
     return is_any(rows, "cpu_ns")
 
 
 def find_causes(rows: Rows, *, preprocesses: bool, workers: int) -> Causes:
-    """Return the causes of the loss of some steps, in percent of all accelerators' time.
+    """Return the causes of these steps' loss, in percent of all accelerators' time.
 
-    They add up to what `loss_percent` of the same rows says but for longer computations. `workers` are those of all
-    ranks; what waited in the queue is theirs where they were always busy.
+    They add up to `kept_loss_percent` of the same rows less its `uneven_computation`. `workers` is the number of
+    workers of all ranks. While a late batch was not started although they were busy, what they did is the cause.
     """
     rows = in_order(rows)
     steps = by_step(rows)
@@ -134,22 +135,22 @@ def find_causes(rows: Rows, *, preprocesses: bool, workers: int) -> Causes:
     spent = np.stack(worker_time(steps.critical, preprocesses), axis=-1)
     shares = spent / np.maximum(spent.sum(axis=-1, keepdims=True), 1e-9)
     in_work = (shares * lost_in_work[:, np.newaxis]).sum(axis=0)
-    behind = _work_behind(rows, steps.critical, preprocesses=preprocesses, workers=workers)
-    in_work += (behind * by_part["queueing"][:, np.newaxis]).sum(axis=0)
-    queued = float(((1 - behind.sum(axis=-1)) * by_part["queueing"]).sum())
+    busy_with = _busy_workers_shares(rows, steps.critical, preprocesses=preprocesses, workers=workers)
+    in_work += (busy_with * by_part["queueing"][:, np.newaxis]).sum(axis=0)
+    queued = float(((1 - busy_with.sum(axis=-1)) * by_part["queueing"]).sum())
     storage, pause, computing, starved = in_work.tolist()
     lost = Causes(storage, pause, computing, starved, queued, float(by_part["hand_over"].sum()))
     return lost.scaled(100.0 / int(steps.total_ns.sum()))
 
 
-def _work_behind(rows: StepTable, late: Columns, *, preprocesses: bool, workers: int) -> NDArray[np.float64]:
-    """Return what the workers did for which late batches queued, as shares of that time, shape (late, 4).
+def _busy_workers_shares(rows: StepTable, late: Columns, *, preprocesses: bool, workers: int) -> NDArray[np.float64]:
+    """Return what a rank's workers did while its late batch was not started, for each of these, as shares of the time.
 
-    Zeros where workers had time. It is judged at the time of each batch: storage that became slow keeps workers busy
-    from then on, whatever they were before.
+    The shape is (late, 4), in the order of `WorkerTime`; zeros if the workers were free at that time. (They may be free
+    at first, and busy later because the storage slows down.)
     """
     shares = np.zeros((len(late), 4))
-    own = max(1, workers // max(1, len(rows.by_rank)))
+    workers_per_rank = max(1, workers // max(1, len(rows.by_rank)))
     late_rank, free, started = late["rank"], late["free_ns"], late["started_ns"]
     queued = np.flatnonzero(started > free)
     for part in rows.by_rank if len(queued) else ():
@@ -163,23 +164,23 @@ def _work_behind(rows: StepTable, late: Columns, *, preprocesses: bool, workers:
         edges = np.unique(np.concatenate([begins, ends]))
         first, last = np.searchsorted(edges, begins), np.searchsorted(edges, ends)
         batches = Intervals((starts - origin).astype(float), (stops - origin).astype(float), edges.astype(float))
-        did = np.zeros((len(waiting), 4))
+        worked = np.zeros((len(waiting), 4))
         for kind, spent in enumerate(worker_time(mine, preprocesses)):
             sums = batches.passed(spent)
-            did[:, kind] = sums[last] - sums[first]
-        busy = did.sum(axis=-1)
-        is_busy = busy >= BUSY_WORKERS * own * (ends - begins)
-        shares[waiting] = np.where(is_busy[:, np.newaxis], did / np.maximum(busy, 1e-9)[:, np.newaxis], 0.0)
+            worked[:, kind] = sums[last] - sums[first]
+        busy = worked.sum(axis=-1)
+        is_busy = busy >= BUSY_WORKERS * workers_per_rank * (ends - begins)
+        shares[waiting] = np.where(is_busy[:, np.newaxis], worked / np.maximum(busy, 1e-9)[:, np.newaxis], 0.0)
     return shares
 
 
 def _fetched(rows: StepTable) -> StepTable:
-    """Return the rows whose batch took a worker some time."""
+    """Return the rows whose batch has a worker's start and end time."""
     return rows[took_ns(rows) > 0]
 
 
 def work_of(rows: Rows, *, preprocesses: bool) -> Work:
-    """Return how the workers spent the time of some steps."""
+    """Return how the workers of all ranks spent the time of these steps."""
     rows = in_order(rows)
     ranks = max(1, len(rows.by_rank))
     compute_ns = float(sum_of(rows, "compute_ns")) / ranks
@@ -187,7 +188,7 @@ def work_of(rows: Rows, *, preprocesses: bool) -> Work:
     cpu_known = cpu_is_known(rows)
     spent, late_ns = np.zeros(4), 0.0
     for part in chunks(rows):
-        spent += [did.sum() for did in worker_time(part, preprocesses, cpu_known=cpu_known)]
+        spent += [kind.sum() for kind in worker_time(part, preprocesses, cpu_known=cpu_known)]
         late_ns += np.maximum(part.since_free("slept_ns") - part["wait_ns"] - part["compute_ns"], 0).sum() / ranks
     calls, app_bytes = sum_of(rows, "read_calls"), sum_of(rows, "app_bytes")
     return Work(
@@ -205,9 +206,9 @@ def work_of(rows: Rows, *, preprocesses: bool) -> Work:
 
 
 def waits_of(rows: Rows) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return begin and end of the longest wait of each step in which one waited, by the clock of the rows' first rank.
+    """Return begin and end of each step's longest wait, for steps with one, by the clock of the first rank.
 
-    `free_ns` is the same moment on all ranks: their clocks differ, and with them their stamps, not their waits.
+    `free_ns` is the same moment on all ranks, so waits are comparable though the ranks' clocks differ.
     """
     return in_order(rows).once(_waits_of)
 
@@ -215,52 +216,52 @@ def waits_of(rows: Rows) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
 def _waits_of(rows: StepTable) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     steps = steps_of(rows)
     longest, free = np.zeros(steps.count, np.int64), np.zeros(steps.count, np.int64)
-    for _, part, place in reversed(steps.parts):  # the first rank's moments stay
+    for _, part, place in reversed(steps.parts):  # the first rank's `free_ns` are written last
         raise_at(longest, place, part["wait_ns"])
         free[place] = part["free_ns"]
     return free[longest > 0], (free + longest)[longest > 0]
 
 
-def lying_ready(rows: Rows) -> float:
-    """Return how many batches lay ready behind the missing one when a rank's wait for it was over; mean by waits."""
+def mean_ready_behind(rows: Rows) -> float:
+    """Return how many later batches were complete when a rank's wait for a batch ended; mean weighted by the waits."""
     table = in_order(rows)
     behind, waited = 0.0, 0
     for rank in table.by_rank:
         for own in rank.by_epoch:
             ready, finished, wait = own["ready_ns"], own["finished_ns"], own["wait_ns"]
             late = np.flatnonzero(wait > 0)
-            for place in range(1, _MOST_AHEAD + 1):
-                follows = late[late < len(wait) - place]
-                behind += float(wait[follows][finished[follows + place] < ready[follows]].sum())
+            for ahead in range(1, _MAX_AHEAD + 1):
+                followed = late[late < len(wait) - ahead]
+                behind += float(wait[followed][finished[followed + ahead] < ready[followed]].sum())
             waited += int(wait.sum())
     return behind / waited if waited else 0.0
 
 
-_MOST_AHEAD = 64  # each is a pass over the rows; deeper queues are rare
-"""Batches behind a missing one that are looked at."""
+_MAX_AHEAD = 64  # each is a pass over the rows; deeper queues are rare
+"""Batches after a late one that `mean_ready_behind` examines."""
 
 
 def _readers_while_waiting(rows: StepTable, preprocesses: bool) -> float:
-    """Return how many workers of all ranks were blocked in reads at a time while accelerators waited; else on average.
+    """Return how many workers of all ranks were blocked in reads at a time, on average while accelerators waited.
 
-    At other times workers have no reason to read: their prefetch queues are full.
+    At other times workers may be idle because their prefetch queues are full. 0 where no accelerator waited.
     """
     begins, ends = waits_of(rows)
     if not len(begins):
         return 0.0
     cpu_known = any(cpu_is_known(_fetched(part)) for part in chunks(rows))
-    # A step is free at the same moment on all ranks: the earliest lays their clocks over each other.
+    # `free_ns` is the same moment on all ranks: the earliest of each gives the offset between their clocks.
     starts = {int(part.label("rank")[0]): int(part["free_ns"].min()) for part in rows.by_rank}
     origin = int(begins[0])
     edges = np.maximum.accumulate(np.stack([begins - origin, ends - origin], axis=1).ravel()).astype(float)
     waited = np.cumsum(np.stack([np.zeros(len(begins)), ends - begins], axis=1).ravel())
-    late = 0.0
+    reading_ns = 0.0
     for part in chunks(rows):
         fetched = _fetched(part)
         if not len(fetched):
             continue
-        ahead = starts[int(part.label("rank")[0])] - starts[rows.values("rank")[0]] + origin
-        began, over = fetched["started_ns"] - ahead, fetched["finished_ns"] - ahead
+        offset = starts[int(part.label("rank")[0])] - starts[rows.values("rank")[0]] + origin
+        began, over = fetched["started_ns"] - offset, fetched["finished_ns"] - offset
         shares = (np.interp(over, edges, waited) - np.interp(began, edges, waited)) / (over - began)
-        late += float((shares * worker_time(fetched, preprocesses, cpu_known=cpu_known).storage).sum())
-    return late / float((ends - begins).sum())
+        reading_ns += float((shares * worker_time(fetched, preprocesses, cpu_known=cpu_known).storage).sum())
+    return reading_ns / float((ends - begins).sum())

@@ -1,7 +1,8 @@
-"""Numbers of checkpoints, from the rows of the ranks: by rank 0, by the slowest rank and by wall clock.
+"""Times and rates of checkpoints: by rank 0, by the slowest rank and by wall clock; and how often to write them.
 
-Columns used of each row, all nanoseconds: began_ns, ended_ns, asked_ns, released_ns, call_ns, starved_ns, cpu_ns,
-fsync_ns, folder_sync_ns, and bytes, storage_bytes, threads, phase, checkpoint, rank. Stamps are on one clock.
+A checkpoint has one row per rank. Columns used, in ns: began_ns, ended_ns, asked_ns (training wanted the checkpoint),
+released_ns (training went on), starved_ns, fsync_ns, folder_sync_ns; and bytes, storage_bytes, threads, checkpoint,
+rank. The stamps of all ranks are on one clock.
 """
 
 from __future__ import annotations
@@ -23,43 +24,43 @@ class CheckpointTimes:
     checkpoint: int
     """Its number, from 1."""
     bytes: int
-    """Of all ranks."""
+    """Bytes of all ranks."""
     rank0_seconds: float
-    """Of rank 0 alone: what DLIO reports."""
+    """Time of rank 0, which DLIO reports."""
     rank0_gib_per_second: float | None
-    """Bytes of all ranks / `rank0_seconds`, as DLIO has it (it writes GB)."""
+    """Bytes of all ranks / `rank0_seconds`, as DLIO computes it (and calls GB)."""
     slowest_seconds: float
-    """Of the slowest rank: what the rules of MLPerf Storage ask for."""
+    """Time of the slowest rank, which the rules of MLPerf Storage require."""
     slowest_gib_per_second: float | None
-    """Bytes of all ranks / `slowest_seconds`: the rate had all ranks taken as long as the slowest."""
+    """Bytes of all ranks / `slowest_seconds`."""
     slowest_rank: int
     wall_seconds: float
-    """From the first rank's begin to the last one's end."""
+    """From the start of the first rank to the end of the last."""
     wall_gb_per_second: float | None
     """Bytes of all ranks / `wall_seconds`, 1e9 bytes/s."""
     fsync_percent: float
-    """Share of the ranks' time that was spent in fsync."""
+    """Share of the ranks' time spent in fsync."""
     fsync_max_seconds: float
-    """Longest time that a rank spent in it."""
+    """Longest time that a rank spent in fsync."""
     folder_sync_seconds: float = 0.0
-    """Longest fsync of the folder: one on each host, by the rank that is done last, however many ranks there are."""
+    """Longest fsync of the folder; on each host, only the rank that finishes last does one."""
     starved_percent: float
-    """Share of the writing threads' time in which their bytes were not made yet: the emulator's own."""
+    """Share of the writing threads' time spent waiting for the emulator to generate their bytes."""
     from_storage_percent: float | None
-    """Of reading alone: % of the bytes that the storage, not the page cache, served, by the kernel's accounting."""
+    """When reading: % of the bytes that storage, not the page cache, served, by the kernel's accounting."""
     stall_seconds: float
-    """How long training stood still for it."""
+    """How long training stalled for it."""
     safe_seconds: float
-    """From the moment training wanted it until the last rank's bytes were on the storage."""
+    """From the moment training requested it until the last rank's bytes were on the storage."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class OverCheckpoints:
-    """One figure of several checkpoints."""
+    """The distribution of one figure over several checkpoints."""
 
     mean: float
     std: float
-    """The population's."""
+    """Standard deviation of the population (divided by the number of checkpoints)."""
     p50: float
     p90: float
     p99: float
@@ -68,7 +69,7 @@ class OverCheckpoints:
 
 
 def times_of(rows: Rows, *, accounted: bool) -> CheckpointTimes:
-    """Return the numbers of one checkpoint from its rows, one a rank; `accounted`: the kernel tells storage_bytes."""
+    """Return the numbers of one checkpoint from its rows; `accounted`: the kernel counted storage_bytes."""
     seconds = (rows["ended_ns"] - rows["began_ns"]) / 1e9
     size_bytes, slowest = int(rows["bytes"].sum()), int(seconds.argmax())
     wall = float(rows["ended_ns"].max() - rows["began_ns"].min()) / 1e9
@@ -96,7 +97,7 @@ def times_of(rows: Rows, *, accounted: bool) -> CheckpointTimes:
 
 
 def over_checkpoints(values: list[float]) -> OverCheckpoints | None:
-    """Return mean, deviation and percentiles; None without values."""
+    """Return mean, standard deviation and percentiles; None without values."""
     if not values:
         return None
     p50, p90, p99 = (float(part) for part in np.percentile(values, (50, 90, 99)))
@@ -112,12 +113,12 @@ def over_checkpoints(values: list[float]) -> OverCheckpoints | None:
 
 
 def cost_percent(stall_seconds: float, interval_seconds: float) -> float:
-    """Return the share of time that checkpoints take when training computes `interval_seconds` between two of them."""
+    """Return the percentage of time that checkpoints take, with `interval_seconds` of training between two of them."""
     return 100 * stall_seconds / (interval_seconds + stall_seconds)
 
 
 def young_seconds(stall_seconds: float, mtbf_seconds: float) -> float:
-    """Return the best time to compute between checkpoints by Young: sqrt(2 C M).
+    """Return Young's optimum time between checkpoints, sqrt(2 C M): C is the stall, M the mean time between failures.
 
     J. W. Young, A first order approximation to the optimum checkpoint interval, CACM 17(9), 1974.
     """
@@ -125,7 +126,7 @@ def young_seconds(stall_seconds: float, mtbf_seconds: float) -> float:
 
 
 def daly_seconds(stall_seconds: float, mtbf_seconds: float) -> float:
-    """Return the best time to compute between checkpoints by Daly's higher order estimate.
+    """Return Daly's higher order estimate of the optimum time between checkpoints.
 
     sqrt(2 C M) (1 + sqrt(C / 2M) / 3 + C / 18M) - C for C < 2 M, else M. J. T. Daly, A higher order estimate of the
     optimum checkpoint interval for restart dumps, Future Generation Computer Systems 22(3), 2006, equation 37.
@@ -139,9 +140,9 @@ def daly_seconds(stall_seconds: float, mtbf_seconds: float) -> float:
 def wasted_percent(
     interval_seconds: float, stall_seconds: float, recovery_seconds: float, mtbf_seconds: float
 ) -> float:
-    """Return the share of the time that is lost to checkpoints, work done again and recovery, at most 100.
+    """Return the percentage of time lost to checkpoints, repeated work and recovery, at most 100.
 
-    First order, as Young has it: C / (T + C) for checkpoints, and at each failure half an interval and the recovery.
+    To first order, as in Young: C / (T + C) for checkpoints, and per failure half an interval and the recovery.
     """
     lost = cost_percent(stall_seconds, interval_seconds)
     again = 100 * ((interval_seconds + stall_seconds) / 2 + recovery_seconds) / mtbf_seconds
@@ -149,15 +150,15 @@ def wasted_percent(
 
 
 def asynchronous_au_percent(compute_seconds: float, stalls: list[float]) -> float:
-    """Return the share of time in which accelerators compute when each checkpoint follows `compute_seconds`."""
+    """Return the percentage of time that accelerators compute, if they do for `compute_seconds` before each stall."""
     total = compute_seconds * len(stalls) + sum(stalls)
     return 100 * compute_seconds * len(stalls) / total if total else 100.0
 
 
 def shortest_interval_seconds(snapshot_seconds: float, drain_seconds: float, au: float) -> float:
-    """Return the least time to compute between asynchronous checkpoints that leaves an AU of `au` (0 to 1).
+    """Return the least time to compute between asynchronous checkpoints for an AU of at least `au` (0 to 1).
 
-    With T the time that is computed, S a snapshot's and D a drain's time training stands still for
+    Computing takes T, the snapshot S and the drain (writing it out in the background) D. Training stalls for
     S + max(0, D - T) each time, so AU = T / (T + S + max(0, D - T)) = T / (S + max(T, D)).
     """
     above = snapshot_seconds * au / (1 - au) if au < 1 else math.inf

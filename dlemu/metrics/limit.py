@@ -1,6 +1,7 @@
-"""What limited a run, with the evidence, how far to trust it, and what to do, as codes with their numbers.
+"""What limited a run, with confidence, evidence and advice, as codes with their numbers.
 
-The rules are in docs/metrics.md, section 6, with their numbers.
+The causes of the run's loss (`causes`) and what else is known of it (`Context`) are judged by the rules in
+docs/metrics.md, section 6. "Readers" are the workers of all ranks that read; "blocked" means waiting in a read.
 """
 
 from __future__ import annotations
@@ -19,186 +20,189 @@ from dlemu.metrics.slow_folders import SlowFolder
 What = Literal["storage", "host CPU", "loader", "memory", "emulator", "nothing"]
 Where = Literal["server", "network", "TLS", "prefetch", "readers", "requests"]
 
-NOTHING_PERCENT = 2.0  # as in predictions (98 % AU); less is within the uncertainty of short runs
-"""Loss to waiting for data below which nothing limits."""
+MIN_LOSS_PERCENT = 2.0  # as in predictions (98 % AU); less is within the uncertainty of short runs
+"""With less loss to waiting for data, nothing limits."""
 EMULATOR_SHARE = 0.5
-"""Share of the loss that the ceiling explains from which on it is the emulator's."""
+"""The emulator is the limit if the loss of its ceiling run (null storage) is this share of the run's loss or more."""
 STARVED_SHARE, BUSY_PERCENT = 0.15, 90.0
-"""No core is free when workers want for one this share of their time, or the host is as busy as this."""
-MOST_PERCENT = 50.0
-"""Share of the cores' time that other programs must have, and more than the run, to be named as those who have it."""
+"""No core is free if workers wait for one for this share of their time, or if the host is this busy (%)."""
+OTHER_PROGRAMS_PERCENT = 50.0
+"""Other programs are reported if they use this share of the cores' time, and more than the run does."""
 MEMORY_PRESSURE_PERCENT = 10.0
-"""Pressure (share of time in which some task waited for memory) from which on memory is the limit."""
-TLS_TOLD_PERCENT, TLS_MOST_PERCENT = 10.0, 50.0
-"""Share of the readers' CPU time from which on TLS is reported, and from which on a lack of CPU is named after it."""
+"""Memory may be the limit if some task waited for it for this share of the time (`some` in /proc/pressure/memory)."""
+_TLS_REPORTED_PERCENT, _TLS_LIMIT_PERCENT = 10.0, 50.0
+"""Share of the readers' CPU time from which TLS is reported, and from which it is the reason for a lack of CPU."""
 FEW_REQUESTS = 4.0
-"""Requests at a time that leave most drives and servers idle in part."""
+"""Concurrent requests from which a drive or server counts as busy; with fewer, most are partly idle."""
 PIECE_BYTES = 512 << 10
-"""A read call of more bytes than this counts as several requests: the kernel cuts it up and sends them together."""
-IN_DEVICE = 0.5
-"""Share of the readers' requests that must be found in the device for its latency to be what they wait for."""
-OTHERS_PERCENT = 20.0
-"""Share of what the devices gave that others must have had to be named; less may be metadata, or a run's edges."""
+"""A read call counts as one request per so many bytes: the kernel splits it into requests and sends them together."""
+MIN_DEVICE_SHARE = 0.5
+"""If less than this share of the readers have a request in the device, most requests wait somewhere before it."""
+OTHER_READERS_PERCENT = 20.0
+"""Other readers are reported from this share of the devices' bytes; less may be metadata, or reads around the run."""
 HELD_BACK_PERCENT = 10.0
-"""From here on a CPU limit costs time, whoever else has the cores."""
+"""A CPU limit that was used up in this share of its periods costs time even where other programs use the cores."""
 THROTTLED_PERCENT = 50.0
-"""Share of a CPU limit's periods in which it was used up from which on it is what the run waits for."""
+"""A CPU limit that was used up in this share of its periods is what limits the run."""
 WRITTEN_SHARE = 0.05
-"""Bytes written to the devices for each byte read from which on it is reported."""
-SCALES = 1.3  # smaller: chance between two trials of seconds names too few readers; larger: it is overlooked
-"""How many times the rate other readers must bring for their number, or size of request, to have been the limit."""
-HELPS_PERCENT, HELPS_SHARE = 2.0, 0.5
-"""Points of AU that a deeper queue must bring to be named as the limit, and share of all that is lost, where the AU
-does not reach its threshold by it."""
+"""Writes to the devices are reported from this many bytes written per byte read."""
+MIN_SPEEDUP = 1.3  # smaller: two trials of seconds differ as much by chance; larger: real limits are overlooked
+"""The number of readers, or the size of requests, was the limit if changing it gives this many times the rate."""
+MIN_GAIN_PERCENT, _MIN_GAIN_SHARE = 2.0, 0.5
+"""A deeper queue must gain this many points of AU to be the limit, and this share of the loss where the AU stays below
+its threshold."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Device:
-    """What telemetry saw of the devices behind the dataset together, while accelerators waited."""
+    """Telemetry of the devices behind the dataset, all together, while accelerators waited."""
 
     mean_depth: float
+    """Mean number of requests in the devices."""
     busy_percent: float
     write_mb_per_second: float | None = None
-    """What anybody wrote to them."""
+    """Written to them by any program."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class HotDrive:
-    """A drive behind the dataset that was as hot as it warns of: it slows itself down."""
+    """A drive behind the dataset that reached its warning temperature, from which it throttles itself."""
 
     name: str
     celsius: float
-    """The most that was seen."""
+    """The highest temperature recorded."""
     limit_celsius: float
 
 
 @dataclass(frozen=True, kw_only=True)
 class OtherReaders:
-    """What programs other than the run read from the dataset's devices while it trained."""
+    """What other programs read from the dataset's devices while the run trained."""
 
     mb_per_second: float
     percent: float
-    """Of all that the devices gave."""
+    """Share of the bytes that the devices delivered."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Scaling:
-    """What the storage gave right after the run: to as many readers as the run had, to others, in other requests."""
+    """Rates measured right after the run: with its number of readers, with more and fewer, and with larger requests."""
 
     readers: int
     mb_per_second: float
     more_readers: int = 0
-    """0: not tried, for enough were at work."""
+    """0: not tried, because there were enough readers."""
     more_mb_per_second: float = 0.0
     again_mb_per_second: float | None = None
-    """What as many readers as the run had got after that; None in results of older versions."""
+    """Rate of `readers`, measured again after the other trials; None in results of older versions."""
     fewer_readers: int = 0
-    """0: not tried; so the others."""
+    """0: not tried; likewise the fields below."""
     fewer_mb_per_second: float = 0.0
     larger_request_bytes: int = 0
-    """Of a read call by as many readers as the run had."""
+    """Bytes of a read call, with `readers` readers."""
     larger_mb_per_second: float = 0.0
 
     @property
     def same_mb_per_second(self) -> float:
-        """The most that as many readers got: a storage that became faster meanwhile must not look like another."""
+        """The better rate of `readers`: storage that became faster during the trials is no effect of other readers."""
         return max(self.mb_per_second, self.again_mb_per_second or 0.0)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cause:
-    """One cause of lost AU, and what removing it alone would bring. Causes overlap: their gains do not add up."""
+    """One cause of lost AU, and the AU without it. Causes overlap: their gains do not add up."""
 
     what: What
     where: Where | None = None
     au_percent: float
-    """AU over whole epochs with this alone repaired: the run's own batches, played again in the event model."""
+    """AU over whole epochs with only this cause removed, by replaying the run's batches in the event model."""
     setting: str | None = None
-    """What to set for it, where a setting repairs it."""
+    """The setting that removes it, as `key=value`; None where there is none."""
 
     @property
     def name(self) -> str:
-        """The cause in words of the field."""
+        """The cause as text: `loader, prefetch`."""
         return named(self.what, self.where)
 
 
 def named(what: str, where: str | None) -> str:
-    """Return a cause with what of it, where that is known: the server, the network, TLS, the prefetch."""
+    """Return a cause as text, with its part where that is known: `storage`, `loader, prefetch`."""
     return what if where is None else f"{what}, {where}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class DeeperQueue:
-    """What more batches ahead would bring to a run whose batches come in order."""
+    """A deeper prefetch queue, for a run whose batches are delivered in order."""
 
     prefetch_size: int
     now_prefetch_size: int
-    lay_ready: float
-    """Batches of a rank that lay ready behind the missing one, at the end of a wait; mean."""
+    ready_behind: float
+    """Later batches of a rank that were complete when its wait for a batch ended; mean."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ObjectRequests:
-    """What an object store's server made of the run's requests."""
+    """How an object store answered the run's requests."""
 
     requests: int
     slow_down: int
-    """Answers that it gets too many requests (503, 429)."""
+    """Answers that there are too many requests (503, 429)."""
     retried: int
     first_byte_ms: float
     """Median time to the first byte of an answer."""
     last_byte_ms: float
-    """Median time to the last."""
+    """Median time to the last byte."""
     tls_cpu_percent: float | None = None
-    """Of the readers' CPU time, what TLS took (handshakes, decrypting, copies); None without it."""
+    """Share of the readers' CPU time that TLS took (handshakes, decryption, copies); None without TLS."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Context:
-    """What else is known of a run. None where it is not."""
+    """What else is known of a run; None for what is unknown."""
 
     ceiling_au: float | None = None
+    """AU of the emulator alone, on null storage."""
     host_busy_percent: float | None = None
-    """CPU in use of the busiest host, all cores, by anyone; or by this run alone where nobody else was watched."""
+    """CPU use of the busiest host, all cores, by all programs; by this run only, where no telemetry was recorded."""
     own_busy_percent: float | None = None
-    """What this run used of the same cores."""
+    """CPU use of these cores by this run."""
     cpu_limit_cores: float | None = None
-    """As many cores' time as a container's limit (cgroup) lets the run use."""
+    """CPU limit of the container (cgroup), in cores."""
     cpu_limit_used_percent: float | None = None
-    """How much of that it used."""
+    """Share of this limit that the run used."""
     cpu_throttled_percent: float | None = None
-    """Share of the limit's periods in which it was used up and the run had to wait for the next one."""
+    """Share of the limit's periods in which it was used up, so that the run had to wait for the next period."""
     memory_some_percent: float | None = None
+    """Share of the time in which some task of the host waited for memory."""
     device: Device | None = None
     scaling: Scaling | None = None
     read_threads: int = 1
     from_storage_percent: float | None = None
-    """Share of the bytes that the storage served, not the page cache."""
+    """Percentage of the bytes that the storage served, not the page cache."""
     others: OtherReaders | None = None
-    """Those who read so much from the same devices that they must be named."""
+    """Other programs that read OTHER_READERS_PERCENT or more of what the same devices delivered."""
     speed_changes: tuple[SpeedChange, ...] = ()
     stalls: tuple[Stall, ...] = ()
     ran_out: RanOut | None = None
     first_touch: FirstTouch | None = None
     slow_folders: tuple[SlowFolder, ...] = ()
     slow_hosts: tuple[str, ...] = ()
-    """Hosts whose reads the others wait for."""
+    """Hosts whose reads the other hosts wait for."""
     hot_drive: HotDrive | None = None
     object_requests: ObjectRequests | None = None
-    """Of an object store."""
+    """Only for an object store."""
     network_percent: float | None = None
-    """What the busiest interface received of what it can."""
+    """Rate received by the busiest network interface, as a share of its speed."""
     au_whole_percent: float | None = None
-    """Of all steps: what `causes` are held against."""
+    """AU of all steps, with which the AU of `causes` is compared."""
     threshold_percent: float = 90.0
     causes: tuple[Cause, ...] = ()
-    """What repairing each cause alone would bring; empty where the event model does not come to what was measured."""
+    """The AU without each cause; empty where the event model does not reproduce the measured AU."""
     deeper: DeeperQueue | None = None
-    """Of the cause `loader, prefetch`."""
+    """Details of the cause `loader, prefetch`."""
 
 
 class Seen(StrEnum):
-    """Codes of the evidence."""
+    """Codes of the evidence; each kind of job words them."""
 
     WAITED = "waited"
     MEMORY_PRESSURE = "memory_pressure"
@@ -237,7 +241,7 @@ class Seen(StrEnum):
 
 
 class Advice(StrEnum):
-    """Codes of what would help."""
+    """Codes of the advice."""
 
     MORE_READERS = "more_readers"
     MORE_REQUESTS = "more_requests"
@@ -272,19 +276,19 @@ class Limit(LimitedBy[What]):
     """What limited a run."""
 
     where: Where | None = None
-    """Of an object store that is the limit: what of it; of the host's CPU: that reading over TLS takes most of it; of
-    the loader: its `prefetch` is too shallow, its `readers` too few or too many, its `requests` too small."""
+    """Which part: of an object store, its `server` or the `network`; of the host CPU, `TLS` if that took most of it; of
+    the loader, too shallow a `prefetch`, too few or too many `readers`, or too small `requests`."""
     causes: tuple[Cause, ...] = ()
-    """Every cause that is known with the AU that repairing it alone would bring, the one named here first."""
+    """All causes known, each with the AU without it; the limit itself first."""
 
     @property
     def name(self) -> str:
-        """The limit in words of the field."""
+        """The limit as text: `loader, prefetch`."""
         return named(self.what, self.where)
 
 
 def judge_limit(au: float, causes: Causes, work: Work, context: Context) -> Limit:
-    """Return what limited the steps that the causes were found in, as codes; `au` is theirs, in percent."""
+    """Return what limited the steps that `causes`, `work` and `au` (in percent) were computed from."""
     limit = _judge(au, causes, work, context)
     if limit.what == "nothing":
         return limit
@@ -297,7 +301,7 @@ def judge_limit(au: float, causes: Causes, work: Work, context: Context) -> Limi
 
 def _judge(au: float, causes: Causes, work: Work, context: Context) -> Limit:
     waited = Finding(Seen.WAITED, numbers={"percent": causes.total})
-    if causes.total < NOTHING_PERCENT:
+    if causes.total < MIN_LOSS_PERCENT:
         return Limit(what="nothing", confidence="high", seen=(waited,))
     if _is_out_of_cpu_time(context) and not _is_saturated(context.device):
         return _host_cpu(
@@ -306,8 +310,9 @@ def _judge(au: float, causes: Causes, work: Work, context: Context) -> Limit:
     ceiling = context.ceiling_au
     if ceiling is not None and 100 - ceiling >= EMULATOR_SHARE * (100 - au):
         reached = Finding(Seen.CEILING, numbers={"ceiling_au_percent": ceiling, "au_percent": au})
-        sureness: Confidence = "high" if 100 - ceiling >= 0.8 * (100 - au) else "medium"  # a fifth is left to all else
-        return _emulator(sureness, (waited, reached))
+        # From 0.8 on, all other causes together explain a fifth of the loss at most.
+        certain: Confidence = "high" if 100 - ceiling >= 0.8 * (100 - au) else "medium"
+        return _emulator(certain, (waited, reached))
     groups = {
         "storage": causes.storage,
         "cpu": causes.computing + causes.starved,
@@ -315,7 +320,7 @@ def _judge(au: float, causes: Causes, work: Work, context: Context) -> Limit:
         "hand-over": causes.hand_over,
     }
     largest = max(groups, key=lambda name: groups[name])
-    share = groups[largest] / causes.total  # 3/4: no other is more than a third of it; 1/2: it outweighs all others
+    share = groups[largest] / causes.total  # 3/4: three times all others together; 1/2: as much as all others
     confidence: Confidence = "high" if share >= 0.75 and work.cpu_known else "medium" if share >= 0.5 else "low"
     seen = [waited]
     if context.memory_some_percent is not None and context.memory_some_percent >= MEMORY_PRESSURE_PERCENT:
@@ -324,53 +329,55 @@ def _judge(au: float, causes: Causes, work: Work, context: Context) -> Limit:
         if largest == "cpu" or (largest == "storage" and not busy):
             to_do = (Finding(Advice.FREE_MEMORY),)
             return Limit(what="memory", confidence=confidence, seen=tuple(seen), to_do=to_do)
-        confidence = _least(confidence, "medium")
+        confidence = _lowest(confidence, "medium")
     decide = {"storage": _reads, "cpu": _cpu, "loader": _loader, "hand-over": _hand_over}[largest]
     return decide(confidence, share, tuple(seen), causes, work, context)
 
 
 def lost_to_reads(causes: Causes) -> bool:
-    """Return whether more was lost to reads than to all else."""
-    return causes.total >= NOTHING_PERCENT and causes.storage >= causes.total / 2
+    """Return whether at least half of the loss is due to reads."""
+    return causes.total >= MIN_LOSS_PERCENT and causes.storage >= causes.total / 2
 
 
 def reads_may_be_too_few(causes: Causes, work: Work, ranks: int, io_depth: int | None = None) -> bool:
-    """Return whether more was lost to reads than to all else, with few enough under way that more might have helped.
+    """Return whether the loss is due to reads, and so few requests were in flight that more might have been faster.
 
-    `causes` and `work` are of one of so many ranks that do alike. A reader of an object store has `io_depth` requests
-    in flight; None where it reads files.
+    `causes` and `work` are those of one rank; all `ranks` are taken to be like it. A reader of an object store has
+    `io_depth` requests in flight; pass None for files.
     """
     requests = ranks * work.readers * (io_depth or max(1.0, work.call_bytes / PIECE_BYTES))
     return lost_to_reads(causes) and requests < 2 * FEW_REQUESTS
 
 
-def _of_that(code: Seen, share: float) -> Finding:
-    """Return what accounts for most of the wait, and for how much of it."""
+def _share_of_wait(code: Seen, share: float) -> Finding:
+    """Return a finding that explains this share (0 to 1) of the wait."""
     return Finding(code, numbers={"percent": 100 * share})
 
 
 def _reads(
     confidence: Confidence, share: float, waited: tuple[Finding, ...], causes: Causes, work: Work, context: Context
 ) -> Limit:
-    """Blocked in reads: the storage is slow, or too few reads are under way at a time."""
+    """Return the limit where workers were blocked in reads: the storage, or the loader's readers, requests or queue."""
     if not work.cpu_known and _no_core_free(work, context) and not _is_saturated(context.device):
         return _host_cpu("low", (*waited, *_cores(work, context)), context)
     if not work.cpu_known and context.from_storage_percent is not None and context.from_storage_percent < 5:
-        return _few_workers("low", (*waited, Finding(Seen.CACHE_SERVED)), context)  # 5 %: memory served the rest
+        return _few_workers(
+            "low", (*waited, Finding(Seen.CACHE_SERVED)), context
+        )  # the page cache served at least 95 %
     rates: dict[str, Number] = {
         "given_mb_per_second": work.app_mb_per_second,
         "wanted_mb_per_second": work.wanted_mb_per_second,
     }
     seen = [
         *waited,
-        _of_that(Seen.BLOCKED_IN_READS, share),
+        _share_of_wait(Seen.BLOCKED_IN_READS, share),
         *_calls(work),
         Finding(Seen.RATES, numbers=rates),
         *_device(context.device, work.app_mb_per_second),
         *_answers(context),
     ]
     if context.others is not None:
-        # The drive serves others too: that more readers would get more of it does not say that it had more to give.
+        # On a shared drive, more readers may get more only by taking it from the other programs: no proof of a reserve.
         others: dict[str, Number] = {"mb_per_second": context.others.mb_per_second, "percent": context.others.percent}
         return Limit(
             what="storage",
@@ -378,11 +385,11 @@ def _reads(
             seen=(*seen, Finding(Seen.OTHER_READERS, numbers=others)),
             to_do=(Finding(Advice.STOP_OTHER_READERS), *_unsteady(context)),
         )
-    if (tried := _other_readers(work, context)) is not None:
-        code, of_loader, measured, to_set = tried
+    if (better := _better_trial(work, context)) is not None:
+        code, where_in_loader, measured, to_set = better
         seen.append(Finding(code, numbers=measured))
-        advice = Finding(_ADVISES[code], numbers=to_set)
-        return Limit(what="loader", where=of_loader, confidence="high", seen=tuple(seen), to_do=(advice,))
+        advice = Finding(_ADVICE_FOR[code], numbers=to_set)
+        return Limit(what="loader", where=where_in_loader, confidence="high", seen=tuple(seen), to_do=(advice,))
     few, certain, why = _too_few_readers(work, context)
     seen += [why] if why else []
     if not (few and certain == "high") and (shallow := _shallow_queue(work, context)) is not None:
@@ -390,11 +397,11 @@ def _reads(
         return Limit(
             what="loader",
             where="prefetch",
-            confidence=_least(confidence, sure),
+            confidence=_lowest(confidence, sure),
             seen=(*seen, *shallow),
             to_do=(Finding(Advice.DEEPER_QUEUE, numbers=shallow[-1].numbers),),
         )
-    confidence = _least(confidence, certain)
+    confidence = _lowest(confidence, certain)
     threads: dict[str, Number] = {"read_threads": context.read_threads}
     if few:
         more = Finding(Advice.MORE_REQUESTS if context.object_requests else Advice.MORE_READERS, numbers=threads)
@@ -409,25 +416,23 @@ def _reads(
 
 
 def _answers(context: Context) -> Iterator[Finding]:
-    """Yield what the requests to an object store say of server and network."""
-    object_requests = context.object_requests
-    if object_requests is None:
+    """Yield the evidence from the requests to an object store."""
+    answered = context.object_requests
+    if answered is None:
         return
-    yield Finding(
-        Seen.ANSWERS,
-        numbers={"first_byte_ms": object_requests.first_byte_ms, "last_byte_ms": object_requests.last_byte_ms},
-    )
-    if object_requests.slow_down:
-        percent = 100 * object_requests.slow_down / max(1, object_requests.requests)
-        yield Finding(Seen.SLOW_DOWN, numbers={"answers": object_requests.slow_down, "percent": percent})
-    if object_requests.retried:
-        yield Finding(Seen.RETRIED, numbers={"retried": object_requests.retried, "requests": object_requests.requests})
+    medians: dict[str, Number] = {"first_byte_ms": answered.first_byte_ms, "last_byte_ms": answered.last_byte_ms}
+    yield Finding(Seen.ANSWERS, numbers=medians)
+    if answered.slow_down:
+        percent = 100 * answered.slow_down / max(1, answered.requests)
+        yield Finding(Seen.SLOW_DOWN, numbers={"answers": answered.slow_down, "percent": percent})
+    if answered.retried:
+        yield Finding(Seen.RETRIED, numbers={"retried": answered.retried, "requests": answered.requests})
     if context.network_percent is not None:
         yield Finding(Seen.NETWORK, numbers={"percent": context.network_percent})
 
 
 def _unsteady(context: Context) -> Iterator[Finding]:
-    """Yield what to look for where the storage's speed did not stay the same."""
+    """Yield advice for storage whose speed was not constant: over time, between folders, or between hosts."""
     hot, out, touched = context.hot_drive, context.ran_out, context.first_touch
     if touched is not None:
         rates: dict[str, Number] = {
@@ -440,20 +445,18 @@ def _unsteady(context: Context) -> Iterator[Finding]:
         drive: dict[str, Number] = {"drive": hot.name, "celsius": hot.celsius, "limit_celsius": hot.limit_celsius}
         yield Finding(Advice.COOL_DRIVE, numbers=drive)
     if out is not None and hot is None and context.others is None:
-        yield Finding(
-            Advice.SPEED_THAT_LASTS,
-            numbers={"mb_per_second": out.mb_per_second_after, "gb": out.gb, "times": out.times},
-        )
+        lasting: dict[str, Number] = {"mb_per_second": out.mb_per_second_after, "gb": out.gb, "times": out.times}
+        yield Finding(Advice.SPEED_THAT_LASTS, numbers=lasting)
     elif context.speed_changes and context.speed_changes[-1].percent < 100:
         yield Finding(Advice.BECAME_SLOWER, numbers={"at_seconds": context.speed_changes[-1].at_seconds})
     if context.slow_folders:
-        one = context.slow_folders[0]
+        slowest = context.slow_folders[0]
         yield Finding(
             Advice.SLOW_FOLDER,
             numbers={
-                "folder": one.name,
-                "ms_per_sample": one.ms_per_sample,
-                "others_ms_per_sample": one.others_ms_per_sample,
+                "folder": slowest.name,
+                "ms_per_sample": slowest.ms_per_sample,
+                "others_ms_per_sample": slowest.others_ms_per_sample,
                 "folders": len(context.slow_folders),
             },
         )
@@ -463,19 +466,19 @@ def _unsteady(context: Context) -> Iterator[Finding]:
         yield Finding(Advice.STOOD_STILL, numbers={"times": len(context.stalls)})
 
 
-_ADVISES = {Seen.FEWER_READERS: Advice.FEWER_READERS, Seen.LARGER_REQUESTS: Advice.LARGER_REQUESTS}
-_Tried = tuple[Seen, Where, dict[str, Number], dict[str, Number]]
-"""What was tried, of which kind it is, what was measured, what to set."""
+_ADVICE_FOR = {Seen.FEWER_READERS: Advice.FEWER_READERS, Seen.LARGER_REQUESTS: Advice.LARGER_REQUESTS}
+_Trial = tuple[Seen, Where, dict[str, Number], dict[str, Number]]
+"""Evidence code, part of the loader, numbers measured, settings to advise."""
 
 
-def _other_readers(work: Work, context: Context) -> _Tried | None:
-    """Return which of fewer readers and larger requests got clearly more, and more than more readers; None if none."""
+def _better_trial(work: Work, context: Context) -> _Trial | None:
+    """Return the trial (fewer readers or larger requests) that is MIN_SPEEDUP faster, and the fastest; None if none."""
     scaling = context.scaling
     if scaling is None or scaling.mb_per_second <= 0:
         return None
     same = scaling.same_mb_per_second
     measured: dict[str, Number] = {"readers": scaling.readers, "mb_per_second": same}
-    tried: list[tuple[float, _Tried]] = []
+    trials: list[tuple[float, _Trial]] = []
     if scaling.fewer_readers:
         threads = max(1, round(context.read_threads * scaling.fewer_readers / scaling.readers))
         numbers = measured | {
@@ -484,7 +487,7 @@ def _other_readers(work: Work, context: Context) -> _Tried | None:
             "factor": scaling.fewer_mb_per_second / same,
         }
         to_set: dict[str, Number] = {"read_threads": threads, "now": context.read_threads}
-        tried.append((scaling.fewer_mb_per_second, (Seen.FEWER_READERS, "readers", numbers, to_set)))
+        trials.append((scaling.fewer_mb_per_second, (Seen.FEWER_READERS, "readers", numbers, to_set)))
     if scaling.larger_request_bytes:
         numbers = measured | {
             "request_bytes": scaling.larger_request_bytes,
@@ -492,29 +495,31 @@ def _other_readers(work: Work, context: Context) -> _Tried | None:
             "factor": scaling.larger_mb_per_second / same,
         }
         to_set = {"transfer_size": scaling.larger_request_bytes}
-        tried.append((scaling.larger_mb_per_second, (Seen.LARGER_REQUESTS, "requests", numbers, to_set)))
-    given, best = max(tried, key=lambda one: one[0], default=(0.0, None))
-    if given < SCALES * max(same, work.app_mb_per_second) or given < scaling.more_mb_per_second:
+        trials.append((scaling.larger_mb_per_second, (Seen.LARGER_REQUESTS, "requests", numbers, to_set)))
+    rate, best = max(trials, key=lambda trial: trial[0], default=(0.0, None))
+    if rate < MIN_SPEEDUP * max(same, work.app_mb_per_second) or rate < scaling.more_mb_per_second:
         return None
     return best
 
 
 def _shallow_queue(work: Work, context: Context) -> tuple[Finding, ...] | None:
-    """Return the evidence that batches in order wait for one slow read while others lie ready; None if it is not that.
+    """Return the evidence that in-order batches wait for one slow read while later ones are ready; None if they don't.
 
-    It is what limits when deeper queues alone bring the AU to its threshold, or bring back half of all that is lost; or
-    some of it, when the same readers, who waited for nobody right after the run, got what the accelerators need.
+    The queue is the limit if a deeper one alone lifts the AU to its threshold, or removes half of the loss; or gains
+    MIN_GAIN_PERCENT, if the same readers, without a queue, got what the accelerators need in the trial after the run.
     """
     deeper, now = context.deeper, context.au_whole_percent
-    cause = next((one for one in context.causes if one.where == "prefetch"), None)
-    if deeper is None or cause is None or now is None or deeper.lay_ready < 1:
+    cause = next((cause for cause in context.causes if cause.where == "prefetch"), None)
+    if deeper is None or cause is None or now is None or deeper.ready_behind < 1:
         return None
     gained = cause.au_percent - now
-    enough = gained >= HELPS_SHARE * (100 - now) or (cause.au_percent >= context.threshold_percent > now)
-    tried = context.scaling
+    enough = gained >= _MIN_GAIN_SHARE * (100 - now) or (cause.au_percent >= context.threshold_percent > now)
+    scaling = context.scaling
     needed = work.wanted_mb_per_second * context.threshold_percent / 100
-    enough = enough or (tried is not None and min(tried.mb_per_second, tried.again_mb_per_second or 0.0) >= needed)
-    if gained < HELPS_PERCENT or not enough:
+    enough = enough or (
+        scaling is not None and min(scaling.mb_per_second, scaling.again_mb_per_second or 0.0) >= needed
+    )
+    if gained < MIN_GAIN_PERCENT or not enough:
         return None
     numbers: dict[str, Number] = {
         "prefetch_size": deeper.prefetch_size,
@@ -522,7 +527,7 @@ def _shallow_queue(work: Work, context: Context) -> tuple[Finding, ...] | None:
         "au_percent": cause.au_percent,
         "now_au_percent": now,
     }
-    ready: dict[str, Number] = {"batches": deeper.lay_ready}
+    ready: dict[str, Number] = {"batches": deeper.ready_behind}
     return Finding(Seen.OUT_OF_ORDER, numbers=ready), Finding(Seen.DEEPER_QUEUE, numbers=numbers)
 
 
@@ -540,18 +545,18 @@ def _too_few_readers(work: Work, context: Context) -> tuple[bool, Confidence, Fi
             "factor": factor,
         }
         gained = min(factor, scaling.more_mb_per_second / max(same, work.app_mb_per_second))
-        return gained >= SCALES, "high", Finding(Seen.SCALING, numbers=trial)
+        return gained >= MIN_SPEEDUP, "high", Finding(Seen.SCALING, numbers=trial)
     requests = work.readers * max(1.0, work.call_bytes / PIECE_BYTES)
     if device is not None:
         if device.mean_depth >= FEW_REQUESTS:
             return False, "high", None
-        if device.mean_depth < IN_DEVICE * work.readers:
+        if device.mean_depth < MIN_DEVICE_SHARE * work.readers:
             return False, "medium", Finding(Seen.STUCK_BEFORE_DEVICE)
         depth: dict[str, Number] = {"depth": device.mean_depth}
         if requests >= FEW_REQUESTS or device.busy_percent < BUSY_PERCENT:
             return requests < FEW_REQUESTS, "medium", Finding(Seen.DEVICE_HAD_FEW, numbers=depth)
-        # Never idle with few requests: a drive that is slow and one that more readers could use look the same. What is
-        # known is how drives are: large calls are cut up and sent together, small ones wait for each answer.
+        # Never idle with few requests: a slow drive, or one that could serve more readers. The latter is likelier with
+        # small calls; large ones are sent as several requests at once, which keep a drive busy.
         return work.call_bytes <= PIECE_BYTES, "low", Finding(Seen.DEVICE_NEVER_IDLE, numbers=depth)
     if not work.call_bytes:
         return False, "medium", None
@@ -563,8 +568,8 @@ def _too_few_readers(work: Work, context: Context) -> tuple[bool, Confidence, Fi
 def _cpu(
     confidence: Confidence, share: float, waited: tuple[Finding, ...], causes: Causes, work: Work, context: Context
 ) -> Limit:
-    """Workers that compute or want to: no core is free, or there are too few workers for those that are."""
-    seen = (*waited, _of_that(Seen.COMPUTING, share), *_cores(work, context))
+    """Return the limit where workers computed or waited for a core: no core is free, or there are too few workers."""
+    seen = (*waited, _share_of_wait(Seen.COMPUTING, share), *_cores(work, context))
     if _no_core_free(work, context) or causes.starved > causes.computing:
         return _host_cpu(confidence, seen, context)
     return _few_workers(confidence, (*seen, Finding(Seen.CORES_WERE_FREE)), context)
@@ -573,25 +578,25 @@ def _cpu(
 def _loader(
     confidence: Confidence, share: float, waited: tuple[Finding, ...], causes: Causes, work: Work, context: Context
 ) -> Limit:
-    """Batches that were not begun in time, or an emulated preprocessing."""
+    """Return the limit where batches were not started in time, or workers were in emulated preprocessing."""
     if causes.pause > causes.queueing:
         if work.burns and _no_core_free(work, context):  # a sleep needs no core
-            preprocessed = _of_that(Seen.PREPROCESSING, share)
+            preprocessed = _share_of_wait(Seen.PREPROCESSING, share)
             return _host_cpu(confidence, (*waited, preprocessed, *_cores(work, context)), context)
-        return _few_workers(confidence, (*waited, _of_that(Seen.PREPROCESSING, share)), context)
-    seen = (*waited, _of_that(Seen.NOT_BEGUN, share))
-    if _no_core_free(work, context):  # a worker that has time and no core begins nothing either
+        return _few_workers(confidence, (*waited, _share_of_wait(Seen.PREPROCESSING, share)), context)
+    seen = (*waited, _share_of_wait(Seen.NOT_BEGUN, share))
+    if _no_core_free(work, context):  # without a core, a free worker starts no batch
         return _host_cpu(confidence, (*seen, *_cores(work, context)), context)
-    if work.late_share >= STARVED_SHARE:  # where ranks wake late, so do workers that have begun nothing
-        return _emulator(_least(confidence, "medium"), (*seen, _of_that(Seen.WOKE_LATE, work.late_share)))
+    if work.late_share >= STARVED_SHARE:  # then workers wake late, too
+        return _emulator(_lowest(confidence, "medium"), (*seen, _share_of_wait(Seen.WOKE_LATE, work.late_share)))
     return Limit(what="loader", confidence=confidence, seen=seen, to_do=(Finding(Advice.READ_AHEAD),))
 
 
 def _hand_over(
     confidence: Confidence, share: float, waited: tuple[Finding, ...], causes: Causes, work: Work, context: Context
 ) -> Limit:
-    """Batches that were ready before the trainer had them: the host is late, of its own or for want of a core."""
-    seen = (*waited, _of_that(Seen.LAY_READY, share), *_cores(work, context))
+    """Return the limit where complete batches were not taken at once: the emulator is late, or no core is free."""
+    seen = (*waited, _share_of_wait(Seen.LAY_READY, share), *_cores(work, context))
     if _no_core_free(work, context):
         return _host_cpu(confidence, seen, context)
     return _emulator(confidence, seen)
@@ -602,26 +607,20 @@ def _host_cpu(confidence: Confidence, seen: tuple[Finding, ...], context: Contex
     to_do = [Advice.MORE_CORES]
     if _is_out_of_cpu_time(context):
         to_do = [Advice.RAISE_CPU_LIMIT]
-    elif own is not None and busy - own >= max(own, MOST_PERCENT):
+    elif own is not None and busy - own >= max(own, OTHER_PROGRAMS_PERCENT):
         to_do = [Advice.STOP_OTHER_PROGRAMS]
         if (context.cpu_throttled_percent or 0) >= HELD_BACK_PERCENT:
             to_do.append(Advice.RAISE_CPU_LIMIT_TOO)
     elif own is None:
         to_do.append(Advice.LOOK_FOR_PROGRAMS)
-    by_tls = _tls_percent(context) >= TLS_MOST_PERCENT
-    if by_tls:
+    where: Where | None = "TLS" if _tls_percent(context) >= _TLS_LIMIT_PERCENT else None
+    if where == "TLS":
         to_do.append(Advice.WITHOUT_TLS)
-    return Limit(
-        what="host CPU",
-        confidence=confidence,
-        seen=seen,
-        to_do=tuple(map(Finding, to_do)),
-        where="TLS" if by_tls else None,
-    )
+    return Limit(what="host CPU", confidence=confidence, seen=seen, to_do=tuple(map(Finding, to_do)), where=where)
 
 
 def _tls_percent(context: Context) -> float:
-    """Return what TLS took of the readers' CPU time; 0 where there is none."""
+    """Return the share of the readers' CPU time that TLS took; 0 without TLS."""
     return 0.0 if context.object_requests is None else context.object_requests.tls_cpu_percent or 0.0
 
 
@@ -635,7 +634,7 @@ def _emulator(confidence: Confidence, seen: tuple[Finding, ...]) -> Limit:
 
 
 def _is_out_of_cpu_time(context: Context) -> bool:
-    """Return whether the run used up what a control group lets it have: who is held back may look blocked in reads."""
+    """Return whether the run used up its CPU limit (cgroup); a throttled worker may look blocked in reads."""
     used, throttled = context.cpu_limit_used_percent or 0, context.cpu_throttled_percent or 0
     return used >= BUSY_PERCENT or throttled >= THROTTLED_PERCENT
 
@@ -646,12 +645,12 @@ def _no_core_free(work: Work, context: Context) -> bool:
 
 
 def _is_saturated(device: Device | None) -> bool:
-    """Return whether requests wait for the device all the time: nobody who lacks a core could keep it so."""
+    """Return whether requests always wait for the device; readers that lack a core could not keep it so busy."""
     return device is not None and device.busy_percent >= BUSY_PERCENT and device.mean_depth >= FEW_REQUESTS
 
 
 def _cores(work: Work, context: Context) -> Iterator[Finding]:
-    """Yield what is known of the cores."""
+    """Yield the evidence on the cores."""
     if work.cpu_known:
         yield Finding(Seen.STARVED, numbers={"percent": 100 * work.starved_share})
     if context.host_busy_percent is not None:
@@ -660,7 +659,7 @@ def _cores(work: Work, context: Context) -> Iterator[Finding]:
             busy["own_percent"] = context.own_busy_percent
         yield Finding(Seen.CORES, numbers=busy)
     tls = _tls_percent(context)
-    if tls >= TLS_TOLD_PERCENT:
+    if tls >= _TLS_REPORTED_PERCENT:
         yield Finding(Seen.TLS, numbers={"percent": tls})
     if context.cpu_limit_cores is not None and context.cpu_limit_used_percent is not None:
         used = context.cpu_limit_cores * context.cpu_limit_used_percent / 100
@@ -671,11 +670,7 @@ def _cores(work: Work, context: Context) -> Iterator[Finding]:
 
 def _calls(work: Work) -> Iterator[Finding]:
     if work.call_bytes:
-        numbers: dict[str, Number] = {
-            "readers": work.readers,
-            "call_ms": work.call_ms,
-            "call_bytes": work.call_bytes,
-        }
+        numbers: dict[str, Number] = {"readers": work.readers, "call_ms": work.call_ms, "call_bytes": work.call_bytes}
         yield Finding(Seen.READS, numbers=numbers)
 
 
@@ -689,6 +684,6 @@ def _device(device: Device | None, app_mb_per_second: float) -> Iterator[Finding
     yield Finding(Seen.DEVICE, numbers=numbers)
 
 
-def _least(*all_of: Confidence) -> Confidence:
+def _lowest(*confidences: Confidence) -> Confidence:
     order: tuple[Confidence, ...] = ("low", "medium", "high")
-    return min(all_of, key=order.index)
+    return min(confidences, key=order.index)

@@ -1,7 +1,7 @@
-"""One slow folder among many: sub-folders are on other volumes, servers or shards, and one of these may be slow.
+"""Slow sub-folders of a dataset: each may be on another volume, server or shard, and one of these may be slow.
 
-A batch reads its files one after another, so what it took is the sum of what its files took. By least squares over all
-batches follows what a sample of each folder takes (docs/metrics.md, section 6). Pure: step rows and the plan.
+A batch reads its files one after another, so its read time is the sum of its samples' read times. A least-squares fit
+over all batches gives the time per sample of each folder (docs/metrics.md, section 6).
 """
 
 from __future__ import annotations
@@ -15,13 +15,14 @@ from numpy.typing import NDArray
 from dlemu.metrics.rows import Columns, Rows, in_order
 from dlemu.plan.samples import Plan, hash_samples
 
-TIMES_THE_OTHERS = 2.0
-"""How many times the median of the folders a sample must take,"""
-ERRORS = 5.0  # by chance 3 of 10 million folders exceed 5
-"""and how many standard errors it must lie above that,"""
-MOST_SHARE = 1 / 3
-"""and the share of the folders that can be slow: more are no exception."""
-_ROWS_A_FOLDER, _MOST_ROWS = 10, 20_000  # each half has five equations a folder; more than 20,000 only take time
+_MIN_RATIO = 2.0
+"""A slow folder's time per sample is at least this many times the median of all folders."""
+_MIN_STANDARD_ERRORS = 5.0  # by chance 3 of 10 million folders exceed 5
+"""It is at least this many standard errors above that median."""
+_MAX_SLOW_SHARE = 1 / 3
+"""Where a greater share of the folders is that slow, none is reported."""
+_MIN_BATCHES_PER_FOLDER = 10  # 5 in each of the two halves that are fitted on their own, too
+_MAX_BATCHES = 20_000  # more only take time
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,39 +32,39 @@ class SlowFolder:
     name: str
     ms_per_sample: float
     others_ms_per_sample: float
-    """Median of all folders."""
+    """Median over all folders."""
 
 
 def find_slow_folders(rows: Rows, plan: Plan, folders: Sequence[str]) -> tuple[SlowFolder, ...]:
-    """Return the slow ones of some folders, slowest first. File number f is in folder f modulo their number.
+    """Return the slow ones of `folders`, slowest first. File number f is in folder f modulo the number of folders.
 
-    Batches whose samples are not those that were planned (a loader with an order of its own) show nothing.
+    Batches whose samples are not the planned ones (the loader shuffles by itself) are ignored.
     """
     if len(folders) < 3:
         return ()
     table = in_order(rows)
     read = np.flatnonzero((table["read_ns"] > 0) & (table["samples"] == plan.batch_size))
-    known = list(_of_folders(table.take(read[:: max(1, len(read) // _MOST_ROWS)]), plan, len(folders)))
-    if len(known) < _ROWS_A_FOLDER * len(folders):
+    batches = list(_samples_by_folder(table.take(read[:: max(1, len(read) // _MAX_BATCHES)]), plan, len(folders)))
+    if len(batches) < _MIN_BATCHES_PER_FOLDER * len(folders):
         return ()
-    counts, took_ms = np.array([of for of, _ in known], float), np.array([took for _, took in known])
-    each, errors = _solved(counts, took_ms)
-    usual = float(np.median(each))
-    limit = TIMES_THE_OTHERS * usual
-    slow = (each >= limit) & (each - usual >= ERRORS * errors)
-    for half in (slice(None, None, 2), slice(1, None, 2)):  # a few reads that took very long are in one half alone
-        slow &= _solved(counts[half], took_ms[half])[0] >= limit
-    if usual <= 0 or slow.sum() > MOST_SHARE * len(folders):
+    counts, took_ms = np.array([count for count, _ in batches], float), np.array([took for _, took in batches])
+    per_sample, errors = _fit(counts, took_ms)
+    median = float(np.median(per_sample))
+    limit = _MIN_RATIO * median
+    slow = (per_sample >= limit) & (per_sample - median >= _MIN_STANDARD_ERRORS * errors)
+    for half in (slice(None, None, 2), slice(1, None, 2)):  # a few very long reads are in one half only
+        slow &= _fit(counts[half], took_ms[half])[0] >= limit
+    if median <= 0 or slow.sum() > _MAX_SLOW_SHARE * len(folders):
         return ()
     return tuple(
-        SlowFolder(name=folders[at], ms_per_sample=float(each[at]), others_ms_per_sample=usual)
-        for at in np.argsort(-each)
+        SlowFolder(name=folders[at], ms_per_sample=float(per_sample[at]), others_ms_per_sample=median)
+        for at in np.argsort(-per_sample)
         if slow[at]
     )
 
 
-def _of_folders(rows: Columns, plan: Plan, folders: int) -> Iterator[tuple[NDArray[np.int64], float]]:
-    """Yield for each row how many of its samples are in each folder, and the ms that reading them took."""
+def _samples_by_folder(rows: Columns, plan: Plan, folders: int) -> Iterator[tuple[NDArray[np.int64], float]]:
+    """Yield for each row its number of samples in each folder, shape (folders,), and its read time in ms."""
     ranks, epochs, steps, hashes, read_ns = (rows[name] for name in ("rank", "epoch", "step", "sample_hash", "read_ns"))
     for rank in np.unique(ranks).tolist():
         for epoch in np.unique(epochs).tolist():
@@ -72,16 +73,14 @@ def _of_folders(rows: Columns, plan: Plan, folders: int) -> Iterator[tuple[NDArr
                 continue
             for at, samples in zip(own.tolist(), plan.batches(rank, epoch, steps[own]), strict=True):
                 if hash_samples(samples) == hashes[at]:
-                    of = np.bincount(samples // plan.num_samples_per_file % folders, minlength=folders)
-                    yield of, float(read_ns[at]) / 1e6
+                    count = np.bincount(samples // plan.num_samples_per_file % folders, minlength=folders)
+                    yield count, float(read_ns[at]) / 1e6
 
 
-def _solved(
-    counts: NDArray[np.float64], took_ms: NDArray[np.float64]
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return what a sample of each folder takes, ms, and its standard error (ordinary least squares)."""
+def _fit(counts: NDArray[np.float64], took_ms: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return the time per sample of each folder, ms, and its standard error (ordinary least squares)."""
     inverse = np.linalg.pinv(counts.T @ counts)
-    each = inverse @ counts.T @ took_ms
-    left = took_ms - counts @ each
-    variance = float((left**2).sum()) / max(1, len(took_ms) - counts.shape[1])
-    return each, np.sqrt(variance * np.maximum(np.diag(inverse), 0))
+    per_sample = inverse @ counts.T @ took_ms
+    residuals = took_ms - counts @ per_sample
+    variance = float((residuals**2).sum()) / max(1, len(took_ms) - counts.shape[1])
+    return per_sample, np.sqrt(variance * np.maximum(np.diag(inverse), 0))

@@ -1,7 +1,7 @@
-"""Stragglers: ranks, or whole hosts, for which the others waited, with the loss that each caused.
+"""Stragglers: ranks, or whole hosts, that the others waited for, with the loss that each caused.
 
-A rank delays a step by what the step would have been shorter without its waiting: its end less the latest end of the
-others (docs/metrics.md, section 5). Differences of nominal computation are nobody's delay.
+A rank delays a step by the time from the latest end of the others to its own end (docs/metrics.md, section 5). Longer
+nominal computation is no delay. An "owner" of delays is a rank, or a host with all its ranks.
 """
 
 from __future__ import annotations
@@ -11,48 +11,49 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dlemu.metrics.loss import PARTS, wait_parts
-from dlemu.metrics.rows import Columns, Rows, StepTable, Whole, add_at, in_order, raise_at, steps_of, sum_of
+from dlemu.metrics.loss import PARTS, total_ns, wait_parts
+from dlemu.metrics.rows import Columns, Rows, StepTable, Whole, add_at, in_order, raise_at, steps_of
 
-LEAST_PERCENT = 0.5
-"""Points of utilisation that an owner must have cost to be named,"""
-TIMES_THE_OTHERS = 3
-"""and how many times the mean of the others: by chance every rank is the last one now and then."""
+_MIN_LOSS_PERCENT = 0.5
+"""An owner is reported if it caused at least this loss, in points of utilisation."""
+_MIN_RATIO = 3
+"""It must also have caused this many times the mean loss of the others: by chance every rank is last now and then."""
 _SHOWN_RANGES = 8
+"""Ranges of steps that a straggler's text lists."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Straggler:
-    """`rank` is None where all ranks of a host are late together."""
+    """A rank, or with `rank` None a host whose ranks are late together."""
 
     rank: int | None
     host: str
     loss_percent: float
-    """Points of the headline's loss that would not be there had it been as fast as the slowest of the others."""
+    """Points of the headline AU's loss that would vanish if it had been as fast as the slowest of the others."""
     steps: int
-    """Kept steps that it delayed."""
+    """Number of kept steps that it delayed."""
     where: str
-    """Those steps: `epoch 1: 2-7, 9; epoch 2: 3`."""
+    """These steps, as `epoch 1: 2-7, 9; epoch 2: 3`."""
     mean_delay_ms: float
     mainly: str
-    """What its batches were kept by in those steps: one of `PARTS`."""
+    """What mainly delayed its batches then: `reading`, `decoding`, `queueing` or `hand_over`, as in `Loss`."""
 
 
 @dataclass(frozen=True, eq=False)
 class _Delays:
-    """Who delayed each step, and by how much; every array has one entry a step."""
+    """Who delayed each step, and for how long; arrays with one entry per step."""
 
     owner: Whole
-    """Of the row that ended last."""
+    """Owner (rank or host number) of the row that ended last."""
     row: Whole
-    """Its place among the rows."""
+    """Index of that row."""
     delay_ns: Whole
     cost_ns: Whole
-    """The delay times the accelerators of the step."""
+    """The delay times the step's number of accelerators."""
 
 
 def find_stragglers(kept: Rows, rank_nodes: Sequence[int], hosts: Sequence[str]) -> list[Straggler]:
-    """Return those who cost the kept steps most, worst first. `rank_nodes` is the index in `hosts` of each rank's."""
+    """Return the stragglers of the kept steps, hosts before ranks, worst first. `rank_nodes[rank]` indexes `hosts`."""
     if not len(kept):
         return []
     table = in_order(kept)
@@ -60,7 +61,7 @@ def find_stragglers(kept: Rows, rank_nodes: Sequence[int], hosts: Sequence[str])
     by_rank = _delays(table, range(len(nodes)))
     ranks = [
         _straggler(table, by_rank, owner, rank=owner, host=_name(hosts, nodes[owner]))
-        for owner in _late(table, by_rank, range(len(nodes)))
+        for owner in _owners_to_report(table, by_rank, range(len(nodes)))
     ]
     if len(set(nodes)) in (1, len(nodes)):  # a host is all ranks, or one
         return ranks
@@ -68,29 +69,29 @@ def find_stragglers(kept: Rows, rank_nodes: Sequence[int], hosts: Sequence[str])
     return [
         *(
             _straggler(table, by_host, owner, rank=None, host=_name(hosts, owner))
-            for owner in _late(table, by_host, nodes)
+            for owner in _owners_to_report(table, by_host, nodes)
         ),
         *ranks,
     ]
 
 
-def _late(kept: StepTable, delays: _Delays, owners: Sequence[int]) -> list[int]:
-    """Return the owners to name, worst first. `owners` has that of each rank."""
+def _owners_to_report(kept: StepTable, delays: _Delays, owners: Sequence[int]) -> list[int]:
+    """Return the owners to report, worst first. `owners[rank]` is the owner of each rank."""
     caused = np.bincount(delays.owner, weights=delays.cost_ns, minlength=max(owners) + 1)
-    there = np.unique([owners[rank] for rank in kept.values("rank")])
-    total_ns = _total_ns(kept)
-    if len(there) < 2 or not total_ns:
+    present = np.unique([owners[rank] for rank in kept.values("rank")])
+    all_ns = total_ns(kept)
+    if len(present) < 2 or not all_ns:
         return []
-    others = (caused[there].sum() - caused) / (len(there) - 1)
+    others = (caused[present].sum() - caused) / (len(present) - 1)
     return [
         int(owner)
-        for owner in there[np.argsort(-caused[there], kind="stable")]
-        if 100 * caused[owner] / total_ns >= LEAST_PERCENT and caused[owner] >= TIMES_THE_OTHERS * others[owner]
+        for owner in present[np.argsort(-caused[present], kind="stable")]
+        if 100 * caused[owner] / all_ns >= _MIN_LOSS_PERCENT and caused[owner] >= _MIN_RATIO * others[owner]
     ]
 
 
 def _delays(kept: StepTable, owners: Sequence[int]) -> _Delays:
-    """Go through the rows rank by rank, with the latest end of each step and the latest of another owner's ranks."""
+    """Compute it rank by rank, keeping each step's latest end so far and the latest end of another owner's ranks."""
     steps = steps_of(kept)
     owner, row, peers, longest = (np.zeros(steps.count, np.int64) for _ in range(4))
     latest, others = np.full(steps.count, -1), np.zeros(steps.count, np.int64)
@@ -108,10 +109,6 @@ def _delays(kept: StepTable, owners: Sequence[int]) -> _Delays:
     return _Delays(owner, row, delay_ns, delay_ns * peers)
 
 
-def _total_ns(kept: StepTable) -> int:
-    return sum(sum_of(kept, name) for name in ("wait_ns", "compute_ns", "sync_ns"))
-
-
 def _straggler(kept: StepTable, delays: _Delays, owner: int, *, rank: int | None, host: str) -> Straggler:
     delayed = (delays.owner == owner) & (delays.delay_ns > 0)
     mine = kept.take(delays.row[delayed])
@@ -119,16 +116,16 @@ def _straggler(kept: StepTable, delays: _Delays, owner: int, *, rank: int | None
     return Straggler(
         rank=rank,
         host=host,
-        loss_percent=100.0 * float(delays.cost_ns[delayed].sum()) / _total_ns(kept),
+        loss_percent=100.0 * float(delays.cost_ns[delayed].sum()) / total_ns(kept),
         steps=len(mine),
-        where=where(mine),
+        where=_steps_text(mine),
         mean_delay_ms=float(delays.delay_ns[delayed].mean()) / 1e6,
         mainly=PARTS[int(parts.argmax())],
     )
 
 
-def where(rows: Columns) -> str:
-    """Write the steps of some rows as text, the first ranges of them."""
+def _steps_text(rows: Columns) -> str:
+    """Format the rows' steps as `epoch 1: 2-7, 9`, at most _SHOWN_RANGES ranges."""
     shown: dict[int, list[str]] = {}
     left = _SHOWN_RANGES
     epochs, numbers = rows["epoch"], rows["step"]

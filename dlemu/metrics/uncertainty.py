@@ -1,7 +1,7 @@
-"""How far the sustained AU may lie from the truth, with what that is made of (docs/uncertainty.md).
+"""The uncertainty of the sustained AU and its components (docs/uncertainty.md).
 
-After the GUM (JCGM 100:2008): standard uncertainties of independent components, added in squares; the expanded
-uncertainty U has a coverage factor of k = 2, about 95 %.
+As in the GUM (JCGM 100:2008), the standard uncertainties of independent components are added in squares; the expanded
+uncertainty U is k = 2 times the result, a confidence of about 95 %.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dlemu.metrics.au import au_percent
+from dlemu.metrics.loss import total_ns
 from dlemu.metrics.over_time import Floats, Intervals
 from dlemu.metrics.rows import Rows, StepTable, in_order, sum_of
 from dlemu.metrics.spread import by_epoch
@@ -20,17 +21,18 @@ from dlemu.metrics.sustained import supply_of, training_spans
 from dlemu.metrics.t_interval import Values, estimate
 
 COVERAGE = 2.0
-"""k: what the combined standard uncertainty is multiplied with."""
+"""k, the factor from the combined standard uncertainty to U."""
 _CONFIDENCE = 0.9545
-"""Of a t-interval that is as wide as k = 2 standard deviations of a normal distribution."""
+"""Confidence of an interval of +- 2 standard deviations of a normal distribution."""
 _WINDOW_SECONDS, _WINDOW_STEPS = 1.0, 2
-"""A window is long beside the slices in which drives, caches and throttles do their work, and beside a step."""
-_WANTED = 6
-"""Windows of a run that is shorter than so many seconds: then they are shorter, too."""
-_FEWEST = 3
-"""Values that an interval needs: of two, Student's t makes 14 times their spread, which says nothing."""
+"""Length of a window of time in which the AU is computed, and its least length in steps: long compared with a step, and
+with the time slices in which drives, caches and throttles work."""
+_MIN_WINDOWS = 6
+"""Number of windows into which a run of less than _MIN_WINDOWS x _WINDOW_SECONDS is divided."""
+_MIN_VALUES = 3
+"""Fewest values (windows or epochs) for an interval: with two, Student's t is 14, and the interval of no use."""
 _CLOCK_NS = 1_000
-"""Taken for what a stamp may be off: a system call and a switch of threads lie between the event and its stamp."""
+"""Assumed error of a stamp: a system call and a thread switch come between the event and its stamp."""
 
 
 @dataclass(frozen=True)
@@ -39,58 +41,55 @@ class Component:
 
     name: str
     percent: float
-    """Standard uncertainty of the AU, in points."""
+    """Standard uncertainty of the AU that it causes, in points."""
     kind: str
-    """How it was found: `A`, from the spread of what was measured; `B`, from what is known of the method."""
+    """How it was found (GUM): `A`, from the spread of measured values; `B`, from knowledge of the method."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Uncertainty:
-    """Of the sustained AU of a run."""
+    """Uncertainty of the sustained AU of a run."""
 
     expanded_percent: float
-    """U, with k = 2: the truth lies within +- U in about 95 of 100 runs."""
+    """U (k = 2), in points: the true value is within +- U in about 95 of 100 runs."""
     budget: tuple[Component, ...]
+    """The components of U."""
 
 
 def uncertainty_of(rows: Rows, kept: Rows) -> Uncertainty | None:
-    """Return the uncertainty of the sustained AU of the same rows; None when too little was measured to tell."""
+    """Return the uncertainty of the sustained AU of the same rows; None when too little was measured."""
     if not len(kept):
         return None
     rows, kept = in_order(rows), in_order(kept)
     supplies = [supply_of(epoch) for epoch in by_epoch(rows)]
     read_ns, time_ns = sum(supply.read_ns for supply in supplies), sum(supply.time_ns for supply in supplies)
-    fed = 100 * read_ns / time_ns if time_ns > 0 else math.inf
-    by_supply = fed < au_percent(kept)
+    supply_percent = 100 * read_ns / time_ns if time_ns > 0 else math.inf
+    by_supply = supply_percent < au_percent(kept)
     values = np.concatenate([*_windows(rows if by_supply else kept, by_supply=by_supply), np.empty(0)])
-    if len(values) < _FEWEST:
+    if len(values) < _MIN_VALUES:
         epochs = [supply.percent for supply in supplies] if by_supply else map(au_percent, by_epoch(kept))
         values = np.array(list(epochs))
-    if len(values) < _FEWEST:
+    if len(values) < _MIN_VALUES:
         return None
     spread = estimate(np.minimum(values, 100.0) if not by_supply else values, _CONFIDENCE).half_width_percent / COVERAGE
     edge = math.sqrt(sum(supply.edge_ns**2 for supply in supplies)) if by_supply else 0.0
-    total_ns = time_ns if by_supply else _total_ns(kept)
+    all_ns = time_ns if by_supply else total_ns(kept)
     components = (
         Component("spread between windows of time", spread, "A"),
-        Component("batches half read where an epoch's window ends", 100 * edge / max(total_ns, 1.0), "B"),
-        Component("clock and stamps", 100 * _CLOCK_NS * math.sqrt(len(rows)) / max(total_ns, 1.0), "B"),
+        Component("batches half read where an epoch's window ends", 100 * edge / max(all_ns, 1.0), "B"),
+        Component("clock and stamps", 100 * _CLOCK_NS * math.sqrt(len(rows)) / max(all_ns, 1.0), "B"),
     )
     combined = math.sqrt(sum(component.percent**2 for component in components))
     return Uncertainty(expanded_percent=COVERAGE * combined, budget=components)
 
 
-def _total_ns(rows: StepTable) -> float:
-    return float(sum(sum_of(rows, name) for name in ("wait_ns", "compute_ns", "sync_ns")))
-
-
 def _windows(rows: StepTable, *, by_supply: bool) -> Iterator[Values]:
-    """Yield for each epoch what was supplied, or computed, in each window of time, in percent of it."""
+    """Yield for each epoch the supply of each window of time, or its AU if not `by_supply`, in percent."""
     ranks = max(1, len(rows.by_rank))
     epochs = [[_Trained.of(own, by_supply=by_supply) for own in epoch.by_rank] for epoch in rows.by_epoch]
     spans = [_span(parts, by_supply=by_supply) for parts in epochs]
     step_ns = sum_of(rows, "compute_ns") / max(1, len(rows))
-    window_ns = min(_WINDOW_SECONDS * 1e9, sum(high - low for low, high in spans) / _WANTED)
+    window_ns = min(_WINDOW_SECONDS * 1e9, sum(high - low for low, high in spans) / _MIN_WINDOWS)
     window_ns = max(window_ns, _WINDOW_STEPS * step_ns)
     for parts, (low, high) in zip(epochs, spans, strict=True):
         edges = np.arange(low, high + 1.0, window_ns)
@@ -99,7 +98,7 @@ def _windows(rows: StepTable, *, by_supply: bool) -> Iterator[Values]:
 
 
 def _span(parts: Sequence[_Trained], *, by_supply: bool) -> tuple[float, float]:
-    """Return the time that is judged, in ns of training since the epoch's start."""
+    """Return begin and end of the time to divide into windows, in ns of training since the epoch's start."""
     if by_supply:
         return min(float(part.begins.min()) for part in parts), min(float(part.begins.max()) for part in parts)
     return 0.0, max(float(part.ends.max()) for part in parts)
@@ -107,16 +106,16 @@ def _span(parts: Sequence[_Trained], *, by_supply: bool) -> tuple[float, float]:
 
 @dataclass(frozen=True, eq=False)
 class _Trained:
-    """When each batch of one rank was read, or computed, in an epoch's time of training.
+    """When each batch of one rank was read, or computed, on the clock of an epoch's training time.
 
-    The time between blocks of steps, in which checkpoints are written, is cut out with what was read in it: nothing is
-    expected of the storage then, and its windows would look as if it had stalled.
+    That clock stops between blocks of steps, and what was read then is left out: no step waits for the storage while a
+    checkpoint is written, so a window of that time would look like a stall.
     """
 
     begins: Floats
     ends: Floats
     amounts: Floats
-    """Computation time of what of the batch falls into training."""
+    """Computation time of the part of each batch that was read, or computed, in training time."""
 
     @classmethod
     def of(cls, own: StepTable, *, by_supply: bool) -> _Trained:
@@ -135,5 +134,5 @@ class _Trained:
         return cls(begins=begun, ends=np.maximum(ended, begun + 1.0), amounts=amounts)
 
     def rates(self, edges: Floats) -> Floats:
-        """Return what was read, or computed, between each two moments, for each ns of it."""
+        """Return the computation time read, or computed, per ns between each two edges."""
         return Intervals(self.begins, self.ends, edges).rates(self.amounts)

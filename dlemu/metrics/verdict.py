@@ -1,4 +1,8 @@
-"""Pass, fail or no verdict, and why, as a code with its numbers."""
+"""Whether a run passes, fails or gives no verdict: an AU compared with the threshold, as a code with its numbers.
+
+Kept steps are those left when each block of steps loses its first and last ones (docs/metrics.md, section 1). The
+headline AU is the AU of the kept steps; the sustained AU is that of an endless epoch; the whole AU counts all steps.
+"""
 
 from __future__ import annotations
 
@@ -11,20 +15,20 @@ from dlemu.metrics.cache import PARTLY_READ_PERCENT
 from dlemu.metrics.findings import Number
 
 JUDGEMENT_VERSION = 3
-"""Raised whenever a rule of verdicts or causes changes, so that an audit distinguishes old judgements from edits."""
+"""Raised whenever a rule for verdicts or causes changes: lets an audit tell an outdated verdict from an edited one."""
 VerdictBy = Literal["sustained", "au", "rules"]
 Outcome = Literal["pass", "fail", "undecided", "no verdict"]
-"""What became of a question about the storage; `undecided`: measured, and too near to the threshold to tell."""
+"""The answer to a question about the storage; `undecided`: too close to the threshold for the uncertainty."""
 EXIT_STATUSES: dict[Outcome, int] = {"pass": 0, "fail": 1, "undecided": 4, "no verdict": 4}
-"""docs/results.md, section 1. The last two share a status: who gates on it has no answer about the storage."""
+"""docs/results.md, section 1. The last two share a status: neither answers the question about the storage."""
 COMPLETED = tuple(sorted(set(EXIT_STATUSES.values())))
-"""Exit statuses of a command that was measured to its end, whatever the result."""
-OF_HOST = ("host CPU", "memory", "emulator")
-"""Limits of the host: while one of them holds, a run says of the storage only that it gave no less."""
+"""Exit statuses of a command whose measurement completed, whatever the result."""
+HOST_LIMITS = ("host CPU", "memory", "emulator")
+"""Limits (`Limit.what`) of the host: a run limited by one of them gives only a lower bound for the storage."""
 
 
 class VerdictCode(StrEnum):
-    """What became of a run: pass, fail, or why it can't tell."""
+    """Pass, fail, or the reason why there is no verdict."""
 
     PASS = "pass"
     FAIL = "fail"
@@ -47,7 +51,7 @@ _OUTCOMES: dict[VerdictCode, Outcome] = {
 
 @dataclass(frozen=True)
 class Verdict:
-    """What became of a run, and the numbers that say why."""
+    """A verdict's code and the numbers that justify it."""
 
     code: VerdictCode
     numbers: dict[str, Number]
@@ -58,95 +62,96 @@ class Verdict:
 
     @property
     def passed(self) -> bool | None:
-        """None when the run can't tell."""
+        """None without a pass or fail."""
         return {"pass": True, "fail": False}.get(self.outcome)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Evidence:
-    """What a verdict rests on. AU values are in percent, None where there is none."""
+    """What a verdict is based on. AU values are in percent, None where none was measured."""
 
     complete: bool
     threshold_percent: float
     by: VerdictBy
-    """Which AU is held against the threshold."""
+    """Which AU is compared with the threshold: `sustained`, `au` (the headline AU) or `rules` (the whole AU)."""
     au: float | None
-    """The headline: kept steps."""
+    """The headline AU."""
     au_sustained: float | None
     au_whole: float | None
-    """All steps."""
+    """AU of all steps."""
     uncertainty_percent: float | None
-    """U (k = 2); None where too little was measured to tell."""
+    """U (k = 2) of the sustained AU; None where too little was measured to estimate it."""
     epochs: int
-    """That were measured."""
+    """Number of epochs measured."""
     ceiling_au: float | None
+    """AU of the emulator alone, on null storage."""
     from_storage_percent: float | None
-    """Share of the bytes that the storage served; None where that is not known."""
+    """Percentage of the bytes that the storage served, not the page cache; None where unknown."""
     cached: bool
-    """The user wants a verdict though memory serves."""
+    """`metric.cached`: give a verdict even if the page cache served the bytes."""
     kept_steps: int
-    """Steps of the shortest epoch that count in the AU."""
+    """Kept steps of the shortest block."""
     supply_known: bool = True
-    """The sustained AU is what the storage sustains; else the least that it does."""
+    """False where the sustained AU is only a lower bound."""
     limited_by: str = ""
-    """What limited the run (`Limit.what`); empty where that is not known."""
+    """What limited the run (`Limit.what`); empty where unknown."""
     prefetched_steps: int
-    """Batches that may be read ahead while a step waits, and so during the first one, which does not count."""
+    """Most batches that the loader may read ahead during the first step of a block, which is not counted."""
 
     @property
     def judged(self) -> float | None:
-        """The AU that is held against the threshold."""
+        """The AU that is compared with the threshold."""
         return {"sustained": self.au_sustained, "au": self.au, "rules": self.au_whole}[self.by]
 
 
 def judge(evidence: Evidence) -> Verdict:
-    """Judge an AU against the threshold.
+    """Return the verdict.
 
-    An AU below the threshold says something about the storage only when the emulator alone, on null storage, reaches
-    the threshold on this host. One above it says something only when the storage served the bytes; and by the headline
-    AU, only when the counted steps are more than were read ahead during the first, uncounted one, unless the AU with
-    that one counted is above the threshold as well. One that is nearer to the threshold than it is uncertain says
-    nothing yet.
+    An AU below the threshold is a fail only if the emulator alone reaches the threshold on this host and the host did
+    not limit the run; an AU above it is a pass only if the storage served the bytes. A pass by the headline AU needs
+    more kept steps than batches that were read ahead during the uncounted first step, unless the whole AU passes, too.
+    An AU closer to the threshold than its uncertainty is undecided.
     """
-    wanted, au = evidence.threshold_percent, evidence.judged
+    threshold, au = evidence.threshold_percent, evidence.judged
     if not evidence.complete:
         return Verdict(VerdictCode.INCOMPLETE, {})
-    # Without a counted step there is no AU, and what an endless epoch would have is known of none either.
+    # Without a kept step there is no headline AU, and then the sustained AU is not judged either.
     if au is None or math.isnan(au) or (evidence.by == "sustained" and evidence.au is None):
         return Verdict(VerdictCode.NOTHING_COMPUTED, {})
     margin, served = evidence.uncertainty_percent, evidence.from_storage_percent
-    numbers: dict[str, Number] = {"by": evidence.by, "au_percent": au, "threshold_percent": wanted}
+    numbers: dict[str, Number] = {"by": evidence.by, "au_percent": au, "threshold_percent": threshold}
     if margin is not None:
         numbers["uncertainty_percent"] = margin
-    if au < wanted and evidence.ceiling_au is not None and evidence.ceiling_au < wanted:
+    if au < threshold and evidence.ceiling_au is not None and evidence.ceiling_au < threshold:
         return Verdict(VerdictCode.EMULATOR_TOO_SLOW, numbers | {"ceiling_au_percent": evidence.ceiling_au})
-    if au >= wanted and not evidence.cached and served is not None and served < PARTLY_READ_PERCENT:
+    if au >= threshold and not evidence.cached and served is not None and served < PARTLY_READ_PERCENT:
         return Verdict(VerdictCode.CACHE_SERVED, numbers | {"from_storage_percent": served})
-    if evidence.by == "au" and au >= wanted and _all_read_ahead(evidence):
+    if evidence.by == "au" and au >= threshold and _all_read_ahead(evidence):
         steps = {"kept_steps": evidence.kept_steps, "prefetched_steps": evidence.prefetched_steps}
         return Verdict(VerdictCode.TOO_FEW_STEPS, numbers | steps)
-    if evidence.by == "sustained" and not evidence.supply_known and au < wanted <= (evidence.au or 0.0):
+    if evidence.by == "sustained" and not evidence.supply_known and au < threshold <= (evidence.au or 0.0):
         return Verdict(VerdictCode.SUPPLY_NOT_KNOWN, numbers)
-    if au < wanted and evidence.limited_by in OF_HOST:
+    if au < threshold and evidence.limited_by in HOST_LIMITS:
         return Verdict(VerdictCode.HOST_LIMITED, numbers | {"limited_by": evidence.limited_by})
-    if margin is not None and margin > abs(au - wanted):
-        epochs = _epochs_to_decide(evidence, abs(au - wanted), margin)
+    if margin is not None and margin > abs(au - threshold):
+        epochs = _epochs_to_decide(evidence, abs(au - threshold), margin)
         return Verdict(VerdictCode.UNDECIDED, numbers | {"epochs": epochs})
-    return Verdict(VerdictCode.PASS if au >= wanted else VerdictCode.FAIL, numbers | _other_opinion(evidence))
+    return Verdict(VerdictCode.PASS if au >= threshold else VerdictCode.FAIL, numbers | _disagreement(evidence))
 
 
 def _epochs_to_decide(evidence: Evidence, distance: float, margin: float) -> int:
-    """Return how many epochs bring U below the distance to the threshold: it falls with the root of the time."""
+    """Return how many epochs bring U below the AU's distance to the threshold; U falls with the root of the time."""
     factor = (margin / max(distance, margin / 10)) ** 2  # 100 times the epochs at most
-    return max(evidence.epochs + 1, math.ceil(evidence.epochs * factor * 1.1))  # a tenth more, for U is estimated
+    return max(evidence.epochs + 1, math.ceil(evidence.epochs * factor * 1.1))  # a tenth more: U is an estimate itself
 
 
 def _all_read_ahead(evidence: Evidence) -> bool:
+    """Return whether all kept steps may have used batches read during the first step, and only that lets them pass."""
     return (evidence.au_whole or 0) < evidence.threshold_percent and evidence.kept_steps <= evidence.prefetched_steps
 
 
-def _other_opinion(evidence: Evidence) -> dict[str, Number]:
-    """Return the sustained AU and the headline where they fall on two sides of the threshold."""
+def _disagreement(evidence: Evidence) -> dict[str, Number]:
+    """Return the headline and the sustained AU where only the headline reaches the threshold; else nothing."""
     au, sustained = evidence.au, evidence.au_sustained
     if au is None or sustained is None or not sustained < evidence.threshold_percent <= au:
         return {}
@@ -154,10 +159,10 @@ def _other_opinion(evidence: Evidence) -> dict[str, Number]:
 
 
 def warm_up_bias(evidence: Evidence) -> float | None:
-    """Return the factor by which the AU may be too high because of batches read during the uncounted first step.
+    """Return the factor by which the headline AU may be too high because of batches read during the first step.
 
-    Were the storage the limit, the counted steps would need as many batches less as were read ahead before them. None
-    when the AU that counts everything is above the threshold too, or when nothing is known.
+    On storage that limits the run, K kept steps read only K - P batches when P were read ahead: K / (K - P). None
+    where the whole AU reaches the threshold, too, or where all kept steps may have been read ahead (K <= P).
     """
     if (evidence.au_whole or 0) >= evidence.threshold_percent or evidence.kept_steps <= evidence.prefetched_steps:
         return None

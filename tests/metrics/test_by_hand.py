@@ -24,7 +24,7 @@ from dlemu.metrics.dlio_formulas import (
     rate_v2,
     rate_v3,
 )
-from dlemu.metrics.limit import FEW_REQUESTS, IN_DEVICE, PIECE_BYTES, Context, Device, judge_limit
+from dlemu.metrics.limit import FEW_REQUESTS, MIN_DEVICE_SHARE, PIECE_BYTES, Context, Device, judge_limit
 from dlemu.metrics.rates import first_batch_seconds, late_handover_share, per_second, percentiles_ms, training_ns
 from dlemu.metrics.spread import averaged, pooled
 from dlemu.metrics.verdict import VerdictCode, judge, warm_up_bias
@@ -294,8 +294,8 @@ def test_work_of_two_ranks_is_by_the_time_of_one() -> None:
         (2.0, 1.0, FEW_REQUESTS - 0.1, "loader", "medium"),
         (2.0, 2.0, 1.0, "storage", "medium"),
         (2.0, 1.99, 1.0, "loader", "medium"),
-        (2.0, 1.0, IN_DEVICE * 2.0, "loader", "medium"),
-        (2.0, 1.0, IN_DEVICE * 2.0 - 0.01, "storage", "medium"),
+        (2.0, 1.0, MIN_DEVICE_SHARE * 2.0, "loader", "medium"),
+        (2.0, 1.0, MIN_DEVICE_SHARE * 2.0 - 0.01, "storage", "medium"),
     ],
 )
 def test_requests_are_what_readers_have_under_way_not_what_the_device_has(

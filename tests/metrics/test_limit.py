@@ -19,10 +19,10 @@ from dlemu.metrics.limit import (
     EMULATOR_SHARE,
     FEW_REQUESTS,
     MEMORY_PRESSURE_PERCENT,
-    MOST_PERCENT,
-    NOTHING_PERCENT,
+    MIN_LOSS_PERCENT,
+    MIN_SPEEDUP,
+    OTHER_PROGRAMS_PERCENT,
     PIECE_BYTES,
-    SCALES,
     STARVED_SHARE,
     THROTTLED_PERCENT,
     WRITTEN_SHARE,
@@ -409,8 +409,8 @@ def told(limit: Limit) -> tuple[str, str]:
 @pytest.mark.parametrize(
     ("causes", "what", "confidence"),
     [
-        (Causes(storage=NOTHING_PERCENT), "storage", "high"),
-        (Causes(storage=NOTHING_PERCENT - 0.01), "nothing", "high"),
+        (Causes(storage=MIN_LOSS_PERCENT), "storage", "high"),
+        (Causes(storage=MIN_LOSS_PERCENT - 0.01), "nothing", "high"),
         (Causes(storage=75, hand_over=25), "storage", "high"),
         (Causes(storage=74, hand_over=26), "storage", "medium"),
         (Causes(storage=50, hand_over=26, queueing=24), "storage", "medium"),
@@ -594,8 +594,8 @@ def test_a_batch_that_lies_ready_while_no_core_is_free_waits_for_a_core() -> Non
 @pytest.mark.parametrize(
     ("busy", "own", "others"),
     [
-        (95.0, 95.0 - MOST_PERCENT, True),  # 50 and 45
-        (95.0, 95.1 - MOST_PERCENT, False),
+        (95.0, 95.0 - OTHER_PROGRAMS_PERCENT, True),  # 50 and 45
+        (95.0, 95.1 - OTHER_PROGRAMS_PERCENT, False),
         (120.0, 60.0, True),
         (120.0, 60.1, False),
         (30.0, 1.0, False),
@@ -651,7 +651,7 @@ def test_the_evidence_on_reads_has_each_figure_that_is_known() -> None:
     assert Seen.READS not in seen(limit_at(work=replace(ENOUGH, call_bytes=0)))
 
 
-SCALING = Scaling(readers=5, mb_per_second=1000.0, more_readers=20, more_mb_per_second=1000.0 * SCALES)
+SCALING = Scaling(readers=5, mb_per_second=1000.0, more_readers=20, more_mb_per_second=1000.0 * MIN_SPEEDUP)
 
 
 def few(**changes: Any) -> Work:
@@ -662,7 +662,7 @@ def few(**changes: Any) -> Work:
     ("work", "around", "what", "confidence"),
     [
         (few(), {"scaling": SCALING}, "loader", "high"),
-        (few(), {"scaling": replace(SCALING, more_mb_per_second=1000.0 * SCALES - 1)}, "storage", "high"),
+        (few(), {"scaling": replace(SCALING, more_mb_per_second=1000.0 * MIN_SPEEDUP - 1)}, "storage", "high"),
         (few(), {"scaling": replace(SCALING, again_mb_per_second=999.0)}, "loader", "high"),
         (few(), {"scaling": replace(SCALING, again_mb_per_second=1001.0)}, "storage", "high"),
         (ENOUGH, {"scaling": SCALING}, "storage", "high"),  # the run itself got 1,234
@@ -832,8 +832,8 @@ def test_other_readers_take_nothing_from_the_confidence() -> None:
         (Causes(storage=60), few(readers=2.0, call_bytes=2 * PIECE_BYTES), 1, None, True),
         (Causes(storage=60), few(readers=1.0), 1, 7, True),
         (Causes(storage=60), few(readers=1.0), 1, 8, False),
-        (Causes(storage=NOTHING_PERCENT), few(readers=1.0), 1, None, True),
-        (Causes(storage=NOTHING_PERCENT - 0.01), few(readers=1.0), 1, None, False),
+        (Causes(storage=MIN_LOSS_PERCENT), few(readers=1.0), 1, None, True),
+        (Causes(storage=MIN_LOSS_PERCENT - 0.01), few(readers=1.0), 1, None, False),
         (Causes(storage=30, queueing=30), few(readers=1.0), 1, None, True),
         (Causes(storage=29, queueing=31), few(readers=1.0), 1, None, False),
     ],

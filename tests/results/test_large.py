@@ -41,8 +41,8 @@ def as_if_it_were_large(monkeypatch: pytest.MonkeyPatch) -> None:
     row_count = RANKS * EPOCHS * STEPS["large"]
     monkeypatch.setattr(rows, "MOST_KEPT_BYTES", rows.MOST_KEPT_BYTES * row_count // 10**7)
     monkeypatch.setattr(step_table, "_READ_AT_ONCE", 0)
-    monkeypatch.setattr(read_times, "MOST_ROWS", read_times.MOST_ROWS * row_count // 10**7)
-    monkeypatch.setattr(repaired_causes, "MOST_ROWS", repaired_causes.MOST_ROWS * row_count // 10**7)
+    monkeypatch.setattr(read_times, "MAX_ROWS", read_times.MAX_ROWS * row_count // 10**7)
+    monkeypatch.setattr(repaired_causes, "MAX_ROWS", repaired_causes.MAX_ROWS * row_count // 10**7)
 
 
 def show(path: str) -> None:

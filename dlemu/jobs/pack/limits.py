@@ -10,7 +10,7 @@ from dlemu.metrics.limit import (
     BUSY_PERCENT,
     FEW_REQUESTS,
     HELD_BACK_PERCENT,
-    MOST_PERCENT,
+    OTHER_PROGRAMS_PERCENT,
     STARVED_SHARE,
 )
 
@@ -92,7 +92,7 @@ def judge_packing(
     if busy is not None:
         numbers: dict[str, Number] = {"cores": cores, "busy_percent": busy, "own_percent": own_busy_percent}
         seen.append(Finding(Seen.CORES, numbers=numbers))
-        if busy - own_busy_percent >= max(own_busy_percent, MOST_PERCENT):
+        if busy - own_busy_percent >= max(own_busy_percent, OTHER_PROGRAMS_PERCENT):
             advice = Advice.STOP_OTHER_PROGRAMS
     if throttled_percent is not None and throttled_percent >= HELD_BACK_PERCENT:
         seen.append(Finding(Seen.THROTTLED, numbers={"percent": throttled_percent}))

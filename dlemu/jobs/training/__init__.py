@@ -1,5 +1,5 @@
-"""Training: batches through a real loader, an emulated accelerator per rank, and how busy the storage kept them.
+"""Training jobs: a real loader feeds an emulated accelerator per rank; the result is how busy they were kept.
 
-`kind` declares it; `loop` is the accelerator's timeline, `trainer` a rank's run, `analyse` computes, `wording` and
-`page` show. Imports no other kind of job, nor studies, the command line or mlperf.
+`kind` registers the job, `trainer` runs one rank, `loop` steps its accelerator, `analyse` computes the summary, and
+`wording` and `page` present it. Imports no other kind of job, nor studies, the command line or mlperf.
 """

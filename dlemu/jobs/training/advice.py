@@ -1,4 +1,4 @@
-"""What a user whose ranks have no dataset, or too small a one, is advised: one command that leads to a verdict."""
+"""Advice for a run without a dataset, or with too small a one: commands that generate one and give a verdict."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from dlemu.runner.job import ASK_BYTES, TRIAL_SCALE, NoVerdictError
 
 
 def advise(error: NoVerdictError, command: Sequence[str], overrides: Sequence[str], config_dir: str | None) -> str:
-    """Return what these ranks need, and commands that make it and train on it; the first is the one to begin with."""
+    """Return how large a dataset the ranks need, and commands that generate it and train on it; the first is to try."""
     workload, ranks, files_there = error.workload, error.ranks, error.files_there
     files = workload.dataset.num_files_train
     steps = steps_of(workload, ranks, files)
@@ -31,13 +31,13 @@ def advise(error: NoVerdictError, command: Sequence[str], overrides: Sequence[st
     if files_there >= need.files:
         word = override(["dataset", "num_files_train"], files_there)
         return f"The folder already has {files_there:,} files; to use them:\n    {with_words(command, [word])}"
-    who = f"{count(ranks, 'rank')} x batch {workload.reader.batch_size}"
-    wanted = f"{files:,} files give {count(steps, 'step')} per epoch for {who}"
+    load_text = f"{count(ranks, 'rank')} x batch {workload.reader.batch_size}"
+    wanted = f"{files:,} files give {count(steps, 'step')} per epoch for {load_text}"
     if files < need.files:
         wanted += f"; {ENOUGH_STEPS} take {need.files:,}"
     words = ["--make"]
     if files_there:
-        words.append(_elsewhere(workload, str(need.files)))
+        words.append(_folder_beside(workload, str(need.files)))
     if given and files < need.files:
         words.append(override(["dataset", "num_files_train"], need.files))
     if need.bytes <= ASK_BYTES:
@@ -47,26 +47,27 @@ def advise(error: NoVerdictError, command: Sequence[str], overrides: Sequence[st
 
 
 def _need(workload: Workload, ranks: int, *, given: bool) -> Need:
-    """Return what the ranks need; a count of the user's own stays where it can be judged."""
+    """Return the dataset that the ranks need; with a `given` number of files, that, if it suffices for a verdict."""
     files = workload.dataset.num_files_train
-    stays = given and can_be_judged(workload, steps_of(workload, ranks, files))
-    return enough(workload, ranks, files=files if stays else 0)
+    keep_count = given and can_be_judged(workload, steps_of(workload, ranks, files))
+    return enough(workload, ranks, files=files if keep_count else 0)
 
 
 def _trial(
     workload: Workload, ranks: int, command: Sequence[str], overrides: Sequence[str], config_dir: str | None
 ) -> list[str]:
-    """Return how to try it on a small dataset, where the workload has such a scale and the user has chosen none."""
+    """Return a command with the workload's trial scale; nothing if it has none, or if the user has chosen a scale."""
     if TRIAL_SCALE not in workload.scales or workload.scale:
         return []
-    words = [f"scale={TRIAL_SCALE}", _elsewhere(workload, TRIAL_SCALE)]
+    words = [f"scale={TRIAL_SCALE}", _folder_beside(workload, TRIAL_SCALE)]
     small = load([*overrides, *words], config_dir=config_dir)
     given = "dataset.num_files_train" in given_keys(overrides)
     return _step("To try it", small, _need(small, ranks, given=given), command, [*words, "--make"])
 
 
 def _step(heading: str, workload: Workload, need: Need, command: Sequence[str], words: Sequence[str]) -> list[str]:
-    if _is_kept_in_memory(workload, need):
+    """Return a heading with size and time of the dataset, and the command with `words` added."""
+    if _fits_page_cache(workload, need):
         words = [*words, "reader.evict_page_cache=epochs"]
     free = free_bytes(workload, workload.dataset.data_folder)
     free_text = f", but only {size(free)} are free there" if free is not None and free < need.bytes else ""
@@ -77,13 +78,13 @@ def _step(heading: str, workload: Workload, need: Need, command: Sequence[str], 
     return [f"{heading} ({facts}):", f"    {with_words(command, words)}"]
 
 
-def _elsewhere(workload: Workload, name: str) -> str:
-    """Return a folder beside that of the dataset: two sizes do not share one."""
+def _folder_beside(workload: Workload, name: str) -> str:
+    """Return the setting of a folder next to the dataset's, for a dataset of another size."""
     return override(["dataset", "data_folder"], f"{workload.dataset.data_folder.rstrip('/')}-{name}")
 
 
-def _is_kept_in_memory(workload: Workload, need: Need) -> bool:
-    """Return whether the page cache would serve such a dataset, so that there would be no verdict."""
+def _fits_page_cache(workload: Workload, need: Need) -> bool:
+    """Return whether the page cache may serve a dataset of that size, which would prevent a verdict."""
     storage, reader = open_storage(workload.storage_spec.buffered), workload.reader
     if reader.odirect or reader.evict_page_cache != "never" or workload.metric.cached or storage.is_remote:
         return False
@@ -93,7 +94,7 @@ def _is_kept_in_memory(workload: Workload, need: Need) -> bool:
 
 
 def with_words(command: Sequence[str], words: Sequence[str]) -> str:
-    """Return a command with further words, fit for a shell; they replace those of the same key."""
+    """Return the command with `words` added, quoted for a shell; `key=value` words replace those of the same key."""
     keys = [word.partition("=")[0] for word in words if "=" in word]
     kept = [word for word in command if word not in words and word.partition("=")[0].lstrip("+") not in keys]
     return shlex.join([*kept, *words])

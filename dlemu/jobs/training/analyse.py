@@ -1,4 +1,4 @@
-"""From a run to its summary: one pure function makes every published number."""
+"""Computes the summary of a training run, every published number, from its step rows, telemetry and facts."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from dlemu.jobs.training.activity import (
 from dlemu.jobs.training.issues import Issue
 from dlemu.jobs.training.journal import CpuApart, Journal
 from dlemu.jobs.training.measured import Facts, MeasuredTraining
-from dlemu.jobs.training.scaling import slept
+from dlemu.jobs.training.scaling import preprocessing_sleeps
 from dlemu.jobs.training.steplog import EVALUATION
 from dlemu.jobs.training.summary import (
     AsynchronousCheckpoints,
@@ -47,8 +47,8 @@ from dlemu.metrics.delivery import audit_epoch
 from dlemu.metrics.device import device_metrics, device_request_kib
 from dlemu.metrics.findings import Finding, Number
 from dlemu.metrics.limit import (
-    NOTHING_PERCENT,
-    OTHERS_PERCENT,
+    MIN_LOSS_PERCENT,
+    OTHER_READERS_PERCENT,
     Context,
     Limit,
     ObjectRequests,
@@ -58,37 +58,31 @@ from dlemu.metrics.limit import (
 )
 from dlemu.metrics.loss import kept_loss_percent, loss_percent, loss_percent_per_epoch
 from dlemu.metrics.ran_out import find_first_touch, find_ran_out
-from dlemu.metrics.rates import (
-    first_batch_seconds,
-    late_handover_share,
-    per_second,
-    percentiles_ms,
-    training_ns,
-)
+from dlemu.metrics.rates import first_batch_seconds, late_handover_share, per_second, percentiles_ms, training_ns
 from dlemu.metrics.rows import Rows, StepTable, chunks, is_any, sum_of
 from dlemu.metrics.slow_folders import SlowFolder, find_slow_folders
 from dlemu.metrics.spread import Mean, RankSpread, all_known, averaged, by_epoch, known, pooled
 from dlemu.metrics.stragglers import find_stragglers
 from dlemu.metrics.sustained import is_supply_known, prefetch_credit_percent, sustained_au
 from dlemu.metrics.uncertainty import uncertainty_of
-from dlemu.metrics.verdict import OF_HOST, Evidence, Verdict, judge, warm_up_bias
+from dlemu.metrics.verdict import HOST_LIMITS, Evidence, Verdict, judge, warm_up_bias
 from dlemu.results.measured import common_fields
 from dlemu.results.parts import Requests
 from dlemu.results.request_summary import requests_of
 
 MB, MIB = 1e6, 2**20
-_TOO_MUCH_BIAS = 1.05
-"""From this factor on a reader must know that AU may be too high."""
+_REPORTED_BIAS = 1.05
+"""A finding reports that the headline AU may be too high (`warm_up_bias`) from this factor."""
 
 
 def analyse(run: MeasuredTraining) -> Summary:
-    """Return the summary of a run; of one that failed, of what was measured up to then, marked incomplete."""
+    """Return the summary of a run; if the run failed, of what was measured until then, marked incomplete."""
     facts, journal = run.facts, run.facts.journal
     workload = facts.workload
     settings = workload.metric
     kept = kept_rows(run.training, settings.exclude_start_steps, settings.exclude_end_steps)
     metrics = _metrics(run, kept)
-    proof = _proof(run) if len(run.training) else None
+    proof = _cache_proof(run) if len(run.training) else None
     served = None
     if proof and metrics.device_bytes_percent_of_app:
         served = served_by_storage(run.training, proof.from_storage_percent, metrics.device_bytes_percent_of_app)
@@ -98,7 +92,7 @@ def analyse(run: MeasuredTraining) -> Summary:
     summary = Summary(
         **common_fields(facts),
         stopped_early=journal.stopped_early,
-        **_judged(verdict),
+        **_verdict_fields(verdict),
         accelerator=workload.accelerator or None,
         scale=workload.scale or None,
         ranks_per_host=tuple(journal.rank_nodes.count(node) for node in range(len(journal.hosts))),
@@ -123,23 +117,26 @@ def analyse(run: MeasuredTraining) -> Summary:
     )
     if proof is None:
         return summary
-    changes = find_speed_changes(run.training, preprocesses=slept(facts.workload.reader.preprocess_time, run.training))
+    preprocesses = preprocessing_sleeps(workload.reader.preprocess_time, run.training)
+    changes = find_speed_changes(run.training, preprocesses=preprocesses)
+    column = storage_column(run.training)
+    epochs_gb = [sum_of(epoch, column) / 1e9 for epoch in run.training.by_epoch] if changes else []
     summary = replace(
         summary,
         speed_changes=changes,
         ran_out=find_ran_out(changes),
-        first_touch=find_first_touch(changes, _gb_of_epochs(run.training)) if changes else None,
+        first_touch=find_first_touch(changes, epochs_gb),
         slow_folders=_slow_folders(run),
         stragglers=tuple(find_stragglers(kept, journal.rank_nodes, summary.hosts)),
         stalls=find_stalls(run.training),
         other_readers=_other_readers(run, metrics, proof),
     )
     limit = _limit(run, kept, proof, summary, biased=_is_biased(evidence))
-    if limit is not None and limit.what in OF_HOST:
-        # What readers without a core got goes up and down with what others leave them: nothing follows of the storage.
+    if limit is not None and limit.what in HOST_LIMITS:
+        # Readers without a core get as much as other programs leave them: their rates say nothing about the storage.
         summary = replace(
             summary,
-            **_judged(judge(replace(evidence, limited_by=limit.what))),
+            **_verdict_fields(judge(replace(evidence, limited_by=limit.what))),
             speed_changes=(),
             ran_out=None,
             first_touch=None,
@@ -163,8 +160,8 @@ def analyse(run: MeasuredTraining) -> Summary:
     )
 
 
-def _judged(verdict: Verdict) -> dict[str, Any]:
-    """Return the fields of a summary that say what became of the run."""
+def _verdict_fields(verdict: Verdict) -> dict[str, Any]:
+    """Return the fields of a summary that have the verdict."""
     return {
         "passed": verdict.passed,
         "outcome": verdict.outcome,
@@ -188,7 +185,7 @@ def _object_requests(run: MeasuredTraining, requests: Requests | None) -> Object
 
 
 def _tls_percent(run: MeasuredTraining, requests: Requests) -> float | None:
-    """Return how much of the readers' CPU time went into TLS; None without TLS, or where that time is not known."""
+    """Return the percentage of the readers' CPU time that TLS took; None without TLS or without known CPU time."""
     reader_ns = sum_of(run.training, "cpu_ns")
     if requests.tls_cpu_seconds is None or not reader_ns:
         return None
@@ -236,7 +233,7 @@ def _metrics(run: MeasuredTraining, kept: StepTable) -> Metrics:
         app_mib_per_second=_rate(rows, "app_bytes", MIB),
         app_bytes=app_bytes,
         read_calls=sum_of(rows, "read_calls"),
-        asked_request_bytes=_asked_request_bytes(rows),
+        asked_request_bytes=_mean_call_bytes(rows),
         device_request_kib=device_request_kib(rows, *read_requests(run)),
         reader_cpu_seconds_per_gb=reader_cpu,
         library_cpu_seconds_per_gb=reader_cpu * ratio if reader_cpu and ratio else None,
@@ -279,11 +276,11 @@ def _read_cpu_seconds_per_gb(run: MeasuredTraining) -> float | None:
     apart, read_bytes = _cpu_apart(journal), sum_of(run.ordered, "app_bytes")
     if apart is None or not journal.cpu_seconds or not read_bytes:
         return None
-    others = apart.checkpoints + apart.preprocessing + apart.steps
-    return max(0.0, sum(journal.cpu_seconds) - others) / (read_bytes / 1e9)
+    not_reading = apart.checkpoints + apart.preprocessing + apart.steps
+    return max(0.0, sum(journal.cpu_seconds) - not_reading) / (read_bytes / 1e9)
 
 
-def _asked_request_bytes(rows: StepTable) -> Mean:
+def _mean_call_bytes(rows: StepTable) -> Mean:
     def mean_bytes(part: Rows) -> float:
         calls = sum_of(part, "read_calls")
         return sum_of(part, "app_bytes") / calls if calls else math.nan
@@ -298,27 +295,28 @@ def _reader_cpu_seconds_per_gb(rows: StepTable) -> float | None:
 
 
 def _library(facts: Facts) -> LibraryReads:
-    """Return how the format's usual library reads; of a user's own format, what its module declared at the start."""
+    """Return how the format's usual library reads; for a user's own format, as its module declared in the run."""
     return facts.own_library or built_in_reads(facts.workload.dataset.format)
 
 
 def _library_cpu_ratio(facts: Facts) -> float | None:
-    """Return the ratio where it holds: for dlemu's own reader, through the page cache as the library reads."""
+    """Return the library's CPU time relative to dlemu's reader; None where it can't be applied to this run."""
     reader = facts.workload.reader
-    own = reader.engine != "library" and not reader.odirect and not reader.verify
-    return _library(facts).cpu_ratio if own else None
+    applies = reader.engine != "library" and not reader.odirect and not reader.verify  # as the ratio was measured
+    return _library(facts).cpu_ratio if applies else None
 
 
 def _transfer_size(facts: Facts, read_calls: int | None) -> int | None:
+    """Return `ReadSettings.transfer_size`."""
     reader = facts.workload.reader
-    if not read_calls:  # the loader reads by itself
+    if not read_calls:  # the loader reads by itself, with calls that are not counted
         return reader.transfer_size or None
-    own = reader.engine == "fast" or (reader.engine == "matched" and reader.odirect)
-    return (reader.transfer_size or _library(facts).transfer_bytes) if own else None
+    by_dlemu = reader.engine == "fast" or (reader.engine == "matched" and reader.odirect)
+    return (reader.transfer_size or _library(facts).transfer_bytes) if by_dlemu else None
 
 
 def _rate(rows: Rows, column: str, unit: float) -> RankSpread:
-    """Return units per second of training: over the whole run (`mean`: total over total), per epoch and rank."""
+    """Return a column's sum per second of training, in units of `unit`: of the whole run, and per epoch and rank."""
     return pooled(rows, lambda part: per_second(float(sum_of(part, column)) / unit, part))
 
 
@@ -348,13 +346,13 @@ def _checkpoints(facts: Facts) -> Iterator[CheckpointTiming]:
 
 
 def _asynchronous(run: MeasuredTraining) -> AsynchronousCheckpoints | None:
-    """Return what checkpoints cost that were written while training went on, by the steps of rank 0."""
+    """Return the cost of checkpoints that were written while training went on, from the steps of rank 0."""
     saved = [part for part in run.facts.journal.checkpoints if part.released_ns is not None]
     if not saved:
         return None
     rows = run.training.of("rank", (0,))
     seconds = (rows["wait_ns"] + rows["compute_ns"] + rows["sync_ns"]) / 1e9
-    # The first step of a block waits for a queue that ran on while training stood still, or for one that is empty.
+    # A block's first step is no usual one: its queue was filled while training stalled, or is empty.
     counted = rows["step"] > 1
     block = rows["block"]
     counted[1:] &= block[1:] == block[:-1]
@@ -377,7 +375,7 @@ def _asynchronous(run: MeasuredTraining) -> AsynchronousCheckpoints | None:
 
 
 def _audit(run: MeasuredTraining) -> Iterator[EpochAudit]:
-    """Yield whether each sample was read once, of each planned epoch."""
+    """Yield for each planned epoch whether each of its samples was read once."""
     if not len(run.training):
         return
     for epoch in run.facts.schedule:
@@ -426,20 +424,20 @@ def _evidence(facts: Facts, metrics: Metrics, served_percent: float | None, *, s
 
 
 def _is_biased(evidence: Evidence) -> bool:
-    """Return whether the counted steps may show too little of what the storage did."""
+    """Return whether too many batches of kept steps were read during first steps, so all steps must be judged."""
     if evidence.au_whole is None or evidence.au_whole >= evidence.threshold_percent:
         return False
     factor = warm_up_bias(evidence)
-    return factor is None or factor > _TOO_MUCH_BIAS
+    return factor is None or factor > _REPORTED_BIAS
 
 
 def _lost_steps(run: MeasuredTraining) -> Iterator[Finding]:
-    """Yield each host of a failed run with ranks of which no step was kept."""
+    """Yield each host of a failed run with its ranks that left no steps behind."""
     if run.facts.failure is None or not len(run.rows):
         return
-    journal, kept = run.facts.journal, set(run.ordered.values("rank"))
+    journal, with_steps = run.facts.journal, set(run.ordered.values("rank"))
     for node, host in enumerate(journal.hosts):
-        lost = [rank for rank, own in enumerate(journal.rank_nodes) if own == node and rank not in kept]
+        lost = [rank for rank, own in enumerate(journal.rank_nodes) if own == node and rank not in with_steps]
         if lost:
             yield Finding(Issue.STEPS_LOST, "caution", {"ranks": name_ranks(lost), "host": host.host})
 
@@ -449,10 +447,10 @@ def _notes(notes: Iterable[str]) -> Iterator[Finding]:
 
 
 def _issues(facts: Facts, metrics: Metrics, evidence: Evidence) -> Iterator[Finding]:
-    """Yield what a reader of the numbers must know."""
+    """Yield the caveats to the numbers."""
     recording = recording_notes(facts.workload.recorded, facts.ranks)
     yield from _notes((*facts.workload.notes, *facts.dataset_notes, *recording))
-    yield from _requests_of_nobody(facts, metrics)
+    yield from _unusual_requests(facts, metrics)
     plan, batch_size = facts.train_plan, facts.workload.reader.batch_size
     if plan.dropped_samples:
         dropped: dict[str, Number] = {
@@ -463,24 +461,24 @@ def _issues(facts: Facts, metrics: Metrics, evidence: Evidence) -> Iterator[Find
         }
         yield Finding(Issue.SAMPLES_DROPPED, "caution", dropped)
     factor = warm_up_bias(evidence)
-    if facts.workload.metric.verdict == "au" and metrics.au_percent and factor is not None and factor > _TOO_MUCH_BIAS:
+    if facts.workload.metric.verdict == "au" and metrics.au_percent and factor is not None and factor > _REPORTED_BIAS:
         bias: dict[str, Number] = {"prefetched_steps": evidence.prefetched_steps, "factor": factor}
         yield Finding(Issue.PREFETCH_BIAS, "caution", bias)
     yield from _notes(facts.loader_notes)
     share = metrics.handover_share_of_wait or 0.0
-    if metrics.au_percent and share > 0.5 and (metrics.au_percent.mean or 0.0) < 99:  # above, there is hardly a wait
+    if metrics.au_percent and share > 0.5 and (metrics.au_percent.mean or 0.0) < 99:  # from 99 % on, hardly any wait
         yield Finding(Issue.HOST_LATE, "caution", {"percent": 100 * share})
 
 
-CALLS_KNOWN_FROM = 2
-"""The version of the reader that could read otherwise: older results keep what they reported."""
+_FIRST_VERSION_OF_MATCHED = 2
+"""First `reader_version` with the engine `matched`; older runs keep the findings that they had."""
 
 
-def _requests_of_nobody(facts: Facts, metrics: Metrics) -> Iterator[Finding]:
-    """Yield that the read calls were not those of a real job, where dlemu read files through the page cache."""
+def _unusual_requests(facts: Facts, metrics: Metrics) -> Iterator[Finding]:
+    """Yield a finding if files were read through the page cache with other read calls than a real job's."""
     reader, call = facts.workload.reader, _library(facts).call
     cached = not reader.odirect and FOLDER_TYPES.get(facts.workload.storage.storage_type) == "posix"
-    if facts.reader_version < CALLS_KNOWN_FROM or not metrics.read_calls or not cached:
+    if facts.reader_version < _FIRST_VERSION_OF_MATCHED or not metrics.read_calls or not cached:
         return
     if reader.engine == "fast":
         yield Finding(Issue.REQUESTS_OF_NOBODY, "caution", {"library": call or None})
@@ -488,7 +486,7 @@ def _requests_of_nobody(facts: Facts, metrics: Metrics) -> Iterator[Finding]:
         yield Finding(Issue.CALLS_NOT_KNOWN, "caution", {"format": facts.workload.dataset.format})
 
 
-def _proof(run: MeasuredTraining) -> CacheProof:
+def _cache_proof(run: MeasuredTraining) -> CacheProof:
     facts, journal = run.facts, run.facts.journal
     reader = facts.workload.reader
     return prove(
@@ -501,59 +499,54 @@ def _proof(run: MeasuredTraining) -> CacheProof:
     )
 
 
-def _gb_of_epochs(rows: StepTable) -> list[float]:
-    column = storage_column(rows)
-    return [sum_of(epoch, column) / 1e9 for epoch in rows.by_epoch]
-
-
 def _slow_folders(run: MeasuredTraining) -> tuple[SlowFolder, ...]:
-    """Return the slow ones of the sub-folders that the dataset was made with."""
+    """Return the slow ones of the dataset's sub-folders."""
     count = run.facts.workload.dataset.num_subfolders_train
     names = [subfolder_name(folder, count) for folder in range(count)]
     return find_slow_folders(run.training, run.facts.train_plan, names)
 
 
 def _slow_hosts(summary: Summary) -> tuple[str, ...]:
-    """Return the hosts that the others wait for, as a whole or by their one rank, because of their reads."""
+    """Return the hosts whose reads the others wait for: those that are stragglers, or have one rank that is."""
     if len(summary.hosts) < 2:
         return ()
-    alone = {host for host, ranks in zip(summary.hosts, summary.ranks_per_host, strict=True) if ranks == 1}
+    with_one_rank = {host for host, ranks in zip(summary.hosts, summary.ranks_per_host, strict=True) if ranks == 1}
     return tuple(
-        late.host
-        for late in summary.stragglers
-        if late.mainly == "reading" and (late.rank is None or late.host in alone)
+        straggler.host
+        for straggler in summary.stragglers
+        if straggler.mainly == "reading" and (straggler.rank is None or straggler.host in with_one_rank)
     )
 
 
 def _other_readers(run: MeasuredTraining, metrics: Metrics, proof: CacheProof) -> OtherReaders | None:
-    """Return what the devices gave beyond what the run's own reads, read-ahead included, made the kernel fetch."""
+    """Return what the devices delivered beyond what the kernel fetched for the run's own reads, with read-ahead."""
     rate, seconds = metrics.device_mb_per_second, metrics.training_seconds
     if rate is None or not rate.mean or not seconds or proof.from_storage_percent.mean is None:
         return None
-    given_mb, own_mb = rate.mean * seconds, float(sum_of(run.training, "storage_bytes")) / MB
-    percent = 100 * (given_mb - own_mb) / given_mb
-    if percent < OTHERS_PERCENT:
+    delivered_mb, own_mb = rate.mean * seconds, float(sum_of(run.training, "storage_bytes")) / MB
+    percent = 100 * (delivered_mb - own_mb) / delivered_mb
+    if percent < OTHER_READERS_PERCENT:
         return None
-    return OtherReaders(mb_per_second=(given_mb - own_mb) / seconds, percent=percent)
+    return OtherReaders(mb_per_second=(delivered_mb - own_mb) / seconds, percent=percent)
 
 
 def _limit(
     run: MeasuredTraining, kept: StepTable, proof: CacheProof, summary: Summary, *, biased: bool
 ) -> Limit | None:
-    """Return what limited the kept steps; all steps where batches of these may have been read during first ones."""
+    """Return what limited the kept steps, or all steps if the kept ones are `biased` (see `_is_biased`)."""
     judged = run.training if biased else kept
     if not is_any(judged, "compute_ns"):
         return None
     facts, activity = run.facts, activity_during(run, judged)
     reader = facts.workload.reader
-    preprocesses = slept(reader.preprocess_time, run.training)
+    preprocesses = preprocessing_sleeps(reader.preprocess_time, run.training)
     workers = facts.ranks * max(1, reader.read_threads)
     causes = find_causes(judged, preprocesses=preprocesses, workers=workers)
     repaired = None
-    if causes.total >= NOTHING_PERCENT:
-        from dlemu.jobs.training.repaired_causes import repair  # with the event model, for which others have no use
+    if causes.total >= MIN_LOSS_PERCENT:
+        from dlemu.jobs.training.repaired_causes import repair_causes  # imports the event model, rarely needed
 
-        repaired = repair(run, preprocesses=preprocesses)
+        repaired = repair_causes(run, preprocesses=preprocesses)
     limit_cores, limit_used = activity.cpu_limit_cores, activity.cpu_limit_used_percent
     if limit_used is None:
         limit_cores, limit_used = _own_cpu_limit(facts)
@@ -592,7 +585,7 @@ def _limit(
 
 
 def _own_cpu_percent(facts: Facts) -> float | None:
-    """Return how much of the hosts' cores the run itself used."""
+    """Return the run's own CPU use, in % of the hosts' cores; None where unknown."""
     journal = facts.journal
     if not journal.cpu_seconds or not journal.ended_ns:
         return None
@@ -601,7 +594,7 @@ def _own_cpu_percent(facts: Facts) -> float | None:
 
 
 def _own_cpu_limit(facts: Facts) -> tuple[float | None, float | None]:
-    """Return the CPU limits of all hosts together, in cores, and how much of them the run used; None without both."""
+    """Return the sum of the hosts' CPU limits, in cores, and the run's use of it in %; None where either is unknown."""
     journal = facts.journal
     limits = [host.cpu_limit for host in journal.hosts if host.cpu_limit]
     if len(limits) < len(journal.hosts) or not limits or not journal.cpu_seconds or not journal.ended_ns:

@@ -1,4 +1,4 @@
-"""Whether a dataset has enough samples for a verdict on so many ranks, and how many would do: known before a run."""
+"""Checks before a run whether its dataset has enough steps per epoch for a verdict, and how many files that takes."""
 
 from __future__ import annotations
 
@@ -18,29 +18,29 @@ from dlemu.runner.events import Making
 from dlemu.runner.job import NoVerdictError
 
 ENOUGH_STEPS = 20
-"""Of an epoch: enough for an interval of its AU beside what is prefetched (unet3d's laptop scale has as many)."""
+"""Steps per epoch to advise: enough for an interval of the AU besides the prefetched ones. unet3d's scale `laptop` has
+this number."""
 WRITE_BYTES_PER_SECOND = 500e6
-"""For estimates of how long a dataset takes to write; a middling drive's."""
-
-
+"""Rate of a mid-range drive, to estimate how long a dataset takes to write."""
 _EXCLUSIONS = ("exclude_start_steps", "exclude_end_steps")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Need:
-    """What so many ranks need for a verdict."""
+    """The dataset that a number of ranks needs for a verdict, and the time it takes."""
 
     files: int
-    """To train on."""
+    """Number of files to train on."""
     bytes: int
-    """Nominal, of all files."""
+    """Nominal bytes of all files, including those for evaluation."""
     write_seconds: float
+    """Time to generate it, at WRITE_BYTES_PER_SECOND."""
     train_seconds: float
-    """Nominal: accelerators that never wait."""
+    """Nominal time of training, with accelerators that never wait."""
 
 
 def enough(workload: Workload, ranks: int, *, files: int = 0) -> Need:
-    """Return what ENOUGH_STEPS an epoch take, and at least what the workload needs; or what so many files take."""
+    """Return the dataset for ENOUGH_STEPS per epoch, or the workload's own if larger; or that of `files`, if given."""
     reader, data, metric = workload.reader, workload.dataset, workload.metric
     wanted = ENOUGH_STEPS - 1 + metric.exclude_start_steps + metric.exclude_end_steps
     batch = reader.batch_size * ranks
@@ -56,33 +56,33 @@ def enough(workload: Workload, ranks: int, *, files: int = 0) -> Need:
 
 
 def nominal_bytes(data: DatasetSpec) -> int:
-    """Return the bytes of a dataset's samples, those to train on and to evaluate with."""
+    """Return the bytes of a dataset's samples, for training and evaluation."""
     return (data.num_files_train + data.num_files_eval) * data.num_samples_per_file * stored_sample_bytes(data)
 
 
 def steps_of(workload: Workload, ranks: int, files: int) -> int:
-    """Return the steps of an epoch over so many files."""
+    """Return the number of steps of an epoch over `files` files."""
     return files * workload.dataset.num_samples_per_file // (workload.reader.batch_size * ranks)
 
 
 def can_be_judged(workload: Workload, steps: int) -> bool:
-    """Return whether a verdict can come of epochs of so many steps: whether an AU is computed of any.
+    """Return whether epochs of `steps` steps give a verdict, that is, whether an AU can be computed of any.
 
-    Runs without computation and of an explicit number of steps want none.
+    Also true for runs that need none: those without computation, and those with an explicit number of steps.
     """
     metric, train = workload.metric, workload.train
     if mean_seconds(train.computation_time) <= 0 or train.total_training_steps > 0:
         return True
     if steps and metric.verdict == "rules":
         return True
-    if steps > 1 and metric.verdict == "sustained":  # it is of the readers' supply, too
+    if steps > 1 and metric.verdict == "sustained":  # it is computed from the rate of reading as well
         return True
-    left_out = metric.exclude_start_steps + metric.exclude_end_steps
-    return any(block.steps > left_out for epoch in make_schedule(workload, steps) for block in epoch.blocks)
+    excluded = metric.exclude_start_steps + metric.exclude_end_steps
+    return any(block.steps > excluded for epoch in make_schedule(workload, steps) for block in epoch.blocks)
 
 
 def too_small(workload: Workload, ranks: int) -> str:
-    """Return why no verdict can come of the dataset that the workload needs; '' where one can."""
+    """Return why the workload's dataset is too small for a verdict; '' if it is large enough."""
     files = workload.dataset.num_files_train
     if can_be_judged(workload, steps_of(workload, ranks, files)):
         return ""
@@ -95,7 +95,7 @@ def too_small(workload: Workload, ranks: int) -> str:
 
 
 def refuse_unjudged(workload: Workload, ranks: int, files: int, *, files_there: int) -> None:
-    """Raise NoVerdictError for so many files to train on where no verdict can come of them."""
+    """Raise NoVerdictError if training on `files` files can't give a verdict; the folder has `files_there` files."""
     steps = steps_of(workload, ranks, files)
     if can_be_judged(workload, steps):
         return
@@ -121,25 +121,25 @@ def refuse_unjudged(workload: Workload, ranks: int, files: int, *, files_there: 
 
 
 def to_make(workload: Workload, ranks: int, *, given: bool) -> Making:
-    """Return the workload that makes what is missing of its dataset first, as much as these ranks need.
+    """Return the workload changed to first generate what is missing of its dataset, as large as these ranks need.
 
-    A count that the user has `given` stays; a set that is there, or was begun, is used if it can give a verdict. Raises
-    UserError where it can't.
+    If the user has `given` the number of files, that is kept. Else a dataset that exists, or was begun, is used as it
+    is; raises UserError if it can't give a verdict.
     """
     made = manifest.read(workload.dataset.data_folder, open_storage(workload.storage_spec.buffered))
-    files, there = workload.dataset.num_files_train, made.spec.num_files_train if made else 0
+    files, files_there = workload.dataset.num_files_train, made.spec.num_files_train if made else 0
     if not given and workload.workflow.train and mean_seconds(workload.train.computation_time) > 0:
-        files = there or enough(workload, ranks).files
+        files = files_there or enough(workload, ranks).files
         if not can_be_judged(workload, steps_of(workload, ranks, files)):
             raise UserError(
-                f"{workload.dataset.data_folder} holds a dataset of {there:,} files, too few for {ranks} "
+                f"{workload.dataset.data_folder} holds a dataset of {files_there:,} files, too few for {ranks} "
                 f"rank{'s' * (ranks != 1)}, and a dataset can't be extended because its file names contain the "
                 f"number of files. Set dataset.data_folder to an empty folder for {enough(workload, ranks).files:,}"
             )
-    to_be = replace(
+    making = replace(
         workload,
         dataset=replace(workload.dataset, num_files_train=files),
         workflow=replace(workload.workflow, generate_data=True),
     )
-    missing = 0 if made and made.complete else nominal_bytes(to_be.dataset)
-    return Making(workload=to_be, bytes=missing, folder=to_be.dataset.data_folder)
+    missing = 0 if made and made.complete else nominal_bytes(making.dataset)
+    return Making(workload=making, bytes=missing, folder=making.dataset.data_folder)

@@ -1,4 +1,4 @@
-"""What sweeps, comparisons and pages of several keep of a training run."""
+"""What sweeps, comparisons and pages of several results take from a training run: metrics and conditions."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from dlemu.results.wording import count
 
 
 def figures(run: Run) -> JobFigures:
-    """Return the metrics of a run. Their repetitions are its epochs."""
+    """Return the metrics of a run; its epochs are their repetitions."""
     summary, metrics = run.summary, run.summary.metrics
     limit = summary.limited_by
     return JobFigures(
@@ -46,14 +46,14 @@ def figures(run: Run) -> JobFigures:
 
 
 def points(folder: str) -> RunSeries:
-    """Return the run in a folder as a series of one point on a page that several results share; raises UserError."""
+    """Return the run in a folder as a series of one point, for a page of several results; raises UserError."""
     run = read_run(folder)
     point = point_of(figures(run), {"data_folder": run.summary.dataset.data_folder})
     return RunSeries(folder, (point,), None, run)
 
 
 def training_metrics(figures: dict[str, Any]) -> dict[str, Value]:
-    """Return figures by name as metrics, without what is not known; the total has the spread of the epochs' rates."""
+    """Return the known ones of figures by name; the total time gets the relative half width of samples/s."""
     known = {name: value for name, figure in figures.items() if (value := value_of(figure)) is not None}
     total, rate = known.get("total_seconds"), known.get("samples_per_second")
     if total and rate and rate.half_width is not None and rate.mean:
@@ -62,7 +62,7 @@ def training_metrics(figures: dict[str, Any]) -> dict[str, Value]:
 
 
 def conditions(summary: Summary) -> Conditions:
-    """Return what a run was measured under, and what it warns of concerning the page cache."""
+    """Return the conditions of a run's measurement, and its warning about the page cache."""
     data, cache, telemetry = summary.dataset, summary.page_cache, summary.telemetry
     accelerators = count(summary.ranks, "accelerator")
     return Conditions(
@@ -82,7 +82,7 @@ def conditions(summary: Summary) -> Conditions:
 
 
 def max_device_mb_per_second(run: Run) -> float | None:
-    """Return the most that the counted devices delivered in one interval; those read at one moment are added up.
+    """Return the peak rate of all counted devices together, in one telemetry interval.
 
     None where no device is counted (`counted`, docs/telemetry.md).
     """
@@ -93,7 +93,7 @@ def max_device_mb_per_second(run: Run) -> float | None:
 
 
 def mean_device_read_latency_ms(run: Run) -> float | None:
-    """Return the mean over the reads of the counted devices; None where no device is counted, or none was read."""
+    """Return the mean over all reads of the counted devices; None where no device is counted, or none was read."""
     reads, latencies = _readings(run, "reads_per_second"), _readings(run, "mean_read_latency_ms")
     served = [key for key, latency in latencies.items() if reads.get(key, 0) > 0 and math.isfinite(latency)]
     if not served:
@@ -102,7 +102,7 @@ def mean_device_read_latency_ms(run: Run) -> float | None:
 
 
 def _readings(run: Run, metric: str) -> dict[tuple[str, str, str, float], float]:
-    """Return host, probe, source and seconds -> value, of counted devices."""
+    """Return the counted devices' values of a metric by (host, probe, source, seconds since the start of training)."""
     telemetry = run.summary.telemetry
     probes = {device.probe for device in telemetry.devices if device.counted} if telemetry is not None else set()
     return {

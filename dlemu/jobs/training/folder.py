@@ -1,4 +1,4 @@
-"""The folder of a training run: how it is read, also one of an older version, and one that was never saved."""
+"""Reads the folder of a training run, also one of an older version, and one of a run that was killed."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from dlemu.results.measured import check_hosts, computed, read_facts, read_live,
 from dlemu.results.parts import READ_VERSIONS, SCHEMA_VERSION
 from dlemu.results.untrusted_files import decode_untrusted
 
-_MOST_PLANNED, _MOST_BLOCKS = 10**9, 10**6
-"""Steps of all ranks, and blocks of them: no run plans as many, and what is computed takes memory for each."""
+_MAX_PLANNED, _MAX_BLOCKS = 10**9, 10**6
+"""Most steps (of all ranks) or samples, and most checkpoints, that a plan may have: each takes memory to analyse."""
 
 
 def read_run(folder: str) -> Run:
-    """Read a run's folder, also one of an older version; raises UserError for one without a result or a damaged one.
+    """Read a run's folder, also one of an older version; raises UserError if it has no result or is damaged.
 
-    Every number is recomputed from the steps, also where there is no summary.json, since a run ended while it was
-    made. A run that was killed before it was saved is read from what its ranks left in live/.
+    Every number is recomputed from the steps; summary.json is not needed (a run may have been killed while writing it).
+    A run that was killed before it was saved is read from the files that its ranks left in live/.
     """
     path = os.path.join(folder, FACTS)
     has_facts, has_summary = (os.path.lexists(os.path.join(folder, name)) for name in (FACTS, SUMMARY))
@@ -56,7 +56,7 @@ def _read_live(folder: str) -> Run:
 
 
 def _checked(run: Run, path: str) -> Run:
-    """Return the run; raises UserError for facts and rows that can't be of one: any memory and time could go there."""
+    """Return the run; raises UserError for impossible facts or rows, which could cost any amount of memory and time."""
     facts = run.facts
     try:
         check(facts.workload)
@@ -68,11 +68,11 @@ def _checked(run: Run, path: str) -> Run:
     if min(plan.num_files, plan.num_samples_per_file, plan.batch_size) < 1:
         raise UserError(f"{run.folder} is damaged: its plan has no samples")
     steps = facts.workload.train.epochs * max(1, plan.steps_per_epoch)
-    if facts.ranks * steps > _MOST_PLANNED or plan.num_samples > _MOST_PLANNED:
+    if facts.ranks * steps > _MAX_PLANNED or plan.num_samples > _MAX_PLANNED:
         raise UserError(f"{run.folder} is damaged: its facts.json plans more steps or samples than any run could have")
     every = facts.workload.checkpoint.steps_between_checkpoints
     blocks = steps // every if facts.workload.workflow.checkpoint and every > 0 else 0
-    if blocks > _MOST_BLOCKS:
+    if blocks > _MAX_BLOCKS:
         raise UserError(f"{run.folder} is damaged: its facts.json plans {blocks} checkpoints")
     check_hosts(run, rows=len(run.rows))
     check_steps(path, run.rows, facts.ranks, facts.workload.train.epochs)
@@ -80,7 +80,7 @@ def _checked(run: Run, path: str) -> Run:
 
 
 def read_summary(folder: str) -> Summary:
-    """Read summary.json as it stands, for what is to be compared with `read_run(folder).summary`; raises UserError."""
+    """Read summary.json as it is, to compare with the recomputed `read_run(folder).summary`; raises UserError."""
     path = os.path.join(folder, SUMMARY)
     head = decode_untrusted(path, SummaryHead)
     if head.kind not in (None, Summary.kind):

@@ -1,4 +1,4 @@
-"""Codes of what a reader of a training run's numbers must know."""
+"""Codes of the caveats to a training run's numbers; `wording` has their sentences."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from enum import StrEnum
 
 
 class Issue(StrEnum):
-    """The codes of `Summary.findings`."""
+    """Codes of `Summary.findings`."""
 
     NOTE = "note"
-    """What was noted before the run, as its `text`."""
+    """A note made before the run: the finding's `text`."""
     REQUESTS_OF_NOBODY = "requests_of_nobody"
-    """`reader.engine=fast` made fewer and larger read calls than the format's `library` would."""
+    """`reader.engine=fast` made fewer and larger read calls than the format's usual `library` does."""
     CALLS_NOT_KNOWN = "calls_not_known"
-    """Of the user's own `format` it is not known by which calls its library reads."""
+    """The user's own `format` does not declare which read calls its library makes."""
     STEPS_LOST = "steps_lost"
     SAMPLES_DROPPED = "samples_dropped"
     PREFETCH_BIAS = "prefetch_bias"

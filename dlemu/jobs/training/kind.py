@@ -1,4 +1,4 @@
-"""Training as a kind of job."""
+"""Registers training runs, and predictions of them: their commands, and the functions that handle each, by name."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ ANSWERS = (
         name="prediction",
         noun="a prediction",
         marks=("predict.json",),
-        precedence=1,  # it keeps the probe that it is made from
+        precedence=1,  # its folder also has the probe that it is made from
         command="predict",
         help="Predict how many accelerators a storage keeps busy, without running them.",
         read="prediction.run_prediction.read_prediction",

@@ -1,4 +1,4 @@
-"""What was measured: step rows, telemetry, and the facts without which they mean nothing."""
+"""The measurements of a training run: step rows, telemetry, and the facts that give them their meaning."""
 
 from __future__ import annotations
 
@@ -23,45 +23,46 @@ from dlemu.results.measured import RunFacts
 from dlemu.telemetry import Telemetry, trace_to_table
 
 READ_BINS = 320
-"""Parts of a run's time whose throughput is distinguished."""
+"""Number of intervals of `MeasuredTraining.read_mb_per_second`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Facts(RunFacts):
-    """All that `analyse` needs beside step rows and readings; facts.json."""
+    """What `analyse` needs besides step rows and telemetry: the content of facts.json."""
 
     kind: str = Summary.kind
     plan: Plan | None
-    """Who reads which samples in training; None where files are read as streams."""
+    """Which rank reads which samples in training; None where files are read as streams."""
     stream_plan: StreamPlan | None
+    """The same where files are read as streams, else None."""
     num_files_train: int
-    """Files in use; so `num_files_eval`."""
+    """Number of files that are used, as `num_files_eval`."""
     num_files_eval: int
     num_samples_per_file: int
     total_bytes: int
-    """Of the dataset's files in use."""
+    """Bytes of the files that are used."""
     dataset_notes: tuple[str, ...] = ()
-    """What is to be known of the dataset, as sentences."""
+    """Caveats about the dataset, as sentences."""
     batches_ahead: int
-    """Most batches that a rank's loader has ready or under way."""
+    """Most batches that a rank's loader may have complete or in work."""
     own_library: LibraryReads | None = None
-    """How the library of a user's own format reads, by its module, which nobody imports to read this; else None."""
+    """How the library of a user's own format reads, copied from its module: that is not imported to read a result."""
     reader_version: int = 1
-    """Of dlemu's reader; 1 in runs of before it had a number, for which its calls are not reported again."""
+    """Version of dlemu's reader; 1 in runs older than this key."""
     loader_notes: tuple[str, ...] = ()
-    """What the loader says of its own measurement, as sentences."""
+    """The loader's caveats to its own measurements, as sentences."""
     journal: Journal
 
     @property
     def train_plan(self) -> Plan:
-        """Who reads which samples in training."""
+        """Which rank reads which samples in training."""
         plan = self.stream_plan or self.plan
         assert plan is not None  # one of the two is always there
         return plan
 
     @property
     def schedule(self) -> tuple[Epoch, ...]:
-        """What was to happen when."""
+        """The planned epochs with their blocks of steps."""
         return make_schedule(self.workload, self.train_plan.steps_per_epoch)
 
 
@@ -74,21 +75,21 @@ class Series:
     source: str
     metric: str
     seconds: Floats
-    """Since the start of training, on the host's own clock."""
+    """Times of the values since the start of training, on the host's own clock."""
     values: Floats
 
 
 @dataclass(frozen=True, eq=False)
 class MeasuredTraining:
-    """What a training run measured."""
+    """The measurements of a training run."""
 
     folder: str
-    """Where its files lie."""
+    """The run's folder."""
     facts: Facts
     rows: Rows
-    """The step logs of all ranks, training and evaluation: a structured array, or a table where they were read."""
+    """The step logs of all ranks, training and evaluation: a structured array, or a table if read from a folder."""
     telemetry: Telemetry = ()
-    """What the recorders of the hosts read, in node order."""
+    """The readings of each host's recorder, in node order."""
 
     def write_rows(self) -> None:
         """Write steps.parquet; raises SpaceError."""
@@ -96,12 +97,12 @@ class MeasuredTraining:
 
     @cached_property
     def steps(self) -> pa.Table:
-        """The step rows as an Arrow table, a column each of STEP_COLUMNS; `.to_pandas()` for pandas."""
+        """The step rows as an Arrow table with the columns STEP_COLUMNS; `.to_pandas()` gives a DataFrame."""
         return pa.table({name: self.rows[name] for name in STEP_COLUMNS})
 
     @cached_property
     def ordered(self) -> StepTable:
-        """All rows in the order of ranks, epochs and steps."""
+        """All rows, ordered by rank, epoch and step."""
         return in_order(self.rows)
 
     @cached_property
@@ -111,7 +112,7 @@ class MeasuredTraining:
 
     @cached_property
     def rank_start_ns(self) -> dict[int, int]:
-        """When training began, by each rank's clock: its first step is free at the same moment on all of them."""
+        """Start of training by each rank's clock, ns: the first step's `free_ns`, the same moment on all ranks."""
         if not len(self.training):
             return {}
         ranks, (step, free_ns), _ = self.training.by_epoch[0].ends("step", "free_ns")
@@ -120,7 +121,7 @@ class MeasuredTraining:
 
     @cached_property
     def host_start_ns(self) -> dict[str, int]:
-        """When training began, by each host's clock."""
+        """Start of training by each host's clock, ns."""
         starts: dict[str, int] = {}
         journal = self.facts.journal
         for rank, start_ns in self.rank_start_ns.items():
@@ -130,7 +131,7 @@ class MeasuredTraining:
 
     @cached_property
     def span_seconds(self) -> tuple[float, float]:
-        """When the first step began and the last one ended, since the start of training."""
+        """Start of the first step and end of the last, since the start of training."""
         latest = 0.0
         for part in chunks(self.ordered):
             ends = part["free_ns"] + part["wait_ns"] + part["compute_ns"] + part["sync_ns"]
@@ -139,7 +140,7 @@ class MeasuredTraining:
 
     @cached_property
     def read_mb_per_second(self) -> Floats | None:
-        """What the loaders of all ranks read in each of READ_BINS equal parts of `span_seconds`; None for nothing."""
+        """Rate of all ranks' loaders in READ_BINS equal intervals of `span_seconds`; None if nothing was read."""
         edges, total, is_any = np.linspace(*self.span_seconds, READ_BINS + 1), np.zeros(READ_BINS), False
         for part in chunks(self.ordered):
             fetched = part[(part["app_bytes"] > 0) & (part.since_free("finished_ns") > part.since_free("started_ns"))]
@@ -150,14 +151,14 @@ class MeasuredTraining:
         return total if is_any else None
 
     def seconds(self, column: str, rows: StepTable) -> Floats:
-        """Return a column of stamps as seconds since the start of training, each rank by its own clock."""
+        """Return a column of stamps in seconds since the start of training, by each rank's own clock."""
         starts = self.rank_start_ns
         parts = [(part[column] - starts.get(part.values("rank")[0], 0)) / 1e9 for part in rows.by_rank]
         return np.concatenate(parts) if parts else np.empty(0)
 
     def series(self, probe: str, *metrics: str) -> list[Series]:
-        """Return the telemetry of a probe's metrics (all without a name), by host, source and metric."""
-        return [one for one in self._series if one.probe == probe and (not metrics or one.metric in metrics)]
+        """Return the telemetry of a probe's metrics (of all without names), sorted by host, source and metric."""
+        return [each for each in self._series if each.probe == probe and (not metrics or each.metric in metrics)]
 
     @cached_property
     def _series(self) -> tuple[Series, ...]:
@@ -171,16 +172,16 @@ class MeasuredTraining:
                 order = np.argsort(times, kind="stable")
                 seconds = (times[order] - start_ns) / 1e9
                 found.append(Series(host.host, key.probe, key.source, key.metric, seconds, values[order]))
-        return tuple(sorted(found, key=lambda one: (one.host, one.probe, one.source, one.metric)))
+        return tuple(sorted(found, key=lambda series: (series.host, series.probe, series.source, series.metric)))
 
     @cached_property
     def block_trace(self) -> pa.Table | None:
-        """Histograms of the devices' requests, a row a bin with its host; None when no host traced."""
+        """Histograms of the devices' requests, a row per bin and host; None if no host traced requests."""
         return trace_to_table(self.telemetry)
 
 
 def exported(run: MeasuredTraining) -> ExportedSteps:
-    """Return a run as other programs know it."""
+    """Return the parts of a run that files in other programs' formats (DLIO's) are written from."""
     facts = run.facts
     return ExportedSteps(
         workload=facts.workload,

@@ -1,4 +1,4 @@
-"""The metrics of training. Formulas: docs/metrics.md."""
+"""Name, unit, title and meaning of each metric of training runs. Formulas: docs/metrics.md."""
 
 from __future__ import annotations
 

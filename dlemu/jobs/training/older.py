@@ -1,4 +1,4 @@
-"""The facts of runs from before facts.json, put together from their summary.json and config.yaml."""
+"""Facts of runs by versions without facts.json, reconstructed from their summary.json and config.yaml."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from dlemu.metrics.rows import Rows
 from dlemu.telemetry import DeviceFacts, RecorderHead
 
 OLDER = 0
-"""`facts_version` of such facts. What was never written down (what more readers got after the run) is missing."""
-_MOST_RANKS = 10**6
-"""No run had as many; each takes memory here."""
+"""`facts_version` of reconstructed facts. What such runs did not save, as the trials after the run, is missing."""
+_MAX_RANKS = 10**6
+"""A summary with more is damaged: no run had as many, and each takes memory here."""
 
 
 def facts_of_older(folder: str, saved: Summary, rows: Rows) -> Facts:
-    """Return what was noted in the summary, as facts; raises UserError without a configuration that loads.
+    """Return the facts that a saved summary implies; raises UserError for a damaged one.
 
-    Also for a summary that counts more ranks than the run can have had.
+    Also if config.yaml is missing or does not load.
     """
     counts = saved.ranks_per_host
-    if saved.ranks > _MOST_RANKS or sum(counts) > saved.ranks or min(counts, default=0) < 0:
+    if saved.ranks > _MAX_RANKS or sum(counts) > saved.ranks or min(counts, default=0) < 0:
         raise UserError(f"{folder} is damaged: the ranks per host in its summary don't add up to the run's")
     path = os.path.join(folder, "config.yaml")
     if not os.path.lexists(path):
@@ -73,15 +73,12 @@ def facts_of_older(folder: str, saved: Summary, rows: Rows) -> Facts:
             f"{folder} is damaged: its summary gives {saved.ended_at!r} as its end, which is not a time"
         ) from error
     return make_facts(
-        job,
-        RunLog(np.empty(0, STEP_DTYPE), journal),
-        saved.failure,
-        facts_version=OLDER,
-        recorders=recorders,
+        job, RunLog(np.empty(0, STEP_DTYPE), journal), saved.failure, facts_version=OLDER, recorders=recorders
     )
 
 
 def _journal(saved: Summary, rows: Rows) -> Journal:
+    """Return the journal that a summary implies; raises ValueError or OverflowError for an impossible end time."""
     metrics, started_ns = saved.metrics, int(rows["free_ns"].min()) if len(rows) else 0
     ended_ns = None if metrics.total_seconds is None else started_ns + round(metrics.total_seconds * 1e9)
     ended_at = datetime.fromisoformat(saved.ended_at).timestamp() if saved.ended_at else None
@@ -125,7 +122,7 @@ def _recorders(telemetry: TelemetrySummary) -> list[RecorderHead]:
                 if device.host == recorder.host
             ),
             notes=telemetry.notes,
-            cpu_seconds=recorder.cpu_percent or 0.0,  # of 100 seconds
+            cpu_seconds=recorder.cpu_percent or 0.0,  # in the 100 seconds below
             seconds=100.0,
         )
         for node, recorder in enumerate(telemetry.recorders)

@@ -1,9 +1,10 @@
-"""What removing one cause alone would bring: the run's own batches, replayed with one thing changed.
+"""The AU that a run would have without one cause of its loss: its own batches, replayed with one thing changed.
 
-What each batch took of the storage is known from the run: the share of the storage's speed that a reader had while it
-was read. Played again in the event model of `dlemu predict`, on the same speed, the batches come when they came; with
-a deeper queue, other readers, a storage without end or a core for everybody they come earlier. So nothing is drawn, and
-where the model does not come to the AU that was measured, nothing is reported.
+The run shows how much work each batch was for the storage: the bytes that a reader sharing the storage equally with
+all others would have got while the batch was read. Replayed in the event model of `dlemu predict` on storage of the
+same speed, the batches arrive when they did in the run; with a deeper queue, more or fewer readers, unlimited storage,
+or a core for every worker, they arrive earlier. No random draws are involved. Where the replay of the unchanged run
+does not reproduce the measured AU, nothing is reported.
 """
 
 from __future__ import annotations
@@ -31,150 +32,155 @@ from dlemu.jobs.training.prediction.curve import Curve, CurvePoint, rates
 from dlemu.jobs.training.prediction.event_model import HostCosts, Scene, simulate
 from dlemu.loaders.traits_base import LoaderTraits
 from dlemu.metrics.au import au_percent
-from dlemu.metrics.causes import lying_ready, worker_time
+from dlemu.metrics.causes import mean_ready_behind, worker_time
 from dlemu.metrics.limit import Cause, DeeperQueue, Scaling
 from dlemu.metrics.over_time import Floats
 from dlemu.metrics.rows import Rows, StepTable
 from dlemu.metrics.t_interval import FEWEST
 
-MOST_ROWS = 20_000
-"""Rank-steps that are played again at most, from the run's first on: some tenths of a second for each cause."""
-ALIKE_PERCENT = 5.0
-"""Points by which the AU that is played again may differ from what was measured."""
-DEEPER = (2, 4, 8)
-"""Times the batches ahead that are tried; the fewest that bring as much as more do, but for `ENOUGH_PERCENT`."""
-ENOUGH_PERCENT = 2.0  # points, as dlemu.metrics.limit.HELPS_PERCENT: a gain of less is not worth twice the memory
-MORE_READERS = 4  # as the trial after a run (scaling.TIMES), which shows whether it holds
-WITHOUT_END = 1e4
-"""Times as fast is a storage that nobody waits for."""
+MAX_ROWS = 20_000
+"""Most rows (steps of all ranks) to replay, from the run's first on: that takes a few tenths of a second per cause."""
+_MAX_DIFFERENCE_PERCENT = 5.0
+"""Most points by which the AU of the replay may differ from the measured AU."""
+_DEPTH_FACTORS = (2, 4, 8)
+"""The prefetch queue is replayed with these multiples of its batches ahead."""
+_NEGLIGIBLE_PERCENT = 2.0  # as dlemu.metrics.limit.MIN_GAIN_PERCENT: less is not worth twice the memory
+"""The multiple to advise is the smallest one whose AU is within this many points of the best."""
+_MORE_READERS = 4
+"""Multiple of the readers to replay, as in the trial after the run (scaling.TIMES), which can confirm the result."""
+_UNLIMITED_SPEED = 1e4
+"""Speed of storage that nobody waits for, relative to the run's storage."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RepairedCauses:
-    """What repairing would bring."""
+    """The causes whose removal raises the AU, and the details of the deeper queue, if one was replayed."""
 
     causes: tuple[Cause, ...] = ()
     deeper: DeeperQueue | None = None
 
 
-def repair(run: MeasuredTraining, *, preprocesses: bool) -> RepairedCauses:
-    """Return what removing each cause alone would bring; nothing where the model does not reproduce the measurement."""
-    rows = _first(run.training)
+def repair_causes(run: MeasuredTraining, *, preprocesses: bool) -> RepairedCauses:
+    """Return the AU without each cause; nothing where the replay does not reproduce the measured AU."""
+    rows = _first_steps(run.training)
     facts, reader = run.facts, run.facts.workload.reader
     if len(rows) < 2 * FEWEST or reader.read_threads < 1 or not (rows["app_bytes"] > 0).any():
         return RepairedCauses()
-    played = _Played.of(rows, facts, preprocesses=preprocesses)
-    measured, again = au_percent(rows), played.au_percent()
-    if not abs(again - measured) <= ALIKE_PERCENT:  # not a number says nothing either
+    replay = _Replay.of(rows, facts, preprocesses=preprocesses)
+    measured, replayed = au_percent(rows), replay.au_percent()
+    if not abs(replayed - measured) <= _MAX_DIFFERENCE_PERCENT:  # or NaN
         return RepairedCauses()
 
-    def au(other: _Played) -> float:
-        return min(100.0, max(0.0, other.au_percent() + measured - again))
+    def au(changed: _Replay) -> float:
+        return min(100.0, max(0.0, changed.au_percent() + measured - replayed))
 
     causes = [
-        Cause(what="storage", au_percent=au(replace(played, speed=WITHOUT_END))),
-        Cause(what="host CPU", au_percent=au(replace(played, starves=False))),
-        Cause(what="emulator", au_percent=au(replace(played, costs=_NO_COSTS))),
+        Cause(what="storage", au_percent=au(replace(replay, speed=_UNLIMITED_SPEED))),
+        Cause(what="host CPU", au_percent=au(replace(replay, starves=False))),
+        Cause(what="emulator", au_percent=au(replace(replay, costs=_NO_COSTS))),
     ]
     by_prefetch = facts.batches_ahead == _batches_ahead(facts, reader.read_threads)
-    causes += _other_readers(played, facts, au, by_prefetch=by_prefetch)
+    causes += _other_readers(replay, facts, au, by_prefetch=by_prefetch)
     deeper = None
     if by_prefetch and facts.batches_ahead < rows["step"].max():
-        tried = [(times, au(replace(played, window=times * played.window))) for times in DEEPER]
-        most = max(percent for _, percent in tried)
-        times, percent = next(one for one in tried if one[1] >= most - ENOUGH_PERCENT)
-        size = times * facts.batches_ahead
+        by_depth = {factor: au(replace(replay, window=factor * replay.window)) for factor in _DEPTH_FACTORS}
+        enough_percent = max(by_depth.values()) - _NEGLIGIBLE_PERCENT
+        factor = next(factor for factor, percent in by_depth.items() if percent >= enough_percent)
+        size = factor * facts.batches_ahead
         deeper = DeeperQueue(
-            prefetch_size=size, now_prefetch_size=facts.batches_ahead, lay_ready=lying_ready(run.training)
+            prefetch_size=size, now_prefetch_size=facts.batches_ahead, ready_behind=mean_ready_behind(run.training)
         )
         setting = f"reader.prefetch_size={size}"
-        causes.append(Cause(what="loader", where="prefetch", au_percent=percent, setting=setting))
-    helps = (cause for cause in causes if cause.au_percent >= measured + 1)  # 1: what the model leaves out (AU_PERCENT)
+        causes.append(Cause(what="loader", where="prefetch", au_percent=by_depth[factor], setting=setting))
+    helps = (cause for cause in causes if cause.au_percent >= measured + 1)  # 1: the model's own error (AU_PERCENT)
     return RepairedCauses(causes=tuple(helps), deeper=deeper)
 
 
-def _other_readers(played: _Played, facts: Facts, au: Callable[[_Played], float], *, by_prefetch: bool) -> list[Cause]:
-    """Return what more readers would bring, and fewer and larger requests where they were tried."""
+def _other_readers(replay: _Replay, facts: Facts, au: Callable[[_Replay], float], *, by_prefetch: bool) -> list[Cause]:
+    """Return the AU with the better of more and fewer readers, and with larger requests; the latter two if tried."""
     reader, scaling = facts.workload.reader, facts.journal.scaling
-    curve = _curve_of(scaling, played.curve, facts.ranks * reader.read_threads)
+    curve = _measured_curve(scaling, replay.curve, facts.ranks * reader.read_threads)
 
     def readers(threads: int) -> Cause:
-        window = max(played.window, _batches_ahead(facts, threads)) if by_prefetch else played.window
-        other = replace(played, workers=threads, window=window, curve=curve)
+        window = max(replay.window, _batches_ahead(facts, threads)) if by_prefetch else replay.window
+        changed = replace(replay, workers=threads, window=window, curve=curve)
         setting = f"reader.read_threads={threads}"
-        return Cause(what="loader", where="readers", au_percent=au(other), setting=setting)
+        return Cause(what="loader", where="readers", au_percent=au(changed), setting=setting)
 
-    found = [readers(MORE_READERS * reader.read_threads)]
+    found = [readers(_MORE_READERS * reader.read_threads)]
     if scaling is not None and scaling.fewer_readers:
         fewer = readers(max(1, scaling.fewer_readers // facts.ranks))
         found = [max(found[0], fewer, key=lambda cause: cause.au_percent)]
     if scaling is not None and scaling.larger_request_bytes:
-        faster = replace(played, speed=scaling.larger_mb_per_second / max(scaling.same_mb_per_second, 1e-9))
+        faster = replace(replay, speed=scaling.larger_mb_per_second / max(scaling.same_mb_per_second, 1e-9))
         setting = f"reader.transfer_size={scaling.larger_request_bytes}"
         found.append(Cause(what="loader", where="requests", au_percent=au(faster), setting=setting))
     return found
 
 
 def _batches_ahead(facts: Facts, threads: int) -> int:
-    """Return the batches ahead of a loader that keeps as many for each reader; others have rules of their own."""
+    """Return how many batches a loader reads ahead that follows `reader.prefetch_size`; some loaders do not."""
     return threads * prefetch_per_worker(facts.workload.reader.prefetch_size, threads)
 
 
-def _curve_of(scaling: Scaling | None, curve: Curve, readers: int) -> Curve:
-    """Return what other numbers of readers get, as they did right after the run, beside what the run's got in it."""
+def _measured_curve(scaling: Scaling | None, curve: Curve, readers: int) -> Curve:
+    """Return the rates by number of readers of the trials after the run, scaled to the rate in the run."""
     if scaling is None or scaling.mb_per_second <= 0:
         return curve
-    same = float(rates(curve, readers)[-1]) / 1e6
-    tried = {
+    rate_in_run = float(rates(curve, readers)[-1]) / 1e6
+    trials = {
         scaling.fewer_readers: scaling.fewer_mb_per_second,
         scaling.readers: scaling.same_mb_per_second,
         scaling.more_readers: scaling.more_mb_per_second,
     }
-    factor = same / scaling.same_mb_per_second
-    points = sorted((count, rate) for count, rate in tried.items() if count)
+    factor = rate_in_run / scaling.same_mb_per_second
+    points = sorted((count, rate) for count, rate in trials.items() if count)
     return tuple(CurvePoint(readers=count, mb_per_second=factor * rate) for count, rate in points)
 
 
-def _first(rows: StepTable) -> Rows:
-    """Return the steps of the first epochs, or of the first as many as may be played."""
+def _first_steps(rows: StepTable) -> Rows:
+    """Return the first epochs, MAX_ROWS rows at most; of a longer first epoch, its first steps."""
     ranks, epochs = max(1, len(rows.by_rank)), rows.values("epoch")
     kept: list[int] = []
     count = 0
     for epoch in epochs:
         part = rows.of("epoch", (epoch,))
-        if kept and count + len(part) > MOST_ROWS:
+        if kept and count + len(part) > MAX_ROWS:
             break
         kept.append(epoch)
         count += len(part)
     first = rows.of("epoch", tuple(kept))
-    return first[first["step"] <= max(FEWEST, MOST_ROWS // ranks)]
+    return first[first["step"] <= max(FEWEST, MAX_ROWS // ranks)]
 
 
 _NO_COSTS = HostCosts(hand_over_seconds=0.0, between_seconds=0.0, epoch_start_seconds=0.0, step_seconds=0.0)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class _Played:
-    """A run as it may be played again. Arrays have one entry for each rank and step, an epoch each."""
+class _Replay:
+    """A run to replay. Tuples have an array per epoch, of shape (ranks, steps); other fields are as in `Scene`."""
 
     work_bytes: tuple[Floats, ...]
-    """What each batch took of the storage: bytes that a reader was given meanwhile."""
+    """Work of each batch for the storage: the bytes that a reader with an equal share got while it was read."""
     busy_seconds: tuple[Floats, ...]
-    """What its worker did with a core, or slept in preprocessing."""
+    """Time of each batch in which its worker ran on a core, or slept in preprocessing."""
     starved_seconds: tuple[Floats, ...]
+    """Time of each batch in which its worker waited for a core."""
     compute_seconds: tuple[Floats, ...]
     curve: Curve
+    """Rate of the storage by number of readers; multiplied by `speed`."""
     speed: float = 1.0
     workers: int
     window: int
     in_turn: bool
     synchronous: bool
     starves: bool = True
+    """False: workers never wait for a core."""
     costs: HostCosts
 
     @classmethod
     def of(cls, rows: Rows, facts: Facts, *, preprocesses: bool) -> Self:
-        """Return what was measured."""
+        """Return the replay of measured rows, unchanged."""
         begin, end, origin = stamps(rows)
         spent = worker_time(rows, preprocesses)
         storage, starved = spent.storage / 1e9, spent.starved / 1e9
@@ -185,9 +191,8 @@ class _Played:
         work = work_of_reads(reads, curve)
         by_epoch = [_Grid(rows, int(epoch)) for epoch in np.unique(rows["epoch"])]
         reader = facts.workload.reader
-        traits: LoaderTraits = built_in(
-            LOADERS, reader.data_loader, "Traits", LoaderTraits
-        )()  # the run may be received
+        # Built-in ones only: the run may have come from another host.
+        traits: LoaderTraits = built_in(LOADERS, reader.data_loader, "Traits", LoaderTraits)()
         return cls(
             work_bytes=tuple(grid.of(work) for grid in by_epoch),
             busy_seconds=tuple(grid.of(busy) for grid in by_epoch),
@@ -202,12 +207,13 @@ class _Played:
         )
 
     def au_percent(self) -> float:
-        """Return the AU over whole epochs that comes out."""
+        """Run the event model and return the AU over whole epochs."""
         computed = sum(float(compute.sum()) for compute in self.compute_seconds)
         lasted = sum(self._seconds(epoch) * len(self.work_bytes[epoch]) for epoch in range(len(self.work_bytes)))
         return 100 * computed / lasted if lasted else float("nan")
 
     def _seconds(self, epoch: int) -> float:
+        """Return how long an epoch lasts in the event model."""
         work, costs = self.work_bytes[epoch], self.costs
         busy, starved = self.busy_seconds[epoch], self.starved_seconds[epoch]
         scene = Scene(
@@ -227,7 +233,7 @@ class _Played:
 
 
 class _Grid:
-    """Where the rows of an epoch lie by rank and step."""
+    """Arranges the rows of an epoch by rank and step."""
 
     def __init__(self, rows: Rows, epoch: int) -> None:
         self._own = np.flatnonzero(rows["epoch"] == epoch)
@@ -235,7 +241,7 @@ class _Grid:
         _, self._step = np.unique(rows["step"][self._own], return_inverse=True)
 
     def of(self, values: Floats) -> Floats:
-        """Return values of all rows as an array of the shape (ranks, steps)."""
+        """Return this epoch's part of `values`, which has an entry per row, as an array of shape (ranks, steps)."""
         grid = np.zeros((int(self._rank.max()) + 1, int(self._step.max()) + 1))
         grid[self._rank, self._step] = values[self._own]
         return grid

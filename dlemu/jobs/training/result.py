@@ -1,4 +1,4 @@
-"""A training run: what was measured, and every number computed from it."""
+"""A training run: its measurements, and the summary computed from them."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ class Run(MeasuredTraining):
 
     @cached_property
     def summary(self) -> Summary:
-        """Every published number, computed from the rest."""
+        """Every published number, computed from the measurements."""
         return analyse(self)
 
     def device_series(self, probe: str, *metrics: str) -> list[Series]:
-        """Return the same of those devices alone whose bytes are the dataset's: each request counted once."""
+        """Return `series` of the counted devices only: the file system's own, not those below, with the same bytes."""
         found, telemetry = self.series(probe, *metrics), self.summary.telemetry
         if telemetry is None or not telemetry.devices:
             return found
         counted = {(device.host, device.name) for device in telemetry.devices if device.counted}
-        return [one for one in found if (one.host, one.source) in counted]
+        return [series for series in found if (series.host, series.source) in counted]
 
 
 def make_run(job: TrainingJob, log: RunLog, failure: str | None = None) -> Run:
-    """Return the run that a job became; `failure` says why it is incomplete."""
+    """Return a job's run; `failure` is the reason if it is incomplete."""
     facts = make_facts(job, log, failure, recorders=tuple(host.head for host in log.telemetry))
     return Run(job.folder, facts, log.rows, log.telemetry)
 
@@ -56,7 +56,8 @@ def make_facts(
 ) -> Facts:
     """Return the facts of a job's run.
 
-    One that was stopped early is the run it became: `train.total_training_steps` as many as it took.
+    A run that was stopped early gets the settings that would have given it: `train.total_training_steps` is the number
+    of steps it took.
     """
     early = log.journal.stopped_early
     if early is not None:

@@ -1,9 +1,10 @@
-"""Would other readers have got more? Measured on the storage itself, right after a run that waited for its reads.
+"""Trials of other numbers of readers and larger requests, on the storage, right after a run that waited for reads.
 
-One rate does not distinguish a slow drive from one that would serve several reads as fast as one, nor from a disk
-whose head goes back and forth between readers. So the ranks read batches of the epochs that would come next, by as
-many readers as they had, by more, by fewer, in larger requests, and by as many again, for a moment each: a storage
-whose speed changes meanwhile must not look like one that gives more to other readers. What can't help is not tried.
+From its rate alone, a slow drive can't be told from one that would serve more readers at the same latency, or from a
+disk whose head moves back and forth between too many readers. So the ranks read batches of further epochs for
+`metric.scaling_seconds` each: with the same number of readers, with more, with fewer, in larger requests, and with the
+same number again, because a storage that became faster meanwhile must not look like a success of other readers. Trials
+that can't help are left out.
 """
 
 from __future__ import annotations
@@ -28,25 +29,26 @@ from dlemu.metrics.causes import find_causes, work_of
 from dlemu.metrics.limit import Scaling, lost_to_reads, reads_may_be_too_few
 from dlemu.metrics.rows import Rows, is_any
 
-TIMES = 4  # what scales then clears SCALES by far; more readers take more memory and cores
-"""How many times the readers of the run are tried, and which part of them."""
+TIMES = 4  # storage that scales clears MIN_SPEEDUP by far; more readers would take more memory and cores
+"""Factor between the numbers of readers tried: the run's times TIMES, and divided by it."""
 LARGER_BYTES = 4 << 20
-"""Of a read call, where those of the run were a quarter of that at most."""
+"""Bytes of the larger read calls, tried if the run's own had a quarter of that or less."""
 MEMORY_SHARE = 0.25
-"""Most of the available memory that their buffers may take."""
+"""Largest share of the available memory that the buffers of more readers may take."""
 
 
-Try = Literal["more", "fewer", "larger"]
+Trial = Literal["more", "fewer", "larger"]
+"""More readers, fewer readers, larger requests."""
 
 
 def try_other_readers(job: TrainingJob, comm: Comm, own: StepRows) -> Scaling | None:
-    """Return on rank 0 what as many and other readers got; None elsewhere, and where nothing is tried. Collective.
+    """Run the trials and return their rates on rank 0; None on other ranks, and if nothing is tried. Collective.
 
-    Any rank may ask for it, by its own rows: one that is ahead of the others loses its time to waiting for these. A
-    read that fails ends the trial, not the run, which is over.
+    A trial is run if any rank's rows suggest it: a rank that is faster than the others only waits for them. A failed
+    read ends the trials without a result; the run itself is already over.
     """
-    proposals: list[tuple[Try, ...]] | None = comm.gather(worth_trying(job, own))
-    wanted: set[Try] = comm.broadcast({one for each in proposals or () for one in each})
+    proposals: list[tuple[Trial, ...]] | None = comm.gather(worth_trying(job, own))
+    wanted: set[Trial] = comm.broadcast({trial for proposed in proposals or () for trial in proposed})
     if not wanted:
         return None
     reader = job.workload.reader
@@ -57,11 +59,11 @@ def try_other_readers(job: TrainingJob, comm: Comm, own: StepRows) -> Scaling | 
     trials |= {"fewer": (job, fewer)} if "fewer" in wanted else {}
     trials |= {"larger": (larger, readers)} if "larger" in wanted else {}
     trials["again"] = job, readers
-    got = {
-        name: _rate(tried, comm, count, len(job.schedule) + turn)
-        for turn, (name, (tried, count)) in enumerate(trials.items(), 1)
+    measured = {
+        name: _rate(trial_job, comm, count, len(job.schedule) + turn)
+        for turn, (name, (trial_job, count)) in enumerate(trials.items(), 1)
     }
-    rates = {name: rate for name, rate in got.items() if rate is not None}
+    rates = {name: rate for name, rate in measured.items() if rate is not None}
     if len(rates) < len(trials):
         return None
     return Scaling(
@@ -77,56 +79,56 @@ def try_other_readers(job: TrainingJob, comm: Comm, own: StepRows) -> Scaling | 
     )
 
 
-def worth_trying(job: TrainingJob, rows: StepRows) -> tuple[Try, ...]:
-    """Return what may have got more, where a rank's own steps were lost to reads; nothing where they were not."""
+def worth_trying(job: TrainingJob, rows: StepRows) -> tuple[Trial, ...]:
+    """Return the trials that may be faster, if a rank failed the threshold and lost its time to reads; else none."""
     workload = job.workload
     rows = rows[rows["phase"] == TRAINING].copy()
     au = au_percent(rows)
-    rows["sync_ns"] = 0  # what it lost to other ranks is theirs to judge
+    rows["sync_ns"] = 0  # what waiting for another rank cost is judged from that rank's rows
     if not len(rows) or workload.metric.scaling_seconds <= 0 or job.read_by_loader:
         return ()
     if au >= 100 * workload.metric.au:
         return ()
-    preprocesses = slept(workload.reader.preprocess_time, rows)
+    preprocesses = preprocessing_sleeps(workload.reader.preprocess_time, rows)
     workers = max(1, workload.reader.read_threads)
     causes = find_causes(rows, preprocesses=preprocesses, workers=workers)
     work = work_of(rows, preprocesses=preprocesses)
     io_depth = workload.reader.io_depth if open_storage(workload.storage_spec.buffered).is_remote else None
     if not lost_to_reads(causes):
         return ()
-    spec, room = job.loader_spec(0), host_memory().available_bytes * MEMORY_SHARE
-    trials: list[Try] = []
-    if reads_may_be_too_few(causes, work, job.ranks, io_depth) and job.ranks * TIMES * workers * spec.slot_bytes < room:
+    slot_bytes, max_bytes = job.loader_spec(0).slot_bytes, host_memory().available_bytes * MEMORY_SHARE
+    trials: list[Trial] = []
+    if reads_may_be_too_few(causes, work, job.ranks, io_depth) and job.ranks * TIMES * workers * slot_bytes < max_bytes:
         trials.append("more")
     if workers > 1 and io_depth is None:
         trials.append("fewer")
-    asks = workload.reader.engine == "fast" or (workload.reader.engine == "matched" and workload.reader.odirect)
-    called = work.call_bytes or LARGER_BYTES
-    sample_bytes = job.found.max_sample_bytes
-    if asks and io_depth is None and called <= min(sample_bytes / 2, LARGER_BYTES / TIMES):
+    reader = workload.reader
+    chooses_size = reader.engine == "fast" or (reader.engine == "matched" and reader.odirect)
+    call_bytes = work.call_bytes or LARGER_BYTES
+    if chooses_size and io_depth is None and call_bytes <= min(job.found.max_sample_bytes / 2, LARGER_BYTES / TIMES):
         trials.append("larger")
     return tuple(trials)
 
 
-def slept(preprocess_time: Duration, rows: Rows) -> bool:
-    """Return whether workers slept in emulated preprocessing; else they computed, by an account of its own."""
+def preprocessing_sleeps(preprocess_time: Duration, rows: Rows) -> bool:
+    """Return whether emulated preprocessing slept; if it used CPU time instead, rows have `preprocess_cpu_ns`."""
     return not is_zero(preprocess_time) and not is_any(rows, "preprocess_cpu_ns")
 
 
 def _rate(job: TrainingJob, comm: Comm, readers: int, epoch: int) -> float | None:
-    """Read with so many readers on each rank; return MB/s of all together on rank 0, None elsewhere or on failure."""
-    with contextlib.suppress(DlemuError):  # a file that is gone is met again by who reads it
+    """Read with `readers` per rank; return the MB/s of all together on rank 0, None on other ranks or on failure."""
+    with contextlib.suppress(DlemuError):  # a missing file fails the reads below, too
         evict(job, comm.local_rank, comm.local_size, write_first=False)
-    crew = _Crew(job, comm.rank, epoch)
+    own = _TrialReaders(job, comm.rank, epoch)
     comm.all_reduce_max(time.monotonic_ns())
-    readings: list[tuple[int, float]] | None = comm.gather(crew.read(readers, job.workload.metric.scaling_seconds))
+    readings: list[tuple[int, float]] | None = comm.gather(own.read(readers, job.workload.metric.scaling_seconds))
     if readings is None or any(seconds <= 0 for _, seconds in readings):
         return None
     return sum(app_bytes for app_bytes, _ in readings) / 1e6 / max(seconds for _, seconds in readings)
 
 
-class _Crew:
-    """Readers of one rank, as threads: what they wait for releases the interpreter."""
+class _TrialReaders:
+    """The readers of one rank, as threads: reads release the interpreter lock."""
 
     def __init__(self, job: TrainingJob, rank: int, epoch: int) -> None:
         self._spec: LoaderSpec = replace(job.loader_spec(rank), preprocess_time=NO_TIME)
@@ -135,7 +137,7 @@ class _Crew:
         self._app_bytes, self._failed = 0, False
 
     def read(self, readers: int, seconds: float) -> tuple[int, float]:
-        """Read each batch once at most, for so long; return the bytes and the seconds it took, 0 when a read failed."""
+        """Read batches, each once at most, for `seconds`; return bytes read and seconds taken, 0 if a read failed."""
         began = time.monotonic()
         threads = [threading.Thread(target=self._work, args=(number, began + seconds)) for number in range(readers)]
         for thread in threads:
@@ -146,14 +148,14 @@ class _Crew:
 
     def _work(self, number: int, deadline: float) -> None:
         try:
-            maker, room = BatchMaker(self._spec, number), memoryview(bytearray(self._spec.slot_bytes))
+            maker, buffer = BatchMaker(self._spec, number), memoryview(bytearray(self._spec.slot_bytes))
             while time.monotonic() < deadline:
                 with self._lock:
                     step = next(self._steps, None)
                 if step is None:
                     return
-                trace = maker.make("train", self._epoch, step, 0, room)
+                trace = maker.make("train", self._epoch, step, 0, buffer)
                 with self._lock:
                     self._app_bytes += trace.app_bytes
-        except Exception:  # the run is over and measured; a trial that fails tells nothing
+        except Exception:  # the run is over and measured: a failed trial only has no result
             self._failed = True

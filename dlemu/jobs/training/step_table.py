@@ -1,4 +1,4 @@
-"""steps.parquet: the step rows of all ranks as a table, one writer, one reader."""
+"""Writes and reads steps.parquet, the step rows of all ranks: integer columns, a row per rank and step."""
 
 from __future__ import annotations
 
@@ -19,19 +19,18 @@ from dlemu.results.tables import ADVICE, MOST_TABLE_BYTES
 from dlemu.results.untrusted_files import open_untrusted
 
 STEPS = "steps.parquet"
-_LATEST_NS = 1 << 60
-"""36 years after the host was started; sums of such numbers overflow."""
+_MAX_VALUE = 1 << 60
+"""As nanoseconds, 36 years after the host was started; sums of larger numbers would overflow."""
 _BOUNDED = ("free_ns", "wait_ns", "compute_ns", "samples", "app_bytes")
-"""Columns whose values lie between 0 and that."""
+"""Columns whose values must be from 0 to _MAX_VALUE."""
 _READ_AT_ONCE = 1 << 20
-"""Rows of which all columns are read at once."""
-_MOST_ROW_BYTES = 128
-"""Memory that a row wants while its numbers are computed: a few columns at a time."""
-_WHOLE = "whole numbers"
+"""Up to this number of rows, all columns are read when the file is opened, else each when it is used."""
+_MAX_ROW_BYTES = 128
+"""Memory per row while numbers are computed: a few columns are loaded at a time."""
 
 
 def write_steps(folder: str, rows: Rows) -> None:
-    """Write the step rows, where there are any; raises SpaceError."""
+    """Write the step rows, if there are any; raises SpaceError."""
     if len(rows):
         write_file(folder, STEPS, lambda out: _write(rows, out), advice=ADVICE)
 
@@ -47,7 +46,7 @@ def _write(rows: Rows, out: BinaryIO) -> None:
 
 
 def read_steps(folder: str) -> Rows:
-    """Return the step rows in order: of very many, a column is read when it is requested."""
+    """Return the step rows of a folder, in order; of many rows, columns are read when they are used."""
     path = os.path.join(folder, STEPS)
     if not os.path.lexists(path):
         return np.empty(0, STEP_DTYPE)
@@ -62,78 +61,76 @@ def read_steps(folder: str) -> Rows:
 
 
 class _StepFile:
-    """steps.parquet, of which columns are read and checked one by one."""
+    """An open steps.parquet, whose columns are read and checked one by one."""
 
     def __init__(self, path: str) -> None:
-        """Raises UserError for a file that is none, or can't be of a run."""
+        """Raises UserError for a file that is no Parquet file, or not one of step rows."""
         self._path = path
         descriptor = open_untrusted(path, MOST_TABLE_BYTES)
-        try:  # the file stays the same one, whatever gets its name; and it is closed with the last who reads of it
+        try:  # opened through the descriptor: still the checked file if its name is reused; pyarrow closes its own
             self._file = pq.ParquetFile(pa.OSFile(f"/proc/self/fd/{descriptor}"))
         except (OSError, pa.ArrowException, ValueError) as error:
             raise UserError(f"{path} is damaged ({error}): copy it again or move it away") from error
         finally:
             os.close(descriptor)
-        known = self._file.metadata
-        self.groups = tuple(known.row_group(group).num_rows for group in range(known.num_row_groups))
+        metadata = self._file.metadata
+        self.groups = tuple(metadata.row_group(group).num_rows for group in range(metadata.num_row_groups))
         self.rows = sum(self.groups)
         schema = self._file.schema_arrow
-        self._there = {name for name in STEP_COLUMNS if schema.get_field_index(name) >= 0}
-        missing = [name for name in STEP_COLUMNS if name not in self._there | ADDED_COLUMNS]
+        self._present = {name for name in STEP_COLUMNS if schema.get_field_index(name) >= 0}
+        missing = [name for name in STEP_COLUMNS if name not in self._present | ADDED_COLUMNS]
         if missing:
             raise UserError(f"{path} is damaged: it lacks the columns {', '.join(missing)}")
-        for name in self._there:
+        for name in self._present:
             if not pa.types.is_integer(schema.field(name).type):
                 raise UserError(
-                    f"{path} is damaged: its column {name} holds {schema.field(name).type}, wanted {_WHOLE}"
+                    f"{path} is damaged: its column {name} holds {schema.field(name).type}, wanted whole numbers"
                 )
-        wanted = _MOST_ROW_BYTES * self.rows  # a column of equal values takes next to nothing in the file
-        if wanted > host_memory().available_bytes:
+        needed = (
+            _MAX_ROW_BYTES * self.rows
+        )  # even of a small file: a column of equal values takes hardly any bytes in it
+        if needed > host_memory().available_bytes:
             raise UserError(
-                f"{path} needs {wanted / 2**30:.1f} GiB of memory, more than is available: read it on another host, "
+                f"{path} needs {needed / 2**30:.1f} GiB of memory, more than is available: read it on another host, "
                 "or copy it again if no run of yours had that many steps"
             )
 
     def column(self, name: str, group: int) -> NDArray[np.int64]:
-        """Return a column of a row group; raises UserError for one that is damaged."""
-        if name not in self._there:
+        """Return a column of a row group, zeros for one added in a later version; raises UserError if it is damaged."""
+        if name not in self._present:
             return np.zeros(self.groups[group], np.int64)
         try:
             part = self._file.read_row_group(group, columns=[name], use_threads=False)[name]
             if part.null_count:
-                raise UserError(f"{self._path} is damaged: its column {name} has gaps, wanted {_WHOLE}")
+                raise UserError(f"{self._path} is damaged: its column {name} has gaps, wanted whole numbers")
             values: NDArray[np.int64] = part.to_numpy().astype(np.int64, copy=False)
         except (OSError, pa.ArrowException, ValueError) as error:
             raise UserError(f"{self._path} is damaged ({error}): copy it again or move it away") from error
         if len(values) != self.groups[group]:
-            seen = f"{len(values)} values in row group {group}, wanted {self.groups[group]}"
-            raise UserError(f"{self._path} is damaged: its column {name} has {seen}")
+            found = f"{len(values)} values in row group {group}, wanted {self.groups[group]}"
+            raise UserError(f"{self._path} is damaged: its column {name} has {found}")
         if name in _BOUNDED and len(values):
-            _check_bounds(self._path, name, int(values.min()), int(values.max()), 0, _LATEST_NS)
+            _check_bounds(self._path, name, int(values.min()), int(values.max()), 0, _MAX_VALUE)
         return values
 
 
 def check_steps(path: str, rows: Rows, ranks: int, epochs: int) -> None:
-    """Raise UserError for rows that can't be of this run; what is computed from them could take any memory and time."""
+    """Raise UserError for rows that this run can't have, which could cost any amount of memory and time to analyse."""
     table = in_order(rows)
     if not len(table):
         return
-    for name, least, most in (
-        ("rank", 0, ranks - 1),
-        ("phase", 0, 1),
-        ("epoch", 1, epochs),
-        ("block", 1, None),
-    ):
+    for name, least, most in (("rank", 0, ranks - 1), ("phase", 0, 1), ("epoch", 1, epochs), ("block", 1, None)):
         labels = table.label(name)
         _check_bounds(path, name, int(labels.min()), int(labels.max()), least, most)
     _, first, last = table.ends("step")
     _check_bounds(path, "step", int(first[0].min()), int(last[0].max()), 1, None)
     if isinstance(rows, np.ndarray):
         for name in _BOUNDED:
-            _check_bounds(path, name, int(rows[name].min()), int(rows[name].max()), 0, _LATEST_NS)
+            _check_bounds(path, name, int(rows[name].min()), int(rows[name].max()), 0, _MAX_VALUE)
 
 
 def _check_bounds(path: str, name: str, lowest: int, highest: int, least: int, most: int | None) -> None:
+    """Raise UserError if a column's lowest or highest value is not from `least` to `most` (None: unbounded)."""
     if lowest < least or (most is not None and highest > most):
         wanted = f"{least} or more" if most is None else f"{least} to {most}"
         raise UserError(f"{path} is damaged: its column {name} ranges from {lowest} to {highest}, wanted {wanted}")

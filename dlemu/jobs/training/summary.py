@@ -1,8 +1,8 @@
-"""summary.json: every published number of a run, as one frozen, typed value.
+"""summary.json: every published number of a training run, as one frozen, typed value.
 
-A field's docstring is its documentation: docs/results.md is made of them. JSON keys are the fields' names. Numbers
-that do not exist (nothing computed, nothing read) are None. Formulas: docs/metrics.md. Fields may be added within a
-schema version; none changes its meaning or disappears.
+JSON keys are the fields' names, and docs/results.md is generated from the fields' docstrings. Numbers that do not exist
+(nothing computed, nothing read) are None. Formulas, and terms as "kept steps": docs/metrics.md. Within a schema
+version fields may be added, but none changes its meaning or disappears.
 """
 
 from __future__ import annotations
@@ -35,34 +35,36 @@ class Waits:
     """How long accelerators waited for their batches, in milliseconds."""
 
     kept_steps: Percentiles | None = None
-    """Of the steps that the headline counts."""
+    """Over the steps that the headline AU counts."""
     all_steps: Percentiles | None = None
+    """Over all steps."""
     per_rank_p99: tuple[float | None, ...] = ()
+    """99th percentile of each rank, over all its steps."""
     per_epoch: tuple[Percentiles | None, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Metrics:
-    """The numbers. Those of training are None when no training step was measured."""
+    """The metrics of a run; those of training are None when no training step was measured."""
 
     au_percent: RankSpread | None = None
-    """The headline: compute / (wait + compute + sync) over the kept steps, %."""
+    """The headline AU: compute / (wait + compute + sync) over the kept steps, %."""
     au_sustained_percent: Mean | None = None
-    """What an endless epoch on this storage would have: the supply while readers were at work, %."""
+    """The AU that the storage would sustain in an endless epoch, from the rate of reading of busy readers, %."""
     au_uncertainty: Uncertainty | None = None
-    """Of the sustained AU; null where too little was measured to tell."""
+    """Uncertainty of the sustained AU; null where too little was measured."""
     prefetch_credit_percent: float | None = None
-    """Share of the kept steps' batches that was read before these steps began, %."""
+    """Share of the kept steps' batches that was read before the kept steps began, %."""
     au_whole_percent: RankSpread | None = None
-    """The headline's formula over all steps, first steps included, %."""
+    """AU by the same formula over all steps, first steps included, %."""
     au_rules_percent: RankSpread | None = None
-    """The same by its older name."""
+    """`au_whole_percent` under its older name."""
     au_dlio_percent: Spread | None = None
-    """By DLIO 2.x's formula, %."""
+    """AU by the formula of DLIO 2.x, %."""
     au_dlio_v1_percent: Spread | None = None
-    """By DLIO's formula of MLPerf Storage v1.0, %."""
+    """AU by DLIO's formula in MLPerf Storage v1.0, %."""
     samples_per_second: RankSpread | None = None
-    """Samples/s of training, first steps included."""
+    """Samples/s in training, first steps included."""
     app_mb_per_second: RankSpread | None = None
     """1e6 bytes/s that the loader read, caches included."""
     app_mib_per_second: RankSpread | None = None
@@ -72,29 +74,29 @@ class Metrics:
     read_calls: int | None = None
     """Read calls made in training."""
     asked_request_bytes: Mean | None = None
-    """`app_bytes` / `read_calls`: the mean read call; values None where a library makes calls that can't be seen."""
+    """Mean bytes of a read call, `app_bytes` / `read_calls`; values None where a library's calls can't be seen."""
     device_request_kib: Mean | None = None
     """Mean size of the reads that the dataset's devices served, KiB; values None where no device is known."""
     reader_cpu_seconds_per_gb: float | None = None
-    """CPU time of the workers that read for each 1e9 bytes; None where the kernel does not account for it."""
+    """CPU time of the workers per 1e9 bytes read; None where the kernel does not account for it."""
     library_cpu_seconds_per_gb: float | None = None
-    """What it would be with the format's usual library in place of dlemu's reader, by the ratio in docs/benchmarks.md.
+    """Estimate of `reader_cpu_seconds_per_gb` with the format's usual library, by the ratio in docs/benchmarks.md.
 
-    None where that is not known: another engine, direct reading, a format without a figure."""
+    None where the ratio does not apply (`library` engine, direct or verified reading) or is not known."""
     samples: int | None = None
     """Samples read in training."""
     training_seconds: float | None = None
-    """Time in training: without checkpoints, evaluations and what is between epochs, s."""
+    """Time in training, without checkpoints, evaluations and the time between epochs, s."""
     time_to_first_batch_seconds: Spread | None = None
-    """The slowest rank's wait for the first batch of an epoch, s."""
+    """Wait of the slowest rank for the first batch of an epoch, s."""
     wait_ms: Waits | None = None
     """Waits for batches, ms."""
     read_ms: Percentiles | None = None
     """Time of a batch spent in opening and reading files, ms."""
     handover_share_of_wait: float | None = None
-    """Share of the waiting that passed after the batch was ready in its worker, 0 to 1."""
+    """Share of the waiting after the batch was complete in its worker, 0 to 1."""
     host_oversleep_ms: Percentiles | None = None
-    """How late the host woke after a computation, ms."""
+    """How late the host woke after an emulated computation, ms."""
     device_mb_per_second: Mean | None = None
     """1e6 bytes/s that the dataset's devices delivered; values None where no device is known."""
     device_bytes_percent_of_app: Mean | None = None
@@ -104,22 +106,22 @@ class Metrics:
     au_threshold_percent: float = 90.0
     """100 x `metric.au`."""
     total_seconds: float | None = None
-    """From the first epoch's start to the end of the last; None for an incomplete run."""
+    """From the start of the first epoch to the end of the last, s; None for an incomplete run."""
     cpu_seconds: float | None = None
-    """CPU time of ranks and workers in that time; None for an incomplete run."""
+    """CPU time of ranks and workers during `total_seconds`; None for an incomplete run."""
     cpu_seconds_per_gb: float | None = None
-    """The same for each 1e9 bytes read."""
+    """`cpu_seconds` per 1e9 bytes read in training."""
     read_cpu_seconds_per_gb: float | None = None
-    """The same without checkpoints, for each 1e9 bytes read in training and evaluation: what reading and training cost;
-    null where checkpoints are not known apart."""
+    """CPU time of reading per 1e9 bytes read in training and evaluation: `cpu_seconds` without the checkpoints,
+    preprocessing and steps of `cpu_apart`; null where these are not known."""
     cpu_apart: CpuApart | None = None
-    """CPU seconds of all ranks with their workers for what is no reading; null of results of older versions."""
+    """CPU seconds of all ranks and their workers for anything but reading; null in results of older versions."""
     dropped_samples: int = 0
-    """Samples of an epoch that no rank reads, for they do not fill a batch on every rank."""
+    """Samples of an epoch that are not read, because they do not fill a batch on every rank."""
     epochs: int = 0
-    """Planned epochs."""
+    """Number of planned epochs."""
     steps_per_epoch: tuple[int, ...] = ()
-    """Planned steps of each epoch."""
+    """Number of planned steps of each epoch."""
 
     @property
     def sustained_percent(self) -> float | None:
@@ -129,20 +131,20 @@ class Metrics:
 
 @dataclass(frozen=True, kw_only=True)
 class PageCache:
-    """Whether the storage was read, or memory."""
+    """Whether the bytes came from the storage or from memory."""
 
     from_storage_percent: Mean
-    """Bytes that the storage served in % of those read; values None where the kernel does not report it."""
+    """Bytes that the storage served, in % of the bytes read; values None where the kernel does not report it."""
     served_percent: float | None = None
-    """The same by the smaller of the kernel's accounting and the devices' bytes, each epoch 100 at most."""
+    """The smaller of `from_storage_percent` and the devices' bytes in % of the bytes read, each epoch 100 at most."""
     dataset_to_memory_ratio: float | None = None
     """Bytes of the dataset / memory of all hosts."""
     eviction_seconds: tuple[float, ...] = ()
-    """Time of each eviction (`reader.evict_page_cache`)."""
+    """Duration of each eviction (`reader.evict_page_cache`)."""
     warning: str | None = None
-    """What a reader of the numbers must know."""
+    """A caveat to the numbers, as a sentence."""
     finding: Finding | None = None
-    """The same as a code with its numbers; null in results of older versions."""
+    """The warning as a code with its numbers; null in results of older versions."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,13 +160,13 @@ class Evaluation:
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointTiming:
-    """One checkpoint as rank 0 saw it."""
+    """One checkpoint, as measured on rank 0."""
 
     epoch: int
     block: int
-    """Block of steps that it followed."""
+    """Number of the block of steps before it."""
     bytes: int
-    """Of all ranks."""
+    """Bytes of all ranks."""
     started_ns: int
     """CLOCK_MONOTONIC of rank 0."""
     ended_ns: int
@@ -177,39 +179,39 @@ class CheckpointTiming:
 
 @dataclass(frozen=True, kw_only=True)
 class AsynchronousCheckpoints:
-    """Of checkpoints that went to the storage while training went on (`checkpoint.asynchronous`)."""
+    """Checkpoints that were written while training went on (`checkpoint.asynchronous`)."""
 
     stall_seconds: float
-    """Mean time that training stalled for one."""
+    """Mean time that training stalled for a checkpoint."""
     safe_seconds: float
-    """Mean time from the moment training wanted one until it was on the storage."""
+    """Mean time from the moment training requested a checkpoint until it was on the storage."""
     steps_during: int
-    """Steps that rank 0 took while one was being written."""
+    """Number of steps of rank 0 while a checkpoint was being written."""
     step_seconds_during: float | None
-    """Their mean duration, wait and all."""
+    """Mean duration of these steps, waits included."""
     step_seconds_otherwise: float | None
-    """That of the other steps."""
+    """Mean duration of the other steps."""
     slow_down_percent: float | None
     """How much longer a step takes while a checkpoint is being written."""
     shortest_interval_seconds: float
-    """Least time to train between two that leaves training `metric.au` of the time."""
+    """Least time between checkpoints at which training gets the share `metric.au` of the time."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DatasetFacts:
-    """What was read."""
+    """The dataset that was read."""
 
     data_folder: str
     format: str
     num_files_train: int
     num_samples_per_file: int
     total_bytes: int
-    """Of the files in use."""
+    """Bytes of the files in use."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReadSettings:
-    """The settings that change what the numbers mean."""
+    """The settings on which the meaning of the numbers depends."""
 
     data_loader: str
     engine: str
@@ -223,19 +225,19 @@ class ReadSettings:
     sample_shuffle: str
     verified: bool
     transfer_size: int | None = None
-    """Most bytes that a read call requested; 0: a file, record or column at once; None: as a library likes."""
+    """Most bytes that a read call requests; 0: a whole file, record or column; None: the library decides."""
     reader_version: int = 1
-    """Of dlemu's reader: a new one where an engine's read calls changed. 1 in results of before they had a number."""
+    """Version of dlemu's reader, raised when an engine's read calls change; 1 in results older than this key."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RecorderCost:
-    """What the recorder of one host did and cost."""
+    """Number of readings and CPU use of one host's telemetry recorder."""
 
     host: str
     readings: int
     cpu_percent: float | None
-    """Of one core."""
+    """CPU use, in % of one core."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -246,89 +248,91 @@ class MeterPower:
     source: str
     mean_watts: float | None
     gb_per_second_per_watt: float | None
-    """1e9 bytes/s that the application read, for each watt."""
+    """1e9 bytes/s that the application read, per watt."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TelemetrySummary:
-    """What was recorded and by whom."""
+    """What telemetry recorded."""
 
     interval_seconds: float
     probes: tuple[str, ...] = ()
-    """Those that found something."""
+    """Names of the probes that recorded something."""
     devices: tuple[HostDevice, ...] = ()
     notes: tuple[str, ...] = ()
     recorders: tuple[RecorderCost, ...] = ()
     clock_offsets_ns: tuple[tuple[int, ...], ...] = ()
-    """For each epoch: what to add to each host's CLOCK_MONOTONIC to get the first host's; empty for one host."""
+    """For each epoch, the offset to add to each host's CLOCK_MONOTONIC to get the first host's; empty for one host."""
     power: tuple[MeterPower, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Summary(JobSummary):
-    """The result of a run, complete when every step of every epoch was measured. A rank is an accelerator."""
+    """The result of a training run; complete if every planned step was measured. A rank is an accelerator."""
 
     kind: str = "training"
     stopped_early: StoppedEarly | None = None
-    """Of a run that was stopped early, as `dlemu size` does once a verdict is certain; else None.
+    """Set if the run was stopped early, as `dlemu size` does once a verdict is certain; else None.
 
-    Everything else is then as of a run of `train.total_training_steps=steps`.
+    All other keys are then those of a run with `train.total_training_steps=steps`.
     """
     passed: bool | None
-    """None: no verdict."""
+    """None if there is no verdict."""
     outcome: Outcome | None = None
-    """`pass`, `fail`, `undecided` or `no verdict`, as the exit status says; None in results of older versions."""
+    """`pass`, `fail`, `undecided` or `no verdict`, as the exit status; None in results of older versions."""
     verdict_code: str | None = None
     """`pass`, `fail`, `undecided`, or why there is no verdict: `incomplete`, `nothing_computed`, `emulator_too_slow`,
     `cache_served`, `too_few_steps`, `supply_not_known` or `host_limited`; None in results of older versions."""
     verdict_numbers: dict[str, Number] = field(default_factory=dict)
-    """What the verdict rests on: the AU, the threshold, and what its code is of."""
+    """The numbers that the verdict is based on: the AU, the threshold, and others by code."""
     accelerator: str | None
-    """None when none was chosen; so `scale`."""
+    """Name of the accelerator; None when none was chosen."""
     scale: str | None
+    """Name of the workload's scale; None when none was chosen."""
     ranks_per_host: tuple[int, ...] = ()
     seed: int = 0
-    """Of the shuffles and draws: `train.seed`, or a fresh one when a shuffle is `random`."""
+    """Seed of shuffles and random draws: `train.seed`, or a new one when a shuffle is `random`."""
     metrics: Metrics = field(default_factory=Metrics)
     loss_percent: Loss | None = None
-    """Where the loss went; the parts add up to 100 - `au_whole_percent`."""
+    """Loss by reason; the parts add up to 100 - `au_whole_percent`."""
     kept_loss_percent: Loss | None = None
-    """The same for the steps that the headline counts; the parts add up to 100 - `au_percent`."""
+    """Loss of the steps that the headline AU counts; the parts add up to 100 - `au_percent`."""
     loss_percent_per_epoch: tuple[Loss, ...] = ()
+    """`loss_percent` of each epoch."""
     limited_by: Limit | None = None
-    """None when nothing computed."""
+    """What limited the run; None without computation."""
     stragglers: tuple[Straggler, ...] = ()
-    """Those for whom the others waited, worst first."""
+    """Ranks and hosts that the others waited for, worst first."""
     speed_changes: tuple[SpeedChange, ...] = ()
-    """When the storage's speed changed, in order; what it gives shows where accelerators waited for it."""
+    """When the storage's speed changed, in order; measured while accelerators waited for it."""
     stalls: tuple[Stall, ...] = ()
     """When the storage stalled for a second or more, in order."""
     ran_out: RanOut | None = None
-    """A cache or burst credit that ran out: the first bytes came faster. Null where the changes are of another kind."""
+    """A cache or burst credit that ran out: the first bytes were read faster. Null where no such pattern was found."""
     first_touch: FirstTouch | None = None
-    """A volume that is slow when a block is read for the first time; null where not the first epoch alone was slow."""
+    """A volume on which the first read of a block is slow; null unless only the first epoch was slow."""
     slow_folders: tuple[SlowFolder, ...] = ()
     """Sub-folders of the dataset that read slower than the others, slowest first."""
     other_readers: OtherReaders | None = None
-    """Null where others read little from the dataset's devices, or where that is not known."""
+    """Other programs' reads from the dataset's devices; null where they are few or not known."""
     page_cache: PageCache | None = None
     requests: Requests | None = None
-    """Null where no requests were made."""
+    """Requests to an object store; null where none were made."""
     evaluation: Evaluation | None = None
     checkpoints: tuple[CheckpointTiming, ...] = ()
     asynchronous_checkpoints: AsynchronousCheckpoints | None = None
-    """None without such checkpoints."""
+    """None without asynchronous checkpoints."""
     audit: tuple[EpochAudit, ...] = ()
-    """One entry an epoch."""
+    """One entry per epoch."""
     dataset: DatasetFacts
     how: ReadSettings
     environment: Environment = field(default_factory=Environment)
     telemetry: TelemetrySummary | None = None
-    """None when nothing was recorded."""
+    """None if telemetry was not recorded."""
     issues: tuple[str, ...] = ()
-    """What a reader of the numbers must know, as sentences."""
+    """Caveats to the numbers, as sentences."""
     findings: tuple[Finding, ...] = ()
-    """The same in the same order, as codes with their numbers; empty in results of older versions."""
+    """The issues in the same order, as codes with their numbers; empty in results of older versions."""
 
     @property
     def au(self) -> RankSpread | None:
@@ -337,6 +341,6 @@ class Summary(JobSummary):
 
     @property
     def title(self) -> str:
-        """What ran, in a few words."""
+        """Workload, ranks and accelerator: `unet3d: 8 x h100`."""
         kind = f"x {self.accelerator}" if self.accelerator else "ranks"
         return f"{self.workload}: {self.ranks} {kind}"

@@ -1,4 +1,4 @@
-"""The sentences of a training run: its verdict, what limited it, who served its bytes, and what to know about it."""
+"""The sentences of a training run: its verdict, what limited it, page cache and recording notes, and issues."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from dlemu.results.wording import Wording, count, sentence, sentences
 
 _AU_NAMES: dict[Number, str] = {"sustained": "sustained AU", "au": "AU", "rules": "AU of whole epochs"}
 _HOST: dict[Number, str] = {"host CPU": "host's CPU", "memory": "host's memory", "emulator": "emulator on this host"}
-_SHOWN_EPOCHS = 6
+_MAX_SHOWN_EPOCHS = 6
 
 # The verdict
 
@@ -33,7 +33,7 @@ _VERDICT_WORDS: dict[str, str] = {
     VerdictCode.EMULATOR_TOO_SLOW: _NOT_ON_STORAGE,
     VerdictCode.HOST_LIMITED: _NOT_ON_STORAGE,
 }
-"""What a verdict begins with; the others with NO VERDICT."""
+"""First words of the verdict by code; all other codes begin with NO VERDICT."""
 _VERDICTS: dict[str, str] = {
     VerdictCode.PASS: "{value} is at least {threshold_percent:g} %{other}",
     VerdictCode.FAIL: "{value} is below {threshold_percent:g} %{other}",
@@ -64,21 +64,21 @@ def verdict_line(verdict: Verdict) -> str:
     text = _VERDICTS[verdict.code].format(
         **numbers,
         value=_judged_au(**numbers) if numbers else "",
-        other=_other_opinion(**numbers) if numbers else "",
+        other=_disagreement(**numbers) if numbers else "",
         host=_HOST.get(numbers.get("limited_by", ""), ""),
     )
     return f"{verdict_word(verdict.code)}: {text}"
 
 
 def _judged_au(*, by: str, au_percent: float, uncertainty_percent: float = 0.0, **_: Number) -> str:
-    width = f" {plus_minus(au_percent, uncertainty_percent, 2)}" if uncertainty_percent >= 0.005 else ""
-    return f"{_AU_NAMES[by]} {au_percent:.2f}{width} %"
+    interval = f" {plus_minus(au_percent, uncertainty_percent, 2)}" if uncertainty_percent >= 0.005 else ""
+    return f"{_AU_NAMES[by]} {au_percent:.2f}{interval} %"
 
 
-def _other_opinion(
+def _disagreement(
     *, by: str, headline_au_percent: float | None = None, sustained_au_percent: float = 0.0, **_: Number
 ) -> str:
-    """Return in a sentence that the sustained AU and the headline fall on two sides of the threshold, if they do."""
+    """Return the end of a verdict where only the headline AU reaches the threshold, not the sustained one; else ''."""
     if headline_au_percent is None:
         return ""
     credit = headline_au_percent - sustained_au_percent
@@ -90,12 +90,12 @@ def _other_opinion(
     )
 
 
-# What limited it
+# What limited the run
 
 
 def _reads(*, readers: float, call_ms: float, call_bytes: float) -> str:
-    mib = f"{call_bytes / 2**20:,.1f} MiB" if call_bytes >= 2**20 else f"{call_bytes / 2**10:,.1f} KiB"
-    return f"{readers:.1f} workers were reading at a time then, {call_ms:.3g} ms per call of {mib}"
+    size = f"{call_bytes / 2**20:,.1f} MiB" if call_bytes >= 2**20 else f"{call_bytes / 2**10:,.1f} KiB"
+    return f"{readers:.1f} workers were reading at a time then, {call_ms:.3g} ms per call of {size}"
 
 
 def _device(*, busy_percent: float, depth: float, written_mb_per_second: float | None = None) -> str:
@@ -155,17 +155,10 @@ _SEEN: Wording = {
     Seen.THROTTLED: "the CPU limit throttled it in {percent:.0f} % of its periods",
     Seen.FIRST_STEPS_TOO: "judged with the first steps, during which batches of later steps were read ahead",
 }
-_OF_THE_WAIT = frozenset(
-    {
-        Seen.BLOCKED_IN_READS,
-        Seen.COMPUTING,
-        Seen.PREPROCESSING,
-        Seen.NOT_BEGUN,
-        Seen.LAY_READY,
-        Seen.MEMORY_PRESSURE,
-    }
+_CONTINUING = frozenset(
+    {Seen.BLOCKED_IN_READS, Seen.COMPUTING, Seen.PREPROCESSING, Seen.NOT_BEGUN, Seen.LAY_READY, Seen.MEMORY_PRESSURE}
 )
-"""These go on with the sentence on the wait."""
+"""Codes whose text continues the sentence before, that on waiting for data (WAITED)."""
 
 
 def _speed_that_lasts(*, mb_per_second: float, gb: float, times: int) -> str:
@@ -236,21 +229,22 @@ _ADVICE: Wording = {
     Advice.FREE_MEMORY: "lower reader.read_threads, reader.prefetch_size or ranks, or stop other programs that use "
     "the memory",
 }
-_BESIDES = frozenset({Advice.RAISE_CPU_LIMIT_TOO, Advice.LOOK_FOR_PROGRAMS, Advice.WITHOUT_TLS})
+_CONTINUING_ADVICE = frozenset({Advice.RAISE_CPU_LIMIT_TOO, Advice.LOOK_FOR_PROGRAMS, Advice.WITHOUT_TLS})
+"""Advice that is appended to the sentence before."""
 
 
 def in_words(limit: Limit) -> Limit:
-    """Return the limit with its evidence and advice as sentences."""
-    continuing = _OF_THE_WAIT - ({Seen.MEMORY_PRESSURE} if limit.what == "memory" else set())
+    """Return the limit with its evidence and advice as sentences, too."""
+    continuing = _CONTINUING - ({Seen.MEMORY_PRESSURE} if limit.what == "memory" else set())
     return replace(
         limit,
         evidence=sentences(limit.seen, _SEEN, continuing),
-        advice=sentences(limit.to_do, _ADVICE, _BESIDES),
+        advice=sentences(limit.to_do, _ADVICE, _CONTINUING_ADVICE),
     )
 
 
 def causes_line(limit: Limit) -> str | None:
-    """Return what repairing each cause alone would bring; None where that is not known of more than one."""
+    """Return the AU without each of the causes, as a sentence; None if fewer than two causes are known."""
     if len(limit.causes) < 2:
         return None
     each = (
@@ -260,11 +254,11 @@ def causes_line(limit: Limit) -> str | None:
     return f"AU over whole epochs if one of these alone were fixed: {'; '.join(each)}"
 
 
-# Who served its bytes
+# Page cache and recordings
 
 
 def recording_notes(recorded: Recorded, ranks: int) -> Iterator[str]:
-    """Yield what is to be known of a run of a recorded workload on so many ranks."""
+    """Yield caveats, as sentences, to a run of a recorded workload on `ranks` ranks; none if it was not recorded."""
     if not recorded.version:
         return
     if not recorded.replayable:
@@ -277,7 +271,7 @@ def recording_notes(recorded: Recorded, ranks: int) -> Iterator[str]:
 
 
 def cache_warning(proof: CacheProof) -> str | None:
-    """Return what a reader of the numbers must know of the page cache; None where the storage served the bytes."""
+    """Return a warning that the page cache may have served the bytes; None if the storage did."""
     found = proof.finding
     if found is None:
         return None
@@ -288,13 +282,13 @@ def cache_warning(proof: CacheProof) -> str | None:
     return f"MEASURED MEMORY, NOT STORAGE: {text}" if found.severity == "loud" else text
 
 
-_PAST, _EMPTY = "reader.odirect=true bypasses the page cache", "reader.evict_page_cache=epochs empties it"
+_BYPASS, _EMPTY = "reader.odirect=true bypasses the page cache", "reader.evict_page_cache=epochs empties it"
 _RELIEF = {
     "": "a dataset larger than every cache on the way is read from storage",
-    "reader.odirect": _PAST,
-    "reader.odirect, reader.evict_page_cache": f"{_PAST}, {_EMPTY}",
+    "reader.odirect": _BYPASS,
+    "reader.odirect, reader.evict_page_cache": f"{_BYPASS}, {_EMPTY}",
 }
-"""By the settings that would help."""
+"""Advice by `would_help`, the settings that would make the storage serve the bytes."""
 
 
 def _served_by_cache(
@@ -314,19 +308,19 @@ def _served_by_cache(
         wanted = f"MLPerf Storage requires {wanted_ratio:g} times"
         return f"it is unknown whether the data came from storage: {size}, and {wanted}; {relief}"
     text = f"the page cache served {100 - min(100.0, from_storage_percent):.0f} % of the bytes"
-    if most_percent - least_percent > 10:  # points: epochs nearer to each other need no list
+    if most_percent - least_percent > 10:  # percentage points: more similar epochs need no list
         shares = [_epoch_share(share) for share in per_epoch if share is not None]
-        text += f" (from storage in each epoch: {', '.join(shares[:_SHOWN_EPOCHS])} %)"
+        text += f" (from storage in each epoch: {', '.join(shares[:_MAX_SHOWN_EPOCHS])} %)"
     return f"{text}; {size}; {relief}"
 
 
 def _epoch_share(percent: float) -> str:
-    """Return what the storage served of an epoch's bytes; beyond 100 % it read ahead for a later one, or in vain."""
+    """Format the percentage that the storage served; above 100 it read ahead, for a later epoch or for nothing."""
     more = percent - 100
     return f"{percent:.0f}" if more < 0.5 else f"100 and {more:.0f} more by read-ahead"
 
 
-# What to know about it
+# Issues
 
 
 def _dropped(*, samples: int, of_samples: int, batch_size: int, ranks: int) -> str:
@@ -334,7 +328,7 @@ def _dropped(*, samples: int, of_samples: int, batch_size: int, ranks: int) -> s
     return f"{samples} of {of_samples} samples are dropped per epoch: they do not fill a batch of {batch_size} on {on}"
 
 
-def _requests_of_nobody(*, library: str | None) -> str:
+def _unusual_requests(*, library: str | None) -> str:
     return (
         f"reader.engine=fast makes fewer and larger read calls than {library or 'any library'} does: on storage "
         "limited by requests a real job is slower; leave out reader.engine to get a real job's requests"
@@ -350,7 +344,7 @@ def _cut_short(*, host: str, from_seconds: float, to_seconds: float, end: str = 
 
 _ISSUES: Wording = {
     Issue.NOTE: "{text}",
-    Issue.REQUESTS_OF_NOBODY: _requests_of_nobody,
+    Issue.REQUESTS_OF_NOBODY: _unusual_requests,
     Issue.CALLS_NOT_KNOWN: "the module of format {format} does not declare how its library reads, so it was read in "
     "few large calls: on storage limited by requests a real job may be slower (docs/extending.md, open_called)",
     Issue.STEPS_LOST: "the measurements of {ranks} on {host} are lost and missing from these numbers: either that "

@@ -14,7 +14,7 @@ from dlemu.jobs.training.measured import MeasuredTraining
 from dlemu.jobs.training.prediction.curve import Curve, CurvePoint, flat, most_mb_per_second, rates
 from dlemu.jobs.training.prediction.event_model import HostCosts
 from dlemu.metrics.au import kept_rows
-from dlemu.metrics.limit import SCALES, Scaling
+from dlemu.metrics.limit import MIN_SPEEDUP, Scaling
 from dlemu.metrics.rows import Rows
 from dlemu.metrics.t_interval import FEWEST, estimate
 
@@ -141,7 +141,7 @@ def _with_scaling(curve: Curve, scaling: Scaling | None) -> Curve:
         return curve
     same = (scaling.mb_per_second + scaling.again_mb_per_second) / 2
     last = curve[-1]
-    if same <= 0 or scaling.more_readers <= last.readers or scaling.more_mb_per_second < SCALES * same:
+    if same <= 0 or scaling.more_readers <= last.readers or scaling.more_mb_per_second < MIN_SPEEDUP * same:
         return curve
     more = last.mb_per_second * scaling.more_mb_per_second / same
     return (*curve, CurvePoint(readers=scaling.more_readers, mb_per_second=more))
