@@ -55,7 +55,7 @@ def configs(folder: Path, workflow: dict[str, bool], **reader: Any) -> str:
     return str(folder)
 
 
-def benchmark(leaf: Path, config: str, *settings: str, ranks: int = 2, **environment: str) -> Ended:
+def benchmark(leaf: Path, config: str, *settings: str, ranks: int = 2) -> Ended:
     """Call it as mlpstorage does."""
     words = [
         "workload=small_h100",
@@ -65,7 +65,7 @@ def benchmark(leaf: Path, config: str, *settings: str, ranks: int = 2, **environ
         f"--config-dir={config}",
     ]
     launcher = [MPIRUN, "-n", str(ranks), "-host", f"127.0.0.1:{ranks}"]
-    return wait(start(*words, program=DLIO, launcher=launcher, **environment))
+    return wait(start(*words, program=DLIO, launcher=launcher))
 
 
 @pytest.mark.mpi
@@ -173,17 +173,20 @@ def test_what_the_tool_of_v3_adds_by_itself_is_understood(tmp_path: Path) -> Non
 
 @pytest.mark.mpi
 @NEEDS_MPIRUN
-def test_object_of_the_tool_of_v3_makes_trains_and_checkpoints_in_a_bucket(s3: S3, tmp_path: Path) -> None:
+def test_object_of_the_tool_of_v3_makes_trains_and_checkpoints_in_a_bucket(
+    s3: S3, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """With the settings that `mlpstorage ... object` (3.0.23) adds; endpoint and keys come from the environment."""
     config = configs(tmp_path / "a", {"generate_data": True, "train": False, "checkpoint": False})
     added = ("storage_type=s3", f"storage_root={BUCKET}", "s3_force_path_style=true", "storage_options.uri_scheme=s3")
     objects = [f"storage.{one}" for one in (*added, "storage_options.storage_library=s3dlio")]
-    server = {"AWS_ENDPOINT_URL": s3.endpoint, "AWS_REGION": "us-east-1"}
+    monkeypatch.setenv("AWS_ENDPOINT_URL", s3.endpoint)
+    monkeypatch.setenv("AWS_REGION", "us-east-1")
     quick = ("output.report=false", "metric.ceiling_seconds=0")
-    made = benchmark(tmp_path / "made", config, *objects, "dataset.data_folder=of_the_tool", **server)
+    made = benchmark(tmp_path / "made", config, *objects, "dataset.data_folder=of_the_tool")
     assert made.status == 0, made.err
     flow = ("workflow.generate_data=False", "workflow.train=True", "dataset.data_folder=of_the_tool")
-    trained = benchmark(tmp_path / "run", config, *objects, *flow, *quick, **server)
+    trained = benchmark(tmp_path / "run", config, *objects, *flow, *quick)
     assert trained.status == 0, trained.err
     assert summary(tmp_path / "run" / "dlemu")["requests"]["get"] == 2 * 32
     small = (
@@ -196,7 +199,7 @@ def test_object_of_the_tool_of_v3_makes_trains_and_checkpoints_in_a_bucket(s3: S
     words = [*objects, *(f"model.{one}" for one in small), *(f"checkpoint.{one}" for one in saved), quick[0]]
     launcher = [MPIRUN, "-n", "2"]
     given = ["workload=llama3_8b", f"++hydra.run.dir={tmp_path / 'saved'}", *(f"++workload.{one}" for one in words)]
-    ended = wait(start(*given, program=DLIO, launcher=launcher, **server))
+    ended = wait(start(*given, program=DLIO, launcher=launcher))
     assert ended.status == 0, ended.err
     told = json.loads((tmp_path / "saved" / "summary.json").read_text())["metric"]
     assert told["load_checkpoint_duration_mean_seconds"] > 0
