@@ -75,8 +75,6 @@ def can_be_judged(workload: Workload, steps: int) -> bool:
         return True
     if steps and metric.verdict == "rules":
         return True
-    if steps > 1 and metric.verdict == "sustained":  # it is computed from the rate of reading as well
-        return True
     excluded = metric.exclude_start_steps + metric.exclude_end_steps
     return any(block.steps > excluded for epoch in make_schedule(workload, steps) for block in epoch.blocks)
 
