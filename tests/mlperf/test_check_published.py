@@ -81,7 +81,7 @@ def test_valid_at_recall_0_is_said(tmp_path: Path) -> None:
     for path in index.rglob("statistics.json"):
         edit(path, lambda told: told["recall"].update(recall_at_k=0.0, per_query_recall=[0.0]))
     checked = check_folder(str(tmp_path))
-    assert "recall 0.00, called 'valid'" in seen(checked, "vdb.recall")
+    assert "recall 0.00, verdict 'valid'" in seen(checked, "vdb.recall")
     assert "recall@10 0, 141.6 queries/s" in seen(checked, "vdb.listed")
 
 

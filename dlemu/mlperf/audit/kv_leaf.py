@@ -28,6 +28,7 @@ GIB = 2**30
 SECTOR_BYTES = 512
 """Unit of /proc/diskstats, whatever sectors the device has."""
 OPTIONS = (1, 2, 3)
+"""The benchmark's three configurations, each run in several trials; only option 2 has a memory tier."""
 _OPTION, _TRIAL, _RANK = (re.compile(rf"^{name}_(\d+)$") for name in ("option", "trial", "rank"))
 _RESULT = re.compile(r"^kvcache_results_.*\.json$")
 _OLD_SUMMARY = re.compile(r"^kvcache_run_summary.*\.json$")
@@ -313,16 +314,12 @@ def _rate(value: float | None) -> str:
 def _devices(leaf: KvLeaf) -> Iterator[Finding]:
     """Compare the run's bytes and time with the counters of its hosts' kernels (/proc/diskstats)."""
     moved = {way: sum(rank.gib("storage", way) for rank in leaf.ranks) for way in ("read", "written")}
-    clock = sum(
-        max((rank.elapsed_seconds or 0 for rank in trial), default=0)
-        for option in OPTIONS
-        for trial in leaf.trials(option)
-    )
+    all_trials = [trial for option in OPTIONS for trial in leaf.trials(option)]
+    clock = sum(max((rank.elapsed_seconds or 0 for rank in trial), default=0) for trial in all_trials)
     devices = device_work(leaf.metadata)
     busiest = max(devices, key=lambda name: sum(devices[name][:2]), default=None)
-    if (
-        busiest is None or not clock or sum(devices[busiest][:2]) < 0.01 * sum(moved.values())
-    ):  # below 1 %: not the cache's devices
+    # Devices that moved less than 1 % of the ranks' bytes did not hold the cache.
+    if busiest is None or not clock or sum(devices[busiest][:2]) < 0.01 * sum(moved.values()):
         yield from unapplied("kv.device", counters_of_devices_that_held_the_cache=None)
         return
     read, written = (sum(each[index] for each in devices.values()) for index in (0, 1))
@@ -386,7 +383,7 @@ def _tiers(leaf: KvLeaf) -> Iterator[Finding]:
             wanted = "some bytes read from the storage (6.3.4.4)"
             yield Finding("error", "kv.tiers", seen, wanted, "submit the option as OPEN")
         else:
-            fix = "take the option's result as one of memory as well as storage"
+            fix = "take the option as one of memory: the faster the storage, the larger the memory's share"
             yield Finding("info", "kv.tiers", seen, "the share that the storage served", fix)
 
 
