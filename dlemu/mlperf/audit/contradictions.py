@@ -40,7 +40,7 @@ _FIX = "ask for the files of the run as DLIO wrote them"
 
 
 def closest_formula(printed: Printed, recomputed: Recomputed) -> str | None:
-    """Return the name of the formula whose AU and samples/s are closest to the printed ones; None if none is known."""
+    """Return the name of the formula whose AU and samples/s are closest to the printed ones; None if not comparable."""
     names = [name for name in FORMULAS if name in recomputed.formulas]
     gaps = {name: _gap(printed, recomputed.formulas[name]) for name in names}
     best = min(gaps, key=lambda name: gaps[name], default=None)
@@ -249,11 +249,12 @@ def _hosts(printed: Printed, logs: Logs) -> Iterator[Finding]:
     if printed.hosts and printed.memory_slots and printed.memory_slots != printed.hosts:
         seen = f"num_hosts is {printed.hosts}, host_memory_GB has {printed.memory_slots} entries"
         yield Finding("error", "hosts.differ", seen, "one entry for each host", _FIX)
-    own, whole = printed.meminfo_gib, printed.memory_gib
+    own, whole = printed.meminfo_gib, printed.memory_gib  # of rank 0's host, of all hosts
     if own and whole and printed.hosts:
-        alone = printed.hosts == 1 and whole > own * (1 + _MEMORY_TOLERANCE)
-        if alone or whole < own * (1 - _MEMORY_TOLERANCE):
-            seen = f"host_memory_GB gives {whole:.1f} GiB for {printed.hosts} hosts, host_meminfo {own:.1f} GiB for one"
+        too_large = printed.hosts == 1 and whole > own * (1 + _MEMORY_TOLERANCE)
+        if too_large or whole < own * (1 - _MEMORY_TOLERANCE):
+            hosts = count(printed.hosts, "host")
+            seen = f"host_memory_GB gives {whole:.1f} GiB for {hosts}, host_meminfo {own:.1f} GiB for one"
             yield Finding("error", "hosts.memory", seen, "the memory that /proc/meminfo reports", _FIX)
     names = {host.name for host in logs.hosts.values() if host.name}
     ranks = printed.accelerators or len(logs.hosts)
@@ -273,8 +274,8 @@ def _hosts(printed: Printed, logs: Logs) -> Iterator[Finding]:
     total, least = printed.memory_gib, sum(memory.values())
     if total and memory and printed.hosts:
         # Compare the sum of host_memory_GB only: mlpstorage has put all hosts' memory into its first entry.
-        whole = len(memory) == printed.hosts
-        if total < least * (1 - _MEMORY_TOLERANCE) or (whole and total > least * (1 + _MEMORY_TOLERANCE)):
+        all_known = len(memory) == printed.hosts
+        if total < least * (1 - _MEMORY_TOLERANCE) or (all_known and total > least * (1 + _MEMORY_TOLERANCE)):
             seen = f"summary.json reports {total:.1f} GiB on all hosts, ranks' files {least:.1f} GiB on {len(memory)}"
             yield Finding("error", "hosts.memory", seen, "the memory that the ranks' hosts have", _FIX)
 

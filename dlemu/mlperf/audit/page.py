@@ -97,11 +97,11 @@ def audit_page(audit: Audit) -> Page:
 
 def _legend() -> Words:
     points = (
-        "printed: from the run's own summary. again: recomputed from the ranks' steps by the formula that comes "
-        "closest; where only block times were kept, >= marks a lower bound. whole: AU of all epochs together, no step "
-        "dropped. sustained: AU that an endless epoch would have. credit: share of the counted steps' batches that was "
-        "read before these steps began. Except for dlemu's own runs, both follow from the number of readers: the "
-        "sustained AU is a lower bound (>=), the credit an upper one.",
+        "printed: from the run's own summary. recomputed: from the ranks' steps, by the formula that comes closest; "
+        ">= marks a lower bound, where only block times were kept. whole: AU of all epochs together, no step dropped. "
+        "sustained: AU that an endless epoch would have. credit: share of the counted steps' batches that was read "
+        "before these steps began. Except for dlemu's own runs, both follow from the number of readers: the sustained "
+        "AU is a lower bound (>=), the credit an upper one. difference: recomputed against printed samples/s.",
         "Lost time, in percent of the time of all blocks. first steps: until the first batch arrives. load: later "
         "waits for batches. late: the host woke late. slower: waits for the slowest rank. barrier: the rest, outside "
         "of steps. all other: everything but first steps, where no steps were kept.",
@@ -133,8 +133,8 @@ def _tables(audit: Audit) -> Iterator[Table]:
         titles += ["samples/s", "errors"]
         rows = [_system(*system) for system in systems[:_MAX_ROWS]]
         yield Table(title="Systems", columns=columns(*titles, right=range(1, 9)), rows=rows, dense=True)
-    titles = ["run", "accelerators", "hosts", "AU printed, %", "again", "by", "whole", "sustained"]
-    titles += ["credit, %", "samples/s printed", "again, %"]
+    titles = ["run", "accelerators", "hosts", "AU printed, %", "recomputed", "by", "whole", "sustained"]
+    titles += ["credit, %", "samples/s printed", "difference, %"]
     head = columns(*titles, *_LOSS, "findings", right=(*range(1, 5), *range(6, 11 + len(_LOSS))))
     shown = min(len(audit.runs), _MAX_ROWS)
     title = "Runs" if shown == len(audit.runs) else f"Runs: {shown:,} of {len(audit.runs):,}, those with errors first"

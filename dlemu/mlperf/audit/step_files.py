@@ -46,7 +46,7 @@ class Span:
     earliest_us: int | None
     """Last barrier of all ranks before the block: no rank began it earlier. None if unknown."""
     latest_us: int | None
-    """Barrier of all ranks after the block: no rank ended it later. None if unknown."""
+    """End of the epoch, also a barrier of all ranks: no rank ended the block later. None if unknown."""
     checkpoint_us: int | None = None
     """When the checkpoint after the block began; set where DLIO may have counted the block's time up to then."""
 
@@ -94,10 +94,10 @@ def read_spans(path: str, started_us: int | None, findings: list[Finding]) -> di
                 continue
             spans[epoch, number] = Span(
                 start_us=start,
-                end_us=_later(epoch_stats, f"ckpt{number}", end) or end,
+                end_us=_checkpoint_start(epoch_stats, f"ckpt{number}", end) or end,
                 earliest_us=max((barrier_us for barrier_us in known_us if barrier_us <= start), default=None),
                 latest_us=epoch_end_us if epoch_end_us is not None and epoch_end_us >= end else None,
-                checkpoint_us=_later(epoch_stats, f"save_ckpt{number}", end),
+                checkpoint_us=_checkpoint_start(epoch_stats, f"save_ckpt{number}", end),
             )
     return spans
 
@@ -108,7 +108,7 @@ def _parts_with_barrier(epoch_stats: Mapping[str, Any]) -> Iterator[Mapping[str,
     yield from (mapping(part) for name, part in epoch_stats.items() if block_number(name) is not None)
 
 
-def _later(epoch_stats: Mapping[str, Any], checkpoint: str, end_us: int) -> int | None:
+def _checkpoint_start(epoch_stats: Mapping[str, Any], checkpoint: str, end_us: int) -> int | None:
     """Return when a checkpoint began, if that was after the end of its block."""
     began = stamp_us(mapping(epoch_stats.get(checkpoint)).get("start"))
     return began if began is not None and began > end_us else None
