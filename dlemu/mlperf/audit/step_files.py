@@ -25,7 +25,7 @@ from dlemu.results.untrusted_files import open_untrusted
 BlockKey = tuple[int, int]
 """Epoch and block, each from 1."""
 STAMP_SECONDS = 0.1
-"""Largest delay of a time stamp: DLIO writes a line to its log before it takes one. 0.06 s were seen."""
+"""How far a time stamp may be from its event: DLIO writes a line to its log in between. 0.06 s were seen."""
 
 _BLOCK = re.compile(r"^block(\d{1,9})$")
 _NUMBER = re.compile(r"^\d{1,9}$")
