@@ -370,7 +370,7 @@ def test_drawn_step_times_give_no_v1_number(tmp_path: Path) -> None:
     drawn = config.read_text().replace(f"computation_time: {C}", f"computation_time: {{mean: {C}, stdev: 0.01}}")
     config.write_text(drawn)
     run = audited(tmp_path)
-    assert run.setup == replace(run.setup, drawn=True, computation_seconds=C)
+    assert run.setup == replace(run.setup, is_random=True, computation_seconds=C)
     assert audit_row(run).au_dlio_v1_percent is None
     assert audit_row(run).au_dlio_percent == pytest.approx(audit_row(run).au_printed_percent, abs=1e-4)
 

@@ -49,9 +49,9 @@ def test_today_it_lacks_what_the_round_let_pass(tree: Path) -> None:
 def test_a_published_rate_stands_beside_the_most_that_it_can_have_been(tree: Path) -> None:
     """2,356.6 GiB in no less than 375.9 s, the slowest request: 6.27 GiB/s where 7.86 are published."""
     leaf = read_kv_leaf(str(next(tree.rglob("kv_cache/*/run/2*"))))
-    first = leaf.of(1)[0][0]
+    first = leaf.trials(1)[0][0]
     assert first.stat("tier_storage_read_bandwidth_gbps") == pytest.approx(7.855, abs=0.001)
-    assert first.most_gib_per_second("read") == pytest.approx(6.269, abs=0.001)
+    assert first.max_gib_per_second("read") == pytest.approx(6.269, abs=0.001)
     told = seen(check_folder(str(tree)), "kv.window")
     assert "option 1: read 7.85 published, at most 6.26 GiB/s" in told
     assert "option 2" not in told, "no request outlasted its clock"
@@ -59,7 +59,7 @@ def test_a_published_rate_stands_beside_the_most_that_it_can_have_been(tree: Pat
 
 def test_ranks_are_summed_and_trials_averaged(tmp_path: Path) -> None:
     leaf = read_kv_leaf(str(make_kv(tmp_path / "kv_cache/llama3.1-8b/run", ranks=2)))
-    most = leaf.most_gib_per_second(1, "read")
+    most = leaf.max_gib_per_second(1, "read")
     assert most == pytest.approx(12.5, abs=0.1)
     assert "kv.aggregate" not in of(check_folder(str(tmp_path)), "warning")
 
@@ -81,7 +81,7 @@ def test_valid_at_recall_0_is_said(tmp_path: Path) -> None:
     for path in index.rglob("statistics.json"):
         edit(path, lambda told: told["recall"].update(recall_at_k=0.0, per_query_recall=[0.0]))
     checked = check_folder(str(tmp_path))
-    assert "recall 0.00, called 'valid'" in seen(checked, "vdb.recall")
+    assert "recall 0.00, verdict 'valid'" in seen(checked, "vdb.recall")
     assert "recall@10 0, 141.6 queries/s" in seen(checked, "vdb.listed")
 
 

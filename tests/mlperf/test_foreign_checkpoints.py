@@ -93,7 +93,7 @@ def test_two_results_are_compared_with_json_and_page(tmp_path: Path) -> None:
     assert answer["verdict"].startswith("writing: A takes 100.0 % more time than B (+- ")
     assert "limited" not in answer["verdict"], "nobody knows by what"
     assert [side["about"]["how"] for side in answer["sides"]] == [{}, {}]
-    assert any(issue.startswith("A: its files contradict themselves") for issue in answer["issues"])
+    assert any(issue.startswith("A: its files contradict each other") for issue in answer["issues"])
     assert not any(issue.startswith("B: its files contradict") for issue in answer["issues"])
     where = open_page(str(both)).page.tables[-1]
     assert ["measured", "2026-07-13T10:48:45.945468", "2026-07-13T10:48:45.945468"] in [list(row) for row in where.rows]
@@ -110,5 +110,5 @@ def test_what_cannot_be_compared_is_said_in_one_line(tmp_path: Path) -> None:
         foreign_checkpoints(str(made))
     make_result(tmp_path / "several" / "a")
     make_result(tmp_path / "several" / "b")
-    with pytest.raises(UserError, match="holds 4 calls of more than one result"):
+    with pytest.raises(UserError, match="holds 4 runs, of more than one result"):
         foreign_checkpoints(str(tmp_path / "several"))

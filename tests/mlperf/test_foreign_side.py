@@ -76,7 +76,7 @@ def test_dlio_and_dlemu_are_compared(tmp_path: Path) -> None:
     result = CliRunner().invoke(command, [str(tmp_path / "dlio"), str(tmp_path / "own"), "--json"])
     assert result.exit_code == 0, result.output
     issues = json.loads(result.output)["issues"]
-    assert any(issue.startswith("A: numbers are recomputed from the files of DLIO") for issue in issues)
+    assert any(issue.startswith("A: numbers are recomputed from DLIO's files") for issue in issues)
 
 
 def test_what_cannot_be_compared_is_said_in_one_line(tmp_path: Path) -> None:

@@ -135,5 +135,5 @@ def test_a_folder_of_several_runs_or_of_none_is_said(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="holds 2 runs"):
         foreign_run(str(tmp_path))
     (tmp_path / "a" / "configs" / "config.yaml").unlink()
-    with pytest.raises(UserError, match="does not say"):
+    with pytest.raises(UserError, match="lacks"):
         foreign_run(str(tmp_path / "a"))

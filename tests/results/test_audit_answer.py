@@ -38,16 +38,16 @@ def test_what_is_recomputed_is_by_the_formula_that_was_printed(
 ) -> None:
     run = columns(printed_by=printed_by)
     assert (run.au_recomputed_percent, run.samples_per_second_recomputed) == (au, rate)
-    assert run.au_apart_points == (None if au is None else pytest.approx(au - 80))
-    assert run.rate_apart_percent == (None if rate is None else pytest.approx(100 * (rate - 200) / 200))
+    assert run.au_difference_points == (None if au is None else pytest.approx(au - 80))
+    assert run.rate_difference_percent == (None if rate is None else pytest.approx(100 * (rate - 200) / 200))
 
 
 def test_without_one_of_the_two_nothing_lies_apart() -> None:
-    assert columns(au_printed_percent=None).au_apart_points is None
-    assert columns(au_dlio_percent=None).au_apart_points is None
-    assert columns(samples_per_second_printed=0.0).rate_apart_percent is None
-    assert columns(samples_per_second_dlio=None).rate_apart_percent is None
-    assert columns(samples_per_second_dlio=0.0).rate_apart_percent == -100
+    assert columns(au_printed_percent=None).au_difference_points is None
+    assert columns(au_dlio_percent=None).au_difference_points is None
+    assert columns(samples_per_second_printed=0.0).rate_difference_percent is None
+    assert columns(samples_per_second_dlio=None).rate_difference_percent is None
+    assert columns(samples_per_second_dlio=0.0).rate_difference_percent == -100
 
 
 def test_the_au_of_whole_epochs_has_an_older_name() -> None:

@@ -289,7 +289,7 @@ def test_a_foreign_run_names_no_file_to_load(tmp_path: Path) -> None:
         tree = yaml.safe_load(config.read_text())
         tree["workload"]["model"] = {"name": str(evil)}
         config.write_text(yaml.safe_dump(tree))
-    with pytest.raises(UserError, match=r"evil.yaml'|does not say"):
+    with pytest.raises(UserError, match=r"evil.yaml'|lacks"):
         foreign_run(str(tmp_path / "run"))
 
 

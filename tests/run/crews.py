@@ -80,7 +80,7 @@ def job(work: Work, folder: Path) -> None:
 
 def auditor(work: Work, folder: Path) -> None:
     """Audit runs."""
-    patch.object(audited_run, "_guarded", work).start()
+    patch.object(audited_run, "_audit_or_report_failure", work).start()
     patch.object(audited_run, "_STOPPED_SECONDS", STOPPED_SECONDS).start()
     shares = [audited_run._Share([name], {}, None) for name in ("first", "second")]
     audited_run._audit_all(shares, None)

@@ -1,5 +1,9 @@
-"""Audit of result folders that DLIO, MLPerf Storage or dlemu left: their numbers recomputed from what they kept.
+"""Audit of result folders of DLIO, MLPerf Storage and dlemu: recomputes their numbers from the files that a run left.
 
-`audit_trees` finds the runs of trees and audits them in parallel, `audit_run` one of them; `saved_audit` makes rows of
-them, `foreign_...` give them to comparisons and predictions. May import `rules` and `dlemu.dlio`, and studies and jobs.
+`audit_trees` finds and audits all runs below some folders, `saved_audit` writes the result to files, and the modules
+`foreign_...` turn runs of other tools into input for `dlemu compare` and `dlemu predict`.
+
+A run *printed* the numbers in its summary.json, and *kept* the times of its steps in other files. A *block* is DLIO's
+name for the steps between two checkpoints. A *leaf* is one run's folder in a submission. May import `rules`,
+`dlemu.dlio`, studies and jobs.
 """

@@ -1,4 +1,4 @@
-"""audit.json, as `dlemu audit --report` writes it and `dlemu report` reads it: columns, findings, epochs of runs."""
+"""Types of audit.json, which `dlemu audit --report` writes and `dlemu report` reads."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from dlemu.results.finding import Finding
 
 AUDIT = "audit.json"
 FORMULAS = ("dlio_v1", "dlio", "dlio_v3", "dlio_fork")
-"""By which a version of DLIO printed: names in columns."""
+"""Formulas of AU and samples/s by versions of DLIO (docs/audit.md), as named in columns."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunColumns:
-    """What is known of a run; None for what is not. docs/audit.md explains the columns."""
+    """Columns of a run in tables; None where not known. docs/audit.md explains them."""
 
     path: str
     workload: str | None = None
@@ -36,15 +36,15 @@ class RunColumns:
     au_dlio_v3_percent: float | None = None
     au_dlio_fork_percent: float | None = None
     au_whole_percent: float | None = None
-    """Total computation over total time of all epochs together, nothing dropped."""
+    """Total computation over total time of all epochs together, no step dropped."""
     au_rules_percent: float | None = None
-    """The same by its older name: audits of earlier versions have this one alone."""
+    """Older name of `au_whole_percent`: audits of earlier versions have only this one."""
     au_sustained_percent: float | None = None
-    """What an endless epoch would give: of dlemu's own runs."""
+    """AU that an endless epoch would have; for dlemu's own runs."""
     au_sustained_least_percent: float | None = None
-    """The least that the storage sustains: of other runs."""
+    """The least AU that the storage sustains; for other runs."""
     prefetch_credit_percent: float | None = None
-    """Share of the counted steps' batches that was read before these began; of other runs the most it can be."""
+    """Share of the counted steps' batches that was read before these steps; an upper bound except for dlemu's runs."""
     au_least_percent: float | None = None
     au_most_percent: float | None = None
     samples_per_second_printed: float | None = None
@@ -61,51 +61,49 @@ class RunColumns:
     loss_barrier_percent: float | None = None
     loss_slower_rank_percent: float | None = None
     loss_all_other_percent: float | None = None
-    """Everything but the first step, where steps were not kept."""
+    """All loss but that of first steps, where step times were not kept."""
     errors: int
     warnings: int = 0
 
     @property
     def sustained_percent(self) -> tuple[float | None, bool]:
-        """The sustained AU, and whether that is the least that it can be."""
+        """The sustained AU, and whether that is a lower bound."""
         least = self.au_sustained_least_percent
         return (self.au_sustained_percent, False) if least is None else (least, True)
 
     @property
     def whole_percent(self) -> float | None:
-        """AU of whole epochs, by whichever name the audit has it."""
+        """AU of whole epochs, under either name."""
         return self.au_rules_percent if self.au_whole_percent is None else self.au_whole_percent
 
     @property
     def au_recomputed_percent(self) -> float | None:
-        """AU by the formula that comes closest to what was printed."""
-        known = self.printed_by in FORMULAS
-        value: float | None = getattr(self, f"au_{self.printed_by}_percent") if known else None
+        """AU by the formula that comes closest to the printed numbers."""
+        value: float | None = getattr(self, f"au_{self.printed_by}_percent") if self.printed_by in FORMULAS else None
         return value
 
     @property
     def samples_per_second_recomputed(self) -> float | None:
-        """Samples/s by the formula that comes closest to what was printed."""
-        value: float | None = (
-            getattr(self, f"samples_per_second_{self.printed_by}") if self.printed_by in FORMULAS else None
-        )
+        """Samples/s by the formula that comes closest to the printed numbers."""
+        column = f"samples_per_second_{self.printed_by}"
+        value: float | None = getattr(self, column) if self.printed_by in FORMULAS else None
         return value
 
     @property
-    def au_apart_points(self) -> float | None:
-        """How far the recomputed AU lies from the printed one."""
-        again, printed = self.au_recomputed_percent, self.au_printed_percent
-        return again - printed if again is not None and printed is not None else None
+    def au_difference_points(self) -> float | None:
+        """Recomputed minus printed AU."""
+        recomputed, printed = self.au_recomputed_percent, self.au_printed_percent
+        return recomputed - printed if recomputed is not None and printed is not None else None
 
     @property
-    def rate_apart_percent(self) -> float | None:
-        """How far the recomputed samples/s lie from the printed ones."""
-        again, printed = self.samples_per_second_recomputed, self.samples_per_second_printed
-        return 100 * (again / printed - 1) if again is not None and printed else None
+    def rate_difference_percent(self) -> float | None:
+        """By how many percent the recomputed samples/s exceed the printed ones."""
+        recomputed, printed = self.samples_per_second_recomputed, self.samples_per_second_printed
+        return 100 * (recomputed / printed - 1) if recomputed is not None and printed else None
 
     @property
     def loss_percent(self) -> dict[str, float | None]:
-        """Parts of the lost time, in percent of all blocks' time."""
+        """Cause -> lost time, in percent of the time of all blocks."""
         return {
             "first_step": self.loss_first_step_percent,
             "load": self.loss_load_percent,
@@ -118,7 +116,7 @@ class RunColumns:
 
 @dataclass(frozen=True, kw_only=True)
 class EpochFigures:
-    """Numbers of each epoch."""
+    """AU and samples/s of each epoch."""
 
     au_percent: tuple[float | None, ...]
     samples_per_second: tuple[float | None, ...]
@@ -126,25 +124,25 @@ class EpochFigures:
 
 @dataclass(frozen=True, kw_only=True)
 class RunReport(RunColumns):
-    """A run with each epoch's numbers and each finding."""
+    """A run with the numbers of each epoch and its findings."""
 
     findings: tuple[Finding, ...]
     au_threshold_percent: float | None = None
     epochs_printed: EpochFigures | None = None
     epochs_recomputed: Mapping[str, EpochFigures] = field(default_factory=dict)
-    """By formula."""
+    """Formula -> numbers of each epoch."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlacedRun(RunReport):
-    """The same with where it is listed."""
+    """A run with the names under which it is listed."""
 
     system: str
     run: str
 
     @property
     def kind(self) -> str:
-        """What the run is of: `unet3d h100`."""
+        """Workload and accelerator: `unet3d h100`."""
         return " ".join(filter(None, (self.workload, self.accelerator))) or "workload unknown"
 
     @property
@@ -155,7 +153,7 @@ class PlacedRun(RunReport):
 
 @dataclass(frozen=True, kw_only=True)
 class AuditSummary:
-    """All runs of an audit together."""
+    """Counts and statistics of all runs of an audit."""
 
     runs: int
     systems: int
@@ -165,13 +163,13 @@ class AuditSummary:
     passed_printed: int
     passed_only_without_first_steps: int
     largest_au_difference_points: float | None = None
-    """Of the runs recomputed from all steps."""
+    """Between printed and recomputed AU, of the runs recomputed from all steps."""
     median_first_step_loss_percent: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class SavedAudit:
-    """audit.json."""
+    """Content of audit.json."""
 
     schema_version: int = ANSWER_VERSION
     dlemu_version: str = __version__

@@ -1,4 +1,4 @@
-"""From trees to audited runs: find the folders of runs, read, recompute and compare each, in parallel processes."""
+"""Finds the folders of runs below given folders ("trees"), and audits each run, in parallel processes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from dlemu.comm.failure import Role
 from dlemu.config.workload_files import SUFFIX, workload_names
 from dlemu.mlperf.audit.checkpoint_leaf import checkpoint_numbers, read_checkpoint_leaf
 from dlemu.mlperf.audit.contradictions import Rulebook, closest_formula, contradictions, rule_findings
-from dlemu.mlperf.audit.fingerprints import Print, step_prints, twins
+from dlemu.mlperf.audit.fingerprints import Fingerprint, copied_pairs, step_fingerprints
 from dlemu.mlperf.audit.kv_leaf import is_kv_leaf, kv_numbers, read_kv_leaf
 from dlemu.mlperf.audit.own_result import OwnResult, audit_own, is_own, own_folder_of
 from dlemu.mlperf.audit.prefetch_credit import Prefetch, credit_percent, prefetch_finding, sustained_least_percent
@@ -31,70 +31,73 @@ from dlemu.runner.clean_process import run_clean
 from dlemu.runner.crew import Worker, run_crew
 
 _RUN_FILE = re.compile(r"^(summary\.json|(\d+_)?per_epoch_stats\.json|\d+_output\.json)$")
-_SKIPPED = re.compile(r"^(\..*|code|__pycache__|node_modules)$")
-"""Folders that hold no runs: hidden ones, and the copies of DLIO's source that submissions carry."""
-_TESTS = re.compile(r"^tests?$")
+_SKIPPED_FOLDER = re.compile(r"^(\..*|code|__pycache__|node_modules)$")
+"""Folders that hold no runs: hidden ones, and `code`, the copy of DLIO's source in a submission."""
+_TEST_FOLDER = re.compile(r"^tests?$")
 _SOURCE_FILES = frozenset({"setup.py", "pyproject.toml", "benchmark.sh"})
-"""Beside which a folder of tests is one of somebody's source code: what it holds are test data."""
-_ALONE = 16
-"""Runs that one process audits sooner than others are started."""
-_CHUNK = 8  # runs for each process at least: fewer do not pay for its start
+"""Files of a source checkout: a folder of tests beside them holds test data, not runs."""
+_MAX_RUNS_WITHOUT_WORKERS = 16  # auditing these takes less time than starting processes
+_RUNS_PER_PROCESS = 8  # one process for each 8 runs, at most: fewer runs do not repay its start
 _PROCESS, _AUDITOR = (Role(name, "audit fewer runs at a time") for name in ("the audit process", "auditor"))
-_STOPPED_SECONDS = 60.0  # of a stop (SIGSTOP), after which an auditor counts as lost
+_STOPPED_SECONDS = 60.0  # an auditor process that is stopped (SIGSTOP) for longer counts as lost
 
 
 @dataclass(frozen=True, kw_only=True)
 class AuditedRun:
-    """What is known of one run folder."""
+    """One run folder: its settings, printed and recomputed numbers, and findings."""
 
     path: str
     setup: Setup
     printed: Printed
     recomputed: Recomputed
     printed_by: str | None
-    """The formula that gives the printed numbers, or comes closest."""
+    """Name of the formula whose numbers are closest to the printed ones."""
     findings: tuple[Finding, ...]
     times: RunTimes = field(default_factory=RunTimes)
-    prints: tuple[Print, ...] = ()
-    """Of each epoch of each rank that kept its steps."""
+    fingerprints: tuple[Fingerprint, ...] = ()
+    """One for each epoch of each rank that kept its steps."""
     hostnames: tuple[str, ...] = ()
-    """Of the hosts of all ranks; empty unless every rank's file states its own."""
+    """Names of all ranks' hosts, sorted; empty unless every rank's file names its host."""
     by_dlemu: bool = False
-    """Whether dlemu ran as a drop-in replacement for DLIO, as the run's log says."""
+    """Whether dlemu made the run, either itself or as a drop-in replacement for DLIO (by the run's log)."""
     prefetch: Prefetch = field(default_factory=Prefetch)
 
     @property
     def au_percent(self) -> float | None:
-        """AU by the formula that printed it, from its steps; as printed where no steps were kept."""
-        return _au_percent(self.printed, self.recomputed, self.printed_by)
+        """AU recomputed by the formula that printed it; the printed AU unless the steps of all ranks were kept."""
+        formula = self.recomputed.formulas.get(self.printed_by or "")
+        if self.recomputed.basis == "steps" and formula is not None and formula.au_percent is not None:
+            return formula.au_percent
+        return self.printed.au_percent
 
     @property
     def errors(self) -> int:
-        """How many findings are errors."""
+        """Number of findings that are errors."""
         return sum(finding.severity == "error" for finding in self.findings)
 
 
 def find_runs(trees: Iterable[str]) -> list[str]:
-    """Return the run folders in the trees, sorted, each once. Links to folders are not followed below a tree.
+    """Return the run folders in the trees, sorted, without duplicates. Links below a tree are not followed.
 
-    A run of dlemu that has DLIO's files too is one run: it is where those are.
+    A run of dlemu that also wrote DLIO's files counts once, as the folder of DLIO's files.
     """
     folders: set[str] = set()
     for tree in trees:
         for folder, below, names in os.walk(tree):
-            source = not _SOURCE_FILES.isdisjoint(names)
-            below[:] = [name for name in below if not (_SKIPPED.match(name) or (source and _TESTS.match(name)))]
-            other = is_kv_leaf(below) or is_vector_leaf(names)
-            if other or any(_RUN_FILE.match(name) for name in names) or is_own(folder):
+            skipped = [_SKIPPED_FOLDER] if _SOURCE_FILES.isdisjoint(names) else [_SKIPPED_FOLDER, _TEST_FOLDER]
+            below[:] = [name for name in below if not any(pattern.match(name) for pattern in skipped)]
+            is_other_benchmark = is_kv_leaf(below) or is_vector_leaf(names)
+            if is_other_benchmark or any(_RUN_FILE.match(name) for name in names) or is_own(folder):
                 folders.add(os.path.normpath(folder))
-    in_dlios_files = {own for folder in folders if (own := own_folder_of(folder)) is not None}
-    return sorted(folders - in_dlios_files)
+    also_in_dlio_format = {own for folder in folders if (own := own_folder_of(folder)) is not None}
+    return sorted(folders - also_in_dlio_format)
 
 
 def audit_trees(trees: Iterable[str], processes: int | None = None, book: Rulebook | None = None) -> list[AuditedRun]:
-    """Return every run in the trees, audited, in the order of their paths; with a rulebook also by its rules.
+    """Audit every run in the trees, and return them sorted by path. With a rulebook, also check its rules.
 
-    Raises UserError for a tree that is no folder, or when none of them holds a run.
+    `processes` is the number of processes at most, by default one per CPU. Raises UserError for a tree that is not a
+    folder, and when no tree holds a run.
     """
     trees = list(trees)
     for tree in trees:
@@ -107,9 +110,9 @@ def audit_trees(trees: Iterable[str], processes: int | None = None, book: Rulebo
             " R_output.json, as DLIO writes them"
         )
     shipped = shipped_pairs()
-    workers = min(processes or len(os.sched_getaffinity(0)), -(-len(runs) // _CHUNK))
-    if workers == 1 or len(runs) <= _ALONE:
-        return [_guarded(run, shipped, book) for run in runs]
+    workers = min(processes or len(os.sched_getaffinity(0)), -(-len(runs) // _RUNS_PER_PROCESS))
+    if workers == 1 or len(runs) <= _MAX_RUNS_WITHOUT_WORKERS:
+        return [_audit_or_report_failure(run, shipped, book) for run in runs]
     shares = [_Share(runs[first::workers], shipped, book) for first in range(workers)]
     audited = {run.path: run for part in run_clean(_audit_all, shares, _PROCESS) for run in part}
     return [audited[run] for run in runs]
@@ -117,7 +120,7 @@ def audit_trees(trees: Iterable[str], processes: int | None = None, book: Rulebo
 
 @dataclass(frozen=True)
 class _Share:
-    """What one process audits."""
+    """The runs that one process audits, and what it needs for them."""
 
     runs: list[str]
     shipped: Shipped
@@ -130,13 +133,13 @@ def _audit_all(shares: list[_Share], _: object) -> list[list[AuditedRun]]:
 
 def _audit_share(worker: Worker, share: _Share) -> list[AuditedRun]:
     worker.ready()
-    return [_guarded(run, share.shipped, share.book) for run in share.runs]
+    return [_audit_or_report_failure(run, share.shipped, share.book) for run in share.runs]
 
 
-def _guarded(folder: str, shipped: Shipped, book: Rulebook | None) -> AuditedRun:
+def _audit_or_report_failure(folder: str, shipped: Shipped, book: Rulebook | None) -> AuditedRun:
     try:
         return audit_run(folder, shipped, book)
-    except Exception as error:  # one folder must not end the audit of hundreds
+    except Exception as error:  # one folder must not stop the audit of hundreds
         return failed_run(folder, error)
 
 
@@ -148,35 +151,34 @@ def shipped_pairs() -> dict[str, dict[str, Any]]:
 
 
 def audit_run(folder: str, shipped: Shipped, book: Rulebook | None = None) -> AuditedRun:
-    """Return what one run folder holds, recomputed and compared. Whatever is wrong with its files is a finding.
+    """Recompute a run folder's numbers, and compare them with the printed ones. Whatever is wrong becomes a finding.
 
-    With a rulebook the run is also held against that edition's rules.
+    `shipped` is from `shipped_pairs`. With a rulebook, also check that edition's rules.
     """
     if is_own(folder):
         return _audit_own_folder(folder, book)
-    other = _other_numbers(folder)
+    other = _other_benchmark_findings(folder)
     if other is not None:
-        info = Finding(
-            "info", "no.training", "a run of another benchmark", "a training run", "nothing: see its own lines"
-        )
+        fix = "nothing: see the other findings"
+        info = Finding("info", "no.training", "a run of another benchmark", "a training run", fix)
         return replace(NO_RUN, path=folder, findings=(info, *other))
     findings: list[Finding] = []
     setup = read_setup(folder, shipped, findings)
     printed = read_printed(folder, findings)
-    logs = read_logs(folder, _names(folder, findings), printed.start, findings)
+    logs = read_logs(folder, _list_folder(folder, findings), printed.start, findings)
     setup = completed(setup, shipped, workload=printed.model, step_seconds=_configured_seconds(logs), findings=findings)
-    again = NOTHING
-    if _trained(printed, logs):
-        again = from_steps(setup, printed.accelerators, logs)
-        again = from_blocks(setup, printed, logs) if again is NOTHING else again
-        findings += contradictions(setup, printed, logs, again)
+    recomputed = NOTHING
+    if _has_training(printed, logs):
+        recomputed = from_steps(setup, printed.accelerators, logs)
+        recomputed = from_blocks(setup, printed, logs) if recomputed is NOTHING else recomputed
+        findings += contradictions(setup, printed, logs, recomputed)
         findings += rule_findings(setup, printed, book, by_dlemu=logs.by_dlemu) if book else []
     else:
-        findings = [finding for finding in findings if not finding.rule.startswith("config.")]  # of training alone
-        findings.append(_no_training(printed))
+        findings = [finding for finding in findings if not finding.rule.startswith("config.")]  # for training only
+        findings.append(_no_training_finding(printed))
         findings += checkpoint_numbers(read_checkpoint_leaf(folder)) if printed.checkpoints else ()
-    prints = step_prints(logs)
-    findings += _copies(prints)
+    fingerprints = step_fingerprints(logs)
+    findings += _copies(fingerprints)
     own_folder = own_folder_of(folder)
     own = audit_own(own_folder) if own_folder else None
     findings += own.findings if own else ()
@@ -184,35 +186,30 @@ def audit_run(folder: str, shipped: Shipped, book: Rulebook | None = None) -> Au
         path=folder,
         setup=setup,
         printed=printed,
-        recomputed=again,
-        printed_by=closest_formula(printed, again),
+        recomputed=recomputed,
+        printed_by=closest_formula(printed, recomputed),
         findings=tuple(findings),
         times=run_times(logs),
-        prints=prints,
+        fingerprints=fingerprints,
         hostnames=_hostnames(printed, logs),
         by_dlemu=logs.by_dlemu,
     )
     return _with_prefetch(run, own, logs)
 
 
-def _other_numbers(folder: str) -> Iterator[Finding] | None:
-    """Return what is found in a run of kv_cache or vector_database, None of any other."""
+def _other_benchmark_findings(folder: str) -> Iterator[Finding] | None:
+    """Return the findings for a run of kv_cache or vector_database; None for any other folder."""
     names = os.listdir(folder) if os.access(folder, os.R_OK) else []
     if is_kv_leaf(names):
         return kv_numbers(read_kv_leaf(folder))
     return vector_numbers(read_vector_leaf(folder)) if is_vector_leaf(names) else None
 
 
-def _au_percent(printed: Printed, again: Recomputed, printed_by: str | None) -> float | None:
-    """Return AU by the formula that printed it; the word `success` counts for nothing."""
-    formula = again.formulas.get(printed_by or "")
-    if again.basis == "steps" and formula is not None and formula.au_percent is not None:
-        return formula.au_percent
-    return printed.au_percent
-
-
 def _with_prefetch(run: AuditedRun, own: OwnResult | None, logs: Logs) -> AuditedRun:
-    """Return the run with what prefetch bought: as dlemu's own steps show, else the most that its folder allows."""
+    """Return the run with its prefetch credit: the measured one of dlemu's own runs, else the largest possible one.
+
+    Adds a finding where the run passes but may not do so by the AU that its storage sustains.
+    """
     setup, steps, au = run.setup, run.recomputed.steps_per_epoch, run.au_percent
     if own is not None and own.prefetch.sustained_percent is not None:
         prefetch = own.prefetch
@@ -222,29 +219,22 @@ def _with_prefetch(run: AuditedRun, own: OwnResult | None, logs: Logs) -> Audite
         prefetch = Prefetch(credit_percent=credit, sustained_least_percent=least)
     exact = prefetch.sustained_percent is not None
     sustained = prefetch.sustained_percent if exact else prefetch.sustained_least_percent
-    wanted = setup.au_threshold_percent
-    findings = run.findings
-    if sustained is not None and au is not None and sustained < wanted <= au and run.printed.verdict == "success":
-        findings = (
-            *findings,
-            prefetch_finding(
-                setup,
-                au=au,
-                sustained=sustained,
-                exact=exact,
-                steps_per_epoch=steps,
-                since_v2=logs.measured_compute,
-            ),
+    threshold, findings = setup.au_threshold_percent, run.findings
+    if sustained is not None and au is not None and sustained < threshold <= au and run.printed.verdict == "success":
+        since_v2 = logs.measured_compute
+        finding = prefetch_finding(
+            setup, au=au, sustained=sustained, exact=exact, steps_per_epoch=steps, since_v2=since_v2
         )
+        findings = (*findings, finding)
     return replace(run, findings=findings, prefetch=prefetch)
 
 
-def _copies(prints: tuple[Print, ...]) -> Iterator[Finding]:
-    """Yield which rank's or epoch's steps are those of another."""
-    same = [f"{second.where} has the steps of {first.where}" for first, second in twins(prints)]
+def _copies(fingerprints: tuple[Fingerprint, ...]) -> Iterator[Finding]:
+    """Yield a finding where ranks or epochs have the same steps."""
+    same = [f"{second.where} has the steps of {first.where}" for first, second in copied_pairs(fingerprints)]
     if same:
         more = f" and {len(same) - 1} more" if len(same) > 1 else ""
-        wanted = "different steps for each rank and epoch: no two of them wait alike"
+        wanted = "different step times for each rank and epoch: two measurements are never equal"
         yield Finding("error", "ranks.copied", f"{same[0]}{more}", wanted, "copy the files from the run again")
 
 
@@ -254,7 +244,7 @@ def _hostnames(printed: Printed, logs: Logs) -> tuple[str, ...]:
 
 
 def _audit_own_folder(folder: str, book: Rulebook | None) -> AuditedRun:
-    """Return what a folder of dlemu's holds that has no DLIO files."""
+    """Audit a result folder of dlemu that has no DLIO files."""
     own = audit_own(folder)
     broken = (
         rule_findings(own.setup, own.printed, book, by_dlemu=True) if book and own.recomputed is not NOTHING else []
@@ -271,7 +261,7 @@ def _audit_own_folder(folder: str, book: Rulebook | None) -> AuditedRun:
     )
 
 
-def _names(folder: str, findings: list[Finding]) -> list[str]:
+def _list_folder(folder: str, findings: list[Finding]) -> list[str]:
     try:
         return os.listdir(folder)
     except OSError as error:
@@ -280,13 +270,13 @@ def _names(folder: str, findings: list[Finding]) -> list[str]:
         return []
 
 
-def _trained(printed: Printed, logs: Logs) -> bool:
+def _has_training(printed: Printed, logs: Logs) -> bool:
     return printed.au_percent is not None or printed.samples_per_second is not None or bool(logs.blocks())
 
 
-def _no_training(printed: Printed) -> Finding:
+def _no_training_finding(printed: Printed) -> Finding:
     if printed.checkpoints or printed.foreign:
-        fix = "nothing: its figures are recomputed" if printed.checkpoints else "nothing: the audit is of training"
+        fix = "nothing: its numbers are recomputed" if printed.checkpoints else "nothing: only training is audited"
         seen = "a run of checkpoints only" if printed.checkpoints else "the summary of another kind of benchmark"
         return Finding("info", "no.training", seen, "a training run", fix)
     seen = "no training in its files"
@@ -294,7 +284,7 @@ def _no_training(printed: Printed) -> Finding:
 
 
 def _configured_seconds(logs: Logs) -> float | None:
-    """Return the configured time of a step when the arrays hold it and it is the same in all of them."""
+    """Return the configured time of a step, where the arrays hold it and all agree."""
     if logs.measured_compute:
         return None
     kept = [np.unique(arrays.compute) for blocks in logs.arrays.values() for arrays in blocks.values()]
@@ -303,13 +293,12 @@ def _configured_seconds(logs: Logs) -> float | None:
 
 
 def failed_run(folder: str, error: Exception) -> AuditedRun:
-    """Return a run whose audit itself failed: a fault of dlemu's, reported with the run."""
+    """Return a run whose audit raised an exception: a bug in dlemu, reported as a finding of that run."""
     seen = f"the audit failed: {type(error).__name__}: {' '.join(str(error).split())[:200]}"
-    finding = Finding(
-        "error", "audit.failed", seen, "an audit of any folder", "report it, with the folder's files attached"
-    )
+    fix = "report this bug of dlemu, with the folder's files attached"
+    finding = Finding("error", "audit.failed", seen, "an audit of any folder", fix)
     return replace(NO_RUN, path=folder, findings=(finding,))
 
 
 NO_RUN = AuditedRun(path="", setup=Setup(), printed=Printed(), recomputed=NOTHING, printed_by=None, findings=())
-"""Of which nothing is known."""
+"""A run of which nothing is known."""

@@ -1,7 +1,7 @@
-"""One run of checkpoints alone, read from DLIO's files: its settings, each rank's times, and what does not fit.
+"""Reads one checkpoint run from DLIO's files: its settings, each rank's times, and contradictions between them.
 
-The summary's figures are rank 0's: mean and population's deviation of its saves and loads. The rules' text wants the
-slowest rank's (v2.0, 2.2.3: the longest duration, the lowest throughput), so both are reported.
+The summary has figures of rank 0 only: mean and population standard deviation of its saves and loads. The text of the
+rules requires the slowest rank's (v2.0, 2.2.3: the longest duration, the lowest throughput), so both are reported.
 """
 
 from __future__ import annotations
@@ -32,38 +32,39 @@ METADATA_FILE = "_metadata.json"
 GIB = 2**30
 _PART = re.compile(r"^(save|load)_ckpt(\d+)$")
 _STATS = re.compile(r"^(\d+)_per_epoch_stats\.json$")
-_SAME = 1e-6  # relative: sums in another order differ by far less, other measurements by more
-_STAMP_SECONDS = 0.01
-"""How far a duration lies from its time stamps at most."""
-_OUTSIDE_US = 1_000_000
-"""How far a stamp of a checkpoint is outside of the summary's at most."""
-_SLOWER = 0.01
-"""Share by which the slowest rank is longer before that is reported."""
+_SUM_TOLERANCE = 1e-6  # relative: a different order of summing changes far less, a different measurement more
+_STAMP_TOLERANCE_SECONDS = 0.01
+"""Between a duration and its time stamps."""
+_SUMMARY_TOLERANCE_US = 1_000_000
+"""A checkpoint may begin this long before the summary's start, or end this long after its end."""
+_MIN_SLOWER = 0.01
+"""The slowest rank is reported from this relative difference to rank 0 on."""
 
 
 @dataclass(frozen=True)
 class Part:
-    """One checkpoint of one rank."""
+    """One save or load of a checkpoint by one rank."""
 
     kind: Kind
     seconds: float
     gib_per_second: float | None
     stamped_seconds: float | None
+    """Duration by its time stamps."""
     start_us: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointLeaf:
-    """One call of the tool: what its folder holds."""
+    """One run of the benchmark, which writes and/or reads checkpoints: the contents of its folder."""
 
     path: str
     files: tuple[str, ...] = ()
     setup: Setup = field(default_factory=Setup)
     metadata: Mapping[str, Any] = field(default_factory=dict)
-    """`*_metadata.json` of mlpstorage; empty without one that can be read."""
+    """`*_metadata.json` by mlpstorage; empty unless it can be read."""
     summary: Mapping[str, Any] = field(default_factory=dict)
     parts: Mapping[int, tuple[Part, ...]] = field(default_factory=dict)
-    """Of each rank that kept its times, in the order of time."""
+    """Rank -> its checkpoints in order of time, for each rank that kept their times."""
     broken: tuple[Finding, ...] = ()
 
     @property
@@ -73,45 +74,45 @@ class CheckpointLeaf:
 
     @property
     def metric(self) -> Mapping[str, Any]:
-        """The summary's figures."""
+        """Figures of the summary."""
         return mapping(self.summary.get("metric"))
 
     @property
     def ranks(self) -> int | None:
-        """Processes."""
+        """Number of ranks."""
         return count(self.summary.get("num_accelerators")) or count(self.metadata.get("num_processes"))
 
     @property
     def hosts(self) -> int | None:
-        """Hosts that they ran on."""
+        """Number of hosts."""
         return count(self.summary.get("num_hosts"))
 
     @property
     def memory_gib(self) -> float | None:
-        """Of all hosts together."""
+        """Memory of all hosts together."""
         given = self.summary.get("host_memory_GB")
         values = [number(value) for value in given] if isinstance(given, list) else []
         known = [value for value in values if value is not None]
         return sum(known) if known and len(known) == len(values) else None
 
     def settings(self, section: str) -> Mapping[str, Any]:
-        """Return a section of the workload as config.yaml has it, else as the metadata has it."""
+        """Return a section of the workload, from config.yaml or else from the metadata."""
         config = mapping(mapping(self.setup.config).get(section))
         return config or mapping(mapping(self.metadata.get("parameters")).get(section))
 
     @property
     def workload(self) -> Mapping[str, Any] | None:
-        """The whole workload as it was kept, None where it was not."""
+        """The whole workload, from config.yaml or else from the metadata; None if neither has it."""
         return self.setup.config or mapping(self.metadata.get("parameters")) or None
 
     def checkpoints(self, kind: Kind) -> int:
-        """Return how many checkpoints rank 0, or the first rank that is known, saved or loaded."""
+        """Return how many checkpoints rank 0 (or else the lowest rank with times) saved or loaded."""
         first = self.parts[min(self.parts)] if self.parts else ()
         return sum(part.kind == kind for part in first)
 
     @cached_property
     def plan(self) -> CheckpointPlan | None:
-        """What its checkpoints are made of by its own settings, None where these do not show it."""
+        """Tensors and files of one checkpoint, by the run's settings; None where these are incomplete."""
         given, saves = self.settings("model"), self.settings("checkpoint")
         if self.ranks is None or not given:
             return None
@@ -125,7 +126,7 @@ class CheckpointLeaf:
 
 
 def read_checkpoint_leaf(folder: str) -> CheckpointLeaf:
-    """Return what a folder holds; what can't be read is a finding of it."""
+    """Read the folder of a run; what can't be read becomes one of its findings (`broken`)."""
     broken: list[Finding] = []
     names = sorted(os.listdir(folder)) if os.path.isdir(folder) else []
     metadata = next((name for name in names if name.endswith(METADATA_FILE)), None)
@@ -166,16 +167,18 @@ def _stamped(given: Mapping[str, Any]) -> float | None:
 
 
 def checkpoint_numbers(leaf: CheckpointLeaf) -> Iterator[Finding]:
-    """Yield what does not fit together in the files of one call, and what its slowest rank took."""
+    """Yield contradictions between the files of a run, and the times of its slowest rank."""
     yield from leaf.broken
     first = leaf.parts[min(leaf.parts)] if leaf.parts else ()
     if first and leaf.metric:
-        apart = [*_apart(first, leaf.metric), *_off_the_summary(leaf)]
+        problems = [*_differences(first, leaf.metric), *_outside_summary(leaf)]
         for rank, own in leaf.parts.items():
-            apart += [f"rank {rank}: {seen}" for seen in _off_their_stamps(own)]
-        if apart:
+            problems += [f"rank {rank}: {seen}" for seen in _stamp_differences(own)]
+        if problems:
             fix = "ask for the files of the run as DLIO wrote them"
-            yield Finding("error", "checkpoint.differs", "; ".join(apart[:3]), "what rank 0's checkpoints give", fix)
+            yield Finding(
+                "error", "checkpoint.differs", "; ".join(problems[:3]), "figures of rank 0's checkpoints", fix
+            )
     else:
         yield from unapplied("checkpoint.differs", checkpoints_of_any_rank=first or None, summary=leaf.metric or None)
     yield from _size(leaf)
@@ -189,13 +192,13 @@ def _size(leaf: CheckpointLeaf) -> Iterator[Finding]:
         return
     size = leaf.plan.tensor_bytes() / GIB
     if not _close(printed, size):
-        wanted = f"{size:.6f}: that many ranks' tensors of this model, by its numbers"
+        wanted = f"{size:.6f}: the size of this model's tensors with so many ranks"
         fix = "compare model and parallelism in config.yaml with the edition's workload file"
         yield Finding("error", "checkpoint.size", f"checkpoint_size_GB is {printed:.6f}", wanted, fix)
 
 
 def _slowest(leaf: CheckpointLeaf) -> Iterator[Finding]:
-    """Yield by how much rank 0's times are shorter than the slowest rank's, which the rules' text requires."""
+    """Yield a finding where the slowest rank, which the rules' text requires, took longer than rank 0."""
     if leaf.ranks is None or len(leaf.parts) < leaf.ranks:
         if leaf.parts:
             yield from unapplied("checkpoint.slowest", times_of_every_rank=None)
@@ -205,19 +208,18 @@ def _slowest(leaf: CheckpointLeaf) -> Iterator[Finding]:
         if not rounds:
             continue
         first, slowest = fmean(seconds[0] for seconds in rounds), fmean(max(seconds) for seconds in rounds)
-        if slowest > first * (1 + _SLOWER):
+        if slowest > first * (1 + _MIN_SLOWER):
             size = number(leaf.metric.get("checkpoint_size_GB"))
             rate = f", {fmean(size / max(seconds) for seconds in rounds):.3f} GiB/s" if size else ""
-            seen = (
-                f"a {kind} took rank 0 {first:.2f} s, the slowest rank {slowest:.2f} s{rate} (means of {len(rounds)})"
-            )
-            wanted = "the text's figures: the longest duration and the lowest throughput of all ranks"
-            fix = "publish what the tool prints, and read it as rank 0's; checkpoint.rank_sync=true makes them equal"
+            means = f"a {kind} took rank 0 {first:.2f} s, the slowest rank {slowest:.2f} s{rate}"
+            seen = f"{means} (means of {len(rounds)})"
+            wanted = "the figures of the rules' text: longest duration and lowest throughput of all ranks"
+            fix = "publish what the tool prints, and read it as rank 0's; checkpoint.rank_sync=true makes ranks equal"
             yield Finding("warning", "checkpoint.slowest", seen, wanted, fix)
 
 
 def rounds_of(leaf: CheckpointLeaf, kind: Kind) -> list[list[float]]:
-    """Return the seconds of all ranks of each checkpoint of a kind; nothing where ranks have different numbers."""
+    """Return the seconds of all ranks for each checkpoint; empty where ranks have different numbers of checkpoints."""
     by_rank = [
         [part.seconds for part in own if part.kind == kind and part.seconds > 0]
         for _, own in sorted(leaf.parts.items())
@@ -225,7 +227,8 @@ def rounds_of(leaf: CheckpointLeaf, kind: Kind) -> list[list[float]]:
     return [list(each) for each in zip(*by_rank, strict=False)] if len({len(own) for own in by_rank}) == 1 else []
 
 
-def _apart(parts: Sequence[Part], metric: Mapping[str, Any]) -> Iterator[str]:
+def _differences(parts: Sequence[Part], metric: Mapping[str, Any]) -> Iterator[str]:
+    """Yield how the summary's figures differ from those of rank 0's checkpoints."""
     size = number(metric.get("checkpoint_size_GB"))
     for index, part in enumerate(parts, 1):
         if size and part.gib_per_second is not None and not _close(part.gib_per_second * part.seconds, size):
@@ -235,25 +238,26 @@ def _apart(parts: Sequence[Part], metric: Mapping[str, Any]) -> Iterator[str]:
         seconds = [part.seconds for part in parts if part.kind == kind]
         rates = [part.gib_per_second for part in parts if part.kind == kind and part.gib_per_second is not None]
         for values, name, unit in ((seconds, "duration", "seconds"), (rates, "io", "GB_per_second")):
-            for key, again in _mean_and_deviation(values, f"{kind}_checkpoint_{name}", unit):
+            for key, recomputed in _mean_and_deviation(values, f"{kind}_checkpoint_{name}", unit):
                 printed = number(metric.get(key))
-                if printed is None or not _close(printed, again):
-                    yield f"{key} is {printed if printed is not None else 'missing'}; recomputed {again:.6g}"
+                if printed is None or not _close(printed, recomputed):
+                    yield f"{key} is {printed if printed is not None else 'missing'}; recomputed {recomputed:.6g}"
 
 
-def _off_their_stamps(parts: Sequence[Part]) -> Iterator[str]:
+def _stamp_differences(parts: Sequence[Part]) -> Iterator[str]:
     for index, part in enumerate(parts, 1):
-        if part.stamped_seconds is not None and abs(part.stamped_seconds - part.seconds) > _STAMP_SECONDS:
+        if part.stamped_seconds is not None and abs(part.stamped_seconds - part.seconds) > _STAMP_TOLERANCE_SECONDS:
             yield f"{part.kind} {index} took {part.seconds:g} s, its time stamps give {part.stamped_seconds:g} s"
 
 
-def _off_the_summary(leaf: CheckpointLeaf) -> Iterator[str]:
-    """The checkpoints of rank 0, which writes the summary, lie between its start and its end."""
+def _outside_summary(leaf: CheckpointLeaf) -> Iterator[str]:
+    """Yield which checkpoints of rank 0, which writes the summary, are not between the summary's start and end."""
     begun, ended = stamp_us(leaf.summary.get("start")), stamp_us(leaf.summary.get("end"))
     for part in leaf.parts.get(0, ()):
-        if part.start_us is not None and begun is not None and part.start_us < begun - _OUTSIDE_US:
+        start = part.start_us
+        if start is not None and begun is not None and start < begun - _SUMMARY_TOLERANCE_US:
             yield f"a {part.kind} began before the summary's start"
-        if part.start_us is not None and ended is not None and part.start_us + part.seconds * 1e6 > ended + _OUTSIDE_US:
+        if start is not None and ended is not None and start + part.seconds * 1e6 > ended + _SUMMARY_TOLERANCE_US:
             yield f"a {part.kind} ended after the summary's end"
 
 
@@ -264,4 +268,4 @@ def _mean_and_deviation(values: Sequence[float], name: str, unit: str) -> Iterat
 
 
 def _close(left: float, right: float) -> bool:
-    return math.isclose(left, right, rel_tol=_SAME, abs_tol=1e-9)
+    return math.isclose(left, right, rel_tol=_SUM_TOLERANCE, abs_tol=1e-9)

@@ -1,6 +1,7 @@
-"""What no two measurements share: the sums of a rank's waits and steps, of a run's figures, of its checkpoints.
+"""Fingerprints of measurements, to find copied ones: two independent measurements never have the same.
 
-Sums are compared, not digests: a copy whose numbers were changed in the last digits still has its original's sums.
+A fingerprint consists of sums of a rank's times, or of a run's figures. Unlike a hash, it also recognises a copy whose
+last digits were changed.
 """
 
 from __future__ import annotations
@@ -13,51 +14,52 @@ import numpy as np
 
 from dlemu.mlperf.audit.step_files import Logs
 
-_COPIED = 1e-8
-"""Relative: nearer than that the sums of hundreds of measured times do not lie."""
-_DIGITS, STAMP_DIGITS = 6, 3
-"""A measured number has more digits than this; one that comes of time stamps ends at microseconds."""
-_VARIED = 3
-"""So many different values make a list a measured one."""
+_MAX_COPY_DIFFERENCE = 1e-8
+"""Relative: sums of hundreds of independently measured times differ by more."""
+_DECIMALS, STAMP_DECIMALS = 6, 3
+"""A measured number has more decimals than this; the second is for numbers derived from time stamps in microseconds."""
+_MIN_MEASURED = 3
+"""A list counts as measured if it has at least this many different values, or values with more decimals."""
 
 
 @dataclass(frozen=True)
-class Print:
-    """One measurement."""
+class Fingerprint:
+    """Fingerprint of one measurement."""
 
     where: str
     sums: tuple[float, ...]
 
 
-def step_prints(logs: Logs) -> tuple[Print, ...]:
-    """Return a print of each epoch of each rank that kept its steps."""
-    prints = []
+def step_fingerprints(logs: Logs) -> tuple[Fingerprint, ...]:
+    """Return a fingerprint of each epoch of each rank that kept its steps."""
+    fingerprints = []
     for rank, blocks in logs.arrays.items():
         for epoch in sorted({epoch for epoch, _ in blocks}):
             own = [arrays for (number, _), arrays in sorted(blocks.items()) if number == epoch]
             load, proc = (np.concatenate([getattr(arrays, name) for arrays in own]) for name in ("load", "proc"))
-            if len(np.unique(load)) >= _VARIED:
+            if len(np.unique(load)) >= _MIN_MEASURED:
                 sums = (float(load.sum()), float(proc.sum()), float(load @ load), float(len(load)))
-                prints.append(Print(f"rank {rank} in epoch {epoch}", sums))
-    return tuple(prints)
+                fingerprints.append(Fingerprint(f"rank {rank} in epoch {epoch}", sums))
+    return tuple(fingerprints)
 
 
-def figure_prints(where: str, figures: Iterable[float], digits: int = _DIGITS) -> tuple[Print, ...]:
-    """Return a print of numbers that were measured together; none of fewer than three with a measurement's digits."""
+def figure_fingerprints(where: str, figures: Iterable[float], decimals: int = _DECIMALS) -> tuple[Fingerprint, ...]:
+    """Return a fingerprint of figures measured together; none if fewer than three have more than `decimals`."""
     sums = tuple(figures)
-    return (Print(where, sums),) if sum(round(figure, digits) != figure for figure in sums) >= _VARIED else ()
+    measured = sum(round(figure, decimals) != figure for figure in sums)
+    return (Fingerprint(where, sums),) if measured >= _MIN_MEASURED else ()
 
 
-def twins(prints: Iterable[Print]) -> Iterator[tuple[Print, Print]]:
-    """Yield pairs of prints that are one measurement."""
-    ordered = sorted(prints, key=lambda one: (len(one.sums), one.sums))
+def copied_pairs(fingerprints: Iterable[Fingerprint]) -> Iterator[tuple[Fingerprint, Fingerprint]]:
+    """Yield pairs of fingerprints of the same measurement."""
+    ordered = sorted(fingerprints, key=lambda one: (len(one.sums), one.sums))
     for index, first in enumerate(ordered):
         for second in ordered[index + 1 :]:
-            if len(first.sums) != len(second.sums) or not _near(first.sums[0], second.sums[0]):
+            if len(first.sums) != len(second.sums) or not _same(first.sums[0], second.sums[0]):
                 break
-            if all(map(_near, first.sums, second.sums)):
+            if all(map(_same, first.sums, second.sums)):
                 yield first, second
 
 
-def _near(left: float, right: float) -> bool:
-    return math.isclose(left, right, rel_tol=_COPIED)
+def _same(left: float, right: float) -> bool:
+    return math.isclose(left, right, rel_tol=_MAX_COPY_DIFFERENCE)

@@ -1,4 +1,4 @@
-"""Checkpoints of DLIO and of MLPerf Storage as a side of `dlemu compare`: what the audit recomputes of them."""
+"""Makes checkpoint results of DLIO and MLPerf Storage comparable by `dlemu compare`, from recomputed numbers."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ from dlemu.studies.compare.sides import Side, side_of_runs
 
 
 def foreign_checkpoints(folder: str) -> Side | None:
-    """Return a result of checkpoints alone: a call that wrote and one that read, or one that did either or both.
+    """Return the checkpoint result in a folder: one run that wrote and one that read, or a single run.
 
-    Seconds are those of the ranks' files; GiB/s are the tensors' bytes over them, as DLIO counts. None where the folder
-    holds something else. Raises UserError for several results, and for one whose slowest rank is not known.
+    Seconds are from the ranks' files; GiB/s are the tensors' bytes over them, as in DLIO. Return None if the folder
+    holds anything else. Raises UserError for several results, and for one whose slowest rank is not known.
     """
     runs = find_runs([folder])
-    if not runs or not all(map(_only_saves, runs)):
+    if not runs or not all(map(_has_only_checkpoints, runs)):
         return None
     leaves = [read_checkpoint_leaf(run) for run in runs]
-    calls = {kind: [leaf for leaf in leaves if leaf.checkpoints(kind)] for kind in KINDS}
-    if len({(leaf.ranks, _workload(leaf)) for leaf in leaves}) > 1 or max(map(len, calls.values())) > 1:
+    by_kind = {kind: [leaf for leaf in leaves if leaf.checkpoints(kind)] for kind in KINDS}
+    if len({(leaf.ranks, _workload(leaf)) for leaf in leaves}) > 1 or max(map(len, by_kind.values())) > 1:
         raise UserError(
-            f"{folder} holds {len(leaves)} calls of more than one result: name a folder below it, such as "
+            f"{folder} holds {len(leaves)} runs, of more than one result: name a folder below it, such as "
             f"{leaves[0].path}"
         )
-    saved, loaded = (_rounds(calls[kind], kind) for kind in KINDS)
+    saved, loaded = (_rounds(by_kind[kind], kind) for kind in KINDS)
     first, size_gib = leaves[0], _size_gib(leaves)
     size = {} if size_gib is None else {"checkpoint_gib": Value(size_gib)}
     figures = JobFigures(
@@ -58,7 +58,7 @@ def foreign_checkpoints(folder: str) -> Side | None:
     return side_of_runs(folder, {(): figures}, [conditions])
 
 
-def _only_saves(run: str) -> bool:
+def _has_only_checkpoints(run: str) -> bool:
     printed = read_printed(run, [])
     trained = printed.au_percent is not None or printed.samples_per_second is not None
     return printed.checkpoints and not trained and not is_own(run)
@@ -71,21 +71,21 @@ def _workload(leaf: CheckpointLeaf) -> str:
 
 
 def _size_gib(leaves: Sequence[CheckpointLeaf]) -> float | None:
-    """Return the tensors' bytes of one checkpoint: as the settings give them, else as printed."""
+    """Return the size of one checkpoint's tensors: by the settings, or else as printed."""
     planned = (leaf.plan.tensor_bytes() / GIB for leaf in leaves if leaf.plan is not None)
     printed = (number(leaf.metric.get("checkpoint_size_GB")) for leaf in leaves)
     return next(planned, None) or next((size for size in printed if size), None)
 
 
-def _rounds(calls: Sequence[CheckpointLeaf], kind: Kind) -> list[list[float]]:
-    """Return the seconds of every rank of each checkpoint, nothing where no call has any."""
-    for leaf in calls:
+def _rounds(leaves: Sequence[CheckpointLeaf], kind: Kind) -> list[list[float]]:
+    """Return the seconds of every rank for each checkpoint; empty if there is no run."""
+    for leaf in leaves:
         rounds = rounds_of(leaf, kind)
         if leaf.ranks is None or len(leaf.parts) < leaf.ranks or not rounds:
             raise UserError(
-                f"{leaf.path} does not record how long every rank took: times of {len(leaf.parts)} of "
-                f"{leaf.ranks or 'so many'} ranks; wanted R_per_epoch_stats.json of each, of as many checkpoints: the "
-                "slowest rank is what is compared"
+                f"{leaf.path} does not record how long every rank took: it has times of {len(leaf.parts)} of "
+                f"{leaf.ranks or 'an unknown number of'} ranks; wanted R_per_epoch_stats.json of each rank R, with "
+                "equally many checkpoints: the slowest rank is compared"
             )
         return rounds
     return []
@@ -102,7 +102,7 @@ def _figures(phase: str, rounds: Sequence[Sequence[float]], size_gib: float | No
 
 
 def _warnings(leaves: Sequence[CheckpointLeaf]) -> Iterator[str]:
-    yield "recomputed from DLIO's files, which record neither fsync, nor what the storage served, nor what limited it"
+    yield "recomputed from DLIO's files, which record neither fsync, nor what the storage served, nor the bottleneck"
     for leaf in leaves:
         if any(finding.severity == "error" for finding in checkpoint_numbers(leaf)):
-            yield f"its files contradict themselves; `dlemu audit {leaf.path}` lists how"
+            yield f"its files contradict each other; `dlemu audit {leaf.path}` lists how"

@@ -1,4 +1,4 @@
-"""Results of DLIO and of MLPerf Storage as a side of `dlemu compare`: what the audit recomputes of them."""
+"""Makes results of DLIO and MLPerf Storage comparable by `dlemu compare`, from recomputed numbers."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from dlemu.results.figures import JobFigures
 from dlemu.studies.compare.sides import Settings, Side, side_of_runs
 
 COMPARED_AU = "dlio"
-"""The formula of the compared AU, one for all runs whatever version of DLIO printed theirs: that of DLIO 2.x."""
+"""Formula of the compared AU: that of DLIO 2.x for all runs, whichever version of DLIO printed theirs."""
 
 
 def foreign_side(folder: str) -> Side:
-    """Return what is below a folder: a result of checkpoints alone, or runs of training."""
+    """Return the checkpoint result or training runs below a folder, as one side of a comparison."""
     return foreign_checkpoints(folder) or _training(folder)
 
 
 def _training(folder: str) -> Side:
-    """Return the runs below a folder as a storage to compare, each by its name in the folder.
+    """Return the training runs below a folder, by their names in it.
 
-    AU is DLIO 2.x's; samples/s are those of whole epochs, first steps included, as dlemu's are; MB/s are nominal:
-    samples/s x record length. Raises UserError when the folder holds no run whose numbers can be recomputed, or runs of
+    AU is by DLIO 2.x's formula; samples/s are of whole epochs, first steps included, as in dlemu; MB/s are nominal:
+    samples/s x record length. Raises UserError if the folder holds no run whose numbers can be recomputed, or runs of
     several workloads.
     """
     runs = [run for run in audit_trees([folder]) if run.recomputed.basis != "nothing" and _accelerators(run)]
@@ -39,7 +39,9 @@ def _training(folder: str) -> Side:
         )
     workloads = sorted({_workload(run) for run in runs})
     if len(workloads) > 1:
-        raise UserError(f"{folder} holds runs of {', '.join(workloads)}: name a folder below it with those of one")
+        raise UserError(
+            f"{folder} holds runs of {', '.join(workloads)}: name a folder below it with runs of one workload"
+        )
     names = [place.run for place in places([run.path for run in runs])]
     settings: list[Settings] = [()] if len(runs) == 1 else [(("run", name),) for name in names]
     side = side_of_runs(folder, dict(zip(settings, map(_figures, runs), strict=True)))
@@ -82,7 +84,7 @@ def _figures(run: AuditedRun) -> JobFigures:
 
 
 def _rates(run: AuditedRun) -> Sequence[float]:
-    """Return samples/s of each epoch, first steps included: of all ranks' blocks, else of rank 0's time stamps."""
+    """Return samples/s of each epoch, first steps included: from all ranks' blocks, or else rank 0's time stamps."""
     whole = run.recomputed.formulas.get("dlio_v1")
     if whole is not None and whole.samples_per_second is not None:
         return whole.samples_per_second_by_epoch
@@ -100,12 +102,12 @@ def _mean(by_epoch: Sequence[float]) -> Mean | None:
 
 
 def _warnings(runs: Sequence[AuditedRun]) -> list[str]:
-    """Return what a reader of the numbers must know."""
-    warnings = ["numbers are recomputed from the files of DLIO; AU is by DLIO 2.x's formula, MB/s are nominal"]
+    """Return what a reader of these numbers must know, as sentences."""
+    warnings = ["numbers are recomputed from DLIO's files; AU is by DLIO 2.x's formula, MB/s are nominal"]
     blocks = sum(run.recomputed.basis == "blocks" for run in runs)
     if blocks:
-        warnings.append(f"{blocks} of {len(runs)} runs kept no steps: their AU is known by the text of the rules alone")
+        warnings.append(f"{blocks} of {len(runs)} runs kept no steps: only their AU of whole epochs is known")
     wrong = sum(bool(run.errors) for run in runs)
     if wrong:
-        warnings.append(f"{wrong} of {len(runs)} runs contradict themselves; dlemu audit lists how")
+        warnings.append(f"{wrong} of {len(runs)} runs contradict themselves; `dlemu audit` lists how")
     return warnings

@@ -1,4 +1,4 @@
-"""Results of DLIO and of MLPerf Storage as what a prediction is made of: the times of their epochs."""
+"""Reads a result of DLIO or MLPerf Storage as input for `dlemu predict`: its settings, and the times of its epochs."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from dlemu.mlperf.audit.own_result import is_own
 
 
 def foreign_run(folder: str) -> ForeignRun | None:
-    """Return the run of DLIO's in a folder, None where it holds none.
+    """Return the DLIO run in a folder, or None if it holds none.
 
-    Raises UserError for one whose settings or times are not known, and for several.
+    Raises UserError if the run's settings or times are not known, or if the folder holds several runs.
     """
     if is_own(folder):
         return None
@@ -20,7 +20,7 @@ def foreign_run(folder: str) -> ForeignRun | None:
     if not folders:
         return None
     if len(folders) > 1:
-        raise UserError(f"{folder} holds {len(folders)} runs of DLIO: name one of them, such as {folders[0]}")
+        raise UserError(f"{folder} holds {len(folders)} runs of DLIO: name one, such as {folders[0]}")
     run = audit_run(folders[0], shipped_pairs())
     ranks = run.printed.accelerators or run.recomputed.ranks_kept
     if not ranks or not run.times.training_seconds_by_epoch:
@@ -30,7 +30,7 @@ def foreign_run(folder: str) -> ForeignRun | None:
         )
     return ForeignRun(
         folder=folder,
-        workload=load(_words(run)),
+        workload=load(_settings(run)),
         ranks=ranks,
         hosts=run.printed.hosts or 1,
         epoch_seconds=run.times.training_seconds_by_epoch,
@@ -38,8 +38,8 @@ def foreign_run(folder: str) -> ForeignRun | None:
     )
 
 
-def _words(run: AuditedRun) -> list[str]:
-    """Return dlemu's words for the settings of a run; raises UserError where one is not known."""
+def _settings(run: AuditedRun) -> list[str]:
+    """Return a run's settings as `key=value` for dlemu; raises UserError if a required one is not known."""
     setup = run.setup
     known = {
         "workload": setup.workload,
@@ -51,21 +51,21 @@ def _words(run: AuditedRun) -> list[str]:
     }
     missing = [key for key, value in known.items() if value is None]
     if missing:
-        raise UserError(f"{run.path} does not say {', '.join(missing)}: wanted its config.yaml, as DLIO writes it")
-    if setup.workload not in workload_names():  # it could be the path of a file, which could name anything
-        raise UserError(f"{run.path} is of workload {setup.workload!r}: wanted one of {', '.join(workload_names())}")
+        raise UserError(f"{run.path} lacks {', '.join(missing)}: wanted its config.yaml, as DLIO writes it")
+    if setup.workload not in workload_names():  # it could be the path of a file with any content
+        raise UserError(f"{run.path} has workload {setup.workload!r}: wanted one of {', '.join(workload_names())}")
     reader = (setup.config or {}).get("reader")
-    ahead = reader.get("prefetch_size") if isinstance(reader, dict) else None
-    several = {"dataset.num_samples_per_file": setup.samples_per_file, "reader.prefetch_size": ahead}
-    words = [*known.items(), *((key, value) for key, value in several.items() if isinstance(value, int))]
-    return [f"{key}={value}" for key, value in words] + ["workflow.checkpoint=false"]
+    prefetch_size = reader.get("prefetch_size") if isinstance(reader, dict) else None
+    optional = {"dataset.num_samples_per_file": setup.samples_per_file, "reader.prefetch_size": prefetch_size}
+    settings = known | {key: value for key, value in optional.items() if isinstance(value, int)}
+    return [f"{key}={value}" for key, value in settings.items()] + ["workflow.checkpoint=false"]
 
 
 def first_seconds(run: AuditedRun) -> tuple[float, ...]:
-    """Return each epoch's wait for its first batch: of the steps, else what AU leaves of the time; empty if unknown.
+    """Return each epoch's wait for its first batch: from the steps, or else derived from AU; empty if unknown.
 
-    DLIO 1.0 counts neither the first step nor its computation: AU = (K - 1) c / (T - first - c), with K steps of c
-    seconds in T seconds (docs/metrics.md).
+    DLIO of v1.0 counts neither the first step's wait nor its computation: AU = (K - 1) c / (T - wait - c), with K
+    steps of c seconds in T seconds (docs/metrics.md).
     """
     times, steps, compute = run.times, run.recomputed.steps_per_epoch, run.setup.computation_seconds
     if times.first_batch_seconds_by_epoch:

@@ -1,4 +1,4 @@
-"""An audit of the result folders of others."""
+"""Registers the result of `dlemu audit --report`, so that `dlemu report` recognises it."""
 
 from __future__ import annotations
 

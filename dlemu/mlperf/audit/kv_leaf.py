@@ -1,9 +1,9 @@
-"""One run of v3.0's kv_cache benchmark, read from its files: what its numbers are worth, and what does not fit.
+"""Reads one run of v3.0's kv_cache benchmark, finds contradictions in it, and bounds its true throughput.
 
-The tool stops its clock after the configured time and lets every request that is under way finish: their bytes count,
-their time does not. A request cannot take longer than the load did, so the slowest one gives the least true window, and
-bytes over that window the most that the storage can have done (Rules.md of v3.0, section 6; formulas of
-kv_cache_benchmark, both of https://github.com/mlcommons/storage).
+The tool stops its clock after the configured time, but lets requests in progress finish: it counts their bytes, not
+their extra time. The *window*, the time in which all bytes moved, is at least as long as the slowest request, so bytes
+over that time are an upper bound of the storage's throughput (Rules.md of v3.0, section 6; formulas of
+kv_cache_benchmark, both in https://github.com/mlcommons/storage).
 """
 
 from __future__ import annotations
@@ -26,17 +26,18 @@ from dlemu.results.finding import Finding
 
 GIB = 2**30
 SECTOR_BYTES = 512
-"""Of /proc/diskstats, whatever the device's own are."""
+"""Unit of /proc/diskstats, whatever sectors the device has."""
 OPTIONS = (1, 2, 3)
+"""The benchmark's three configurations, each run in several trials; only option 2 has a memory tier."""
 _OPTION, _TRIAL, _RANK = (re.compile(rf"^{name}_(\d+)$") for name in ("option", "trial", "rank"))
 _RESULT = re.compile(r"^kvcache_results_.*\.json$")
 _OLD_SUMMARY = re.compile(r"^kvcache_run_summary.*\.json$")
 _PARTITION = re.compile(r"^(?:(?:nvme\d+n\d+|mmcblk\d+)p\d+|[shv]d[a-z]+\d+)$")
 _STACKED = re.compile(r"^(?:loop|ram|zram|sr|dm-|md)\d*")
-"""Devices that hand their requests on to others, which are counted themselves."""
-_SAME = 1e-6  # relative: sums in another order differ by far less, other measurements by more
-_LONGER = 1.01
-"""A window, or a device's work, that is this much longer than the published time is reported."""
+"""Devices that pass their requests on to other devices, which are counted themselves."""
+_SUM_TOLERANCE = 1e-6  # relative: a different order of summing changes far less, a different measurement more
+_MAX_TIME_RATIO = 1.01
+"""Windows and busy times of devices are reported if they exceed the time of the tool's clock by a larger factor."""
 _TOKEN_BYTES = {
     "llama3.1-8b": 131_072,
     "mistral-7b": 131_072,
@@ -44,22 +45,22 @@ _TOKEN_BYTES = {
     "llama2-7b": 524_288,
     "tiny-1b": 24_576,
 }
-"""Layers x key-value heads x head dimension x 2 x 2 bytes (fp16), by each model's published configuration."""
-_TOKEN_SLACK = 0.05  # far more than padding adds; a wrong model or count of tokens is farther off
-_UNREAD = 0.9
-"""Share of the bytes read that must have come from the devices; below it, something else served them."""
-SUMS = (
+"""Model -> bytes of a token: layers x KV heads x head dimension x 2 (K and V) x 2 bytes (fp16), as published."""
+_TOKEN_TOLERANCE = 0.05  # relative; padding adds far less, a wrong model or wrong number of tokens changes more
+_MIN_DEVICE_SHARE = 0.9
+"""If devices read a smaller share of the bytes that ranks read, something else served the rest."""
+AGGREGATES = (
     ("read_bandwidth_gbps", lambda rank: rank.stat("tier_storage_read_bandwidth_gbps")),
     ("write_bandwidth_gbps", lambda rank: rank.stat("tier_storage_write_bandwidth_gbps")),
     ("avg_throughput_tokens_per_sec", lambda rank: number(rank.summary.get("avg_throughput_tokens_per_sec"))),
     ("storage_throughput_tokens_per_sec", lambda rank: number(rank.summary.get("storage_throughput_tokens_per_sec"))),
 )
-"""What the summary has of each option: `aggregated_` and this name, and where each rank has its part."""
+"""Numbers of each option: name in the summary after `aggregated_`, and how to get a rank's share of it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class KvRank:
-    """What one rank wrote of one trial of one option."""
+    """Results of one rank in one trial of one option."""
 
     option: int
     trial: int
@@ -68,48 +69,48 @@ class KvRank:
 
     @property
     def where(self) -> str:
-        """Its place in the run."""
+        """Option, trial and rank, for messages."""
         return f"option {self.option}, trial {self.trial}, rank {self.rank}"
 
     @property
     def summary(self) -> Mapping[str, Any]:
-        """Its own summary."""
+        """Summary of the rank."""
         return mapping(self.content.get("summary"))
 
     def stat(self, name: str) -> float | None:
-        """Return a number of its cache's statistics."""
+        """Return a number from the statistics of the rank's cache."""
         return number(mapping(self.summary.get("cache_stats")).get(name))
 
     def gib(self, tier: str, way: str) -> float:
-        """Return what it read from or wrote to a tier (`storage`, `cpu`, `gpu`; `read`, `written`), in GiB."""
+        """Return the GiB `read` from or `written` to a tier (`storage`, `cpu` or `gpu`)."""
         return self.stat(f"tier_{tier}_kv_bytes_{way}_gb") or 0.0
 
     @property
     def elapsed_seconds(self) -> float | None:
-        """When the tool stopped its clock."""
+        """Time on the tool's clock when it stopped."""
         return number(self.summary.get("elapsed_time"))
 
     @cached_property
     def latencies_seconds(self) -> tuple[float, ...]:
-        """Of each request, from when it was requested."""
+        """Time of each request from its arrival to its end."""
         return tuple(numbers(self.content.get("end_to_end_latencies")) or ())
 
     @cached_property
     def window_seconds(self) -> float | None:
-        """The least time in which all its bytes can have moved: the clock's, or its slowest request's if longer."""
+        """Shortest time in which all bytes can have moved: the clock's, or the slowest request's if that is longer."""
         classes = map(mapping, mapping(self.summary.get("qos_metrics")).values())
         stated = [number(mapping(each.get("latency_ms")).get("max")) for each in classes]
         known = [*self.latencies_seconds, *(value / 1e3 for value in stated if value is not None)]
         return None if self.elapsed_seconds is None else max([self.elapsed_seconds, *known])
 
-    def most_gib_per_second(self, way: str) -> float | None:
-        """Return the most that its storage can have done: bytes over the least window."""
+    def max_gib_per_second(self, way: str) -> float | None:
+        """Return the highest possible throughput of the storage: bytes over the shortest window."""
         return self.gib("storage", way) / self.window_seconds if self.window_seconds else None
 
 
 @dataclass(frozen=True, kw_only=True)
 class KvLeaf:
-    """One run: three options, three trials of each, every rank."""
+    """One run: three options, with three trials each, of every rank."""
 
     path: str
     files: tuple[str, ...] = ()
@@ -118,42 +119,42 @@ class KvLeaf:
     ranks: tuple[KvRank, ...] = ()
     broken: tuple[Finding, ...] = ()
     setup: Setup = field(default_factory=Setup)
-    """Always empty: the benchmark has no configuration of DLIO's."""
+    """Always empty: the benchmark has no DLIO configuration."""
 
     @property
     def rank_count(self) -> int | None:
-        """Ranks that ran."""
+        """Number of ranks."""
         return count(self.summary.get("total_ranks")) or count(self.metadata.get("num_processes"))
 
     @property
     def trial_count(self) -> int | None:
-        """Trials of each option."""
+        """Number of trials of each option."""
         return count(self.summary.get("trials_per_option")) or count(mapping(self.metadata.get("args")).get("trials"))
 
-    def of(self, option: int) -> list[list[KvRank]]:
-        """Return the ranks of each trial of an option."""
+    def trials(self, option: int) -> list[list[KvRank]]:
+        """Return a list of ranks for each trial of an option."""
         trials = sorted({rank.trial for rank in self.ranks if rank.option == option})
         return [[rank for rank in self.ranks if (rank.option, rank.trial) == (option, trial)] for trial in trials]
 
     def published(self, option: int, name: str) -> float | None:
-        """Return one of the summary's numbers of an option."""
+        """Return one of an option's numbers in the summary."""
         stated = mapping(mapping(self.summary.get("options")).get(str(option)))
         return number(stated.get(f"aggregated_{name}"))
 
-    def most_gib_per_second(self, option: int, way: str) -> float | None:
-        """Return the most that an option can have done: ranks summed, trials averaged, as the text has it (6.3.4.1)."""
-        trials = [[rank.most_gib_per_second(way) for rank in trial] for trial in self.of(option)]
+    def max_gib_per_second(self, option: int, way: str) -> float | None:
+        """Return an option's highest possible throughput: sum of ranks, mean of trials, as in the rules (6.3.4.1)."""
+        trials = [[rank.max_gib_per_second(way) for rank in trial] for trial in self.trials(option)]
         known = [[value for value in trial if value is not None] for trial in trials]
         return fmean(map(sum, known)) if trials and trials == known else None
 
 
 def is_kv_leaf(below: Sequence[str]) -> bool:
-    """Return whether a folder with these folders in it is a run of kv_cache."""
+    """Return whether a folder with these subfolders is a run of kv_cache."""
     return any(_OPTION.match(name) for name in below)
 
 
 def read_kv_leaf(folder: str) -> KvLeaf:
-    """Return what a folder holds; what can't be read is a finding of it."""
+    """Read the folder of a run; what can't be read becomes one of its findings (`broken`)."""
     broken: list[Finding] = []
     names = sorted(os.listdir(folder))
     metadata = next((name for name in names if name.endswith("_metadata.json")), None)
@@ -174,7 +175,7 @@ def read_kv_leaf(folder: str) -> KvLeaf:
 
 
 def _rank_folders(folder: str, levels: Sequence[re.Pattern[str]] = (_OPTION, _TRIAL, _RANK)) -> Iterator[Any]:
-    """Yield option_O/trial_T/rank_R below a folder, each with its three numbers."""
+    """Yield each folder option_O/trial_T/rank_R with (O, T, R)."""
     if not levels:
         yield folder, ()
         return
@@ -186,9 +187,9 @@ def _rank_folders(folder: str, levels: Sequence[re.Pattern[str]] = (_OPTION, _TR
 
 
 def kv_numbers(leaf: KvLeaf) -> Iterator[Finding]:
-    """Yield what the files of a run contradict, and what its published numbers are worth."""
+    """Yield contradictions in a run's files, and how far its published numbers can be trusted."""
     yield from leaf.broken
-    for rule in (_missing, _own_numbers, _sums, _windows, _devices, _tiers, _starved, _tokens, _copies):
+    for rule in (_missing, _rank_numbers, _aggregates, _windows, _devices, _tiers, _request_classes, _tokens, _copies):
         yield from rule(leaf)
 
 
@@ -196,19 +197,18 @@ def _missing(leaf: KvLeaf) -> Iterator[Finding]:
     seen = [] if leaf.summary else [_no_summary(leaf)]
     seen += [] if leaf.metadata else ["no *_metadata.json: the tool skips the run"]
     ranks, trials = leaf.rank_count or 1, leaf.trial_count or 1
-    there = {(rank.option, rank.trial, rank.rank) for rank in leaf.ranks if rank.summary}
-    every = [(option, trial, rank) for option in OPTIONS for trial in range(trials) for rank in range(ranks)]
-    gone = [place for place in every if place not in there]
-    if gone:
-        first = "option_{}/trial_{}/rank_{}".format(*gone[0])
-        seen.append(f"results of {len(gone)} of {len(every)} ranks missing, the first {first}")
+    found = {(rank.option, rank.trial, rank.rank) for rank in leaf.ranks if rank.summary}
+    expected = [(option, trial, rank) for option in OPTIONS for trial in range(trials) for rank in range(ranks)]
+    missing = [place for place in expected if place not in found]
+    if missing:
+        first = "option_{}/trial_{}/rank_{}".format(*missing[0])
+        seen.append(f"results of {len(missing)} of {len(expected)} ranks missing, the first {first}")
     stated = [name for name, value in leaf.summary.items() if name in ("partial_failure", "trial_failures") and value]
     options = mapping(leaf.summary.get("options")).values()
     lost = sum(len(files) for each in options if isinstance(files := mapping(each).get("missing_files"), list))
     if stated or lost:
-        seen.append(
-            f"the tool itself reports {', '.join(stated) or 'nothing'}, {lost} missing files: means of what is left"
-        )
+        flags = ", ".join(stated) or "no failure"
+        seen.append(f"the tool itself reports {flags}, {lost} missing files: its means are of the other files")
     if seen:
         every_trial = f"{wording.count(trials, 'trial')} of each of 3 options by {wording.count(ranks, 'rank')}"
         wanted = f"{every_trial}, with summary and metadata"
@@ -217,41 +217,39 @@ def _missing(leaf: KvLeaf) -> Iterator[Finding]:
 
 def _no_summary(leaf: KvLeaf) -> str:
     old = next((name for name in leaf.files if _OLD_SUMMARY.match(name)), None)
-    return f"no summary.json{f', but {old}: as an older tool names it' if old else ''}"
+    return f"no summary.json{f', but {old}, its name in an older version of the tool' if old else ''}"
 
 
-def _own_numbers(leaf: KvLeaf) -> Iterator[Finding]:
-    """Each rank's rates are its bytes over its clock, and its requests are counted."""
-    apart = []
+def _rank_numbers(leaf: KvLeaf) -> Iterator[Finding]:
+    """Compare each rank's throughput with its bytes and time, and its number of requests with its latencies."""
+    problems = []
     for rank in leaf.ranks:
-        took, asked = rank.elapsed_seconds, count(rank.summary.get("total_requests"), 0)
+        took, requests = rank.elapsed_seconds, count(rank.summary.get("total_requests"), 0)
         for way, word in (("read", "read"), ("written", "write")):
             stated, moved = rank.stat(f"tier_storage_{word}_bandwidth_gbps"), rank.gib("storage", way)
-            if took and stated is not None and not math.isclose(stated, moved / took, rel_tol=_SAME, abs_tol=1e-9):
-                apart.append(f"{rank.where}: {stated:.4g} GiB/s {way}, its bytes over its time give {moved / took:.4g}")
+            if took and stated is not None and not _close(stated, moved / took):
+                problems.append(f"{rank.where}: {stated:.4g} GiB/s {way}, but bytes over time are {moved / took:.4g}")
         kept = len(rank.latencies_seconds)
-        if asked is not None and kept and asked != kept:
-            apart.append(f"{rank.where}: {asked} requests, latencies of {kept}")
-    if apart:
-        more = f"; and {len(apart) - 3} more" if len(apart) > 3 else ""
-        wanted = "what the rank's own bytes, time and requests give"
-        yield Finding(
-            "error", "kv.differs", f"{'; '.join(apart[:3])}{more}", wanted, "copy the files from the run again"
-        )
+        if requests is not None and kept and requests != kept:
+            problems.append(f"{rank.where}: {requests} requests, but {kept} latencies")
+    if problems:
+        seen = "; ".join(problems[:3]) + (f"; and {len(problems) - 3} more" if len(problems) > 3 else "")
+        wanted = "numbers that follow from the rank's own bytes, time and requests"
+        yield Finding("error", "kv.differs", seen, wanted, "copy the files from the run again")
 
 
-_OTHER_SUMS: Mapping[str, Callable[[list[list[float]]], float]] = {
+_OLD_AGGREGATIONS: Mapping[str, Callable[[list[list[float]]], float]] = {
     "the mean over ranks and trials": lambda trials: fmean(value for trial in trials for value in trial),
     "the sum over ranks and trials": lambda trials: sum(value for trial in trials for value in trial),
 }
-"""How older builds of the tool put ranks and trials together."""
+"""How older versions of the tool aggregated ranks and trials."""
 
 
-def _sums(leaf: KvLeaf) -> Iterator[Finding]:
-    """The summary's numbers are the ranks': summed over ranks, averaged over trials (6.3.4.1, 6.3.4.2)."""
+def _aggregates(leaf: KvLeaf) -> Iterator[Finding]:
+    """Compare the summary with its ranks' numbers, summed over ranks and averaged over trials (6.3.4.1, 6.3.4.2)."""
     for option in OPTIONS:
-        trials = leaf.of(option)
-        for name, part in SUMS if trials else ():
+        trials = leaf.trials(option)
+        for name, part in AGGREGATES if trials else ():
             printed = leaf.published(option, name)
             stated = [[part(rank) for rank in trial] for trial in trials]
             parts = [[value for value in trial if value is not None] for trial in stated]
@@ -260,51 +258,52 @@ def _sums(leaf: KvLeaf) -> Iterator[Finding]:
                     lacking = printed if printed is None else None
                     yield from unapplied("kv.differs", **{f"{name}_of_option_{option}": lacking})
                 continue
-            again = fmean(map(sum, parts))
-            if math.isclose(printed, again, rel_tol=_SAME, abs_tol=1e-9):
+            recomputed = fmean(map(sum, parts))
+            if _close(printed, recomputed):
                 continue
-            seen = f"option {option}: aggregated_{name} is {printed:.6g}, ranks summed and trials averaged {again:.6g}"
-            how = next(
-                (way for way, of in _OTHER_SUMS.items() if math.isclose(printed, of(parts), rel_tol=_SAME)), None
-            )
-            wanted, fix = "ranks summed, trials averaged", "copy the files from the run again"
+            wanted = "the ranks' sum, averaged over trials"
+            seen = f"option {option}: aggregated_{name} is {printed:.6g}, {wanted} is {recomputed:.6g}"
+            how = next((way for way, value in _OLD_AGGREGATIONS.items() if _close(printed, value(parts))), None)
             if how:
-                yield Finding("warning", "kv.aggregate", f"{seen}: it is {how}", wanted, "sum it up with today's tool")
+                seen, fix = f"{seen}; it is {how} instead", "aggregate it with the current version of the tool"
+                yield Finding("warning", "kv.aggregate", seen, wanted, fix)
             else:
-                yield Finding("error", "kv.differs", seen, wanted, fix)
+                yield Finding("error", "kv.differs", seen, wanted, "copy the files from the run again")
         slowest = [mapping(rank.summary.get("storage_io_latency_ms")).get("p95") for trial in trials for rank in trial]
-        known, printed = [value for value in map(number, slowest) if value is not None], None
+        known = [value for value in map(number, slowest) if value is not None]
         printed = leaf.published(option, "p95_latency_ms")
-        if printed is not None and known and not math.isclose(printed, max(known), rel_tol=_SAME):
+        if printed is not None and known and not _close(printed, max(known)):
             seen = f"option {option}: aggregated_p95_latency_ms is {printed:.6g}, the ranks' largest {max(known):.6g}"
             yield Finding("error", "kv.differs", seen, "the largest of all ranks and trials", "copy the files again")
 
 
+def _close(left: float, right: float) -> bool:
+    return math.isclose(left, right, rel_tol=_SUM_TOLERANCE, abs_tol=1e-9)
+
+
 def _windows(leaf: KvLeaf) -> Iterator[Finding]:
-    """List what each option published beside the most that it can have been."""
+    """List each option's published throughput beside the highest possible one."""
     for option in OPTIONS:
-        ranks = [rank for trial in leaf.of(option) for rank in trial]
+        ranks = [rank for trial in leaf.trials(option) for rank in trial]
         windows = [
             rank.window_seconds / rank.elapsed_seconds for rank in ranks if rank.window_seconds and rank.elapsed_seconds
         ]
         shown = []
         for way, word in (("read", "read"), ("written", "write")):
-            printed, most = leaf.published(option, f"{word}_bandwidth_gbps"), leaf.most_gib_per_second(option, way)
+            printed, most = leaf.published(option, f"{word}_bandwidth_gbps"), leaf.max_gib_per_second(option, way)
             shown.append(f"{word} {_rate(printed)} published, at most {_rate(most)} GiB/s")
         p95 = [(word, [rank.stat(f"storage_{word}_device_p95_ms") for rank in ranks]) for word in ("read", "write")]
         slow = [f"{word} {max(filter(None, values)):,.0f} ms" for word, values in p95 if any(values)]
         devices = f"; device p95 (6.3.4.3): {', '.join(slow)}" if slow else ""
         what = f"option {option}: {', '.join(shown)}{devices}"
-        if windows and max(windows) > _LONGER:
+        if windows and max(windows) > _MAX_TIME_RATIO:
             slowest = max(ranks, key=lambda rank: rank.window_seconds or 0)
-            seen = f"{what}; the slowest request took {slowest.window_seconds:.1f} s of {slowest.elapsed_seconds:.1f} s"
-            wanted = "bytes over the time in which they moved"
-            fix = (
-                "read the published rates as too high: requests that ended after the clock count by bytes, not by time"
-            )
+            took = f"{slowest.window_seconds:.1f} s, the tool's clock ran for {slowest.elapsed_seconds:.1f} s"
+            seen, wanted = f"{what}; the slowest request took {took}", "bytes over the time in which they moved"
+            fix = "take the published rates as too high: they count bytes that moved after the clock had stopped"
             yield Finding("warning", "kv.window", seen, wanted, fix)
         elif ranks:
-            fix = "nothing: no request outlasted the clock, so the published rates stand as far as the files tell"
+            fix = "nothing: no request took longer than the clock ran, so nothing contradicts the published rates"
             yield Finding("info", "kv.listed", what, "published and recomputed side by side", fix)
 
 
@@ -313,14 +312,14 @@ def _rate(value: float | None) -> str:
 
 
 def _devices(leaf: KvLeaf) -> Iterator[Finding]:
-    """Hold the run's bytes and time against what the kernels of its hosts counted (/proc/diskstats)."""
+    """Compare the run's bytes and time with the counters of its hosts' kernels (/proc/diskstats)."""
     moved = {way: sum(rank.gib("storage", way) for rank in leaf.ranks) for way in ("read", "written")}
-    clock = sum(
-        max((rank.elapsed_seconds or 0 for rank in trial), default=0) for option in OPTIONS for trial in leaf.of(option)
-    )
+    all_trials = [trial for option in OPTIONS for trial in leaf.trials(option)]
+    clock = sum(max((rank.elapsed_seconds or 0 for rank in trial), default=0) for trial in all_trials)
     devices = device_work(leaf.metadata)
     busiest = max(devices, key=lambda name: sum(devices[name][:2]), default=None)
-    if busiest is None or not clock or sum(devices[busiest][:2]) < 0.01 * sum(moved.values()):  # 1 %: other devices
+    # Devices that moved less than 1 % of the ranks' bytes did not hold the cache.
+    if busiest is None or not clock or sum(devices[busiest][:2]) < 0.01 * sum(moved.values()):
         yield from unapplied("kv.device", counters_of_devices_that_held_the_cache=None)
         return
     read, written = (sum(each[index] for each in devices.values()) for index in (0, 1))
@@ -329,11 +328,11 @@ def _devices(leaf: KvLeaf) -> Iterator[Finding]:
         f"devices read {read:,.1f} and wrote {written:,.1f} GiB, the ranks {moved['read']:,.1f} and"
         f" {moved['written']:,.1f}; {busiest} was busy for {busy:,.0f} s of {clock:,.0f} s of load"
     )
-    wanted = "the ranks' bytes, and no more work than the clock has seconds"
-    if busy > clock * _LONGER:
-        fix = f"read the published rates as {100 * (busy / clock - 1):.0f} % too high on average: it was busy that long"
+    wanted = "devices that move the ranks' bytes, and are not busy for longer than the clock ran"
+    if busy > clock * _MAX_TIME_RATIO:
+        fix = f"take the published rates as {100 * (busy / clock - 1):.0f} % too high on average: they omit this time"
         yield Finding("warning", "kv.device", seen, wanted, fix)
-    elif moved["read"] and read < _UNREAD * moved["read"]:
+    elif moved["read"] and read < _MIN_DEVICE_SHARE * moved["read"]:
         fix = "ask what served the rest: the page cache, or devices of other hosts"
         yield Finding("warning", "kv.device", seen, wanted, fix)
     else:
@@ -343,7 +342,7 @@ def _devices(leaf: KvLeaf) -> Iterator[Finding]:
 def device_work(metadata: Mapping[str, Any]) -> dict[str, tuple[float, float, float]]:
     """Return `host:device` -> (GiB read, GiB written, busy seconds) between the snapshots at start and end.
 
-    Whole devices alone: partitions and stacked devices are counted by those below them.
+    Partitions and stacked devices are left out: the devices below them count their requests.
     """
     snapshots = mapping(metadata.get("cluster_snapshots"))
     before, after = (_counters(mapping(snapshots.get(name))) for name in ("start", "end"))
@@ -368,9 +367,9 @@ def _counters(snapshot: Mapping[str, Any]) -> dict[str, list[float]]:
 
 
 def _tiers(leaf: KvLeaf) -> Iterator[Finding]:
-    """Yield how much of what was read came from memory: none of it in options 1 and 3."""
+    """Yield which share of the bytes read came from memory; in options 1 and 3 there must be none."""
     for option in OPTIONS:
-        ranks = [rank for trial in leaf.of(option) for rank in trial]
+        ranks = [rank for trial in leaf.trials(option) for rank in trial]
         memory = sum(rank.gib(tier, "read") for rank in ranks for tier in ("cpu", "gpu"))
         storage = sum(rank.gib("storage", "read") for rank in ranks)
         if not memory:
@@ -378,58 +377,57 @@ def _tiers(leaf: KvLeaf) -> Iterator[Finding]:
         total = memory + storage
         seen = f"option {option}: {100 * memory / total:.1f} % of {total:,.0f} GiB read from memory"
         if option != 2:
-            wanted = "every byte from the storage: the option has no tier of memory"
+            wanted = "every byte from the storage: the option has no memory tier"
             yield Finding("error", "kv.tiers", seen, wanted, "repeat it with the option's own settings")
         elif not storage:
-            yield Finding(
-                "error", "kv.tiers", seen, "some read from the storage (6.3.4.4)", "submit the option as OPEN"
-            )
+            wanted = "some bytes read from the storage (6.3.4.4)"
+            yield Finding("error", "kv.tiers", seen, wanted, "submit the option as OPEN")
         else:
-            fix = "read the option as one of memory, the more so the faster the storage is"
+            fix = "take the option as one of memory: the faster the storage, the larger the memory's share"
             yield Finding("info", "kv.tiers", seen, "the share that the storage served", fix)
 
 
-def _starved(leaf: KvLeaf) -> Iterator[Finding]:
-    """Yield which class of requests waited for whom; no rule requires their limits."""
+def _request_classes(leaf: KvLeaf) -> Iterator[Finding]:
+    """List how many requests of each class met its time limit, which no rule requires."""
     for option in OPTIONS:
         shown = []
-        ranks = [rank for trial in leaf.of(option) for rank in trial]
+        ranks = [rank for trial in leaf.trials(option) for rank in trial]
         for name in ("interactive", "responsive", "batch"):
             stated = [mapping(mapping(rank.summary.get("qos_metrics")).get(name)) for rank in ranks]
-            asked = [
-                (count(each.get("total_requests")), number(mapping(each.get("sla")).get("compliance")), each)
-                for each in stated
+            requests = (count(each.get("total_requests")) for each in stated)
+            shares = (number(mapping(each.get("sla")).get("compliance")) for each in stated)
+            served = [
+                (n, share) for n, share in zip(requests, shares, strict=True) if n is not None and share is not None
             ]
-            served = [(many, share) for many, share, _ in asked if many is not None and share is not None]
             if served:
-                total = sum(many for many, _ in served)
-                within = sum(many * share for many, share in served) / total
+                total = sum(n for n, _ in served)
+                within = sum(n * share for n, share in served) / total
                 p95 = max(number(mapping(each.get("latency_ms")).get("p95")) or 0 for each in stated) / 1e3
                 shown.append(f"{name} {total} requests, {100 * within:.1f} % in time, p95 {p95:,.1f} s")
         if shown:
             seen, wanted = f"option {option}: {'; '.join(shown)}", "each class served within its time limit"
-            fix = "read latencies as lengths of a queue that is never emptied: arrivals do not wait for the storage"
+            fix = "take these latencies as waits in a growing queue: new requests arrive however slow the storage is"
             yield Finding("info", "kv.starved", seen, wanted, fix)
 
 
 def _tokens(leaf: KvLeaf) -> Iterator[Finding]:
-    """A token's bytes follow from the model: another number means that tokens/s are not what they seem."""
+    """Compare the bytes per token with the model's: if they differ, the tokens/s are wrong."""
     models = {option: stated.get("model") for option, stated in kv_commands(leaf).items()}
     for option in OPTIONS:
-        ranks = [rank for trial in leaf.of(option) for rank in trial]
+        ranks = [rank for trial in leaf.trials(option) for rank in trial]
         tokens = sum(rank.stat("storage_tokens_processed") or 0 for rank in ranks)
         moved = sum(rank.gib("storage", way) for rank in ranks for way in ("read", "written")) * GIB
         wanted = _TOKEN_BYTES.get(models.get(option) or "")
         if not tokens or not wanted:
             yield from unapplied("kv.tokens", **{f"tokens_or_model_of_option_{option}": None}) if ranks else ()
-        elif abs(moved / tokens / wanted - 1) > _TOKEN_SLACK:
+        elif abs(moved / tokens / wanted - 1) > _TOKEN_TOLERANCE:
             seen = f"option {option}: {moved / tokens:,.0f} bytes per token, {models[option]} has {wanted:,}"
-            fix = "don't compare tokens/s with other runs: builds before 3.0.13 count them too low"
+            fix = "don't compare tokens/s with other runs: versions before 3.0.13 count too few tokens"
             yield Finding("warning", "kv.tokens", seen, "the model's bytes per token", fix)
 
 
 def kv_commands(leaf: KvLeaf) -> dict[int, dict[str, str]]:
-    """Return what each option was started with (`num-users` -> `200`), of the last trial that the metadata show."""
+    """Return option -> its command-line options (`num-users` -> `200`) in the last trial that the metadata has."""
     kept, found = leaf.metadata.get("command_output_files"), {}
     for each in map(mapping, kept if isinstance(kept, list) else ()):
         words = (text(each.get("command")) or "").split()
@@ -441,7 +439,7 @@ def kv_commands(leaf: KvLeaf) -> dict[int, dict[str, str]]:
 
 
 def _copies(leaf: KvLeaf) -> Iterator[Finding]:
-    """No two ranks or trials wait alike."""
+    """Yield a finding where two ranks or trials have the same latencies."""
     known: dict[tuple[float, ...], KvRank] = {}
     for rank in leaf.ranks:
         if not rank.latencies_seconds:

@@ -1,4 +1,4 @@
-"""dlemu's own results: summary.json beside what its steps and facts give again."""
+"""Audits dlemu's own results: recomputes summary.json from the rows of steps and facts.json, and compares."""
 
 from __future__ import annotations
 
@@ -28,39 +28,39 @@ if TYPE_CHECKING:
     from dlemu.jobs.training.summary import Spread, Summary
 
 DLIO_FOLDER = "dlio"
-"""Folder of DLIO's files in a folder of dlemu's."""
-SAME = 1e-6
-"""Relative: numbers that must be equal but for the order in which they were added up."""
+"""Folder with DLIO's files in a result folder of dlemu."""
+_SUM_TOLERANCE = 1e-6
+"""Relative, between numbers that must be equal but for the order in which they were summed."""
 _MARKS = ("facts.json", "steps.parquet", "checkpoints.parquet")
-"""Files of which any, beside a summary.json, make a folder one of dlemu's."""
+"""A folder with summary.json and any of these files is a result of dlemu."""
 _VERSION = re.compile(rb'^\s*\{\s*"schema_version":\s*\d')
-"""How dlemu's summary.json begins."""
+"""Matches the beginning of dlemu's summary.json."""
 _OWN_NAME = re.compile(rf"^{OWN_FOLDER}(-\d+)?$")
 _NOTES = re.compile(
     r"(entries of )?(issues|((write|read)\.)?limited_by\.(evidence|advice)|page_cache\.warning|telemetry\.notes)"
 )
-"""Sentences, whose wording may change from version to version."""
+"""Keys of sentences, whose wording may differ between versions of dlemu."""
 _FIRST = ("passed", "verdict", "metrics.au_percent.mean", "metrics.samples_per_second.mean", "limited_by.what")
-"""Keys that come before the others."""
+"""Keys whose differences are listed first."""
 _JUDGED = re.compile(
     r"(entries of )?(passed|verdict(_code|_numbers)?|outcome|((write|read)\.)?limited_by|issues|findings"
     r"|page_cache\.(warning|finding)|stalls|speed_changes|ran_out|slow_folders|stragglers)\b"
 )
-"""What follows from numbers by rules, which may change from version to version."""
-_BY, _DLEMU = "judgement_version", "environment.hosts[0].dlemu"
+"""Keys of judgements: they follow from numbers by rules, which may differ between versions of dlemu."""
+_RULES_VERSION_KEY, _DLEMU_VERSION_KEY = "judgement_version", "environment.hosts[0].dlemu"
 _CODES = ("outcome", "limited_by", "limited_by.what")
-"""Ends of keys that say most of a judgement in a word."""
-_MOST_JUDGED = 3  # of one changed rule many keys follow: the first few say which
-_MOST = 50
-"""Differences that are listed."""
-_ASK = "take the folder from the run again; `dlemu report` shows what the steps give"
+"""Ends of the keys that sum up a judgement in a word."""
+_MAX_JUDGED_LISTED = 3  # one changed rule changes many keys: the first few show which rule it was
+_MAX_LISTED = 50
+"""At most this many differences are listed."""
+_FIX = "take the folder from the run again; `dlemu report` shows what the steps give"
 
 Value = str | int | float | bool | None
 
 
 @dataclass(frozen=True, kw_only=True)
 class OwnResult:
-    """A folder of dlemu's, recomputed; all but `findings` as in an audit of DLIO's files."""
+    """A recomputed result folder of dlemu, in the types of an audit of DLIO's files."""
 
     setup: Setup
     printed: Printed
@@ -70,7 +70,7 @@ class OwnResult:
 
 
 def is_own(folder: str) -> bool:
-    """Return whether a folder is that of a run of dlemu, also when some of its files are missing or damaged."""
+    """Return whether a folder is a result of dlemu, even if some of its files are missing or damaged."""
     summary = os.path.join(folder, "summary.json")
     if not os.path.isfile(summary):
         return _unsaved(folder)
@@ -84,17 +84,17 @@ def is_own(folder: str) -> bool:
 
 
 def _unsaved(folder: str) -> bool:
-    """Return whether the folder has what a run measured and no summary.json: it was killed before that."""
+    """Return whether a folder has measurements of a run but no summary.json: the run was killed before it wrote one."""
     if os.path.basename(os.path.normpath(folder)) == LIVE:
-        return False  # of the folder above
+        return False  # part of the result in the folder above
     kind = kind_of(folder)
     return kind is not None and bool(kind.job) and not os.path.lexists(os.path.join(folder, SUMMARY))
 
 
 def own_folder_of(folder: str) -> str | None:
-    """Return the folder of dlemu's whose run a folder has in DLIO's files: right above it, or the newest right below.
+    """Return dlemu's own result folder of the run whose DLIO files are in `folder`: its parent, or its newest child.
 
-    None when there is none, or when the folder has no results of DLIO's.
+    Return None if there is none, or if `folder` holds no results of DLIO.
     """
     if not os.path.isfile(os.path.join(folder, "summary.json")) or is_own(folder):
         return None
@@ -108,7 +108,7 @@ def own_folder_of(folder: str) -> str | None:
 
 
 def audit_own(folder: str) -> OwnResult:
-    """Read a folder of dlemu's, recompute every number of its summary, and compare. What is wrong is a finding."""
+    """Read a result folder of dlemu, recompute its summary, and compare. Whatever is wrong becomes a finding."""
     from dlemu.jobs.training.folder import read_run, read_summary
 
     kind = kind_of(folder)
@@ -122,7 +122,7 @@ def audit_own(folder: str) -> OwnResult:
     findings: list[Finding] = [] if saved.complete else [_incomplete(saved.failure)]
     if not has_summary:
         if saved.complete:
-            findings.append(_without_summary())
+            findings.append(_missing_summary())
         return OwnResult(
             setup=Setup(workload=saved.workload, accelerator=saved.accelerator),
             printed=Printed(),
@@ -152,7 +152,7 @@ def audit_own(folder: str) -> OwnResult:
 
 
 def _audit_checkpoints(folder: str) -> OwnResult:
-    """Read a run of checkpoints, also one that was killed, and compare its summary with what the rows give."""
+    """Recompute a checkpoint run, even one that was killed, from its rows, and compare it with its summary."""
     from dlemu.jobs.checkpoint.folder import read_checkpoint_run, read_checkpoint_summary
     from dlemu.jobs.checkpoint.kind import ROWS
     from dlemu.jobs.checkpoint.wording import why_incomplete
@@ -173,7 +173,7 @@ def _audit_checkpoints(folder: str) -> OwnResult:
         printed = read_json(os.path.join(folder, "summary.json"), findings)
         findings += differences(printed, summary, rows=ROWS)
     elif failure is None:
-        findings.append(_without_summary())
+        findings.append(_missing_summary())
     hosts = summary.environment.hosts
     return OwnResult(
         setup=Setup(workload=summary.workload, config=dlio_workload(run.facts.workload)),
@@ -195,7 +195,7 @@ def _broken(error: UserError) -> Finding:
     return Finding("error", "result.broken", str(error), "the whole folder of the run", "copy it from the run again")
 
 
-def _without_summary() -> Finding:
+def _missing_summary() -> Finding:
     seen = "a run of dlemu without summary.json"
     return Finding("error", "result.broken", seen, "what the run printed", "`dlemu report` shows what the steps give")
 
@@ -206,35 +206,37 @@ def _incomplete(failure: str | None) -> Finding:
 
 
 def differences(
-    printed: object, again: Summary | CheckpointSummary, *, rows: str = "steps.parquet"
+    printed: object, recomputed: Summary | CheckpointSummary, *, rows: str = "steps.parquet"
 ) -> Iterator[Finding]:
-    """Yield a finding for each number or verdict of a summary.json that is not what rows and facts give.
+    """Yield a finding for each number or verdict of a summary.json that differs from the recomputed one.
 
-    `printed` is what the file holds. Keys that it lacks altogether, as those of an older version do, are not compared.
-    Where other rules of verdicts and causes judged the same numbers otherwise, one warning says so.
+    `printed` is the file's content. Keys that only one side has, as between versions of dlemu, are not compared. If
+    another version's rules of verdicts and causes judged the same numbers differently, a single warning reports that.
     """
     import msgspec
 
-    old, new = dict(_leaves(printed)), dict(_leaves(msgspec.to_builtins(again)))
-    new["schema_version"] = old.get("schema_version")  # that of an older version, say; what it names stays comparable
+    old, new = dict(_flatten(printed)), dict(_flatten(msgspec.to_builtins(recomputed)))
+    new["schema_version"] = old.get("schema_version")  # may be an older one: the keys it has mean the same today
     keys = [key for key in old.keys() & new.keys() if not _same(old[key], new[key])]
     keys.sort(key=lambda key: (_FIRST.index(key) if key in _FIRST else len(_FIRST), key))
-    if (by := old.get(_BY, 1)) != new[_BY]:
-        # Sentences of another version may be worded otherwise; what they say is in the codes and numbers beside them.
-        keys = [key for key in keys if key != _BY and not _is_reworded(key, old, new)]
+    if (by := old.get(_RULES_VERSION_KEY, 1)) != new[_RULES_VERSION_KEY]:
+        # Another version may word its sentences differently; the codes and numbers beside them are still compared.
+        keys = [key for key in keys if key != _RULES_VERSION_KEY and not _is_reworded(key, old, new)]
         judged = [key for key in keys if _JUDGED.match(key)]
         if any(not _is_note(key) for key in judged):
             keys = [key for key in keys if key not in judged]
-            yield _judged_otherwise(old, new, judged, f"dlemu {old.get(_DLEMU, '')} ({_BY} {by})")
-    for key in keys[:_MOST]:
+            yield _judged_otherwise(
+                old, new, judged, f"dlemu {old.get(_DLEMU_VERSION_KEY, '')} ({_RULES_VERSION_KEY} {by})"
+            )
+    for key in keys[:_MAX_LISTED]:
         seen = f"summary.json: {key} is {_text(old[key])}; recomputed {_text(new[key])}"
         if _is_reworded(key, old, new):
-            yield Finding("warning", "summary.notes", seen, "the sentences that the steps give", _ASK)
+            yield Finding("warning", "summary.notes", seen, "the sentences that follow from the steps", _FIX)
         else:
-            yield Finding("error", "summary.differs", seen, f"what {rows} and facts.json give", _ASK)
-    if len(keys) > _MOST:
-        seen = f"summary.json: {len(keys) - _MOST} more values differ"
-        yield Finding("error", "summary.differs", seen, f"what {rows} and facts.json give", _ASK)
+            yield Finding("error", "summary.differs", seen, f"what follows from {rows} and facts.json", _FIX)
+    if len(keys) > _MAX_LISTED:
+        seen = f"summary.json: {len(keys) - _MAX_LISTED} more values differ"
+        yield Finding("error", "summary.differs", seen, f"what follows from {rows} and facts.json", _FIX)
 
 
 def _is_reworded(key: str, old: dict[str, Value], new: dict[str, Value]) -> bool:
@@ -246,37 +248,37 @@ def _is_note(key: str) -> bool:
 
 
 def _judged_otherwise(old: dict[str, Value], new: dict[str, Value], keys: list[str], judge: str) -> Finding:
-    """Name the version that judged, and the first of what today's rules say otherwise of the same numbers."""
+    """Return a finding that names the version that judged, and how today's rules judge the same numbers."""
     first = [key for key in keys if key.endswith(_CODES)] or keys
-    apart = [f"{key} is {_text(old[key])}, by today's rules {_text(new[key])}" for key in first[:_MOST_JUDGED]]
-    seen = f"summary.json: judged by {judge}: {'; '.join(apart)}"
-    wanted = f"a judgement by the rules of dlemu {__version__} ({_BY} {new[_BY]})"
+    changes = [f"{key} is {_text(old[key])}, by today's rules {_text(new[key])}" for key in first[:_MAX_JUDGED_LISTED]]
+    seen = f"summary.json: judged by {judge}: {'; '.join(changes)}"
+    wanted = f"a judgement by the rules of dlemu {__version__} ({_RULES_VERSION_KEY} {new[_RULES_VERSION_KEY]})"
     return Finding("warning", "summary.judged", seen, wanted, "nothing: `dlemu report` judges by today's rules")
 
 
-def _leaves(value: object, key: str = "") -> Iterator[tuple[str, Value]]:
-    """Yield every number and text with its key, `metrics.au_percent.per_epoch[0]`, and the length of every list."""
+def _flatten(value: object, key: str = "") -> Iterator[tuple[str, Value]]:
+    """Yield each number and string with its key, as `metrics.au_percent.per_epoch[0]`, and the length of each list."""
     if isinstance(value, dict):
         if key:
             yield key, "a mapping"
         for name, item in value.items():
-            yield from _leaves(item, f"{key}.{name}" if key else str(name))
+            yield from _flatten(item, f"{key}.{name}" if key else str(name))
     elif isinstance(value, list | tuple):
         yield f"entries of {key}", len(value)
         for index, item in enumerate(value):
-            yield from _leaves(item, f"{key}[{index}]")
+            yield from _flatten(item, f"{key}[{index}]")
     elif value is None or isinstance(value, str | int | float):
         yield key, value
 
 
 def _same(old: Value, new: Value) -> bool:
     if (isinstance(old, float) and isinstance(new, int | float)) or (isinstance(new, float) and isinstance(old, int)):
-        return math.isclose(old, new, rel_tol=SAME, abs_tol=1e-9)
+        return math.isclose(old, new, rel_tol=_SUM_TOLERANCE, abs_tol=1e-9)
     return old == new
 
 
 def _judgement(verdict: Value) -> tuple[str, list[str]]:
-    """Return what a verdict says in whatever words: PASS of `PASS: AU ...`, and its numbers."""
+    """Return the parts of a verdict that don't depend on its wording: PASS of `PASS: AU ...`, and its numbers."""
     return str(verdict).partition(":")[0], re.findall(r"\d+(?:\.\d+)?", str(verdict))
 
 
@@ -293,7 +295,7 @@ def _setup(workload: Workload) -> Setup:
         accelerator=workload.accelerator or None,
         batch_size=workload.reader.batch_size,
         computation_seconds=mean_seconds(workload.train.computation_time) or None,
-        drawn=workload.train.computation_time.type != "fixed",
+        is_random=workload.train.computation_time.type != "fixed",
         record_bytes=dataset.record_length_bytes,
         num_files=dataset.num_files_train,
         samples_per_file=dataset.num_samples_per_file,
@@ -307,7 +309,7 @@ def _setup(workload: Workload) -> Setup:
 
 
 def _printed(saved: Summary) -> Printed:
-    """Return the summary's numbers in DLIO's words: its AU is that of DLIO 2.x, its verdict the headline's."""
+    """Return the summary's numbers as DLIO would print them: AU by DLIO 2.x's formula, and the summary's verdict."""
     metrics, hosts = saved.metrics, saved.environment.hosts
     au = metrics.au_dlio_percent
     return Printed(

@@ -1,4 +1,4 @@
-"""A saved audit of many runs, as `dlemu audit --report` left it, and what its page says, system by system."""
+"""The page of a saved audit: reads audit.json, and makes the tables and texts, by system."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ from dlemu.results.answer_files import read_answer
 from dlemu.results.finding import SEVERITIES, Finding
 from dlemu.results.wording import count
 
-_MOST_ROWS = 1000  # a page of 660 runs has 0.9 MB (docs/audit.md): more open slowly in a browser
+_MAX_ROWS = 1000  # a page of 660 runs has 0.9 MB (docs/audit.md); browsers open a larger one slowly
 
 System = tuple[str, Sequence[PlacedRun]]
-"""A name, and its runs."""
+"""Name of a system, and its runs."""
 
 
 @dataclass(frozen=True)
 class Audit:
-    """All audited runs, and the question."""
+    """A saved audit, with its runs by system."""
 
     folder: str
     answer: SavedAudit
 
     @cached_property
     def runs(self) -> list[PlacedRun]:
-        """The runs, system by system."""
+        """All runs, sorted by system and name."""
         return sorted(self.answer.runs, key=lambda run: (run.system, run.run))
 
     @cached_property
     def systems(self) -> list[System]:
-        """Runs of each system and kind, by a name that no other has."""
+        """Runs by system, or by system and workload where a system ran several; names are unique."""
         named: list[System] = []
         for system, group in groupby(self.runs, key=lambda run: run.system):
             runs = list(group)
@@ -55,8 +55,8 @@ def open_audit(folder: str) -> Audit:
     if answer is None:
         raise UserError(f"{folder} holds no {AUDIT}: make one with `dlemu audit RESULTS --report {folder}`")
     if not answer.runs:
-        again = f"make it again with `dlemu audit RESULTS --report {folder}`"
-        raise UserError(f"{os.path.join(folder, AUDIT)} holds no run: {again}")
+        fix = f"make it again with `dlemu audit RESULTS --report {folder}`"
+        raise UserError(f"{os.path.join(folder, AUDIT)} holds no run: {fix}")
     return Audit(folder, answer)
 
 
@@ -64,21 +64,21 @@ def open_audit(folder: str) -> Audit:
 
 _TILES = (
     ("runs", "summary.runs", "", "result folders found"),
-    ("systems", "summary.systems", "", "folders of runs"),
+    ("systems", "summary.systems", "", "folders with runs"),
     ("with errors", "summary.runs_with_errors", "", "contradict what was printed, can't be read, or break a rule"),
     ("from all steps", "summary.runs_from_steps", "", "recomputed exactly"),
     ("from block times", "summary.runs_from_blocks", "", "recomputed in bounds"),
-    ("largest AU difference", "summary.largest_au_difference_points", "", "points, of those from all steps"),
+    ("largest AU difference", "summary.largest_au_difference_points", "", "points, among runs from all steps"),
     ("printed success", "summary.passed_printed", "", "runs"),
     ("of these by dropped steps", "summary.passed_only_without_first_steps", "", "would fail by AU of whole epochs"),
-    ("first steps", "summary.median_first_step_loss_percent", "%", "of the time, lost in first steps; median run"),
+    ("first steps", "summary.median_first_step_loss_percent", "%", "of the time is lost in first steps (median run)"),
 )
 _LOSS = ("first steps", "load", "late", "slower", "barrier", "all other")
-"""Heads of `RunColumns.loss_percent`."""
+"""Column titles of `RunColumns.loss_percent`."""
 
 
 def audit_page(audit: Audit) -> Page:
-    """Return what is on the page of an audit."""
+    """Return the page of an audit."""
     answer, summary = audit.answer, audit.answer.summary
     wrong, runs = summary.runs_with_errors, count(summary.runs, "run")
     rest = f" {'run' if wrong == 1 else 'runs'} with errors, of {summary.runs:,}" if wrong else "no run has an error"
@@ -97,20 +97,21 @@ def audit_page(audit: Audit) -> Page:
 
 def _legend() -> Words:
     points = (
-        "printed: by the run's own summary. again: recomputed from the steps of the ranks, by the formula that comes "
-        "closest; where only block times were kept, >= is a bound. whole: AU of all epochs together, no "
-        "step dropped. sustained: what an endless epoch would give; credit: share of the counted steps' batches that "
-        "was read before these began (both estimated from the number of readers, and >=, except for runs of dlemu).",
-        "Lost time, in percent of all blocks' time. first steps: until the first batch is there. load: later waits for "
-        "batches. late: the host woke late. slower: waits for the slowest rank. barrier: the rest, outside of steps. "
-        "all other: all but first steps, where no steps were kept.",
+        "printed: from the run's own summary. recomputed: from the ranks' steps, by the formula that comes closest; "
+        ">= marks a lower bound, where only block times were kept. whole: AU of all epochs together, no step dropped. "
+        "sustained: AU that an endless epoch would have. credit: share of the counted steps' batches that was read "
+        "before these steps began. Except for dlemu's own runs, both follow from the number of readers: the sustained "
+        "AU is a lower bound (>=), the credit an upper one. difference: recomputed against printed samples/s.",
+        "Lost time, in percent of the time of all blocks. first steps: until the first batch arrives. load: later "
+        "waits for batches. late: the host woke late. slower: waits for the slowest rank. barrier: the rest, outside "
+        "of steps. all other: everything but first steps, where no steps were kept.",
         "Formulas, columns and rules: docs/audit.md of dlemu. The table as a file: audit.csv.",
     )
     return Words("How to read this page", points)
 
 
 def _findings(audit: Audit) -> list[str]:
-    """Return a line for each rule, the gravest first."""
+    """Return one line for each rule, most severe first."""
     by_rule: dict[tuple[int, str], list[tuple[PlacedRun, Finding]]] = {}
     for run in audit.runs:
         for finding in run.findings:
@@ -128,23 +129,14 @@ def _findings(audit: Audit) -> list[str]:
 def _tables(audit: Audit) -> Iterator[Table]:
     systems = audit.systems
     if len(systems) < len(audit.runs):
-        names = (
-            "system",
-            "runs",
-            "accelerators",
-            "AU printed, %",
-            "least",
-            "most",
-            "AU whole, %",
-            "samples/s",
-            "errors",
-        )
-        rows = [_system(*system) for system in systems[:_MOST_ROWS]]
-        yield Table(title="Systems", columns=columns(*names, right=range(1, 9)), rows=rows, dense=True)
-    titles = ["run", "accelerators", "hosts", "AU printed, %", "again", "by", "whole", "sustained"]
-    titles += ["credit, %", "samples/s printed", "again, %"]
+        titles = ["system", "runs", "accelerators", "AU printed, %", "least", "most", "AU whole, %"]
+        titles += ["samples/s", "errors"]
+        rows = [_system(*system) for system in systems[:_MAX_ROWS]]
+        yield Table(title="Systems", columns=columns(*titles, right=range(1, 9)), rows=rows, dense=True)
+    titles = ["run", "accelerators", "hosts", "AU printed, %", "recomputed", "by", "whole", "sustained"]
+    titles += ["credit, %", "samples/s printed", "difference, %"]
     head = columns(*titles, *_LOSS, "findings", right=(*range(1, 5), *range(6, 11 + len(_LOSS))))
-    shown = min(len(audit.runs), _MOST_ROWS)
+    shown = min(len(audit.runs), _MAX_ROWS)
     title = "Runs" if shown == len(audit.runs) else f"Runs: {shown:,} of {len(audit.runs):,}, those with errors first"
     yield Table(title=title, columns=head, rows=list(_run_rows(systems)), dense=True)
 
@@ -166,10 +158,10 @@ def _system(name: str, runs: Sequence[PlacedRun]) -> list[str]:
 
 
 def _run_rows(systems: Sequence[System]) -> Iterator[list[str]]:
-    """Yield a heading a system and a row a run: of very many runs the systems with errors first, then the others."""
-    if sum(len(runs) for _, runs in systems) > _MOST_ROWS:
+    """Yield a heading per system and a row per run. If not all fit, systems with errors come first."""
+    if sum(len(runs) for _, runs in systems) > _MAX_ROWS:
         systems = sorted(systems, key=lambda system: not any(run.errors for run in system[1]))
-    left = _MOST_ROWS
+    left = _MAX_ROWS
     for name, runs in systems:
         if left:
             yield [f"{name} ({runs[0].kind})"]
@@ -178,27 +170,27 @@ def _run_rows(systems: Sequence[System]) -> Iterator[list[str]]:
 
 
 def _run(run: PlacedRun) -> list[str]:
-    again, least, apart = run.au_recomputed_percent, run.au_least_percent, run.rate_apart_percent
+    recomputed, least, rate_change = run.au_recomputed_percent, run.au_least_percent, run.rate_difference_percent
     sustained, is_least = run.sustained_percent
     return [
         run.run,
         str(run.accelerators or "-"),
         str(run.hosts or "-"),
         _fixed(run.au_printed_percent),
-        f">={least:.2f}" if again is None and least is not None else _fixed(again),
+        f">={least:.2f}" if recomputed is None and least is not None else _fixed(recomputed),
         run.printed_by or "-",
         _fixed(run.whole_percent),
         ">=" * is_least + _fixed(sustained),
         _fixed(run.prefetch_credit_percent),
         number(run.samples_per_second_printed),
-        "-" if apart is None else f"{apart:+.3f}",
+        "-" if rate_change is None else f"{rate_change:+.3f}",
         *map(_fixed, run.loss_percent.values()),
         _rules(run.findings),
     ]
 
 
 def _rules(findings: Sequence[Finding]) -> str:
-    """Return the rules of errors and warnings; what is only for information stands among the findings."""
+    """Return the rules of errors and warnings; infos are only among the findings."""
     rules = Counter(f"{finding.severity} {finding.rule}" for finding in findings if finding.severity != "info")
     return ", ".join(rule if times == 1 else f"{rule} ({times})" for rule, times in rules.items())
 

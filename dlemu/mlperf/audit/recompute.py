@@ -1,8 +1,8 @@
-"""A run's numbers recomputed from the steps of its ranks, where they were kept, or from block times, with bounds.
+"""Recomputes a run's numbers: exactly from the step times of its ranks, or as bounds from the times of its blocks.
 
-DLIO's formulas are those of `dlemu.metrics.dlio_formulas`. AU of whole epochs is total computation over total time of
-all epochs together, as the text of v1.0's rules has it ("total_compute_time/total_benchmark_running_time"); the texts
-of v2.0 and v3.0 leave the I/O of the first step out (https://github.com/mlcommons/storage).
+DLIO's formulas are in `dlemu.metrics.dlio_formulas`. AU of whole epochs is total computation over total time of all
+epochs together, as the text of v1.0's rules defines it ("total_compute_time/total_benchmark_running_time"); the texts
+of v2.0 and v3.0 leave out the I/O of the first step (https://github.com/mlcommons/storage).
 """
 
 from __future__ import annotations
@@ -32,39 +32,39 @@ from dlemu.mlperf.audit.step_files import STAMP_SECONDS, BlockArrays, BlockKey, 
 
 @dataclass(frozen=True, kw_only=True)
 class Formula:
-    """A run's numbers by one formula: each epoch's, and their mean."""
+    """A run's AU and samples/s by one formula: of each epoch, and their mean."""
 
     au_by_epoch: tuple[float, ...] = ()
     samples_per_second_by_epoch: tuple[float, ...] = ()
 
     @property
     def au_percent(self) -> float | None:
-        """Mean over epochs; None when any epoch has no number."""
+        """Mean over epochs; None where an epoch's number is not finite."""
         return _mean(self.au_by_epoch)
 
     @property
     def samples_per_second(self) -> float | None:
-        """Mean over epochs; None when any epoch has no number."""
+        """Mean over epochs; None where an epoch's number is not finite."""
         return _mean(self.samples_per_second_by_epoch)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Recomputed:
-    """What the kept files give."""
+    """The numbers that follow from the files that a run kept."""
 
     basis: str
-    """`steps`: arrays of all ranks; `some ranks`: of a few, scaled; `blocks`: time stamps alone; `nothing`."""
+    """`steps`: step times of all ranks; `some ranks`: of some, scaled up; `blocks`: time stamps only; `nothing`."""
     ranks_kept: int = 0
     epochs: int = 0
     steps_per_epoch: int | None = None
     formulas: Mapping[str, Formula] = field(default_factory=dict)
     au_whole_percent: float | None = None
     au_bounds_percent: tuple[float, float] | None = None
-    """Of DLIO's formulas, where only block times were kept."""
+    """Least and greatest AU possible by DLIO's formulas, where only block times were kept."""
     rate_bounds: tuple[float, float] | None = None
-    """Least and most samples/s that the time stamps allow, where only block times were kept."""
+    """Least and greatest samples/s possible by the time stamps, where only block times were kept."""
     loss_percent: Mapping[str, float] = field(default_factory=dict)
-    """Of the time of all blocks; the parts add up to 100 - `au_whole_percent`."""
+    """Cause -> share of the time of all blocks; the shares add up to 100 - `au_whole_percent`."""
 
 
 NOTHING = Recomputed(basis="nothing")
@@ -72,14 +72,14 @@ NOTHING = Recomputed(basis="nothing")
 
 @dataclass(frozen=True, kw_only=True)
 class RunTimes:
-    """How long a run took by the time stamps of its lowest rank that kept some; empty without any."""
+    """How long a run took, by the time stamps of the lowest rank that kept some; empty without time stamps."""
 
     total_seconds: float | None = None
-    """From the first block's start to the last one's end, checkpoints and evaluations between them included."""
+    """From the start of the first block to the end of the last, including checkpoints and evaluations in between."""
     training_seconds_by_epoch: tuple[float, ...] = ()
-    """Of all blocks of an epoch."""
+    """Total time of each epoch's blocks."""
     first_batch_seconds_by_epoch: tuple[float, ...] = ()
-    """The slowest rank's wait for the first batch of an epoch; empty unless each epoch's steps were kept."""
+    """The slowest rank's wait for the first batch of each epoch; empty unless the steps of every epoch were kept."""
 
 
 def run_times(logs: Logs) -> RunTimes:
@@ -104,11 +104,11 @@ def run_times(logs: Logs) -> RunTimes:
 
 
 def from_steps(setup: Setup, accelerators: int | None, logs: Logs) -> Recomputed:
-    """Return what the arrays of the ranks give, or NOTHING when there is no block that all of them kept.
+    """Recompute a run from its ranks' step times; return NOTHING unless all ranks with steps kept a block in common.
 
-    Of fewer ranks than `accelerators`, samples/s are scaled up.
+    If steps of fewer ranks than `accelerators` were kept, samples/s are scaled up.
     """
-    blocks, kept = _whole_blocks(logs), len(logs.arrays)
+    blocks, kept = _common_blocks(logs), len(logs.arrays)
     if not blocks:
         return NOTHING
     ranks = accelerators or kept
@@ -117,20 +117,20 @@ def from_steps(setup: Setup, accelerators: int | None, logs: Logs) -> Recomputed
     slower = sum(_waits_for_slower_seconds([own.seconds.proc for own in parts]) for parts in times.values())
     epochs = sorted({epoch for epoch, _ in blocks})
     per_epoch = {epoch: [parts for block, parts in times.items() if block[0] == epoch] for epoch in epochs}
-    rules = 100 * lost.compute / lost.total
+    au_whole = 100 * lost.compute / lost.total
     return Recomputed(
         basis="steps" if kept >= ranks else "some ranks",
         ranks_kept=kept,
         epochs=len(epochs),
         steps_per_epoch=sum(parts[0].seconds.steps for parts in per_epoch[epochs[0]]),
-        formulas={name: _formula(name, per_epoch, ranks / kept, setup.drawn) for name in FORMULAS},
-        au_whole_percent=rules if math.isfinite(rules) else None,
+        formulas={name: _formula(name, per_epoch, ranks / kept, setup.is_random) for name in FORMULAS},
+        au_whole_percent=au_whole if math.isfinite(au_whole) else None,
         loss_percent=_shares(lost, slower if kept >= ranks else None),
     )
 
 
-def _whole_blocks(logs: Logs) -> list[BlockKey]:
-    """Return the blocks of which every rank that kept arrays has them, with their time."""
+def _common_blocks(logs: Logs) -> list[BlockKey]:
+    """Return the blocks whose steps every rank with step times kept, and whose time is known."""
     return [block for block in logs.blocks() if logs.arrays and all(_has(logs, rank, block) for rank in logs.arrays)]
 
 
@@ -140,10 +140,10 @@ def _has(logs: Logs, rank: int, block: BlockKey) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class KeptBlock:
-    """One block of one rank, and what its samples/s need."""
+    """One block of one rank, with what DLIO's formulas need."""
 
     seconds: BlockTimes
-    """Its `total` by the rank's own stamps, or by its own printed samples/s when only rank 0 kept stamps."""
+    """Where only rank 0 kept time stamps, the `total` of other ranks follows from the samples/s that they printed."""
     batch_size: float
     """NaN when it is not known."""
     exclude_start_steps: int
@@ -162,12 +162,12 @@ class KeptBlock:
 
 
 def _kept_block(setup: Setup, logs: Logs, rank: int, block: BlockKey) -> KeptBlock:
-    """Return a block that the rank kept and whose time stamps are known."""
+    """Return a rank's block; its steps must have been kept, and its time stamps be known."""
     arrays = logs.arrays[rank][block]
     span = logs.span(rank, block)
     assert span is not None
-    own = block in logs.spans.get(rank, {})
-    seconds = None if own else _implied_seconds(arrays, setup.batch_size, span.longest_seconds)
+    has_own_stamps = block in logs.spans.get(rank, {})
+    seconds = None if has_own_stamps else _implied_seconds(arrays, setup.batch_size, span.longest_seconds)
     times = BlockTimes(
         load=arrays.load,
         proc=arrays.proc,
@@ -182,11 +182,11 @@ def _kept_block(setup: Setup, logs: Logs, rank: int, block: BlockKey) -> KeptBlo
         exclude_end_steps=setup.exclude_end_steps,
     )
     later = span.seconds_to_checkpoint
-    return kept if later is None or seconds is not None else _nearer(kept, later, arrays)
+    return kept if later is None or seconds is not None else _with_likely_end(kept, later, arrays)
 
 
-def _nearer(block: KeptBlock, later_seconds: float, arrays: BlockArrays) -> KeptBlock:
-    """Return the block up to its first end or up to its checkpoint, whichever gives the rank's own samples/s."""
+def _with_likely_end(block: KeptBlock, later_seconds: float, arrays: BlockArrays) -> KeptBlock:
+    """Return the block up to its first end or up to its checkpoint, whichever is closer to the printed samples/s."""
     printed = arrays.printed_samples_per_second
     if printed is None:
         return block
@@ -195,9 +195,9 @@ def _nearer(block: KeptBlock, later_seconds: float, arrays: BlockArrays) -> Kept
 
 
 def _implied_seconds(arrays: BlockArrays, batch_size: int | None, longest_seconds: float) -> float | None:
-    """Return the block's time that v1.0's samples/s of the rank implies; None unless it lies where it can.
+    """Return the block's time that follows from the samples/s the rank printed; None if that time is not possible.
 
-    Only rank 0 kept stamps in v0.5 and v1.0, and the ranks do not begin a block at the same moment.
+    In v0.5 and v1.0 only rank 0 kept time stamps, and the ranks do not begin a block at the same moment.
     """
     rate = arrays.printed_samples_per_second
     if batch_size is None or rate is None or rate <= 0:
@@ -208,15 +208,15 @@ def _implied_seconds(arrays: BlockArrays, batch_size: int | None, longest_second
 
 
 def _configured(setup: Setup, logs: Logs, arrays: BlockArrays) -> Seconds:
-    """Return the configured seconds of each step: the file's own, or the setting (of drawn times the mean)."""
+    """Return the configured seconds of each step, from the rank's file or else the settings (mean of random times)."""
     if not logs.measured_compute:
         return arrays.compute
     return np.full(arrays.steps, math.nan if setup.computation_seconds is None else setup.computation_seconds)
 
 
-def _formula(name: str, per_epoch: Mapping[int, list[list[KeptBlock]]], scale: float, drawn: bool) -> Formula:
+def _formula(name: str, per_epoch: Mapping[int, list[list[KeptBlock]]], scale: float, is_random: bool) -> Formula:
     epochs = [_epoch(name, blocks) for blocks in per_epoch.values()]
-    credited = not (name == "dlio_v1" and drawn)  # the mean of drawn times is not what DLIO credits
+    credited = not (name == "dlio_v1" and is_random)  # for random times only the mean is known, but DLIO counts each
     return Formula(
         au_by_epoch=tuple(epoch.au_percent for epoch in epochs) if credited else (),
         samples_per_second_by_epoch=tuple(epoch.samples_per_second * scale for epoch in epochs),
@@ -244,7 +244,7 @@ def _mean(values: tuple[float, ...]) -> float | None:
 
 
 def per_rank_blocks(setup: Setup, logs: Logs) -> Iterator[tuple[int, BlockKey, BlockArrays, dict[str, Rated]]]:
-    """Yield every block of every rank that kept arrays and a time, with its numbers by each formula."""
+    """Yield rank, block, step times and numbers by each formula, for every kept block whose time is known."""
     for rank, blocks in logs.arrays.items():
         for block, arrays in blocks.items():
             if logs.span(rank, block) is not None:
@@ -253,23 +253,23 @@ def per_rank_blocks(setup: Setup, logs: Logs) -> Iterator[tuple[int, BlockKey, B
 
 @dataclass(frozen=True, kw_only=True)
 class LostSeconds:
-    """Seconds in which the accelerators did not compute. With `compute` they add up to `total`, exactly."""
+    """Seconds in which the accelerators did not compute, by cause. With `compute` they add up to `total` exactly."""
 
     total: float
     compute: float
-    """Configured seconds of all steps: what the rules credit."""
+    """Configured computation of all steps, which the rules count as used."""
     first_step: float
-    """The first step of each block beyond its computation: start of the loader and the first batch."""
+    """First step of each block, less its computation: start of the loader, and the first batch."""
     load: float
     """Waits for batches, from the second step on."""
     oversleep: float
-    """Steps longer than configured, from the second on: the host woke late."""
+    """Computation beyond the configured time, from the second step on: the host woke late."""
     barrier: float
-    """The block's time outside of all steps: waits for slower ranks, and the loop's own."""
+    """Time of the block outside its steps: waits for slower ranks, and the training loop itself."""
 
 
 def _lost(blocks: Sequence[BlockTimes]) -> LostSeconds:
-    """Return where the time of the blocks went."""
+    """Split the time of the blocks by what the accelerators did or waited for."""
     return LostSeconds(
         total=sum(block.total for block in blocks),
         compute=sum(float(block.configured.sum()) for block in blocks),
@@ -281,22 +281,22 @@ def _lost(blocks: Sequence[BlockTimes]) -> LostSeconds:
 
 
 def _waits_for_slower_seconds(procs: Sequence[Times]) -> float:
-    """Return what all ranks of one block together waited for the slowest rank of each step, from the second on."""
+    """Return the seconds that a block's ranks together waited for the slowest rank, from the second step on."""
     steps = min(len(proc) for proc in procs)
     table = np.stack([proc[1:steps] for proc in procs])
     return float((table.max(axis=0) - table).sum()) if table.size else 0.0
 
 
 @dataclass(frozen=True)
-class _Epoch:
-    """One epoch's blocks together, in seconds."""
+class _EpochTime:
+    """Total time of one epoch's blocks: by the time stamps, and at most on any rank."""
 
     seconds: float
     longest_seconds: float
 
 
 def from_blocks(setup: Setup, printed: Printed, logs: Logs) -> Recomputed:
-    """Return what the time stamps give. Steps are those that the settings plan: stamps do not show how many ran."""
+    """Recompute a run from time stamps. The number of steps follows from the settings: the stamps do not show it."""
     spans = logs.spans.get(min(logs.spans, default=0), {})
     epochs = _by_epoch(spans)
     ranks, steps = printed.accelerators, planned_steps(setup, printed)
@@ -306,8 +306,8 @@ def from_blocks(setup: Setup, printed: Printed, logs: Logs) -> Recomputed:
         return Recomputed(basis="blocks", epochs=len(epochs), steps_per_epoch=steps)
     samples, c = steps * setup.batch_size * ranks, setup.computation_seconds
     rates = tuple(samples / epoch.seconds for epoch in epochs)
-    whole = c is not None and len(spans) == len(epochs)  # DLIO drops the first step of each block
-    bounded = whole and not setup.drawn  # a drawn step may take less than the mean
+    one_block_each = c is not None and len(spans) == len(epochs)  # DLIO drops the first step of each block
+    bounded = one_block_each and not setup.is_random  # a step of random time may take less than the mean
     excluded = setup.exclude_start_steps + max(1, setup.exclude_end_steps)
     return Recomputed(
         basis="blocks",
@@ -319,20 +319,22 @@ def from_blocks(setup: Setup, printed: Printed, logs: Logs) -> Recomputed:
         rate_bounds=_rate_bounds(epochs, _Plan(steps, c, setup.batch_size, ranks, excluded), printed, logs)
         if bounded and c
         else None,
-        loss_percent=_implied(epochs, steps, c, setup.batch_size * ranks, printed, logs) if whole and c else {},
+        loss_percent=_implied_loss(epochs, steps, c, setup.batch_size * ranks, printed, logs)
+        if one_block_each and c
+        else {},
     )
 
 
-def _by_epoch(spans: Mapping[BlockKey, Span]) -> list[_Epoch]:
+def _by_epoch(spans: Mapping[BlockKey, Span]) -> list[_EpochTime]:
     epochs = []
     for number in sorted({epoch for epoch, _ in spans}):
         parts = [span for (epoch, _), span in spans.items() if epoch == number]
-        epochs.append(_Epoch(sum(span.seconds for span in parts), sum(span.longest_seconds for span in parts)))
+        epochs.append(_EpochTime(sum(span.seconds for span in parts), sum(span.longest_seconds for span in parts)))
     return epochs
 
 
 def planned_steps(setup: Setup, printed: Printed) -> int | None:
-    """Return the steps of an epoch: floor(samples / (batch x ranks)), as far as total_training_steps allows."""
+    """Return the steps of an epoch: floor(samples / (batch x ranks)), at most total_training_steps; None if unknown."""
     files, samples = printed.num_files or setup.num_files, printed.samples_per_file or setup.samples_per_file
     if files is None or samples is None or setup.batch_size is None or printed.accelerators is None:
         return None
@@ -340,10 +342,10 @@ def planned_steps(setup: Setup, printed: Printed) -> int | None:
     return min(steps, setup.total_training_steps or steps) or None
 
 
-def _au_bounds(epochs: list[_Epoch], steps: int, c: float, dropped: int) -> tuple[float, float]:
-    """Return the least and the most that AU can be: the dropped steps took from c each to all that the rest leaves.
+def _au_bounds(epochs: list[_EpochTime], steps: int, c: float, dropped: int) -> tuple[float, float]:
+    """Return the least and greatest possible AU: each dropped step took at least c seconds, and at most all the rest.
 
-    `dropped` is the most that a formula in question drops: the first step, since 2.x perhaps the last one too.
+    `dropped` is the largest number of steps that a possible formula drops: the first, since 2.x perhaps the last too.
     """
     least = [100 * max(0, steps - dropped) * c / max(epoch.longest_seconds - dropped * c, c) for epoch in epochs]
     return math.fsum(least) / len(least), 100.0
@@ -351,7 +353,7 @@ def _au_bounds(epochs: list[_Epoch], steps: int, c: float, dropped: int) -> tupl
 
 @dataclass(frozen=True)
 class _Plan:
-    """What each epoch is made of."""
+    """The work of each epoch."""
 
     steps: int
     seconds: float
@@ -359,20 +361,20 @@ class _Plan:
     batch_size: int
     ranks: int
     excluded_steps: int
-    """The most that a formula since 2.x leaves out."""
+    """Largest number of steps that a formula since 2.x leaves out."""
 
     @property
     def kept_steps(self) -> int:
-        """The fewest steps that count since 2.x."""
+        """Least number of steps that a formula since 2.x counts."""
         return max(1, self.steps - self.excluded_steps)
 
 
-def _rate_bounds(epochs: list[_Epoch], plan: _Plan, printed: Printed, logs: Logs) -> tuple[float, float]:
-    """Return the least and the most samples/s that the files allow.
+def _rate_bounds(epochs: list[_EpochTime], plan: _Plan, printed: Printed, logs: Logs) -> tuple[float, float]:
+    """Return the least and greatest samples/s that the files allow.
 
-    The least: the blocks of all ranks whose stamps are not known took as long as they can have. The most: no rank
-    waited in any step, nor more than the printed AU leaves (samples/s are a concave function of a rank's AU, so the
-    mean AU gives the most).
+    Least: on ranks without time stamps, blocks took as long as possible. Greatest: no rank waited in any step, and
+    none waited longer than the printed AU allows (samples/s are a concave function of a rank's AU, so the ranks' mean
+    AU gives an upper bound).
     """
     aus = printed.au_by_epoch if len(printed.au_by_epoch) == len(epochs) else [100.0] * len(epochs)
     bounds = _bounds_since_v2 if logs.measured_compute else _bounds_v1
@@ -381,8 +383,8 @@ def _rate_bounds(epochs: list[_Epoch], plan: _Plan, printed: Printed, logs: Logs
     return least, most
 
 
-def _bounds_v1(epoch: _Epoch, plan: _Plan, au: float) -> tuple[float, float]:
-    """N x batch / T of each rank: T is known of rank 0, of the others it is at least that of all their steps."""
+def _bounds_v1(epoch: _EpochTime, plan: _Plan, au: float) -> tuple[float, float]:
+    """Bounds of N x batch / T, summed over ranks: T is known for rank 0, else at least all computation."""
     samples, others, c = plan.steps * plan.batch_size, plan.ranks - 1, plan.seconds
     least = 1 / (epoch.seconds + STAMP_SECONDS) + others / max(epoch.longest_seconds, epoch.seconds)
     busy = plan.steps * c
@@ -391,16 +393,16 @@ def _bounds_v1(epoch: _Epoch, plan: _Plan, au: float) -> tuple[float, float]:
     return samples * least, samples * (min(most, by_au) if au and plan.steps > 1 else most)
 
 
-def _bounds_since_v2(epoch: _Epoch, plan: _Plan, au: float) -> tuple[float, float]:
-    """(N - 2) x batch / (T - dropped steps) of each rank; a step takes c at least."""
+def _bounds_since_v2(epoch: _EpochTime, plan: _Plan, au: float) -> tuple[float, float]:
+    """Bounds of (N - 2) x batch / (T - dropped steps), summed over ranks: a step takes at least c seconds."""
     samples, counted = max(0, plan.steps - 2) * plan.batch_size * plan.ranks, plan.kept_steps * plan.seconds
     return samples / max(epoch.longest_seconds, counted), samples / counted * (au or 1.0)
 
 
-def _implied(
-    epochs: list[_Epoch], steps: int, c: float, samples: int, printed: Printed, logs: Logs
+def _implied_loss(
+    epochs: list[_EpochTime], steps: int, c: float, samples: int, printed: Printed, logs: Logs
 ) -> dict[str, float]:
-    """Return the shares that follow if what was printed is right: the first step's, and all others' together."""
+    """Return the shares of the loss that follow if the printed numbers are right: of first steps, and of all else."""
     au, rates = printed.au_by_epoch, printed.samples_per_second_by_epoch
     if not len(au) == len(rates) == len(epochs) or min(*au, *rates) <= 0:
         return {}

@@ -1,4 +1,4 @@
-"""What a run was to do, by the configuration that hydra kept, and what it printed, by its summary.json."""
+"""Reads a run's settings, from the configuration files that Hydra kept, and its printed numbers, from summary.json."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from dlemu.mlperf.rules.core_config import canonical
 from dlemu.results.finding import Finding
 
 CONFIG_FOLDERS = ("configs", "dlio_config", ".hydra", "")
-"""Where hydra's files are in the run's folder: v1.0, mlpstorage, DLIO alone, and beside the results."""
+"""Folders of Hydra's files in a run's folder: of v1.0, of mlpstorage, of DLIO alone, and the run's folder itself."""
 Shipped = Mapping[str, Mapping[str, Mapping[str, Any]]]
-"""Workload -> accelerator -> {batch_size, computation_time}, of the workloads that come with dlemu."""
+"""Workload -> accelerator -> {batch_size, computation_time}, for the workloads that come with dlemu."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Setup:
-    """A run's settings as far as they are known."""
+    """A run's settings; None for those that are not known."""
 
     workload: str | None = None
     accelerator: str | None = None
     batch_size: int | None = None
     computation_seconds: float | None = None
-    """Of one step; of drawn ones the mean."""
-    drawn: bool = False
-    """Whether the time of a step is drawn again each time."""
+    """Of one step; the mean if the times are random."""
+    is_random: bool = False
+    """Whether the computation time of each step is drawn at random."""
     record_bytes: float | None = None
     num_files: int | None = None
     samples_per_file: int | None = None
@@ -37,18 +37,18 @@ class Setup:
     total_training_steps: int | None = None
     data_loader: str | None = None
     read_threads: int | None = None
-    """Readers of each accelerator."""
+    """Reader processes or threads of each accelerator."""
     au_threshold_percent: float = 90.0
     exclude_start_steps: int = 1
     exclude_end_steps: int = 0
     config: Mapping[str, Any] | None = None
     """The `workload` part of config.yaml."""
     overrides: tuple[str, ...] | None = None
-    """Words of the command line; None where they were not kept."""
+    """Overrides on the command line (`key=value`); None where they were not kept."""
 
 
 def read_setup(folder: str, shipped: Shipped, findings: list[Finding]) -> Setup:
-    """Return the settings of the run in a folder; what is missing there is None and a finding."""
+    """Return the settings of the run in a folder; unreadable files and values of the wrong type become findings."""
     overrides = _overrides(folder, findings)
     config = _config(folder, findings)
     setup = replace(_from_config(config or {}, findings), config=config, overrides=overrides)
@@ -85,13 +85,13 @@ def _from_config(config: Mapping[str, Any], findings: list[Finding]) -> Setup:
     reader = mapping(config.get("reader", config.get("data_reader")))
     metric = mapping(mapping(config.get("output")).get("metric")) or mapping(config.get("metric"))
     model, threshold = config.get("model"), number(mapping(config.get("metric")).get("au"))
-    seconds, drawn = _computation(train, findings)
+    seconds, is_random = _computation(train, findings)
     start, end = count(metric.get("exclude_start_steps"), 0), count(metric.get("exclude_end_steps"), 0)
     return Setup(
         workload=text(model) or text(mapping(model).get("name")),
         batch_size=count(reader.get("batch_size")),
         computation_seconds=seconds,
-        drawn=drawn,
+        is_random=is_random,
         record_bytes=number(dataset.get("record_length_bytes", dataset.get("record_length"))),
         num_files=count(dataset.get("num_files_train")),
         samples_per_file=count(dataset.get("num_samples_per_file")),
@@ -106,6 +106,7 @@ def _from_config(config: Mapping[str, Any], findings: list[Finding]) -> Setup:
 
 
 def _computation(train: Mapping[str, Any], findings: list[Finding]) -> tuple[float | None, bool]:
+    """Return the (mean) computation seconds of a step, and whether they are random."""
     value = train.get("computation_time")
     if value is None:
         return None, False
@@ -120,7 +121,7 @@ def _computation(train: Mapping[str, Any], findings: list[Finding]) -> tuple[flo
 
 
 def _with_accelerator(setup: Setup, shipped: Shipped) -> Setup:
-    """Fill in workload and accelerator from the override `workload=NAME_ACCELERATOR`, or from the step's time."""
+    """Fill in workload and accelerator: from the override `workload=NAME_ACCELERATOR`, or from the time of a step."""
     chosen = next(
         (word.split("=", 1)[1] for word in setup.overrides or () if word.lstrip("+").startswith("workload=")), ""
     )
@@ -133,10 +134,10 @@ def _with_accelerator(setup: Setup, shipped: Shipped) -> Setup:
 def completed(
     setup: Setup, shipped: Shipped, *, workload: str | None, step_seconds: float | None, findings: list[Finding]
 ) -> Setup:
-    """Return the settings of a run without config.yaml, from its results and the official workload; says so.
+    """Complete the settings of a run without config.yaml from its results and the official workload, with a finding.
 
-    `workload` is the model that the summary names, `step_seconds` the configured time of a step that the steps hold.
-    Only DLIO of v0.5 named the model there, whose one accelerator was the V100.
+    `workload` is the model in the summary, `step_seconds` the configured time of a step in the ranks' files. Only DLIO
+    of v0.5 put the model into the summary, and v0.5 had one accelerator, the V100.
     """
     if setup.config is not None:
         return setup
@@ -149,7 +150,7 @@ def completed(
         findings.append(_no_config())
         return setup
     pair = shipped[str(setup.workload)][accelerator]
-    seen = f"no config.yaml; batch size and step time are those of {setup.workload} on {accelerator}"
+    seen = f"no config.yaml; batch size and step time are the official ones of {setup.workload} on {accelerator}"
     findings.append(Finding("info", "config.assumed", seen, "config.yaml of the run", "keep it with the results"))
     return replace(
         setup,
@@ -163,13 +164,13 @@ _V05_ACCELERATOR = "v100"
 
 
 def _no_config() -> Finding:
-    fix = "keep the folder with hydra's files (configs, dlio_config or .hydra) with the results"
+    fix = "keep the folder with Hydra's files (configs, dlio_config or .hydra) with the results"
     return Finding("warning", "config.missing", "no config.yaml that can be read", "the settings of the run", fix)
 
 
 def _matching(setup: Setup, shipped: Shipped) -> str | None:
-    """Return the accelerator whose step of this workload takes as long as this run's."""
-    if setup.computation_seconds is None or setup.drawn:
+    """Return the accelerator whose official step time for this workload equals that of the run, if exactly one does."""
+    if setup.computation_seconds is None or setup.is_random:
         return None
     pairs = shipped.get(setup.workload or "", {})
     fit = [name for name, pair in pairs.items() if number(pair.get("computation_time")) == setup.computation_seconds]
@@ -178,7 +179,7 @@ def _matching(setup: Setup, shipped: Shipped) -> str | None:
 
 @dataclass(frozen=True, kw_only=True)
 class Printed:
-    """The summary's numbers; None where it has none."""
+    """The numbers in a summary; None for those that it lacks."""
 
     start: str | None = None
     end: str | None = None
@@ -189,7 +190,7 @@ class Printed:
     num_files: int | None = None
     samples_per_file: int | None = None
     memory_gib: float | None = None
-    """Of all hosts together."""
+    """Memory of all hosts together."""
     verdict: str | None = None
     """`success` or `fail`."""
     au_percent: float | None = None
@@ -198,23 +199,23 @@ class Printed:
     samples_per_second_by_epoch: tuple[float, ...] = ()
     mib_per_second: float | None = None
     checkpoints: bool = False
-    """Whether it has numbers of checkpoints."""
+    """Whether it has metrics of checkpoints."""
     foreign: bool = False
-    """Whether it is another benchmark's: MLPerf Storage v3.0 has some that DLIO does not run."""
+    """Whether another benchmark wrote it: some of MLPerf Storage v3.0 do not use DLIO."""
     hostname: str | None = None
-    """Of rank 0."""
+    """Host of rank 0."""
     memory_slots: int | None = None
-    """Entries of `host_memory_GB`: one a host."""
+    """Number of entries in `host_memory_GB`, which has one for each host."""
     meminfo_gib: float | None = None
-    """Of rank 0's host, as /proc/meminfo had it."""
+    """Memory of rank 0's host, from its /proc/meminfo."""
     data_gib: float | None = None
-    """Of the dataset, for each host."""
+    """Size of the dataset divided by the number of hosts."""
     unusable: tuple[str, ...] = ()
-    """Numbers that a run of training prints and that are missing, or no numbers, each with what is there."""
+    """Required numbers of a training run that are missing or not numbers, each as a phrase: `metric is missing`."""
 
 
 def read_printed(folder: str, findings: list[Finding]) -> Printed:
-    """Return what the summary in a folder says; without one nothing is known, which is a finding."""
+    """Return the numbers of a folder's summary.json; a missing or damaged one becomes a finding."""
     path = os.path.join(folder, "summary.json")
     if not os.path.isfile(path):
         fix = "let the run end: DLIO writes summary.json last"
@@ -261,14 +262,14 @@ def _printed(summary: Mapping[str, Any], findings: list[Finding]) -> Printed:
 
 
 def meminfo_gib(value: object) -> float | None:
-    """Return a size of /proc/meminfo, in kB with or without the unit, in GiB."""
+    """Return a size from /proc/meminfo in GiB; it is in kB, with or without the unit."""
     word = value.split()[0] if isinstance(value, str) and value.split() else value
     kilobytes = number(canonical(word))
     return None if kilobytes is None else kilobytes / 2**20
 
 
 def _unusable(summary: Mapping[str, Any]) -> Iterator[str]:
-    """Yield what a summary of training lacks of the numbers that a run is judged by."""
+    """Yield which numbers a training summary lacks that are needed to judge the run."""
     metric = summary.get("metric")
     if not isinstance(metric, Mapping):
         yield f"metric is {'missing' if metric is None else f'a {type(metric).__name__}'}"

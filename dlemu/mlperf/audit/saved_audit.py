@@ -1,4 +1,4 @@
-"""An audit as typed rows: a row a run (CSV, Parquet, terminal), and all of it as audit.json for `dlemu report`."""
+"""Saves an audit: one row per run as CSV or Parquet, and everything as audit.json for `dlemu report`."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ TABLE = "audit.csv"
 
 @dataclass(frozen=True, kw_only=True)
 class AuditRow(RunColumns):
-    """A run as one row of a table."""
+    """One run as a row of a table."""
 
     findings: str
 
 
 def audit_row(run: AuditedRun) -> AuditRow:
-    """Return the run as one row of a table."""
+    """Return a run as a row of a table."""
     texts = [f"{finding.severity} {finding.rule}: {finding.seen}" for finding in run.findings]
     return AuditRow(**vars(_columns(run)), findings="; ".join(texts))
 
 
 def run_report(run: AuditedRun) -> RunReport:
-    """Return the run with each epoch's numbers and each finding."""
+    """Return a run with the numbers of each epoch and its findings."""
     printed = run.printed
     return RunReport(
         **vars(_columns(run)),
@@ -62,27 +62,27 @@ def run_report(run: AuditedRun) -> RunReport:
 
 
 def _columns(run: AuditedRun) -> RunColumns:
-    setup, printed, again = run.setup, run.printed, run.recomputed
-    low, high = again.au_bounds_percent or (None, None)
-    least, most = again.rate_bounds or (None, None)
+    setup, printed, recomputed = run.setup, run.printed, run.recomputed
+    low, high = recomputed.au_bounds_percent or (None, None)
+    least, most = recomputed.rate_bounds or (None, None)
     levels = [finding.severity for finding in run.findings]
     return RunColumns(
         path=run.path,
         workload=setup.workload or printed.model,
         accelerator=setup.accelerator,
-        accelerators=printed.accelerators or again.ranks_kept or None,
+        accelerators=printed.accelerators or recomputed.ranks_kept or None,
         hosts=printed.hosts,
-        epochs=again.epochs or printed.epochs or setup.epochs,
-        steps_per_epoch=again.steps_per_epoch,
-        basis=again.basis,
-        ranks_kept=again.ranks_kept,
+        epochs=recomputed.epochs or printed.epochs or setup.epochs,
+        steps_per_epoch=recomputed.steps_per_epoch,
+        basis=recomputed.basis,
+        ranks_kept=recomputed.ranks_kept,
         verdict_printed=printed.verdict,
         printed_by=run.printed_by,
         au_printed_percent=printed.au_percent,
-        **{f"au_{name}_percent": by.au_percent for name, by in again.formulas.items()},
-        **{f"samples_per_second_{name}": by.samples_per_second for name, by in again.formulas.items()},
-        au_whole_percent=again.au_whole_percent,
-        au_rules_percent=again.au_whole_percent,
+        **{f"au_{name}_percent": by.au_percent for name, by in recomputed.formulas.items()},
+        **{f"samples_per_second_{name}": by.samples_per_second for name, by in recomputed.formulas.items()},
+        au_whole_percent=recomputed.au_whole_percent,
+        au_rules_percent=recomputed.au_whole_percent,
         au_sustained_percent=run.prefetch.sustained_percent,
         au_sustained_least_percent=run.prefetch.sustained_least_percent,
         prefetch_credit_percent=run.prefetch.credit_percent,
@@ -92,7 +92,7 @@ def _columns(run: AuditedRun) -> RunColumns:
         samples_per_second_least=least,
         samples_per_second_most=most,
         mib_per_second_printed=printed.mib_per_second,
-        **{f"loss_{name}_percent": lost for name, lost in again.loss_percent.items()},
+        **{f"loss_{name}_percent": lost for name, lost in recomputed.loss_percent.items()},
         errors=levels.count("error"),
         warnings=levels.count("warning"),
     )
@@ -104,18 +104,18 @@ def _finite(values: Sequence[float]) -> tuple[float | None, ...]:
 
 @dataclass(frozen=True)
 class Place:
-    """Where a run is listed."""
+    """How a run is listed: the name of its system, and its own name there."""
 
     parent: str
-    """The folder that it shares with the other runs of its system; may be empty."""
+    """The folder of the system, which holds all its runs; may be empty for the current folder."""
     system: str
-    """The same below what all runs have in common."""
+    """`parent`, relative to the deepest folder above all systems."""
     run: str
     """The run's folder below `parent`."""
 
 
 def places(paths: Sequence[str]) -> list[Place]:
-    """Return the place of each run; a folder that holds one run only is no system of its own."""
+    """Return the place of each run. A system is a folder that holds several runs, or else the folder above that one."""
     siblings = Counter(os.path.dirname(path) for path in paths)
     top, listed = common_folder(paths), []
     for path in paths:
@@ -129,13 +129,13 @@ def places(paths: Sequence[str]) -> list[Place]:
 
 
 def common_folder(paths: Sequence[str]) -> str:
-    """Return the deepest folder above all systems, `.` where there is none."""
+    """Return the deepest folder above all systems; `.` where there is none."""
     above = [os.path.dirname(os.path.dirname(path)) or os.curdir for path in paths]
     return os.path.commonpath(above) if len({os.path.isabs(path) for path in above}) == 1 else os.curdir
 
 
 def saved_audit(runs: Sequence[AuditedRun], trees: Sequence[str], book: Rulebook | None) -> SavedAudit:
-    """Return what audit.json holds."""
+    """Return the content of audit.json."""
     placed = tuple(
         PlacedRun(**vars(run_report(run)), system=place.system, run=place.run)
         for run, place in zip(runs, places([run.path for run in runs]), strict=True)
@@ -150,9 +150,9 @@ def saved_audit(runs: Sequence[AuditedRun], trees: Sequence[str], book: Rulebook
 
 
 def _summary(runs: Sequence[PlacedRun]) -> AuditSummary:
-    exact = [(run.au_recomputed_percent, run.au_printed_percent) for run in runs if run.basis == "steps"]
-    apart = [abs(again - printed) for again, printed in exact if again is not None and printed is not None]
-    first = [run.loss_first_step_percent for run in runs if run.loss_first_step_percent is not None]
+    exact = [run.au_difference_points for run in runs if run.basis == "steps"]
+    differences = [abs(points) for points in exact if points is not None]
+    first_step_losses = [run.loss_first_step_percent for run in runs if run.loss_first_step_percent is not None]
     return AuditSummary(
         runs=len(runs),
         systems=len({run.system for run in runs}),
@@ -160,23 +160,20 @@ def _summary(runs: Sequence[PlacedRun]) -> AuditSummary:
         runs_from_steps=sum(run.basis == "steps" for run in runs),
         runs_from_blocks=sum(run.basis == "blocks" for run in runs),
         passed_printed=sum(run.verdict_printed == "success" for run in runs),
-        passed_only_without_first_steps=sum(
-            any(finding.rule == "au.rules" for finding in run.findings) for run in runs
-        ),
-        largest_au_difference_points=max(apart, default=None),
-        median_first_step_loss_percent=median(first) if first else None,
+        passed_only_without_first_steps=sum("au.rules" in (found.rule for found in run.findings) for run in runs),
+        largest_au_difference_points=max(differences, default=None),
+        median_first_step_loss_percent=median(first_step_losses) if first_step_losses else None,
     )
 
 
 def save_audit(folder: str, runs: Sequence[AuditedRun], trees: Sequence[str], book: Rulebook | None) -> None:
-    """Write audit.json and audit.csv into a folder, which is made; raises SpaceError."""
+    """Write audit.json and audit.csv into a folder, which is created; raises SpaceError."""
     write_csv(os.path.join(folder, TABLE), runs)
     save_answer(folder, AUDIT, saved_audit(runs, trees, book))
 
 
 def write_csv(path: str, runs: Sequence[AuditedRun]) -> None:
-    """Write one line a run, below one with the columns' names; raises SpaceError."""
-
+    """Write one line per run, below a line of column names; raises SpaceError."""
     lines = io.StringIO(newline="")
     writer = csv.DictWriter(lines, [column.name for column in fields(AuditRow)])
     writer.writeheader()
@@ -185,7 +182,7 @@ def write_csv(path: str, runs: Sequence[AuditedRun]) -> None:
 
 
 def write_parquet(path: str, runs: Sequence[AuditedRun]) -> None:
-    """Write one row a run; raises SpaceError. Columns have the same types whatever the runs hold."""
+    """Write one row per run; raises SpaceError. Column types do not depend on the runs."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 

@@ -1,7 +1,7 @@
-"""What the ranks kept of their steps and blocks: R_output.json (arrays) and [R_]per_epoch_stats.json (stamps).
+"""Reads DLIO's files of rank R: step times from R_output.json, time stamps of blocks from [R_]per_epoch_stats.json.
 
-`Logs` is all of a run. v0.5 and v1.0 kept time stamps of rank 0 alone, and the configured time of each step as
-`compute`; DLIO 2.x keeps stamps of every rank, and the measured time.
+`Logs` holds those of a whole run. DLIO of v0.5 and v1.0 kept time stamps of rank 0 only, and the configured time of
+each step as `compute`; DLIO 2.x keeps time stamps of every rank, and the measured time.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from dlemu.results.untrusted_files import open_untrusted
 BlockKey = tuple[int, int]
 """Epoch and block, each from 1."""
 STAMP_SECONDS = 0.1
-"""How far a stamp lies from the moment it is of, at most: DLIO writes a line to its log in between."""
+"""How far a time stamp may be from its event: DLIO writes a line to its log in between. 0.06 s were seen."""
 
 _BLOCK = re.compile(r"^block(\d{1,9})$")
 _NUMBER = re.compile(r"^\d{1,9}$")
@@ -34,21 +34,21 @@ Seconds = NDArray[np.float64]
 _OUTPUT = re.compile(r"^(\d{1,9})_output\.json$")
 _STATS = re.compile(r"^(?:(\d{1,9})_)?per_epoch_stats\.json$")
 _LOG, _LOG_START = "dlio.log", 400
-"""The log, and how many bytes at its start show who wrote it."""
+"""DLIO's log, and how many bytes at its start show whether dlemu wrote it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Span:
-    """When a block began and ended by one rank's clock."""
+    """When a block began and ended, by one rank's clock."""
 
     start_us: int
     end_us: int
-    window_us: int | None
-    """When all ranks had last met before it: no rank began the block earlier."""
-    closed_us: int | None
-    """When all ranks had met after it: no rank ended the block later."""
+    earliest_us: int | None
+    """Last barrier of all ranks before the block: no rank began it earlier. None if unknown."""
+    latest_us: int | None
+    """End of the epoch, also a barrier of all ranks: no rank ended the block later. None if unknown."""
     checkpoint_us: int | None = None
-    """When the checkpoint behind it began, where DLIO may have taken the block's time up to there."""
+    """When the checkpoint after the block began; set where DLIO may have counted the block's time up to then."""
 
     @property
     def seconds(self) -> float:
@@ -57,31 +57,32 @@ class Span:
 
     @property
     def seconds_to_checkpoint(self) -> float | None:
-        """The block's time up to the checkpoint behind it; None when there is none or it makes no difference."""
+        """The block's time up to the checkpoint after it; None where there is none, or it makes no difference."""
         return None if self.checkpoint_us is None else (self.checkpoint_us - self.start_us) / 1e6
 
     @property
     def longest_seconds(self) -> float:
-        """The most that the block can have taken on any rank; infinite when it is not known when all ranks met."""
-        if self.window_us is None or self.closed_us is None:
+        """Longest possible time of the block on any rank; infinite where the barriers around it are not known."""
+        if self.earliest_us is None or self.latest_us is None:
             return math.inf
-        return (self.closed_us - self.window_us) / 1e6 + STAMP_SECONDS
+        return (self.latest_us - self.earliest_us) / 1e6 + STAMP_SECONDS
 
 
 def read_spans(path: str, started_us: int | None, findings: list[Finding]) -> dict[BlockKey, Span]:
-    """Return the blocks that a file of stamps reports; `started_us` is when the run began.
+    """Return the blocks in a file of time stamps; `started_us` is when the run began.
 
-    DLIO ends the last block of an epoch with a checkpoint behind it twice, and prints what the second time gave: just
-    before the checkpoint begins (`_train` in its main.py, v0.5 to v2.0). v0.5 and v1.0 always do; since v2.0 it
-    depends on the version, so both ends are kept.
+    Where a checkpoint follows an epoch's last block, DLIO ends that block twice, the second time just before the
+    checkpoint begins, and prints the numbers up to then (`_train` in its main.py, v0.5 to v2.0). v0.5 and v1.0 always
+    do so; since v2.0 it depends on the version, so both ends are kept.
     """
     epochs = list(epochs_of(read_json(path, findings)))
     findings += out_of_order(epochs, os.path.basename(path))
-    met = [started_us, *(stamp_us(part.get("end")) for _, epoch_stats in epochs for part in _meetings(epoch_stats))]
-    known = [moment for moment in met if moment is not None]
+    barriers = [started_us]
+    barriers += [stamp_us(part.get("end")) for _, epoch_stats in epochs for part in _parts_with_barrier(epoch_stats)]
+    known_us = [barrier_us for barrier_us in barriers if barrier_us is not None]
     spans = {}
     for epoch, epoch_stats in epochs:
-        closed = stamp_us(epoch_stats.get("end"))
+        epoch_end_us = stamp_us(epoch_stats.get("end"))
         for name, stamps in epoch_stats.items():
             number = block_number(name)
             if number is None:
@@ -93,22 +94,22 @@ def read_spans(path: str, started_us: int | None, findings: list[Finding]) -> di
                 continue
             spans[epoch, number] = Span(
                 start_us=start,
-                end_us=_later(epoch_stats, f"ckpt{number}", end) or end,
-                window_us=max((moment for moment in known if moment <= start), default=None),
-                closed_us=closed if closed is not None and closed >= end else None,
-                checkpoint_us=_later(epoch_stats, f"save_ckpt{number}", end),
+                end_us=_checkpoint_start(epoch_stats, f"ckpt{number}", end) or end,
+                earliest_us=max((barrier_us for barrier_us in known_us if barrier_us <= start), default=None),
+                latest_us=epoch_end_us if epoch_end_us is not None and epoch_end_us >= end else None,
+                checkpoint_us=_checkpoint_start(epoch_stats, f"save_ckpt{number}", end),
             )
     return spans
 
 
-def _meetings(epoch_stats: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """Yield what ends with a meeting of all ranks: the epoch, and each of its blocks."""
+def _parts_with_barrier(epoch_stats: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """Yield the stamps of all that ends with a barrier of all ranks: the epoch, and each of its blocks."""
     yield epoch_stats
     yield from (mapping(part) for name, part in epoch_stats.items() if block_number(name) is not None)
 
 
-def _later(epoch_stats: Mapping[str, Any], checkpoint: str, end_us: int) -> int | None:
-    """Return when a block's checkpoint began, if that was after the block's first end."""
+def _checkpoint_start(epoch_stats: Mapping[str, Any], checkpoint: str, end_us: int) -> int | None:
+    """Return when a checkpoint began, if that was after the end of its block."""
     began = stamp_us(mapping(epoch_stats.get(checkpoint)).get("start"))
     return began if began is not None and began > end_us else None
 
@@ -120,28 +121,28 @@ def block_number(name: object) -> int | None:
 
 
 def epochs_of(content: object) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    """Yield number and content of each epoch in one of DLIO's files."""
+    """Yield the number and content of each epoch in one of DLIO's files."""
     for key, epoch_content in mapping(content).items():
         if isinstance(key, str) and _NUMBER.match(key) and isinstance(epoch_content, Mapping):
             yield int(key), epoch_content
 
 
 def unusable(seen: str) -> Finding:
-    """Return the finding of a block that can't be used."""
+    """Return the finding for a block that can't be used."""
     fix = "copy the file from the run again; the block is left out"
     return Finding("error", "file.unusable", seen, "what DLIO writes: finite seconds, one per step", fix)
 
 
 @dataclass(frozen=True, kw_only=True)
 class BlockArrays:
-    """What one rank kept of one block: seconds of each step."""
+    """One rank's step times of one block, in seconds."""
 
     load: Seconds
     """From requesting the batch to having it."""
     proc: Seconds
     """From requesting the batch to the end of its computation."""
     compute: Seconds
-    """As the file has it: the configured sleep in v0.5 and v1.0, the measured one since 2.0."""
+    """As in the file: the configured computation in v0.5 and v1.0, the measured one since 2.0."""
     printed_au_percent: float | None
     printed_samples_per_second: float | None
 
@@ -153,7 +154,7 @@ class BlockArrays:
 
 @dataclass(frozen=True, kw_only=True)
 class RankHost:
-    """What a rank's file says of the host that it ran on."""
+    """The host of a rank, by the rank's file."""
 
     name: str | None
     memory_gib: float | None
@@ -161,21 +162,21 @@ class RankHost:
 
 @dataclass(frozen=True, kw_only=True)
 class Logs:
-    """All that a run kept of its steps and blocks."""
+    """Step times and time stamps that a run kept."""
 
     arrays: Mapping[int, Mapping[BlockKey, BlockArrays]]
-    """Of each rank whose file could be read."""
+    """Rank -> its step times, for each rank whose file could be read."""
     spans: Mapping[int, Mapping[BlockKey, Span]]
-    """Each block by the time stamps of each rank that kept them."""
+    """Rank -> its time stamps of blocks, for each rank that kept them."""
     measured_compute: bool
-    """Whether `compute` is measured: DLIO 2.x, whose stamps are in one file for each rank."""
+    """Whether `compute` is measured, as by DLIO 2.x: it has one file of time stamps for each rank."""
     by_dlemu: bool
     """Whether dlemu wrote these files as a drop-in replacement for DLIO, as the first line of its log says."""
     hosts: Mapping[int, RankHost] = field(default_factory=dict)
-    """Of each rank whose file could be read."""
+    """Rank -> its host, for each rank whose file could be read."""
 
     def span(self, rank: int, block: BlockKey) -> Span | None:
-        """Return a block's time stamps: the rank's own, else those of the lowest rank that has them."""
+        """Return a block's time stamps: the rank's own, or else those of the lowest rank that has some."""
         for source in (rank, *sorted(self.spans)):
             span = self.spans.get(source, {}).get(block)
             if span is not None:
@@ -183,16 +184,13 @@ class Logs:
         return None
 
     def blocks(self) -> list[BlockKey]:
-        """Return the blocks that any file reports, in order."""
+        """Return the blocks of any rank, in order."""
         sources = [*self.arrays.values(), *self.spans.values()]
         return sorted({block for source in sources for block in source})
 
 
 def read_logs(folder: str, names: list[str], started: str | None, findings: list[Finding]) -> Logs:
-    """Return what the files of a folder, whose names are given, record of steps and blocks.
-
-    `started` is the time stamp of the run's start.
-    """
+    """Read the step times and time stamps in a folder; `names` are its files, `started` is the run's start."""
     outputs = {int(match[1]): match[0] for match in map(_OUTPUT.match, names) if match}
     stats = {int(match[1] or -1): match[0] for match in map(_STATS.match, names) if match}
     arrays, hosts = {}, {}
@@ -213,7 +211,7 @@ def read_logs(folder: str, names: list[str], started: str | None, findings: list
 
 
 def names_dlemu(log: str) -> bool:
-    """Return whether dlemu wrote a dlio.log, by its first line."""
+    """Return whether dlemu wrote a dlio.log, by the log's first line."""
     try:
         with open(open_untrusted(log, LARGEST_BYTES), "rb") as lines:
             return b"dlemu" in lines.read(_LOG_START).partition(b"\n")[0]
@@ -254,7 +252,7 @@ def _arrays(epoch_output: Mapping[str, Any], name: str, where: str, findings: li
 
 
 def _seconds(value: object) -> Seconds | None:
-    """Return an array of finite seconds, or None when the value is anything else."""
+    """Return a list of finite seconds as an array; None for any other value."""
     if not isinstance(value, list) or not value:
         return None
     try:

@@ -1,4 +1,4 @@
-"""The stamps that a rank kept follow one another: epochs, blocks within them, and checkpoints."""
+"""Checks the order of one rank's time stamps: epochs, and the blocks and checkpoints within them, don't overlap."""
 
 from __future__ import annotations
 
@@ -11,41 +11,45 @@ from dlemu.mlperf.audit.tolerant import mapping, stamp_us
 from dlemu.results.finding import Finding
 
 _PART = re.compile(r"^(block|ckpt|save_ckpt|load_ckpt)\d+$")
-_TOGETHER_US = 10_000
-"""What may lie between two stamps of one moment: a line goes to the log in between."""
-_OUTSIDE_US = 1_000_000
-"""The same for stamps that different parts of DLIO take."""
+_OVERLAP_TOLERANCE_US = 10_000
+"""Time stamps of the same moment may differ by this much: DLIO writes a line to its log between them."""
+_EPOCH_TOLERANCE_US = 1_000_000
+"""The same for time stamps that different parts of DLIO take."""
 Interval = tuple[int, int, str]
+"""Start and end in microseconds, and a name."""
 
 
 def out_of_order(epochs: Sequence[tuple[int, Mapping[str, Any]]], where: str) -> Iterator[Finding]:
-    """Yield the first contradiction between the stamps of the epochs that one file reports."""
-    whole = [
-        found for number, epoch in sorted(epochs, key=lambda one: one[0]) if (found := _span(epoch, f"epoch {number}"))
-    ]
-    apart = list(_overlaps(whole))
+    """Yield one finding if the epochs in a file of time stamps, or their parts, are not in order."""
+    in_order = sorted(epochs, key=lambda epoch: epoch[0])
+    whole = [found for number, epoch in in_order if (found := _interval(epoch, f"epoch {number}"))]
+    problems = list(_overlaps(whole))
     for number, epoch in epochs:
-        parts = [(*_PART.findall(name), _span(value, name)) for name, value in epoch.items() if _PART.match(str(name))]
+        named = [
+            (match[1], _interval(value, name)) for name, value in epoch.items() if (match := _PART.match(str(name)))
+        ]
+        parts = [(kind, part) for kind, part in named if part is not None]
         for kinds in (("block",), ("ckpt", "save_ckpt", "load_ckpt")):
-            apart += _overlaps(sorted(span for kind, span in parts if span is not None and kind in kinds))
-        around = _span(epoch, f"epoch {number}")
-        for _, span in parts:
-            if around and span and not (around[0] - _OUTSIDE_US <= span[0] and span[1] <= around[1] + _OUTSIDE_US):
-                apart.append(f"{span[2]} is not within epoch {number}")
-    if apart:
-        fix = "ask for the files of the run as DLIO wrote them"
-        yield Finding("error", "time.order", f"{where}: {'; '.join(apart[:3])}", "stamps that follow one another", fix)
+            problems += _overlaps(sorted(part for kind, part in parts if kind in kinds))
+        whole_epoch = _interval(epoch, f"epoch {number}")
+        if whole_epoch:
+            earliest, latest = whole_epoch[0] - _EPOCH_TOLERANCE_US, whole_epoch[1] + _EPOCH_TOLERANCE_US
+            outside = [name for _, (start, end, name) in parts if start < earliest or end > latest]
+            problems += [f"{name} is not within epoch {number}" for name in outside]
+    if problems:
+        seen, fix = f"{where}: {'; '.join(problems[:3])}", "ask for the files of the run as DLIO wrote them"
+        yield Finding("error", "time.order", seen, "time stamps in order, without overlaps", fix)
 
 
-def _span(stated: object, name: str) -> Interval | None:
+def _interval(stated: object, name: str) -> Interval | None:
     start, end = (stamp_us(mapping(stated).get(key)) for key in ("start", "end"))
     return None if start is None or end is None else (start, end, str(name))
 
 
-def _overlaps(spans: Sequence[Interval]) -> Iterator[str]:
-    for start, end, name in spans:
-        if end < start - _TOGETHER_US:
+def _overlaps(intervals: Sequence[Interval]) -> Iterator[str]:
+    for start, end, name in intervals:
+        if end < start - _OVERLAP_TOLERANCE_US:
             yield f"{name} ends before it begins"
-    for (_, before, first), (after, _, second) in pairwise(spans):
-        if after < before - _TOGETHER_US:
+    for (_, before, first), (after, _, second) in pairwise(intervals):
+        if after < before - _OVERLAP_TOLERANCE_US:
             yield f"{second} begins {(before - after) / 1e6:.3f} s before {first} ends"

@@ -1,4 +1,4 @@
-"""Reading files that others wrote: what can't be read becomes a finding, never an exception."""
+"""Reads files of unknown origin: what can't be read becomes a finding, never an exception."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from dlemu.results.finding import Finding
 from dlemu.results.untrusted_files import read_untrusted
 
 PRUNED = b"PRUNED BY STAFF"
-"""What reviewers of MLPerf Storage leave of a file that was too large to publish."""
+"""Content with which MLPerf Storage's reviewers replace a file that is too large to publish."""
 LARGEST_BYTES = 2**31
-"""A result file that is larger is not one."""
+"""A larger file is not read: no result file is as large."""
 YAML_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-"""The C one is ten times as fast."""
+"""PyYAML's C loader is ten times as fast."""
 
 
 def read_json(path: str, findings: list[Finding]) -> Any:
-    """Return what a JSON file holds, or None with a finding."""
+    """Return the content of a JSON file, or None and append a finding."""
     text = read_text(path, findings)
     if text is None:
         return None
@@ -36,7 +36,7 @@ def read_json(path: str, findings: list[Finding]) -> Any:
 
 
 def read_yaml(path: str, findings: list[Finding]) -> Any:
-    """Return what a YAML file holds, or None with a finding."""
+    """Return the content of a YAML file, or None and append a finding."""
     text = read_text(path, findings)
     if text is None:
         return None
@@ -48,7 +48,7 @@ def read_yaml(path: str, findings: list[Finding]) -> Any:
 
 
 def read_text(path: str, findings: list[Finding]) -> str | None:
-    """Return a file's text, or None with a finding: it can't be read, or reviewers took its content out."""
+    """Return a file's text; None and append a finding where it can't be read, or reviewers removed its content."""
     try:
         content = read_untrusted(path, LARGEST_BYTES).decode()
         if is_pruned(content):
@@ -61,13 +61,15 @@ def read_text(path: str, findings: list[Finding]) -> str | None:
 
 
 def is_pruned(content: str) -> bool:
-    """Return whether a file's content is the reviewers' note that they took it out."""
+    """Return whether a file's content is only the reviewers' note that they removed it."""
     return content[: len(PRUNED) + 8].strip() == PRUNED.decode()
 
 
 def _pruned(path: str) -> Finding:
     seen = f"{os.path.basename(path)}: {PRUNED.decode()}"
-    return Finding("info", "file.pruned", seen, "nothing: it was kept and then taken out", "ask the reviewers for it")
+    return Finding(
+        "info", "file.pruned", seen, "nothing: the run kept it, and reviewers removed it", "ask the reviewers for it"
+    )
 
 
 def _broken(path: str, kind: str, error: Exception) -> Finding:
@@ -77,12 +79,12 @@ def _broken(path: str, kind: str, error: Exception) -> Finding:
 
 
 def mapping(value: object) -> Mapping[str, Any]:
-    """Return the value when it is a mapping, else an empty one."""
+    """Return the value if it is a mapping, else an empty mapping."""
     return value if isinstance(value, Mapping) else {}
 
 
 def number(value: object) -> float | None:
-    """Return a finite number, or None for anything else."""
+    """Return the value if it is a finite number, else None."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
     try:
@@ -92,13 +94,13 @@ def number(value: object) -> float | None:
 
 
 def count(value: object, least: int = 1) -> int | None:
-    """Return a whole number of at least `least`, or None."""
+    """Return the value as int if it is a whole number of at least `least`, else None."""
     whole = number(value)
     return int(whole) if whole is not None and whole == int(whole) and whole >= least else None
 
 
 def numbers(value: object) -> list[float] | None:
-    """Return a list of finite numbers, or None when it is none or has anything else."""
+    """Return the value if it is a non-empty list of finite numbers, else None."""
     if not isinstance(value, list) or not value:
         return None
     items = [number(item) for item in value]
@@ -107,12 +109,12 @@ def numbers(value: object) -> list[float] | None:
 
 
 def text(value: object) -> str | None:
-    """Return a text that is not empty, or None."""
+    """Return the value if it is a non-empty string, else None."""
     return value if isinstance(value, str) and value else None
 
 
 def stamp_us(value: object) -> int | None:
-    """Return the microseconds of one of DLIO's time stamps since 1970 in its own zone; None when it is none."""
+    """Return one of DLIO's time stamps in microseconds since 1970, local time; None for any other value."""
     if not isinstance(value, str):
         return None
     try:
@@ -123,6 +125,6 @@ def stamp_us(value: object) -> int | None:
 
 
 def moment(stamp: object) -> datetime | None:
-    """Return the time of one of DLIO's or mlpstorage's stamps, by the clock that it was read off."""
+    """Return a time stamp of DLIO or mlpstorage as a datetime, in the local time of its clock; None if it is none."""
     microseconds = stamp_us(stamp.removesuffix("Z") if isinstance(stamp, str) else stamp)
     return None if microseconds is None else datetime(1970, 1, 1) + timedelta(microseconds=microseconds)

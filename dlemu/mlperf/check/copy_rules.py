@@ -11,7 +11,7 @@ from statistics import fmean, pstdev
 from typing import Any
 
 from dlemu.mlperf.audit.checkpoint_leaf import KINDS, rounds_of
-from dlemu.mlperf.audit.fingerprints import STAMP_DIGITS, Print, figure_prints, twins
+from dlemu.mlperf.audit.fingerprints import STAMP_DECIMALS, Fingerprint, copied_pairs, figure_fingerprints
 from dlemu.mlperf.audit.tolerant import number, read_json
 from dlemu.mlperf.check.checkpoint_result import CheckpointResult
 from dlemu.mlperf.check.checkpoint_rules import RESULTS, figures_of
@@ -26,19 +26,19 @@ _SAME = 1e-6
 
 def copied_runs(results: Sequence[Result], checkpoints: Sequence[CheckpointResult]) -> Iterator[Located]:
     """No run has the numbers of another: not in its result, and not in another one."""
-    steps: list[Print] = []
-    figures: list[Print] = []
+    steps: list[Fingerprint] = []
+    figures: list[Fingerprint] = []
     for result in results:
         for leaf in result.runs:
-            steps += [Print(leaf.path, one.sums) for one in (leaf.run.prints if leaf.run else ())]
+            steps += [Fingerprint(leaf.path, one.sums) for one in (leaf.run.fingerprints if leaf.run else ())]
             both = leaf.printed.au_by_epoch + leaf.printed.samples_per_second_by_epoch
-            figures += figure_prints(leaf.path, both)
+            figures += figure_fingerprints(leaf.path, both)
     for group in checkpoints:
         for call in group.leaves:
             for parts in call.parts.values():
-                figures += figure_prints(call.path, (part.seconds for part in parts), STAMP_DIGITS)
+                figures += figure_fingerprints(call.path, (part.seconds for part in parts), STAMP_DECIMALS)
     found: dict[str, str] = {}
-    for first, second in (*twins(steps), *twins(figures)):
+    for first, second in (*copied_pairs(steps), *copied_pairs(figures)):
         if first.where != second.where:
             original, copy = sorted((first.where, second.where))
             found.setdefault(copy, original)
@@ -51,16 +51,16 @@ def copied_runs(results: Sequence[Result], checkpoints: Sequence[CheckpointResul
 def copied_ranks(result: CheckpointResult) -> Iterator[tuple[str, Finding]]:
     """No rank of a call has the times of another, and no checkpoint those of another on all ranks."""
     for call in result.leaves:
-        prints = [
+        fingerprints = [
             one
             for rank, parts in call.parts.items()
-            for one in figure_prints(f"rank {rank}", (part.seconds for part in parts), STAMP_DIGITS)
+            for one in figure_fingerprints(f"rank {rank}", (part.seconds for part in parts), STAMP_DECIMALS)
         ]
-        same = [f"{second.where} has the times of {first.where}" for first, second in twins(prints)]
+        same = [f"{second.where} has the times of {first.where}" for first, second in copied_pairs(fingerprints)]
         if len(call.parts) > 1:
             for kind in KINDS:
-                rounds = [Print(f"{kind} {number}", tuple(own)) for number, own in enumerate(rounds_of(call, kind), 1)]
-                same += [f"{second.where} has the times of {first.where}" for first, second in twins(rounds)]
+                rounds = [Fingerprint(f"{kind} {n}", tuple(own)) for n, own in enumerate(rounds_of(call, kind), 1)]
+                same += [f"{second.where} has the times of {first.where}" for first, second in copied_pairs(rounds)]
         if same:
             seen, fix = "; ".join(same[:3]), "copy the files from the run again"
             yield call.path, Finding("error", "ranks.copied", seen, "different times for each rank", fix)

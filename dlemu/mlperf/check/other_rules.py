@@ -50,7 +50,7 @@ def _kv_settings(leaf: KvLeaf) -> Iterator[Finding]:
         fixed = {**KV_OPTIONS[option], **_EVERY_OPTION}
         apart += [f"option {option}: {key} {stated[key]}" for key in fixed if stated.get(key, fixed[key]) != fixed[key]]
         apart += [f"option {option}: no {key}" for key in fixed if stated and key not in stated]
-        for rank in (rank for trial in leaf.of(option) for rank in trial):
+        for rank in (rank for trial in leaf.trials(option) for rank in trial):
             took, seed = rank.elapsed_seconds, count(rank.content.get("seed"), 0)
             if took is not None and abs(took - 300) > _DURATION_SLACK_SECONDS:  # Table KVCache-1: --duration 300
                 apart.append(f"{rank.where}: {took:.1f} s")

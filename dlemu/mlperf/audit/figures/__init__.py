@@ -1,1 +1,1 @@
-"""Figures of an audit: a file each, drawn from an `Audit`."""
+"""Figures of a saved audit: each file draws one from an `Audit`."""

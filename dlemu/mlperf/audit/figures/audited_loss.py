@@ -1,4 +1,4 @@
-"""Where the runs lost their time: a bar a run, or of many runs how each part is spread."""
+"""Where runs lost time: a bar per run, or the distribution of each cause over many runs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from dlemu.report.figure_base import (
 )
 
 ORDER = 30
-_MOST_BARS = 40  # of more runs bars are too narrow to tell apart: their spread is drawn
+_MAX_BARS = 40  # with more runs, distributions are drawn: the bars would be too narrow to tell apart
 _LOSS = {
     "first_step": (PINK, "first steps"),
     "load": (RED, "load"),
@@ -35,14 +35,14 @@ _LOSS = {
     "barrier": (BLUE, "barrier"),
     "all_other": (PURPLE, "all other"),
 }
-"""Part of the lost time -> colour, and how it is called."""
+"""Cause of lost time -> colour and label."""
 
 
 def draw(audit: Audit, canvas: Canvas) -> Figure | None:
     runs = [run for run in audit.runs if any(value is not None for value in run.loss_percent.values())]
     if not runs:
         return None
-    return _bars(runs, canvas) if len(runs) <= _MOST_BARS else _spread(runs, canvas)
+    return _bars(runs, canvas) if len(runs) <= _MAX_BARS else _distribution(runs, canvas)
 
 
 def _colour(canvas: Canvas, parts: list[str]) -> alt.Color:
@@ -53,12 +53,12 @@ def _colours(parts: list[str]) -> alt.Scale:
     return colours([_LOSS[part][1] for part in parts], [_LOSS[part][0] for part in parts])
 
 
-def _known(runs: list[PlacedRun]) -> list[str]:
+def _known_causes(runs: list[PlacedRun]) -> list[str]:
     return [part for part in _LOSS if any(run.loss_percent[part] is not None for run in runs)]
 
 
 def _bars(runs: list[PlacedRun], canvas: Canvas) -> Figure:
-    parts = _known(runs)
+    parts = _known_causes(runs)
     rows: list[Row] = []
     for run in runs:
         known = [(part, run.loss_percent[part]) for part in parts]
@@ -72,27 +72,23 @@ def _bars(runs: list[PlacedRun], canvas: Canvas) -> Figure:
         color=_colour(canvas, parts),
         order=alt.Order("place:Q"),
     )
-    says = "Of each run: the time in which accelerators did not compute, by what they waited for."
+    says = "For each run: the time in which accelerators did not compute, by cause."
     height = max(60, 18 * len(runs))
     return Figure("Where the time went", says, chart.properties(width=plot_width(canvas), height=height))
 
 
-def _spread(runs: list[PlacedRun], canvas: Canvas) -> Figure:
+def _distribution(runs: list[PlacedRun], canvas: Canvas) -> Figure:
     rows: list[Row] = []
     for name in sorted({run.kind for run in runs}):
         for part in _LOSS:
             values = [value for run in runs if run.kind == name and (value := run.loss_percent[part]) is not None]
             if values:
                 low, left, middle, right, high = rounded(np.percentile(values, [5, 25, 50, 75, 95]).clip(0))
-                row = {
-                    "row": f"{name}, {_LOSS[part][1]} ({len(values)})",
-                    "part": _LOSS[part][1],
-                    "low": low,
-                    "left": left,
-                }
+                label = _LOSS[part][1]
+                row: Row = {"row": f"{name}, {label} ({len(values)})", "part": label, "low": low, "left": left}
                 rows.append(row | {"middle": middle, "right": right, "high": high})
     x = {name: alt.X(f"{name}:Q", title="lost, % of the blocks' time") for name in ("low", "left", "middle")}
-    y = alt.Y("row:N", title=None, sort=None, axis=label_axis(canvas, [row["row"] for row in rows], most=36))
+    y = alt.Y("row:N", title=None, sort=None, axis=label_axis(canvas, [row["row"] for row in rows], max_letters=36))
     colour = alt.Color("part:N", scale=_colours(list(_LOSS)), legend=None)
     base = alt.Chart(data(rows)).encode(y=y, color=colour)
     chart = alt.layer(
@@ -101,8 +97,8 @@ def _spread(runs: list[PlacedRun], canvas: Canvas) -> Figure:
         base.mark_tick(thickness=2).encode(x=x["middle"], color=alt.value(INK)),
     )
     says = (
-        "Of each kind of run: half of the runs are within the bar, 9 of 10 on the line, and the tick is the median. "
-        "In brackets: of how many runs the part is known."
+        "For each kind of run and cause: half of the runs are within the bar, 9 of 10 on the line; the tick is the "
+        "median. In parentheses: the number of runs for which it is known."
     )
     height = max(90, 16 * len(rows))
     return Figure("Where the time went", says, chart.properties(width=plot_width(canvas), height=height))

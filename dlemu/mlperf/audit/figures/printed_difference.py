@@ -1,4 +1,4 @@
-"""How far what was recomputed lies from what was printed."""
+"""Differences between printed and recomputed numbers."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from dlemu.mlperf.audit.page import Audit
 from dlemu.report.figure_base import GRID, MUTED, Canvas, Figure, Row, data, rounded
 
 ORDER = 10
-_MOST_POINTS = 600  # bounds the page's size; the least differences lie on top of each other anyway
+_MAX_POINTS = 600  # limits the page's size; the smallest differences overlap anyway
 _POINTS_TOLERANCE, _PERCENT_TOLERANCE = 0.02, 0.05
-"""From which difference on an audit says so (docs/audit.md)."""
+"""An audit reports larger differences of AU (points) and samples/s (%); docs/audit.md."""
 
 
 def draw(audit: Audit, canvas: Canvas) -> Figure | None:
-    au, rate = (_rows(audit, lambda run: run.au_apart_points), _rows(audit, lambda run: run.rate_apart_percent))
+    au = _rows(audit, lambda run: run.au_difference_points)
+    rate = _rows(audit, lambda run: run.rate_difference_percent)
     panels = []
     if au:
         panels.append(_panel(audit, au, "AU: recomputed - printed, points", _POINTS_TOLERANCE, canvas))
@@ -27,23 +28,23 @@ def draw(audit: Audit, canvas: Canvas) -> Figure | None:
     if not panels:
         return None
     says = (
-        "Full points: from the steps of all ranks, and exact. Hollow: from rank 0's time stamps alone, which the other "
-        "ranks need not share. Dashed: from there on an audit reports it. Between the dashed lines the scale is even, "
-        "beyond them logarithmic."
+        "Full points: recomputed from the steps of all ranks, exactly. Hollow: from rank 0's time stamps only; other "
+        "ranks may differ. Beyond the dashed lines, the audit reports the difference. The scale is linear between "
+        "them, logarithmic beyond."
     )
-    if max(len(au), len(rate)) == _MOST_POINTS:
-        says += f" The {_MOST_POINTS} largest differences."
+    if max(len(au), len(rate)) == _MAX_POINTS:
+        says += f" Only the {_MAX_POINTS} largest differences are shown."
     return Figure("Printed against recomputed", says, alt.vconcat(*panels))
 
 
 def _rows(audit: Audit, value: Callable[[PlacedRun], float | None]) -> list[Row]:
     rows: list[Row] = []
     for run in audit.runs:
-        apart, printed = value(run), run.au_printed_percent
-        if apart is not None and printed is not None:
-            at, off = rounded([printed, apart], 6)
+        difference, printed = value(run), run.au_printed_percent
+        if difference is not None and printed is not None:
+            at, off = rounded([printed, difference], 6)
             rows.append({"kind": run.kind, "at": at, "off": off, "exact": run.basis == "steps"})
-    return sorted(rows, key=lambda row: -abs(row["off"]))[:_MOST_POINTS]
+    return sorted(rows, key=lambda row: -abs(row["off"]))[:_MAX_POINTS]
 
 
 def _panel(audit: Audit, rows: list[Row], title: str, tolerance: float, canvas: Canvas) -> alt.LayerChart:
