@@ -139,6 +139,7 @@ def audit_own(folder: str) -> OwnResult:
             recomputed=NOTHING,
             findings=(*findings, _broken(error)),
         )
+    published = read_json(os.path.join(folder, "summary.json"), findings)  # may append to the findings
     return OwnResult(
         prefetch=Prefetch(
             credit_percent=summary.metrics.prefetch_credit_percent,
@@ -147,7 +148,7 @@ def audit_own(folder: str) -> OwnResult:
         setup=_setup(run.facts.workload),
         printed=_printed(saved),
         recomputed=_recomputed(run),
-        findings=(*findings, *differences(read_json(os.path.join(folder, "summary.json"), findings), summary)),
+        findings=(*findings, *differences(published, summary)),
     )
 
 
