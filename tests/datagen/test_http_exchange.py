@@ -18,7 +18,7 @@ from datagen.storage._http_exchange import (
     CHUNK_LINE_BYTES,
     ERROR_BYTES,
     HEAD_BYTES,
-    INTERIM_ANSWERS,
+    MAX_INTERIM_RESPONSES,
     Address,
     BrokenAnswerError,
     Connection,
@@ -38,11 +38,11 @@ some = settings(max_examples=30)
 
 
 @contextlib.contextmanager
-def connected(patience_seconds: float = 0.001) -> Iterator[tuple[Connection, socket.socket]]:
+def connected(timeout_seconds: float = 0.001) -> Iterator[tuple[Connection, socket.socket]]:
     """Give a connection, and the server's end of it."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         address = Address("http", "127.0.0.1", listening.getsockname()[1])
-        connection = Connection(address, None, 10, patience_seconds)
+        connection = Connection(address, None, 10, timeout_seconds)
         server = listening.accept()[0]
     server.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     with server, contextlib.closing(connection):
@@ -93,7 +93,7 @@ def test_a_body_lands_where_it_belongs(places: list[int], wait: bool) -> None:
         exchange = asked(connection, target)
         bring(server, exchange, HEAD + BODY, places, wait=wait)
     assert target == BODY
-    assert (exchange.status, exchange.got, exchange.reusable) == (200, len(BODY), True)
+    assert (exchange.status, exchange.body_bytes, exchange.reusable) == (200, len(BODY), True)
     assert exchange.progress_bytes == len(b"GET" + HEAD + BODY), "by which one that stands still is told"
     assert (exchange.header("etag"), exchange.header("content-length")) == ('"Of-The-Object"', str(len(BODY)))
     assert exchange.header("tag") == exchange.header("x-other") == ""
@@ -110,7 +110,7 @@ def test_a_body_waits_behind_its_head(end: int, wait: bool, placed: bool) -> Non
             assert connection.wait_for(select.POLLIN, 60)
         assert exchange.length == len(BODY)
         if placed:
-            exchange.into(memoryview(target))
+            exchange.set_target(memoryview(target))
         bring(server, exchange, answer[end:], [], wait=wait)
     assert (bytes(target) if placed else exchange.body) == BODY
 
@@ -151,7 +151,7 @@ def test_a_body_in_chunks_lands_where_it_belongs(
     with connected() as (connection, server):
         exchange = asked(connection, target)
         bring(server, exchange, bytes(answer), places, wait=wait)
-    assert (bytes(target), exchange.got, exchange.reusable) == (body, len(body), True)
+    assert (bytes(target), exchange.body_bytes, exchange.reusable) == (body, len(body), True)
 
 
 def test_bytes_behind_an_answer_are_not_those_of_the_next_one() -> None:
@@ -176,7 +176,7 @@ def as_long_as_may_be(kind: str, more: int) -> bytes:
         begin, end = b"HTTP/1.1 200 OK\r\nX: ", b"\r\nContent-Length: 2\r\n\r\n"
         return begin + b"x" * (HEAD_BYTES + more - len(begin + end)) + end + b"ok"
     if kind == "interim answers":
-        return b"HTTP/1.1 102 Processing\r\n\r\n" * (INTERIM_ANSWERS + more) + b"HTTP/1.0 200 OK\r\n\r\nok"
+        return b"HTTP/1.1 102 Processing\r\n\r\n" * (MAX_INTERIM_RESPONSES + more) + b"HTTP/1.0 200 OK\r\n\r\nok"
     name = b"x" * (CHUNK_LINE_BYTES - 5 + more) if kind == "line" else b""
     lines = (HEAD_BYTES + more - 4000 * i for i in range(5)) if kind == "trailer" else ()
     trailer = b"".join(b"x" * min(4000, size) + b"\r\n" for size in lines if size > 0)
@@ -226,7 +226,7 @@ def test_what_is_collected_may_be_as_long_as_was_said(more: int) -> None:
     ],
 )
 def test_answers_that_end_or_are_none_are_told(answer: bytes, words: str, wait: bool) -> None:
-    with connected(patience_seconds=60) as (connection, server):
+    with connected(timeout_seconds=60) as (connection, server):
         server.sendall(answer)
         server.shutdown(socket.SHUT_WR)
         exchange = asked(connection, bytearray(len(BODY)))
@@ -248,12 +248,12 @@ def test_a_connection_that_nobody_closed_says_nothing_in_whatever_order_it_goes(
 
 
 def test_a_read_that_waits_comes_back_when_its_patience_is_over() -> None:
-    with connected(patience_seconds=0.05) as (connection, server):
+    with connected(timeout_seconds=0.05) as (connection, server):
         exchange = asked(connection, bytearray(len(BODY)))
         assert not exchange.advance(wait=True)
         server.sendall(HEAD + BODY[:9])
         assert not exchange.advance(wait=True)
-        assert exchange.got == 9
+        assert exchange.body_bytes == 9
 
 
 def test_a_server_that_lets_nobody_in_is_given_up_in_time() -> None:
