@@ -258,7 +258,7 @@ class GroupReader:
         reader, calls, begun = opened.reader, opened.reader.read_calls, time.monotonic_ns()
         try:
             if reads is spans and not self._transfer_bytes and not self._storage.is_remote:
-                got = self._storage.read_ranges(reader, spans, out)
+                got = self._storage.read_stretches(reader, spans, out)
                 sizes = None if got == len(out) else _dealt(got, spans)
             else:
                 sizes = self._each(reader, reads, out)

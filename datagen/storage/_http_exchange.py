@@ -15,17 +15,17 @@ import struct
 import time
 from collections.abc import Callable, Iterator, Sequence
 
-HEAD_BYTES = 16 << 10
+MAX_HEADER_BYTES = 16 << 10
 """Maximum size of a response header."""
-FIRST_BYTES = 4 << 10
+HEADER_READ_BYTES = 4 << 10
 """Maximum size of one read of the header; small, because body bytes that arrive with it must be copied."""
-PIECE_BYTES = 4 << 20
+SEND_BYTES = 4 << 20
 """Maximum bytes per send call."""
 ERROR_BYTES = 64 << 10
 """Maximum bytes read of an error's body: its code and message are at the beginning."""
 BODY_BYTES = 1 << 20
 """Default limit for the body of a response that is kept in memory instead of a target buffer."""
-CHUNK_LINE_BYTES = 4 << 10
+MAX_CHUNK_LINE_BYTES = 4 << 10
 """Maximum length of a line between the chunks of a chunked body."""
 MAX_INTERIM_RESPONSES = 16
 """Maximum 1xx responses (Continue, Early Hints) before the final one."""
@@ -33,7 +33,7 @@ TLS_TIMING_INTERVAL = 16
 """One TLS read in 16 is timed: a read returns at most 16 KiB, and timing each would make it 10 % more expensive."""
 
 
-class BrokenAnswerError(OSError):
+class BrokenResponseError(OSError):
     """The response is not HTTP, is incomplete, or contradicts the request."""
 
 
@@ -70,7 +70,7 @@ class Connection:
     ) -> None:
         """Connect within `connect_seconds`; blocking reads time out after `timeout_seconds`. Raises OSError."""
         self.address = address
-        self.scratch = bytearray(HEAD_BYTES)
+        self.scratch = bytearray(MAX_HEADER_BYTES)
         self.tls_cpu_ns = 0
         """CPU time of TLS so far: the handshake, and the reads as extrapolated from every 16th."""
         self._reads = 0
@@ -85,9 +85,9 @@ class Connection:
         except BaseException:
             plain.close()
             raise
-        self.number = self.socket.fileno()
+        self.descriptor = self.socket.fileno()
         self._poller = select.poll()
-        self._poller.register(self.number, select.POLLIN)
+        self._poller.register(self.descriptor, select.POLLIN)
         receive: Callable[[memoryview | bytearray, int, int], int] = self._receive_tls if tls else plain.recv_into
         self.receive_into = receive
         """Called with a buffer, the maximum bytes (0: its length) and recv flags. TLS ignores flags and never waits."""
@@ -105,7 +105,7 @@ class Connection:
     def wait_for(self, events: int, seconds: float) -> bool:
         """Wait at most `seconds` for poll events (POLLIN, POLLOUT); return whether one occurred."""
         poller = select.poll()
-        poller.register(self.number, events)
+        poller.register(self.descriptor, events)
         return bool(poller.poll(1000 * seconds))
 
     def _receive_tls(self, buffer: memoryview | bytearray, _most: int, _flags: int) -> int:
@@ -142,7 +142,7 @@ class Exchange:
     """All bytes sent and received so far."""
     reusable = True
     """The connection can carry another request."""
-    _head_bytes = 0
+    _header_bytes = 0
     _text = _lower = ""
     """The response header as received, and in lower case."""
     _body_start: memoryview | None = None
@@ -166,12 +166,12 @@ class Exchange:
         *,
         bodiless: bool = False,
         most_bytes: int = BODY_BYTES,
-        head_problem: Callable[[Exchange], str] | None = None,
+        header_problem: Callable[[Exchange], str] | None = None,
     ) -> None:
         """Prepare a request of header `head` and `body`; the body of a successful response goes to `target`.
 
         With `bodiless` the response has no body (HEAD). Without a target, a body of at most `most_bytes` is kept in
-        memory. `head_problem` inspects a successful response's header before its body is read: it returns why the
+        memory. `header_problem` inspects a successful response's header before its body is read: it returns why the
         response is unusable, or ''.
         """
         self.connection = connection
@@ -179,9 +179,9 @@ class Exchange:
         self._target = target
         self._bodiless = bodiless
         self._limit = most_bytes
-        self._head_problem = head_problem
+        self._header_problem = header_problem
         self._out: list[bytes | memoryview] = [head, *body]
-        self._head = connection.scratch
+        self._header_buffer = connection.scratch
 
     @property
     def wants_to_send(self) -> bool:
@@ -203,7 +203,7 @@ class Exchange:
         begin += len(name) + 3
         return self._text[begin : self._text.index("\r\n", begin)].strip()
 
-    def advance(self, *, to_head: bool = False, wait: bool = False) -> bool:
+    def advance(self, *, until_header: bool = False, wait: bool = False) -> bool:
         """Send and receive as far as possible without blocking; return whether the response (the header) is complete.
 
         With `wait`, for a request that is alone in flight, a read blocks until the whole body is there (not over TLS):
@@ -216,10 +216,10 @@ class Exchange:
             while self._out:
                 self._send()
             while not self.status:
-                self._read_head(0 if wait else socket.MSG_DONTWAIT)
+                self._read_header(0 if wait else socket.MSG_DONTWAIT)
                 if wait and not self.status:
                     return False
-            if to_head:
+            if until_header:
                 return True
             if self._body_start is not None:
                 body_start, self._body_start = self._body_start, None
@@ -245,7 +245,7 @@ class Exchange:
     def _send(self) -> None:
         piece = self._out[0]
         try:
-            sent = self.connection.socket.send(piece[:PIECE_BYTES], self.connection.send_flags)
+            sent = self.connection.socket.send(piece[:SEND_BYTES], self.connection.send_flags)
         except (BrokenPipeError, ConnectionResetError):
             # A server that refuses a large body responds and closes; its response may have arrived already.
             self._out.clear()
@@ -257,35 +257,35 @@ class Exchange:
         else:
             self._out[0] = piece[sent:]
 
-    def _read_head(self, flags: int) -> None:
-        free = memoryview(self._head)[self._head_bytes : self._head_bytes + FIRST_BYTES]
+    def _read_header(self, flags: int) -> None:
+        free = memoryview(self._header_buffer)[self._header_bytes : self._header_bytes + HEADER_READ_BYTES]
         if not free:
-            raise BrokenAnswerError(errno.EPROTO, "the response headers do not end")
+            raise BrokenResponseError(errno.EPROTO, "the response headers do not end")
         count = self.connection.receive_into(free, 0, flags)
         if not count:
-            raise BrokenAnswerError(errno.ECONNRESET, "the server closed the connection without a response")
-        if not self._head_bytes:
+            raise BrokenResponseError(errno.ECONNRESET, "the server closed the connection without a response")
+        if not self._header_bytes:
             self.first_byte_ns = time.monotonic_ns()
-        searched = max(0, self._head_bytes - 3)
-        self._head_bytes += count
+        searched = max(0, self._header_bytes - 3)
+        self._header_bytes += count
         self.progress_bytes += count
-        while (end := self._head.find(b"\r\n\r\n", searched, self._head_bytes)) >= 0:
-            self._parse_head(self._head[: end + 2].decode("latin-1"))
-            rest = memoryview(self._head)[end + 4 : self._head_bytes]
+        while (end := self._header_buffer.find(b"\r\n\r\n", searched, self._header_bytes)) >= 0:
+            self._parse_header(self._header_buffer[: end + 2].decode("latin-1"))
+            rest = memoryview(self._header_buffer)[end + 4 : self._header_bytes]
             if not 100 <= self.status < 200:
                 self._begin_body(rest)
                 return
             self._interim += 1
             if self._interim > MAX_INTERIM_RESPONSES:
-                raise BrokenAnswerError(errno.EPROTO, f"{self._interim} responses of {self.status}, and no final one")
-            self.status, self._head_bytes, searched = 0, len(rest), 0  # another head follows
-            self._head[: len(rest)] = bytes(rest)
+                raise BrokenResponseError(errno.EPROTO, f"{self._interim} responses of {self.status}, and no final one")
+            self.status, self._header_bytes, searched = 0, len(rest), 0  # another head follows
+            self._header_buffer[: len(rest)] = bytes(rest)
 
-    def _parse_head(self, text: str) -> None:
+    def _parse_header(self, text: str) -> None:
         status = text[9:12]
         if not text.startswith("HTTP/1.") or not status.isdecimal():
             first = text[: text.index("\r\n")]
-            raise BrokenAnswerError(errno.EPROTO, f"the response begins with {first[:60]!r}, which is not HTTP")
+            raise BrokenResponseError(errno.EPROTO, f"the response begins with {first[:60]!r}, which is not HTTP")
         self.status = int(status)
         self.succeeded = self.status in (200, 204, 206)
         self._text, self._lower = text, text.lower()
@@ -306,8 +306,8 @@ class Exchange:
             self.reusable = self.reusable and self.length is not None
         if not self.succeeded:
             self._collect(ERROR_BYTES)
-        elif self._head_problem is not None and (wrong := self._head_problem(self)):
-            raise BrokenAnswerError(errno.EPROTO, wrong)
+        elif self._header_problem is not None and (wrong := self._header_problem(self)):
+            raise BrokenResponseError(errno.EPROTO, wrong)
         elif self._target is None and self._chunks is not None:
             self._collect(self._limit)
         elif self._target is None:
@@ -326,8 +326,8 @@ class Exchange:
             self._store(piece)
         else:
             self._raw_bytes += len(piece)
-            if self._raw_bytes > 2 * (len(self._target or b"") + self._most_bytes + HEAD_BYTES):
-                raise BrokenAnswerError(errno.EPROTO, "the response comes in chunks of a few bytes each")
+            if self._raw_bytes > 2 * (len(self._target or b"") + self._most_bytes + MAX_HEADER_BYTES):
+                raise BrokenResponseError(errno.EPROTO, "the response comes in chunks of a few bytes each")
             for part in self._chunks.decode(piece):
                 self._store(part)
         self._check_complete()
@@ -343,14 +343,14 @@ class Exchange:
         if self._collected is None:
             assert self._target is not None
             if self.body_bytes > len(self._target):
-                raise BrokenAnswerError(errno.EPROTO, f"the response exceeds the {len(self._target)} bytes wanted")
+                raise BrokenResponseError(errno.EPROTO, f"the response exceeds the {len(self._target)} bytes wanted")
             self._target[begin : self.body_bytes] = part
             return
         self._collected += part[: self._most_bytes - len(self._collected)]
         if self.body_bytes > self._most_bytes:
             if self.succeeded:
                 text = f"the response is longer than {self._most_bytes >> 10} KiB, the most that such a response has"
-                raise BrokenAnswerError(errno.EMSGSIZE, text)
+                raise BrokenResponseError(errno.EMSGSIZE, text)
             self._is_complete, self.reusable = True, False  # the rest of an error's body is not needed
 
     def _read_body(self, wait: bool) -> None:
@@ -363,7 +363,7 @@ class Exchange:
             self.body_bytes += count
             self._check_complete()
         else:
-            piece = bytearray(4 * HEAD_BYTES)
+            piece = bytearray(4 * MAX_HEADER_BYTES)
             count = receive_into(piece, 0, 0 if wait else socket.MSG_DONTWAIT)
             self._receive_body(memoryview(piece)[:count])
         self.progress_bytes += count
@@ -373,7 +373,7 @@ class Exchange:
             self.length, self._is_complete = self.body_bytes, True
             return
         of = "" if self.length is None else f" of {self.length}"
-        raise BrokenAnswerError(errno.ECONNRESET, f"the response ended after {self.body_bytes}{of} bytes")
+        raise BrokenResponseError(errno.ECONNRESET, f"the response ended after {self.body_bytes}{of} bytes")
 
 
 class Chunks:
@@ -390,7 +390,7 @@ class Chunks:
         self._trailer_bytes = 0
 
     def decode(self, piece: memoryview) -> Iterator[memoryview]:
-        """Yield the body bytes of a received piece. Raises BrokenAnswerError."""
+        """Yield the body bytes of a received piece. Raises BrokenResponseError."""
         data, at = bytes(piece), 0
         while at < len(data) and not self.is_complete:
             if self._left:
@@ -400,9 +400,9 @@ class Chunks:
                 yield part
                 continue
             end = data.find(b"\n", at) + 1 or len(data)
-            self._line += data[at : min(end, at + CHUNK_LINE_BYTES)]
+            self._line += data[at : min(end, at + MAX_CHUNK_LINE_BYTES)]
             at = end
-            if len(self._line) >= CHUNK_LINE_BYTES:
+            if len(self._line) >= MAX_CHUNK_LINE_BYTES:
                 raise _bad_chunks()
             if self._line.endswith(b"\n"):
                 line = bytes(self._line).rstrip(b"\r\n")
@@ -422,7 +422,7 @@ class Chunks:
             self._expected = "size"
         else:
             self._trailer_bytes += len(line)
-            if self._trailer_bytes > HEAD_BYTES:
+            if self._trailer_bytes > MAX_HEADER_BYTES:
                 raise _bad_chunks()
             self.is_complete = not line
 
@@ -436,5 +436,5 @@ def number_in(text: str) -> int | None:
     return int(text) if _is_number(text) else None
 
 
-def _bad_chunks() -> BrokenAnswerError:
-    return BrokenAnswerError(errno.EPROTO, "the chunks of the response can't be parsed")
+def _bad_chunks() -> BrokenResponseError:
+    return BrokenResponseError(errno.EPROTO, "the chunks of the response can't be parsed")

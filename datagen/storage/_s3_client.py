@@ -2,7 +2,7 @@
 
 A thread drives its own requests by poll(2). So a loader's worker needs no further threads, its CPU time is that of one
 thread, and a fork leaves no threads behind. A request that is alone in flight is waited for in a blocking read: for
-small objects each wake-up, and each read that finds nothing, costs as much as copying the data.
+small objects attempt wake-up, and attempt read that finds nothing, costs as much as copying the data.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from datagen.errors import DatasetError, ServerError
-from datagen.storage._http_exchange import BODY_BYTES, Address, BrokenAnswerError, Connection, Exchange, number_in
+from datagen.storage._http_exchange import BODY_BYTES, Address, BrokenResponseError, Connection, Exchange, number_in
 from datagen.storage._request_counts import TLS_CPU_US, RequestCounts
 from datagen.storage._s3_signing import EMPTY_SHA256, SOURCES, Signer, query_text, quoted_path
 from datagen.storage._s3_xml import LIST_BYTES, WrongXmlError, error_in
@@ -108,8 +108,8 @@ class Request:
     content: Any = None
     attempts: int = 0
     accepted: tuple[int, ...] = ()
-    """Error statuses that the caller handles: they count as an answer."""
-    answer: Exchange | None = None
+    """Error statuses that are not retried but returned, as the caller handles them."""
+    response: Exchange | None = None
     """The final response; None before it, and after a failed attempt that is to be retried."""
     retry_seconds: float = 0.0
     """Delay before the next attempt."""
@@ -118,8 +118,8 @@ class Request:
 
 
 @dataclass(slots=True)
-class Active:
-    """A request in flight."""
+class Attempt:
+    """One attempt of a request, in flight."""
 
     request: Request
     exchange: Exchange
@@ -145,13 +145,13 @@ class Client:
         self._next_address = itertools.count(os.getpid())
 
     def request(self, request: Request) -> Exchange:
-        """Return the answer of a request. Raises as `request_all`."""
+        """Return the response of a request. Raises as `request_all`."""
         self.request_all([request])
-        assert request.answer is not None
-        return request.answer
+        assert request.response is not None
+        return request.response
 
-    def request_all(self, requests: Iterable[Request], depth: int = 1, begun: Iterable[Active] = ()) -> None:
-        """Complete all requests, at most `depth` in flight, retrying failed ones; also those `begun` before.
+    def request_all(self, requests: Iterable[Request], depth: int = 1, pending: Iterable[Attempt] = ()) -> None:
+        """Complete all requests, at most `depth` in flight, retrying failed ones; also the `pending` ones.
 
         `requests` is consumed lazily, whenever fewer than `depth` are in flight: it may be a long or endless iterator.
 
@@ -161,34 +161,34 @@ class Client:
             DatasetError: all attempts to GET an object failed, or the object changed.
         """
         waiting = iter(requests)
-        following = next(waiting, None)
+        next_request = next(waiting, None)
         delayed: list[tuple[float, int, Request]] = []
-        active: dict[int, Active] = {}
+        active: dict[int, Attempt] = {}
         order = itertools.count()
         poller = select.poll()
 
         def retry(request: Request) -> None:
             heapq.heappush(delayed, (time.monotonic() + request.retry_seconds, next(order), request))
 
-        def go_on(each: Active) -> None:
-            alone = not active and not delayed and (depth == 1 or following is None)
-            if not self._advance(each, wait=alone):
-                number = each.exchange.connection.number
-                active[number] = each
-                poller.register(number, _events(each))
-            elif each.request.answer is None:
-                retry(each.request)
+        def proceed(attempt: Attempt) -> None:
+            alone = not active and not delayed and (depth == 1 or next_request is None)
+            if not self._advance(attempt, wait=alone):
+                descriptor = attempt.exchange.connection.descriptor
+                active[descriptor] = attempt
+                poller.register(descriptor, _events(attempt))
+            elif attempt.request.response is None:
+                retry(attempt.request)
 
         try:
-            for each in begun:
-                each.deadline_ns = time.monotonic_ns() + self._timeout_ns
-                go_on(each)
-            while following is not None or delayed or active:
+            for attempt in pending:
+                attempt.deadline_ns = time.monotonic_ns() + self._timeout_ns
+                proceed(attempt)
+            while next_request is not None or delayed or active:
                 while len(active) < depth:
                     if delayed and delayed[0][0] <= time.monotonic():
                         request = heapq.heappop(delayed)[2]
-                    elif following is not None:
-                        request, following = following, next(waiting, None)
+                    elif next_request is not None:
+                        request, next_request = next_request, next(waiting, None)
                     else:
                         break
                     try:
@@ -197,17 +197,17 @@ class Client:
                         self._note_failure(request, None, error)
                         retry(request)
                         continue
-                    go_on(started)
+                    proceed(started)
                 ready = poller.poll(self._poll_ms(active, delayed)) if active else []
                 if not active and delayed:
                     time.sleep(max(0.0, delayed[0][0] - time.monotonic()))
-                for number, _ in ready:
-                    each = active.pop(number)  # first: `finally` must not abort it again if go_on raises
-                    poller.unregister(number)
-                    go_on(each)
-                for number in self._stalled(active):
-                    stalled = active.pop(number)
-                    poller.unregister(number)
+                for descriptor, _ in ready:
+                    attempt = active.pop(descriptor)  # first: `finally` must not abort it again if proceed raises
+                    poller.unregister(descriptor)
+                    proceed(attempt)
+                for descriptor in self._stalled(active):
+                    stalled = active.pop(descriptor)
+                    poller.unregister(descriptor)
                     self._abort(stalled)
                     text = f"no more than {MIN_PROGRESS_BYTES >> 10} KiB arrived in {self.server.timeout_seconds:g} s"
                     if stalled.was_collecting:
@@ -215,10 +215,10 @@ class Client:
                     self._note_failure(stalled.request, None, TimeoutError(errno.ETIMEDOUT, text))
                     retry(stalled.request)
         finally:
-            for each in active.values():
-                self._abort(each)
+            for attempt in active.values():
+                self._abort(attempt)
 
-    def send(self, request: Request) -> Active:
+    def send(self, request: Request) -> Attempt:
         """Start an attempt: connect and prepare the exchange; `advance` sends and receives. Raises OSError."""
         request.attempts += 1
         if request.attempts > 1:
@@ -232,54 +232,54 @@ class Client:
             request.target,
             bodiless=request.method == "HEAD",
             most_bytes=LIST_BYTES if request.kind == "list" else BODY_BYTES,
-            head_problem=partial(_part_problem, request) if request.method == "GET" and request.key else None,
+            header_problem=partial(_part_problem, request) if request.method == "GET" and request.key else None,
         )
-        return Active(request, exchange, exchange.began_ns + self._timeout_ns)
+        return Attempt(request, exchange, exchange.began_ns + self._timeout_ns)
 
-    def send_ahead(self, request: Request) -> Active | None:
+    def send_ahead(self, request: Request) -> Attempt | None:
         """Send a request whose response is read later; None if that failed (the caller sends it when it is needed)."""
         try:
-            begun = self.send(request)
+            pending = self.send(request)
         except OSError:
             return None
         try:
-            begun.exchange.advance(to_head=True)
+            pending.exchange.advance(until_header=True)
         except OSError:
-            self._abort(begun)
+            self._abort(pending)
             return None
-        return begun
+        return pending
 
-    def wait_for_head(self, begun: Active) -> Active:
+    def wait_for_header(self, pending: Attempt) -> Attempt:
         """Wait for the header of a success, with retries; return the attempt that got it. Raises as `request_all`."""
         while True:
             try:
-                self._wait_for_head(begun)
-                if begun.exchange.succeeded:
-                    return begun
-                self._read_error(begun)
+                self._wait_for_header(pending)
+                if pending.exchange.succeeded:
+                    return pending
+                self._read_error(pending)
             except OSError as error:
                 if isinstance(error, FileNotFoundError):
                     raise
-                self._abort(begun)
-                self._note_failure(begun.request, None, error)
-            time.sleep(begun.request.retry_seconds)
-            begun = self.begin(begun.request)
+                self._abort(pending)
+                self._note_failure(pending.request, None, error)
+            time.sleep(pending.request.retry_seconds)
+            pending = self.begin(pending.request)
 
-    def finish(self, begun: Active) -> None:
+    def finish(self, pending: Attempt) -> None:
         """Receive the rest of a response that is alone in flight. Raises as `request_all`."""
-        request = begun.request
-        if not self._advance(begun, wait=True):
-            self.request_all((), begun=(begun,))
-        elif request.answer is None:
+        request = pending.request
+        if not self._advance(pending, wait=True):
+            self.request_all((), pending=(pending,))
+        elif request.response is None:
             time.sleep(request.retry_seconds)
             self.request_all((request,))
 
-    def drop(self, begun: Active) -> None:
+    def drop(self, pending: Attempt) -> None:
         """Abort a request whose response is no longer needed."""
-        if begun.request.answer is None:
-            self._abort(begun)
+        if pending.request.response is None:
+            self._abort(pending)
 
-    def begin(self, request: Request) -> Active:
+    def begin(self, request: Request) -> Attempt:
         """Do as `send`, retrying connections that fail. Raises as `request_all`."""
         while True:
             try:
@@ -288,36 +288,36 @@ class Client:
                 self._note_failure(request, None, error)
                 time.sleep(request.retry_seconds)
 
-    def _wait_for_head(self, begun: Active) -> None:
-        exchange, until = begun.exchange, time.monotonic() + self.server.timeout_seconds
-        while not exchange.advance(to_head=True, wait=True):
-            left = until - time.monotonic()
-            if left <= 0 or not exchange.connection.wait_for(_events(begun), left):
+    def _wait_for_header(self, pending: Attempt) -> None:
+        exchange, deadline = pending.exchange, time.monotonic() + self.server.timeout_seconds
+        while not exchange.advance(until_header=True, wait=True):
+            remaining = deadline - time.monotonic()
+            if remaining <= 0 or not exchange.connection.wait_for(_events(pending), remaining):
                 text = f"no response arrived within {self.server.timeout_seconds:g} s"
                 raise TimeoutError(errno.ETIMEDOUT, text)
 
-    def _read_error(self, begun: Active) -> None:
+    def _read_error(self, pending: Attempt) -> None:
         """Read the rest of an error response, and set when to retry the request. Raises as `request_all`."""
-        until = time.monotonic() + self.server.timeout_seconds
-        while not self._advance(begun, wait=True):
-            left = until - time.monotonic()
-            if left <= 0 or not begun.exchange.connection.wait_for(select.POLLIN, left):
+        deadline = time.monotonic() + self.server.timeout_seconds
+        while not self._advance(pending, wait=True):
+            remaining = deadline - time.monotonic()
+            if remaining <= 0 or not pending.exchange.connection.wait_for(select.POLLIN, remaining):
                 raise TimeoutError(errno.ETIMEDOUT, f"an error body did not end in {self.server.timeout_seconds:g} s")
 
-    def _advance(self, each: Active, *, wait: bool) -> bool:
-        """Advance an attempt; return whether it has ended: the request then has an answer, or is to be retried."""
+    def _advance(self, attempt: Attempt, *, wait: bool) -> bool:
+        """Advance an attempt; return whether it has ended: with a response, or a failure to be retried."""
         try:
-            if not each.exchange.advance(wait=wait):
+            if not attempt.exchange.advance(wait=wait):
                 return False
         except OSError as error:
-            self._abort(each)
-            self._note_failure(each.request, None, error)
+            self._abort(attempt)
+            self._note_failure(attempt.request, None, error)
             return True
-        exchange, request = each.exchange, each.request
+        exchange, request = attempt.exchange, attempt.request
         self._release(request, exchange)
         problem = self._problem(request, exchange)
         if problem is None:
-            request.answer = exchange
+            request.response = exchange
         else:
             self._note_failure(request, exchange, problem)
         return True
@@ -330,9 +330,9 @@ class Client:
             return OSError(errno.EREMOTEIO, f"{exchange.status} {_code(exchange)}".strip())
         if request.target is not None and exchange.body_bytes != len(request.target):
             text = f"the response has {exchange.body_bytes} bytes of {len(request.target)}"
-            return BrokenAnswerError(errno.ECONNRESET, text)
+            return BrokenResponseError(errno.ECONNRESET, text)
         if request.method == "HEAD" and request.key and number_in(exchange.header("content-length")) is None:
-            return BrokenAnswerError(errno.EPROTO, "the response has no Content-Length")
+            return BrokenResponseError(errno.EPROTO, "the response has no Content-Length")
         if request.parse is None:
             return None
         if code := _code(exchange):  # S3 may start a 200 response and report an error in its body
@@ -340,7 +340,7 @@ class Client:
         try:
             request.content = request.parse(exchange.body)
         except WrongXmlError as error:
-            return BrokenAnswerError(errno.EPROTO, f"the response {error}")
+            return BrokenResponseError(errno.EPROTO, f"the response {error}")
         return None
 
     def _note_failure(self, request: Request, exchange: Exchange | None, error: OSError) -> None:
@@ -515,40 +515,40 @@ class Client:
         else:
             self._close(exchange.connection)
 
-    def _abort(self, each: Active) -> None:
-        self.counts.ended(each.exchange.body_bytes)
-        self._count_tls(each.exchange.connection)
-        self._close(each.exchange.connection)
+    def _abort(self, attempt: Attempt) -> None:
+        self.counts.ended(attempt.exchange.body_bytes)
+        self._count_tls(attempt.exchange.connection)
+        self._close(attempt.exchange.connection)
 
     def _close(self, connection: Connection) -> None:
         self.counts.add("connections_open", -1)
         connection.close()
 
-    def _stalled(self, active: dict[int, Active]) -> list[int]:
+    def _stalled(self, active: dict[int, Attempt]) -> list[int]:
         """Return the requests that moved too few bytes by their deadline; give the others another timeout."""
         now = time.monotonic_ns()
         stalled = []
-        for number, each in active.items():
-            if now < each.deadline_ns:
+        for descriptor, attempt in active.items():
+            if now < attempt.deadline_ns:
                 continue
-            moved = each.exchange.progress_bytes - each.checked_bytes
-            if moved < MIN_PROGRESS_BYTES or each.was_collecting:
-                stalled.append(number)
-            each.was_collecting = each.exchange.collects
-            each.checked_bytes += moved
-            each.deadline_ns = now + self._timeout_ns
+            moved = attempt.exchange.progress_bytes - attempt.checked_bytes
+            if moved < MIN_PROGRESS_BYTES or attempt.was_collecting:
+                stalled.append(descriptor)
+            attempt.was_collecting = attempt.exchange.collects
+            attempt.checked_bytes += moved
+            attempt.deadline_ns = now + self._timeout_ns
         return stalled
 
-    def _poll_ms(self, active: dict[int, Active], delayed: list[tuple[float, int, Request]]) -> float:
+    def _poll_ms(self, active: dict[int, Attempt], delayed: list[tuple[float, int, Request]]) -> float:
         now = time.monotonic_ns()
-        seconds = [(each.deadline_ns - now) / 1e9 for each in active.values()]
+        seconds = [(attempt.deadline_ns - now) / 1e9 for attempt in active.values()]
         if delayed:
             seconds.append(delayed[0][0] - now / 1e9)
         return max(0.0, 1000 * min(seconds)) + 1
 
 
-def _events(each: Active) -> int:
-    return select.POLLIN | (select.POLLOUT if each.exchange.wants_to_send else 0)
+def _events(attempt: Attempt) -> int:
+    return select.POLLIN | (select.POLLOUT if attempt.exchange.wants_to_send else 0)
 
 
 def _code(exchange: Exchange) -> str:

@@ -122,8 +122,8 @@ class ObjectWriter:
     def _is_there(self) -> bool:
         """Return whether the object on the server is the one that this writer uploaded."""
         with contextlib.suppress(FileNotFoundError, UserError):
-            answer = self._client.request(Request(kind="head", method="HEAD", key=self._key))
-            return (answer.header(MARK), number_in(answer.header("content-length"))) == (self._mark, self._size_bytes)
+            head = self._client.request(Request(kind="head", method="HEAD", key=self._key))
+            return (head.header(MARK), number_in(head.header("content-length"))) == (self._mark, self._size_bytes)
         return False
 
     def _remove_record(self) -> None:
@@ -158,8 +158,8 @@ class ObjectWriter:
             requests[number] = self._put(memoryview(self._parts[number]), query)
         self._client.request_all(requests.values(), PARTS_IN_FLIGHT)
         for number, request in requests.items():
-            assert request.answer is not None
-            etag = request.answer.header("etag")
+            assert request.response is not None
+            etag = request.response.header("etag")
             if not etag:
                 raise UserError(
                     f"{self._client.where(request)}: the response has no ETag of the part, which completing the "
@@ -196,13 +196,13 @@ def abort_recorded(client: Client, folder: str, name: str) -> None:
         return
     span, key = Span(0, RECORD_BYTES), folder + match[1]
     accepted = (404, 416)  # the record is missing or empty
-    answer = client.request(
+    response = client.request(
         Request(kind="get", method="GET", key=folder + name, headers=(span.header,), span=span, accepted=accepted)
     )
-    if not answer.succeeded or number_in(answer.header("content-range").rpartition("/")[2]) != len(answer.body):
+    if not response.succeeded or number_in(response.header("content-range").rpartition("/")[2]) != len(response.body):
         return
     try:
-        record = json.loads(answer.body)
+        record = json.loads(response.body)
     except (ValueError, RecursionError):
         return
     upload = record.get(UPLOAD) if isinstance(record, dict) and record.get(KEY) == key else None

@@ -41,10 +41,10 @@ class Storage(StorageBase):
         os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_RANDOM)
         return FileReader(descriptor, self.alignment)
 
-    def read_ranges(self, reader: Reader, ranges: Sequence[tuple[int, int]], out: memoryview) -> int:
+    def read_stretches(self, reader: Reader, ranges: Sequence[tuple[int, int]], out: memoryview) -> int:
         if type(reader) is not FileReader:
-            return super().read_ranges(reader, ranges, out)
-        return reader.read_ranges(ranges, out)
+            return super().read_stretches(reader, ranges, out)
+        return reader.read_stretches(ranges, out)
 
     def will_need(self, reader: Reader, ranges: Sequence[tuple[int, int]]) -> None:
         if type(reader) is FileReader:
@@ -161,8 +161,8 @@ class FileReader:
         for offset, size in ranges:
             os.posix_fadvise(self._descriptor, offset, size, os.POSIX_FADV_WILLNEED)
 
-    def read_ranges(self, ranges: Sequence[tuple[int, int]], out: memoryview) -> int:
-        """Do as `Storage.read_ranges`, one preadv per range; kept lean, as there may be hundreds of small ranges."""
+    def read_stretches(self, ranges: Sequence[tuple[int, int]], out: memoryview) -> int:
+        """Do as `Storage.read_stretches`, one preadv per range; kept lean, as there may be hundreds of small ranges."""
         descriptor, preadv = self._descriptor, os.preadv
         at = calls = counted = 0  # `counted`: bytes that read_into has added to app_bytes already
         for offset, size in ranges:

@@ -18,7 +18,7 @@ from datagen.errors import DatasetError, UserError
 from datagen.storage._client_files import S3_LIBRARIES, S3Library
 from datagen.storage._http_exchange import Exchange, number_in
 from datagen.storage._request_counts import RequestCounts
-from datagen.storage._s3_client import Active, Client, Request, Span
+from datagen.storage._s3_client import Attempt, Client, Request, Span
 from datagen.storage._s3_options import Options
 from datagen.storage._s3_signing import Credentials, Signer
 from datagen.storage._s3_upload import ObjectWriter, abort_recorded
@@ -65,20 +65,20 @@ class Storage(StorageBase):
 
     def open(self, path: str) -> ObjectReader:
         client, key = self._place(path)
-        answer = client.request(Request(kind="head", method="HEAD", key=key))
-        return ObjectReader(self, client, key, _size_in(answer), answer.header("etag"))
+        response = client.request(Request(kind="head", method="HEAD", key=key))
+        return ObjectReader(self, client, key, _size_in(response), response.header("etag"))
 
     def open_whole(self, path: str) -> Reader:
         client, key = self._place(path)
         announced = self._requests_ahead().pop(path, None) if self.spec.io_depth > 1 else None
-        begun = client.wait_for_head(announced or client.begin(self._whole(key)))
-        answer = begun.exchange
-        stated = answer.header("content-range").rpartition("/")[2]
-        size = number_in(stated) if stated else answer.length
-        if size is None or answer.length is None:  # a chunked response does not state its length
-            client.drop(begun)
+        pending = client.wait_for_header(announced or client.begin(self._whole(key)))
+        response = pending.exchange
+        stated = response.header("content-range").rpartition("/")[2]
+        size = number_in(stated) if stated else response.length
+        if size is None or response.length is None:  # a chunked response does not state its length
+            client.drop(pending)
             return self.open(path)
-        return ObjectReader(self, client, key, size, answer.header("etag"), begun)
+        return ObjectReader(self, client, key, size, response.header("etag"), pending)
 
     def announce(self, paths: Iterable[str]) -> None:
         """Send GETs for the first `io_depth` files now; each response is read when its file is opened."""
@@ -89,9 +89,9 @@ class Storage(StorageBase):
         for path in announced:
             if path not in ahead:
                 client, key = self._place(path)
-                begun = client.send_ahead(self._whole(key))
-                if begun is not None:
-                    ahead[path] = begun
+                pending = client.send_ahead(self._whole(key))
+                if pending is not None:
+                    ahead[path] = pending
 
     def read_all(self, fills: Sequence[Fill]) -> list[int]:
         """Read byte ranges of objects, with `io_depth` requests in flight of at most `range_bytes` each."""
@@ -194,8 +194,8 @@ class Storage(StorageBase):
         span = Span(0, self.spec.range_bytes) if self.spec.range_bytes else None
         return Request(kind="get", method="GET", key=key, headers=() if span is None else (span.header,), span=span)
 
-    def _requests_ahead(self) -> OrderedDict[str, Active]:
-        ahead: OrderedDict[str, Active] | None = getattr(self._ahead, "requests", None)
+    def _requests_ahead(self) -> OrderedDict[str, Attempt]:
+        ahead: OrderedDict[str, Attempt] | None = getattr(self._ahead, "requests", None)
         if ahead is None:
             ahead = self._ahead.requests = OrderedDict()
         return ahead
@@ -234,39 +234,39 @@ class Storage(StorageBase):
 
 
 class ObjectReader:
-    """One object open for reading. `begun` is a GET for its start that is in flight already."""
+    """One object open for reading. `pending` is a GET for its start that is in flight already."""
 
     def __init__(
-        self, storage: Storage, client: Client, key: str, size_bytes: int, etag: str, begun: Active | None = None
+        self, storage: Storage, client: Client, key: str, size_bytes: int, etag: str, pending: Attempt | None = None
     ) -> None:
         self.size_bytes = size_bytes
         self.read_calls = 0
         self.app_bytes = 0
         self.client = client
         self._storage, self._key, self._etag = storage, key, etag
-        self._begun = begun
+        self._pending = pending
 
     def read_into(self, buffer: memoryview, offset: int) -> int:
         size = max(0, min(len(buffer), self.size_bytes - offset))
         if not size:
             self.read_calls += 1
             return 0
-        begun, self._begun = self._begun, None
-        length = 0 if begun is None else begun.exchange.length or 0
-        if begun is not None and (offset or length > size):
-            self.client.drop(begun)
-            begun, length = None, 0
-        elif begun is not None:
+        pending, self._pending = self._pending, None
+        length = 0 if pending is None else pending.exchange.length or 0
+        if pending is not None and (offset or length > size):
+            self.client.drop(pending)
+            pending, length = None, 0
+        elif pending is not None:
             self.read_calls += 1
             self.app_bytes += length
-            begun.request.target = buffer[:length]
-            begun.exchange.set_target(buffer[:length])
+            pending.request.target = buffer[:length]
+            pending.exchange.set_target(buffer[:length])
         if length == size:
-            if begun is not None:
-                self.client.finish(begun)
+            if pending is not None:
+                self.client.finish(pending)
             return size
         requests = self.requests(buffer[length:size], offset + length)
-        under_way = () if begun is None else (begun,)
+        under_way = () if pending is None else (pending,)
         self.client.request_all([request for _, request in requests], self._storage.spec.io_depth, under_way)
         for _, request in requests:
             self.check(request)
@@ -293,7 +293,7 @@ class ObjectReader:
 
     def check(self, request: Request) -> None:
         """Raise DatasetError if a response's ETag shows that the object changed since it was opened."""
-        etag = request.answer.header("etag") if request.answer is not None else ""
+        etag = request.response.header("etag") if request.response is not None else ""
         if etag and self._etag and etag != self._etag:
             raise DatasetError(
                 f"{self.client.where(request)}: the object changed while it was read (its ETag was {self._etag}, then "
@@ -301,9 +301,9 @@ class ObjectReader:
             )
 
     def close(self) -> None:
-        begun, self._begun = self._begun, None
-        if begun is not None:
-            self.client.drop(begun)
+        pending, self._pending = self._pending, None
+        if pending is not None:
+            self.client.drop(pending)
 
 
 def _pages(client: Client, prefix: str) -> Iterator[list[Entry]]:
@@ -347,17 +347,17 @@ def _entries(client: Client, prefix: str, page: Page) -> list[Entry]:
     return entries
 
 
-def _size_in(answer: Exchange) -> int:
+def _size_in(response: Exchange) -> int:
     """Return the object's size from the response to a HEAD; the client has checked that it states one."""
-    return number_in(answer.header("content-length")) or 0
+    return number_in(response.header("content-length")) or 0
 
 
 def _sizes(heads: Sequence[tuple[Client, Request]]) -> Iterator[int | None]:
     for client in {id(client): client for client, _ in heads}.values():
         client.request_all([request for one, request in heads if one is client], HEADS_IN_FLIGHT)
     for _, request in heads:
-        answer = request.answer
-        yield _size_in(answer) if answer is not None and answer.succeeded else None
+        response = request.response
+        yield _size_in(response) if response is not None and response.succeeded else None
 
 
 def _relative(path: str) -> str:

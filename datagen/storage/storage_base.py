@@ -320,7 +320,7 @@ class StorageBase(abc.ABC):
         """Do `Reader.read_into` for each of `fills`, in any order, concurrently if the backend can. Raises OSError."""
         return [reader.read_into(buffer, offset) for reader, buffer, offset in fills]
 
-    def read_ranges(self, reader: Reader, ranges: Sequence[tuple[int, int]], out: memoryview) -> int:
+    def read_stretches(self, reader: Reader, ranges: Sequence[tuple[int, int]], out: memoryview) -> int:
         """Read byte ranges (offset, bytes) of a file into `out`, back to back; return the bytes read.
 
         Fewer bytes come back only if the file ends within a range, which is then the last one read. Offsets and memory

@@ -15,12 +15,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from datagen.storage._http_exchange import (
-    CHUNK_LINE_BYTES,
     ERROR_BYTES,
-    HEAD_BYTES,
+    MAX_CHUNK_LINE_BYTES,
+    MAX_HEADER_BYTES,
     MAX_INTERIM_RESPONSES,
     Address,
-    BrokenAnswerError,
+    BrokenResponseError,
     Connection,
     Exchange,
     TlsSocket,
@@ -106,7 +106,7 @@ def test_a_body_waits_behind_its_head(end: int, wait: bool, placed: bool) -> Non
     with connected() as (connection, server):
         exchange = asked(connection)
         server.sendall(answer[:end])
-        while not exchange.advance(to_head=True, wait=wait):
+        while not exchange.advance(until_header=True, wait=wait):
             assert connection.wait_for(select.POLLIN, 60)
         assert exchange.length == len(BODY)
         if placed:
@@ -174,11 +174,11 @@ def as_long_as_may_be(kind: str, more: int) -> bytes:
     """Return an answer of `ok` of which one part is as long as it may be, or so much longer."""
     if kind == "head":
         begin, end = b"HTTP/1.1 200 OK\r\nX: ", b"\r\nContent-Length: 2\r\n\r\n"
-        return begin + b"x" * (HEAD_BYTES + more - len(begin + end)) + end + b"ok"
+        return begin + b"x" * (MAX_HEADER_BYTES + more - len(begin + end)) + end + b"ok"
     if kind == "interim answers":
         return b"HTTP/1.1 102 Processing\r\n\r\n" * (MAX_INTERIM_RESPONSES + more) + b"HTTP/1.0 200 OK\r\n\r\nok"
-    name = b"x" * (CHUNK_LINE_BYTES - 5 + more) if kind == "line" else b""
-    lines = (HEAD_BYTES + more - 4000 * i for i in range(5)) if kind == "trailer" else ()
+    name = b"x" * (MAX_CHUNK_LINE_BYTES - 5 + more) if kind == "line" else b""
+    lines = (MAX_HEADER_BYTES + more - 4000 * i for i in range(5)) if kind == "trailer" else ()
     trailer = b"".join(b"x" * min(4000, size) + b"\r\n" for size in lines if size > 0)
     return IN_CHUNKS + b"2;" + name + b"\r\nok\r\n0\r\n" + trailer + b"\r\n"
 
@@ -190,7 +190,7 @@ def test_each_part_of_an_answer_may_be_as_long_as_its_limit_and_no_byte_longer(k
             server.sendall(as_long_as_may_be(kind, more))
             server.shutdown(socket.SHUT_WR)
             exchange = asked(connection)
-            with pytest.raises(BrokenAnswerError) if more else contextlib.nullcontext():
+            with pytest.raises(BrokenResponseError) if more else contextlib.nullcontext():
                 until_whole(exchange, wait=False)
         assert exchange.body == (b"" if more else b"ok")
 
@@ -200,7 +200,7 @@ def test_what_is_collected_may_be_as_long_as_was_said(more: int) -> None:
     with connected() as (connection, server):
         exchange = Exchange(connection, b"GET", (), None, most_bytes=9)
         server.sendall(IN_CHUNKS + b"%x\r\n" % (9 + more) + b"y" * (9 + more) + b"\r\n0\r\n\r\n")
-        with pytest.raises(BrokenAnswerError, match="longer than 0 KiB") if more else contextlib.nullcontext():
+        with pytest.raises(BrokenResponseError, match="longer than 0 KiB") if more else contextlib.nullcontext():
             until_whole(exchange, wait=False)
     assert exchange.body == (b"" if more else b"y" * 9)
 
@@ -215,7 +215,7 @@ def test_what_is_collected_may_be_as_long_as_was_said(more: int) -> None:
         (b"SSH-2.0-OpenSSH_9.2p1\r\n\r\n", "'SSH-2.0-OpenSSH_9.2p1', which is not HTTP"),
         (b"\r\n\r\n", "which is not HTTP"),
         ("HTTP/1.1 \u00b2\u00b2\u00b2 OK\r\n\r\n".encode("latin-1"), "which is not HTTP"),
-        (b"HTTP/1.1 200 OK\r\n" + HEAD_BYTES * b"x", "the response headers do not end"),
+        (b"HTTP/1.1 200 OK\r\n" + MAX_HEADER_BYTES * b"x", "the response headers do not end"),
         (b"HTTP/1.1 100 Continue\r\n\r\n" * 17, "17 responses of 100, and no final one"),
         (b"HTTP/1.1 200 OK\r\n\r\n" + bytes(len(BODY) + 1), f"exceeds the {len(BODY)} bytes wanted"),
         (IN_CHUNKS + b"%x\r\n" % (len(BODY) + 1) + bytes(len(BODY) + 1), f"exceeds the {len(BODY)} bytes wanted"),
@@ -230,7 +230,7 @@ def test_answers_that_end_or_are_none_are_told(answer: bytes, words: str, wait: 
         server.sendall(answer)
         server.shutdown(socket.SHUT_WR)
         exchange = asked(connection, bytearray(len(BODY)))
-        with pytest.raises(BrokenAnswerError, match=words):
+        with pytest.raises(BrokenResponseError, match=words):
             until_whole(exchange, wait=wait)
 
 

@@ -331,7 +331,7 @@ def test_stretches_lie_one_behind_the_other_and_end_with_the_file(
         reader = posix.FileReader(os.open(os.devnull, os.O_RDONLY))
         reader.size_bytes = len(DATA)
         out = memoryview(bytearray(sum(size for _, size in stretches)))
-        got = posix.Storage().read_ranges(reader, stretches, out)
+        got = posix.Storage().read_stretches(reader, stretches, out)
         assert bytes(out[:got]) == wanted
         assert (reader.app_bytes, reader.read_calls) == (sum(brought), len(brought))
         reader.close()
@@ -345,7 +345,7 @@ def test_stretches_are_those_of_any_storage(name: str, tmp_path: Path) -> None:
     write(backend, path)
     reader, out = backend.open(path), memoryview(bytearray(60))
     stretches = [(7, 20), (0, 10), (len(DATA) - 5, 30)]
-    assert backend.read_ranges(reader, stretches, out) == 35
+    assert backend.read_stretches(reader, stretches, out) == 35
     assert bytes(out[:35]) == DATA[7:27] + DATA[:10] + DATA[-5:]
     assert reader.app_bytes == 35
     reader.close()

@@ -1,4 +1,4 @@
-"""The sentences of a run of checkpoints: its result, what limited it, and what to know about it."""
+"""The sentences about a checkpoint run: its result, what limited it, and the warnings."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _WORDS: dict[str, str] = {
 
 
 def outcome_of(write: PhaseSummary | None, read: PhaseSummary | None, failure: str | None) -> Outcome:
-    """Return what became of a run."""
+    """Return the outcome of a run from the phases that it completed."""
     if failure is not None:
         return Outcome.INCOMPLETE
     return {
@@ -33,12 +33,12 @@ def outcome_of(write: PhaseSummary | None, read: PhaseSummary | None, failure: s
 
 
 def result_word(code: str | None) -> str:
-    """Return the first word of a result's line."""
+    """Return the first word of the result line."""
     return _WORDS.get(code or "", "WRITE")
 
 
 def result_line(write: PhaseSummary | None, read: PhaseSummary | None) -> str:
-    """Return the rates of a run that is complete, as one line."""
+    """Return the result of a complete run as one line: the throughput of each phase."""
     rates = [*_rate("WRITE", write), *_rate("READ", read)]
     return "; ".join(rates) or "NOTHING: no checkpoint was requested"
 
@@ -54,7 +54,7 @@ def _rate(verb: str, phase: PhaseSummary | None) -> list[str]:
 
 
 def why_incomplete(failure: str, kept: Sequence[int], partial: PartialCheckpoint | None) -> str:
-    """Return why a run is incomplete, which checkpoints it left, and what it was doing."""
+    """Return why a run is incomplete, which checkpoints it left, and which one was in progress."""
     whole = f"complete and kept: checkpoints {', '.join(map(str, kept))}" if kept else "no checkpoint is complete"
     if partial is None:
         return f"{failure}; {whole}"
@@ -137,7 +137,7 @@ def in_words(limit: CheckpointLimit) -> CheckpointLimit:
     return replace(limit, evidence=sentences(limit.seen, _SEEN), advice=sentences(limit.to_do, _ADVICE))
 
 
-# What to know about it
+# Warnings
 
 _ISSUES: Wording = {
     Issue.NOTE: "{text}",
@@ -159,5 +159,5 @@ _ISSUES: Wording = {
 
 
 def issue_lines(findings: Iterable[Finding]) -> tuple[str, ...]:
-    """Return each finding as a sentence."""
+    """Return the findings as sentences."""
     return tuple(sentence(finding, _ISSUES) for finding in findings)
