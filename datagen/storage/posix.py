@@ -70,7 +70,7 @@ class Storage(StorageBase):
     def make_folder(self, folder: str) -> None:
         if "://" in folder:
             raise UserError(
-                f"{folder} is a URL, and storage.storage_type is for folders: wanted a folder of a file system, or "
+                f"{folder} is a URL, but this storage.storage_type is for file systems: wanted a folder, or "
                 "storage.storage_type=s3 (fsspec for other servers)"
             )
         os.makedirs(folder, exist_ok=True)

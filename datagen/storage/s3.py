@@ -101,16 +101,11 @@ class Storage(StorageBase):
             size = max(0, min(len(buffer), reader.size_bytes - offset))
             got.append(size)
             requests += reader.requests(buffer[:size], offset)
-        if fills and requests:
-            self._request_all(fills, requests)
-        return got
-
-    def _request_all(self, fills: Sequence[Fill], requests: list[tuple[ObjectReader, Request]]) -> None:
-        first = fills[0][0]
-        assert isinstance(first, ObjectReader)
-        first.client.request_all([request for _, request in requests], self.spec.io_depth)
+        if requests:
+            requests[0][0].client.request_all([request for _, request in requests], self.spec.io_depth)
         for reader, request in requests:
             reader.check(request)
+        return got
 
     def create(self, path: str) -> ObjectWriter:
         client, key = self._place(path)

@@ -142,7 +142,7 @@ def is_link(storage: StorageBase, folder: str) -> bool:
 def claim_blocks(storage: StorageBase, checkpoint_folder: str, names: Collection[str]) -> None:
     """Record in a checkpoint folder which folders `names` below it a training run will write or replace.
 
-    Raises UserError if such a folder exists that no run of dlemu recorded and that is not empty; raises OSError.
+    Raises UserError if one of them is a symbolic link, or is not empty and was not recorded before; raises OSError.
     """
     folder = checkpoint_folder.rstrip("/")
     recorded = _recorded_blocks(storage, folder)

@@ -92,7 +92,7 @@ class CheckpointWriter:
         self._written: list[str] = []
 
     def wait_ready(self) -> None:
-        """Wait until the first content is generated, before the measurement begins."""
+        """Wait until the buffers are full of generated content, before the measurement begins."""
         self._ring.wait_full()
 
     def write(self, done: Callable[[int, MovedFile], None]) -> None:

@@ -167,7 +167,7 @@ class _CheckpointRank:
             files = self._job.files_to_write(self._comm.rank, 1)
             largest = max((file.size_bytes for file in files), default=0)
             buffers = make_buffers(settings.writers, settings.transfer_size, largest)
-            self._note(ceiling_gb_per_second=self._measure_ceiling(buffers))
+            self._update_journal(ceiling_gb_per_second=self._measure_ceiling(buffers))
             (self._write_asynchronously if settings.asynchronous else self._write)(buffers)
             del buffers
         if self._job.sources:
@@ -177,7 +177,7 @@ class _CheckpointRank:
             with contextlib.closing(reader):
                 for source in self._job.sources:
                     self._read(reader, source)
-        self._note(ended_ns=self._barrier())
+        self._update_journal(ended_ns=self._barrier())
         return self._journal
 
     def _describe(self) -> None:
@@ -185,7 +185,7 @@ class _CheckpointRank:
         offsets_ns = self._comm.synchronise_clocks()
         if described is not None:
             hosts, rank_nodes = described
-            self._note(
+            self._update_journal(
                 hosts=hosts,
                 rank_nodes=rank_nodes,
                 storage=describe_storage(self._job.workload.storage_spec, self._job.settings.checkpoint_folder),
@@ -298,7 +298,7 @@ class _CheckpointRank:
 
     def _prepare(self, checkpoint: int, buffers: list[memoryview]) -> CheckpointWriter:
         """Make the checkpoint's folder with its note (incomplete), and start generating content."""
-        self._note(under_way=UnderWay(phase="write", checkpoint=checkpoint))
+        self._update_journal(under_way=UnderWay(phase="write", checkpoint=checkpoint))
         if self._owns_folders:
             folder = self._job.folder_of(checkpoint)
             try:
@@ -353,8 +353,8 @@ class _CheckpointRank:
             if removed > 0:
                 remove_checkpoint(self._storage, self._job.folder_of(removed), self._job.plan.names)
         if removed > 0:
-            self._note(removed=(*self._journal.removed, removed))
-        self._note(complete=(*self._journal.complete, checkpoint), under_way=None)
+            self._update_journal(removed=(*self._journal.removed, removed))
+        self._update_journal(complete=(*self._journal.complete, checkpoint), under_way=None)
 
     def _evict(self) -> None:
         """Evict the files that this rank will read from the page cache."""
@@ -366,11 +366,11 @@ class _CheckpointRank:
                     self._storage.evict(file.path, write_first=True)
                 except FileNotFoundError:
                     continue  # reading it reports the error
-        self._note(eviction_seconds=(self._barrier() - began_ns) / 1e9)
+        self._update_journal(eviction_seconds=(self._barrier() - began_ns) / 1e9)
 
     def _read(self, reader: CheckpointReader, source: ReadSource) -> None:
         files = self._job.files_to_read(self._comm.rank, source, self._comm.local_size)
-        self._note(under_way=UnderWay(phase="read", checkpoint=source.checkpoint))
+        self._update_journal(under_way=UnderWay(phase="read", checkpoint=source.checkpoint))
         ready_ns = self._compute(None)
         began_ns = self._barrier()
         moved: list[MovedFile] = []
@@ -385,7 +385,7 @@ class _CheckpointRank:
         self._add_checkpoint(READ, source.checkpoint, moved, ready_ns, began_ns, ended_ns, ended_ns)
         self._barrier()
         self._mark(False)
-        self._note(under_way=None)
+        self._update_journal(under_way=None)
         self.peak_memory_bytes = max(self.peak_memory_bytes, _private_bytes())
 
     @property
@@ -459,7 +459,7 @@ class _CheckpointRank:
             done = sum(file.bytes for file in files)
             self._watch(phase, checkpoint, done, self._job.rank_bytes[self._comm.rank])
 
-    def _note(self, **changes: object) -> None:
+    def _update_journal(self, **changes: object) -> None:
         self._journal = self._journal.noting(**changes)
         if self._comm.rank == 0:
             self._journal.save(self._job.live_folder)

@@ -32,7 +32,7 @@ _TILES = (
     ("read", "read.slowest_seconds.mean", "s", "one checkpoint, slowest rank"),
     ("from storage", "read.from_storage_percent", "%", "of the bytes read; the rest came from memory"),
     ("training paused", "training.percent", "%", "at the requested interval"),
-    ("content is made at", "ceiling_gb_per_second", "GB/s", "without writing it to storage"),
+    ("content generation", "ceiling_gb_per_second", "GB/s", "without writing it to storage"),
     ("memory per rank", "peak_memory_mb", "MB", "peak, private"),
 )
 
@@ -118,12 +118,12 @@ def _phase(phase: PhaseSummary | None, name: str) -> Iterator[Row]:
     if phase is None or phase.slowest_gib_per_second is None or phase.slowest_seconds is None:
         return
     times = count(len(phase.checkpoints), "checkpoint")
-    yield name, f"{number(phase.slowest_gib_per_second.mean)} GiB/s", f"slowest rank (the rules), {times}"
-    yield "  as DLIO", _gib(phase.rank0_gib_per_second), "by rank 0 alone"
+    yield name, f"{number(phase.slowest_gib_per_second.mean)} GiB/s", f"slowest rank (MLPerf), {times}"
+    yield "  as DLIO", _gib(phase.rank0_gib_per_second), "by the time of rank 0"
     yield (
         "  wall clock",
         f"{number(phase.wall_gb_per_second)} GB/s",
-        "first start to last end",
+        "from first start to last end",
     )
     seconds = phase.slowest_seconds
     spread = f"p50 {number(seconds.p50)}, p99 {number(seconds.p99)}, max {number(seconds.max)} s"
@@ -138,10 +138,10 @@ def _phase(phase: PhaseSummary | None, name: str) -> Iterator[Row]:
         served = "not known" if phase.from_storage_percent is None else f"{phase.from_storage_percent:.1f} %"
         yield "  from storage", served, "of the bytes"
     if phase.device_mb_per_second is not None:
-        yield "  devices", f"{number(phase.device_mb_per_second)} MB/s", "all behind the folder"
+        yield "  devices", f"{number(phase.device_mb_per_second)} MB/s", "all devices behind the folder"
     if phase.cpu_seconds_per_gb is not None:
         content = phase.content_cpu_seconds_per_gb
-        made = "" if content is None else f"; {number(content)} of it for making the content"
+        made = "" if content is None else f"; {number(content)} of it for generating content"
         yield "  CPU", f"{number(phase.cpu_seconds_per_gb)} s/GB", f"all ranks{made}"
 
 
@@ -167,7 +167,7 @@ def _training(summary: CheckpointSummary) -> Iterator[Row]:
         f"{number(cost.stall_seconds)} s every {cost.interval_seconds:,.0f} s",
     )
     if cost.recovery_seconds is not None:
-        yield "recovery", f"{number(cost.recovery_seconds)} s", "to read one back"
+        yield "recovery", f"{number(cost.recovery_seconds)} s", "to read one checkpoint"
     if cost.best_interval_seconds is not None and cost.wasted_percent is not None:
         yield (
             "best interval",
@@ -180,7 +180,7 @@ def _asynchronous(summary: CheckpointSummary) -> Iterator[Row]:
     behind = summary.asynchronous
     if behind is None or behind.safe_seconds is None:
         return
-    yield "asynchronous", f"AU {behind.au_percent:.2f} %", f"{number(behind.compute_seconds)} s of computing between"
+    yield "asynchronous", f"AU {behind.au_percent:.2f} %", f"{number(behind.compute_seconds)} s computing in between"
     yield "  snapshot", f"{number(behind.snapshot_seconds)} s", "training paused"
     yield (
         "  safe after",
@@ -197,7 +197,7 @@ def _asynchronous(summary: CheckpointSummary) -> Iterator[Row]:
 def _cost(summary: CheckpointSummary) -> Iterator[Row]:
     if summary.ceiling_gb_per_second is not None:
         yield (
-            "content is made at",
+            "content generation",
             f"{number(summary.ceiling_gb_per_second)} GB/s",
             "without writing it to storage",
         )
@@ -208,7 +208,7 @@ def _cost(summary: CheckpointSummary) -> Iterator[Row]:
     ways = [*(["uploads in parts"] if object_requests is not None else through), f"content {what.content}"]
     yield "written", ", ".join(ways), f"{count(what.writers, 'thread')} per rank; {what.kept} kept"
     if what.kept:
-        yield "left there", size(what.kept * what.bytes), f"{count(what.kept, 'checkpoint')} in {what.folder}"
+        yield "left on storage", size(what.kept * what.bytes), f"{count(what.kept, 'checkpoint')} in {what.folder}"
     if summary.read is not None:
         how = f"{count(what.readers, 'thread')} per rank" if what.read_as == "fast" else f"as {what.read_as}"
         checks = "every byte compared" if what.verified else "first blocks compared"

@@ -37,7 +37,7 @@ def with_checkpoints(workload: Workload) -> Workload:
     return replace(workload, checkpoint=changed)
 
 
-def to_write(workload: Workload, ranks: int) -> Making:
+def with_writes_first(workload: Workload, ranks: int) -> Making:
     """Return the workload, changed to write first the checkpoints it reads if the folder has too few complete ones."""
     settings = workload.checkpoint
     storage = open_storage(workload.storage_spec.buffered)

@@ -26,8 +26,8 @@ from dlemu.jobs.checkpoint.prepare import (
     check_checkpoint_host,
     leave_token,
     plan_checkpoints,
-    to_write,
     with_checkpoints,
+    with_writes_first,
 )
 from dlemu.jobs.checkpoint.result import CheckpointRun, make_checkpoint_facts, make_checkpoint_run
 from dlemu.results.file_names import KILLED
@@ -51,7 +51,7 @@ class Checkpoints(JobKind[CheckpointJob, CheckpointLog, CheckpointRun]):
         return completed
 
     def making(self, workload: Workload, ranks: int, *, given: bool) -> Making:
-        return to_write(workload, ranks)
+        return with_writes_first(workload, ranks)
 
     def looks_at(self, workload: Workload) -> str:
         return workload.checkpoint.checkpoint_folder

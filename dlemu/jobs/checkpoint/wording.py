@@ -91,7 +91,7 @@ def _devices(*, mb_per_second: float, busy_percent: float | None = None, depth: 
 
 _SEEN: Wording = {
     Seen.THREADS: _threads,
-    Seen.CONTENT: "without storage, the emulator makes {gb_per_second:,.1f} GB/s of data; threads waited for "
+    Seen.CONTENT: "without storage, the emulator generates {gb_per_second:,.1f} GB/s of data; threads waited for "
     "it {starved_percent:.1f} % of the time",
     Seen.SERVED: "the storage served {percent:.0f} % of the bytes",
     Seen.DEVICES: _devices,
@@ -153,8 +153,8 @@ _ISSUES: Wording = {
     "used one); write more: checkpoint.num_checkpoints_write",
     Issue.NOT_READ: "MEASURED MEMORY, NOT STORAGE: the page cache served {cache_percent:.0f} % of the bytes; "
     "{would_help}=true reads from storage",
-    Issue.CONTENT_CEILING: "content is made at {ceiling_gb_per_second:.1f} GB/s on these hosts and was written at "
-    "{gb_per_second:.1f}: whether the storage can take more is unknown",
+    Issue.CONTENT_CEILING: "these hosts generate content at {ceiling_gb_per_second:.1f} GB/s, and "
+    "{gb_per_second:.1f} GB/s were written: whether the storage can take more is unknown",
 }
 
 

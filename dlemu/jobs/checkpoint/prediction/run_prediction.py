@@ -73,7 +73,7 @@ def run_prediction(
     defaults of the overrides. Raises UserError.
     """
     if request.make is not None or request.cached or request.most is not None:
-        raise UserError("--make, --cached and --most are for training: checkpoints are made by what writes them")
+        raise UserError("--make, --cached and --most are for training only: checkpoints need no dataset")
     if not request.describes_storage:
         raise UserError(
             "the speed of the storage is not known: give --mb-per-second, --drive SHEET, or --from RESULTS of a "
