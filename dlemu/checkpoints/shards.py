@@ -98,7 +98,7 @@ def _dense_parameters(model: Model) -> int:
 def _expert_parameters(model: Model) -> int:
     if not model.has_layers or model.layer_parameters:
         return 0
-    each = sum(map(math.prod, _network(model, _expert_width(model))))
+    each = sum(map(math.prod, _feed_forward_shapes(model, _expert_width(model))))
     return _expert_layers(model) * model.transformer.num_experts * each
 
 
@@ -149,7 +149,7 @@ def _layer_tensors(model: Model, grid: Grid, place: Place, layer: int, prefix: s
         return _rank_tensors([(size, 1) for size in model.layer_parameters], "int8", grid, place, layer, prefix)
     shapes = _layer_shapes(model, layer)
     if grid.zero_stage == 3 and _has_experts(model, layer):  # ZeRO 3 shards experts like the rest of the layer
-        shapes = [*shapes, *_network(model, _expert_width(model)) * model.transformer.num_experts]
+        shapes = [*shapes, *_feed_forward_shapes(model, _expert_width(model)) * model.transformer.num_experts]
     return _rank_tensors(shapes, model.model_datatype, grid, place, layer, prefix)
 
 
@@ -160,13 +160,13 @@ def _rank_tensors(
 
     Every tensor-parallel rank has the whole of a vector (a norm). Each division rounds down, as in DLIO.
     """
-    copies, copy = (grid.data, place.data) if grid.zero_stage == 3 else (1, 0)
+    copies, copy = (grid.data, place.data) if grid.zero_stage == 3 else (1, 0)  # ZeRO 3 shards over all copies
     tensors = []
     for index, shape in enumerate(shapes):
-        over = grid.tensor if len(shape) > 1 else 1
-        size = math.prod(shape) // over // copies
-        piece, same = (place.tensor, 0) if over > 1 else (0, place.tensor)
-        part = Part(f"model.{layer}.{index}", piece * copies + copy, over * copies, same)
+        slices = grid.tensor if len(shape) > 1 else 1
+        size = math.prod(shape) // slices // copies
+        own_slice, duplicate = (place.tensor, 0) if slices > 1 else (0, place.tensor)
+        part = Part(f"model.{layer}.{index}", own_slice * copies + copy, slices * copies, duplicate)
         if size > 0:
             tensors.append(Tensor(f"{prefix}{index}", (size,), dtype, part))
     return tuple(tensors)
@@ -183,12 +183,12 @@ def _layer_shapes(model: Model, layer: int) -> list[tuple[int, ...]]:
     queries = shape.head_dim * shape.num_attention_heads or hidden
     attention = [(hidden,), (hidden, queries + 2 * head * shape.num_kv_heads), (queries, hidden), (hidden,)]
     if not _has_experts(model, layer):
-        return [*attention, *_network(model, shape.ffn_hidden_size)]
+        return [*attention, *_feed_forward_shapes(model, shape.ffn_hidden_size)]
     shared = shape.num_shared_experts * _expert_width(model)
-    return [*attention, (hidden, shape.num_experts), *(_network(model, shared) if shared else ())]
+    return [*attention, (hidden, shape.num_experts), *(_feed_forward_shapes(model, shared) if shared else ())]
 
 
-def _network(model: Model, width: int) -> list[tuple[int, ...]]:
+def _feed_forward_shapes(model: Model, width: int) -> list[tuple[int, ...]]:
     """Return the shapes of a gated feed-forward network: the gate and up matrices as one, and the down matrix."""
     hidden = model.transformer.hidden_size
     return [(hidden, 2 * width), (width, hidden)]
@@ -215,9 +215,9 @@ def _expert_shards(model: Model, grid: Grid, place: Place) -> Iterator[Shard]:
     for layer in _layers_of_stage(model, grid.pipeline, place.pipeline):
         if not _has_experts(model, layer):
             continue
-        network = _network(model, _expert_width(model))
+        shapes = _feed_forward_shapes(model, _expert_width(model))
         for expert in range(place.data * each, (place.data + 1) * each):
-            tensors = _rank_tensors(network, model.model_datatype, grid, place, f"{layer}.expert.{expert}")
+            tensors = _rank_tensors(shapes, model.model_datatype, grid, place, f"{layer}.expert.{expert}")
             yield Shard(f"layer_{layer}_expert_{expert}_mp_rank_{place.model:02d}_model_states.pt", tensors, "model")
 
 
