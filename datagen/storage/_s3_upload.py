@@ -66,8 +66,8 @@ class ObjectWriter:
             number, start, size = part_of(offset)
             if number in self._etags:
                 raise UserError(
-                    f"s3://{self._client.server.bucket}/{self._key}: bytes at offset {offset} must be written after "
-                    "their part was sent, which S3 can't do: write this format to a folder"
+                    f"s3://{self._client.server.bucket}/{self._key}: bytes at offset {offset} belong to a part that is "
+                    "uploaded already, which S3 can't change: write this format to a folder"
                 )
             part = self._parts.get(number)
             if part is None:

@@ -169,7 +169,7 @@ class FsspecWriter:
         begin = offset - self._flushed_bytes
         if begin < 0:
             raise UserError(
-                f"{self._url}: bytes at offset {offset} must be written after they were sent: write this format to "
+                f"{self._url}: bytes at offset {offset} are sent already and can't be changed: write this format to "
                 "a folder"
             )
         missing = begin + len(data) - len(self._data)
