@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Protocol
 
 from datagen.errors import DatasetError
 from datagen.extras import library
-from datagen.storage.storage_base import S3_LIBRARY_NAMES, Brought, LibraryFile
+from datagen.storage.storage_base import LIBRARIES_OF_OBJECTS, Brought, LibraryFile
 
 
 class S3Access(NamedTuple):
@@ -107,7 +107,7 @@ class S3fs:
 
 
 S3_LIBRARIES: dict[str, Callable[[S3Access], S3Library]] = dict(
-    zip(S3_LIBRARY_NAMES, (TorchConnector, S3fs), strict=True)
+    zip(LIBRARIES_OF_OBJECTS, (TorchConnector, S3fs), strict=True)
 )
 """Value of `storage_library` -> the class by which `reader.engine=library` reads objects."""
 

@@ -37,7 +37,7 @@ FOLDER_TYPES = {
 """
 _LIBRARY_OPTIONS = ("storage_library", "uri_scheme")
 """Options by which mlpstorage picks an object-storage client; mounted file systems ignore them."""
-S3_LIBRARY_NAMES = ("s3torchconnector", "s3fs")
+LIBRARIES_OF_OBJECTS = ("s3torchconnector", "s3fs")
 """Values of `storage_library` with which `reader.engine=library` can read from an S3 server."""
 INTERNAL_TYPES = ("mapped", "memory", "null")
 """Backends for dlemu's own use and its tests; users can't select them."""

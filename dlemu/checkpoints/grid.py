@@ -61,13 +61,13 @@ def grid_of(model: Model, settings: Checkpoint, ranks: int) -> Grid:
     problems = sharing_problems(model, settings, ranks)
     if problems:
         raise UserError(together(problems))
-    dims = model.parallelism
+    cut = model.parallelism
     return Grid(
-        tensor=dims.tensor,
-        pipeline=dims.pipeline,
+        tensor=cut.tensor,
+        pipeline=cut.pipeline,
         data=_copies(model, settings, ranks),
-        expert=dims.expert,
-        zero_stage=dims.zero_stage,
+        expert=cut.expert,
+        zero_stage=cut.zero_stage,
         all_ranks=settings.type == "all_ranks" and not model.has_layers,
     )
 

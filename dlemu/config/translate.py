@@ -13,7 +13,7 @@ from typing import Any
 from datagen.errors import UserError
 from datagen.registry import names
 from datagen.spec import together
-from datagen.storage.storage_base import FOLDER_TYPES, S3_LIBRARY_NAMES
+from datagen.storage.storage_base import FOLDER_TYPES, LIBRARIES_OF_OBJECTS
 from dlemu.config.loader_settings import LOADERS, settings_used
 from dlemu.config.sections import tree
 
@@ -226,7 +226,7 @@ class _Removed:
             unused |= NO_EFFECT_ON_FOLDERS
         else:
             unused |= NO_EFFECT_ON_OBJECTS
-            if engine == "library" and _option(tree, "storage_library") in S3_LIBRARY_NAMES:
+            if engine == "library" and _option(tree, "storage_library") in LIBRARIES_OF_OBJECTS:
                 del unused[_LIBRARY]
         self._no_effect = NO_EFFECT | unused
 

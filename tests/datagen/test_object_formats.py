@@ -19,7 +19,7 @@ from datagen.formats.format_base import UnreadFormat
 from datagen.generate import finish, generate, prepare
 from datagen.inspection import inspect
 from datagen.spec import DatasetSpec
-from datagen.storage.storage_base import S3_LIBRARY_NAMES, StorageSpec, open_storage
+from datagen.storage.storage_base import LIBRARIES_OF_OBJECTS, StorageSpec, open_storage
 from datagen.verify import verify
 from tests.object_stores import S3, own_server, rclone_server, storage_of, why_no_rclone
 
@@ -31,7 +31,7 @@ FORMATS = [
 ]
 Engine = Literal["fast", "library"]
 each_format = pytest.mark.parametrize("name", FORMATS)
-each_library = pytest.mark.parametrize("library", S3_LIBRARY_NAMES)
+each_library = pytest.mark.parametrize("library", LIBRARIES_OF_OBJECTS)
 
 
 def spec_of(name: str, folder: str) -> DatasetSpec:
