@@ -1,4 +1,4 @@
-"""Where files are: one module a backend, each with one class `Storage`; `storage_base` says what it does.
+"""Storage backends (local files, S3, fsspec, ...): one module each, with a class `Storage` as `storage_base` defines.
 
-The only place that touches files of datasets and objects. May import nothing of dlemu.
+All reads and writes of datasets, on file systems and object stores, go through this package. It never imports dlemu.
 """

@@ -1,7 +1,7 @@
-"""Objects opened by the libraries that training scripts read them with: s3torchconnector, s3fs, and what fsspec has.
+"""Objects opened by the client libraries that training scripts use: s3torchconnector, s3fs, and fsspec in general.
 
-None of them reports its requests: what is counted is what they brought. They find credentials, retry and wait as they
-do in scripts.
+These libraries do not report their requests, so the bytes and reads that they return are counted. They find
+credentials, retry and time out as they do in scripts.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from datagen.storage.storage_base import LIBRARIES_OF_OBJECTS, Brought, LibraryF
 
 
 class S3Access(NamedTuple):
-    """What a library must know of a server; credentials it finds by itself."""
+    """What a client library must be given to reach a server; it finds credentials by itself."""
 
     endpoint: str
     region: str
@@ -30,29 +30,29 @@ class S3Access(NamedTuple):
 
 
 class S3Library(Protocol):
-    """A library that opens objects."""
+    """A client library that opens objects."""
 
     def open(self, path: str, bucket: str, key: str, *, whole: bool) -> LibraryFile:
-        """Open an object, which is called `path`, and will be read `whole`. Raises FileNotFoundError, DatasetError."""
+        """Open an object; `path` names it in errors, `whole`: all of it is read. Raises as `_explaining`."""
         ...
 
 
 class TorchConnector:
-    """Amazon's s3torchconnector, by the client that its datasets request each object."""
+    """Amazon's s3torchconnector, through the S3 client that its datasets use."""
 
     def __init__(self, access: S3Access) -> None:
-        """Raises UserError: it can't be imported."""
+        """Raises UserError if s3torchconnector can't be imported."""
         needed_by = "storage.storage_options.storage_library=s3torchconnector"
         connector = library("s3torchconnector", "s3torchconnector", needed_by)
         config = connector.S3ClientConfig(
             force_path_style=access.path_style, max_attempts=access.attempts, profile=access.profile or None
         )
-        # S3MapDataset has no other way to an object; DLIO takes it from here, too.
+        # A private module, but S3MapDataset has no other way to open an object, and DLIO imports it from here, too.
         client = library("s3torchconnector._s3client", "s3torchconnector", needed_by).S3Client
         self._client = client(access.region, endpoint=access.endpoint, s3client_config=config)
         self._sequential = connector.S3ReaderConstructor.sequential()
         self._ranged = connector.S3ReaderConstructor.range_based(buffer_size=0)
-        """As its documentation wants it for parts of large objects that lie apart."""
+        """Unbuffered, as its documentation recommends for scattered reads of large objects."""
 
     def open(self, path: str, bucket: str, key: str, *, whole: bool) -> LibraryFile:
         bodies = _Bodies()
@@ -68,7 +68,7 @@ class TorchConnector:
 
 
 class _Bodies:
-    """Counts what comes out of the streams of one object."""
+    """Counts the bytes and streams (GET requests) of one object."""
 
     def __init__(self) -> None:
         self._app_bytes = 0
@@ -91,14 +91,14 @@ class S3fs:
     """fsspec's s3fs."""
 
     def __init__(self, access: S3Access) -> None:
-        """Raises UserError: it can't be imported."""
+        """Raises UserError if s3fs can't be imported."""
         file_system = library("s3fs", "s3fs", "storage.storage_options.storage_library=s3fs").S3FileSystem
         client = {"region_name": access.region} | ({"verify": access.ca_bundle} if access.ca_bundle else {})
         self._files = file_system(
             endpoint_url=access.endpoint,
             client_kwargs=client,
             config_kwargs={"s3": {"addressing_style": "path" if access.path_style else "virtual"}},
-            skip_instance_cache=True,  # forks and threads get one of their own: it has connections and an event loop
+            skip_instance_cache=True,  # it has connections and an event loop: one per fork and thread
             **({"profile": access.profile} if access.profile else {}),
         )
 
@@ -109,17 +109,17 @@ class S3fs:
 S3_LIBRARIES: dict[str, Callable[[S3Access], S3Library]] = dict(
     zip(LIBRARIES_OF_OBJECTS, (TorchConnector, S3fs), strict=True)
 )
-"""What `storage_library` may name -> how `reader.engine=library` reads by it."""
+"""Value of `storage_library` -> the class by which `reader.engine=library` reads objects."""
 
 
 def open_by_fsspec(files: Any, place: str, path: str, client: str) -> LibraryFile:
-    """Open a file of a file system of fsspec's by fs.open, as scripts do. Raises FileNotFoundError, DatasetError."""
+    """Open a file of an fsspec file system by fs.open, as scripts do. Raises FileNotFoundError, DatasetError."""
     with _explaining(path, client):
         file = files.open(place, "rb")
     cache = getattr(file, "cache", None)
 
     def brought() -> Brought:
-        if cache is None:  # it has its bytes in memory, or another library under it
+        if cache is None:  # not an AbstractBufferedFile: only our own reads can be counted
             return Brought(wrapped.got, wrapped.calls)
         return Brought(cache.total_requested_bytes, cache.miss_count)
 
@@ -128,12 +128,12 @@ def open_by_fsspec(files: Any, place: str, path: str, client: str) -> LibraryFil
 
 
 class ClientFile(LibraryFile):
-    """A file of some library's own kind; what goes wrong in it is reported as that, and not as damage of the file."""
+    """A client library's file object; its errors are reported as read errors, and not as a damaged file."""
 
     def __init__(self, path: str, file: Any, client: str, brought: Callable[[], Brought]) -> None:
         super().__init__(path)
         self.got = self.calls = 0
-        """Bytes that were read from it, by so many calls."""
+        """Bytes read from it so far, and the number of read calls."""
         self._file, self._client, self._brought = file, client, brought
 
     def brought(self) -> Brought:
@@ -164,7 +164,7 @@ class ClientFile(LibraryFile):
 
     def close(self) -> None:
         if not self.closed:
-            with contextlib.suppress(Exception):  # whatever it raises: nobody wants any more of it
+            with contextlib.suppress(Exception):  # whatever it raises, the file is no longer needed
                 self._file.close()
         super().close()
 
@@ -180,12 +180,12 @@ class ClientFile(LibraryFile):
 
 @contextlib.contextmanager
 def _explaining(path: str, client: str) -> Iterator[None]:
-    """Turn what a library raises about an object into an error that names both."""
+    """Turn a client library's exception into FileNotFoundError, or a DatasetError that names library and object."""
     try:
         yield
     except FileNotFoundError as error:
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path) from error
-    except (ValueError, TypeError, MemoryError):  # a seek or read that can't be meant: the format's library asked it
+    except (ValueError, TypeError, MemoryError):  # an invalid seek or read by the format's library
         raise
     except Exception as error:
         text = " ".join(str(error).split())[:300]

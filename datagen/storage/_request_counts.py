@@ -1,7 +1,7 @@
-"""What the requests of a process to an object store came to, in memory that others may watch.
+"""Counters and latency histograms of a process's requests to an object store, which other processes can read live.
 
-A process that is asked to (`StorageSpec.account`) keeps its counts in a file of that folder, mapped into its memory:
-counting is a store, and what it counted outlives it.
+With `StorageSpec.account` a process keeps them in a memory-mapped file of that folder: counting costs one store to
+memory, and the counts outlive the process.
 """
 
 from __future__ import annotations
@@ -34,40 +34,40 @@ COUNTERS = (
     "connections_open",
     "in_flight",
 )
-"""Requests by kind, bytes of bodies, answers that were no success, those asked again, answers 503 and 429."""
+"""Requests by method, bytes of bodies, failed attempts, retries, responses 503 or 429, and the current state."""
 FINE = 4
-"""Bins where results of older versions have one."""
+"""Bins per bin of the coarser histograms in results of older versions."""
 BINS = 256 * FINE
 TLS_CPU_US = "tls_cpu_us"
 """CPU time of TLS, in microseconds."""
 INDEX = {name: number for number, name in enumerate(COUNTERS)} | {TLS_CPU_US: len(COUNTERS) + 2 * BINS}
-"""Counters by their places; the last lies behind the histograms, for results of older versions have it not."""
+"""Counter -> its index in the array. `tls_cpu_us` comes after the two histograms, as older results end before it."""
 _IN_FLIGHT, _RECEIVED_BYTES = INDEX["in_flight"], INDEX["received_bytes"]
 LOWEST_US, GROWTH = 10.0, 1.09
-"""`FINE` bins are 9 % wide, one 2.2 %, so that a 90th percentile is told from a 50th; to ten hours."""
+"""Logarithmic bins from 10 us up to ten hours: each `FINE` bins widen by 9 %, one by 2.2 %."""
 SUFFIX = ".requests"
 _EDGES_NS = tuple(int(1000 * LOWEST_US * GROWTH ** (number / FINE)) for number in range(BINS - 1))
-"""Upper ends of the bins, in whole nanoseconds as what is counted."""
+"""Upper edges of the bins, in whole nanoseconds, the unit of the latencies."""
 _SIZE = len(COUNTERS) + 2 * BINS + 1
-_COARSE = len(COUNTERS) + 2 * BINS // FINE
-"""Numbers of an older version's counts, one fewer where it knew no CPU time of TLS."""
+_COARSE_SIZE = len(COUNTERS) + 2 * BINS // FINE
+"""Length of an older version's array without its `tls_cpu_us`, which the oldest lack."""
 
 
 class RequestCounts:
-    """Counts of one process. Threads share it; a count that two threads raise at once may miss one."""
+    """Counts of one process, shared by its threads without a lock: simultaneous increments may lose one."""
 
     def __init__(self, values: NDArray[np.int64] | None = None) -> None:
         if values is None:
             values = np.zeros(_SIZE, np.int64)
         self.values = values if len(values) == _SIZE else _refined(values)
         self._cells = self.values.data
-        """The same memory: to raise one number of an array takes several times as long."""
+        """The same memory as a memoryview, which increments several times as fast as an array."""
         self.on_answer: Callable[[int, int], None] | None = None
-        """Is told of each answer what `answered` is."""
+        """Called at the end of each GET, with the arguments of `answered`."""
 
     @classmethod
     def kept_in(cls, folder: str) -> RequestCounts:
-        """Return counts in a file of the folder, which others can read; in memory where it can't be written."""
+        """Return counts kept in a file of the folder; in this process only if it can't be written."""
         if not folder:
             return cls()
         path = os.path.join(folder, f"{_host()}{os.getpid()}{SUFFIX}")
@@ -85,7 +85,7 @@ class RequestCounts:
         return cls(np.frombuffer(memory, np.int64))
 
     def add(self, counter: str, amount: int = 1) -> None:
-        """Raise a counter."""
+        """Add to a counter."""
         self._cells[INDEX[counter]] += amount
 
     def sent(self, kind: str) -> None:
@@ -94,12 +94,12 @@ class RequestCounts:
         self._cells[_IN_FLIGHT] += 1
 
     def ended(self, received_bytes: int) -> None:
-        """Count what came of a request's answer, and that no more will."""
+        """Count the end of a request, whose response had so many body bytes."""
         self._cells[_IN_FLIGHT] -= 1
         self._cells[_RECEIVED_BYTES] += received_bytes
 
     def answered(self, first_byte_ns: int, last_byte_ns: int) -> None:
-        """Count a GET whose answer began and ended so long after it was sent."""
+        """Record the latencies of a GET: from sending it to the first and to the last byte of the response."""
         self._cells[len(COUNTERS) + bisect_left(_EDGES_NS, first_byte_ns)] += 1
         self._cells[len(COUNTERS) + BINS + bisect_left(_EDGES_NS, last_byte_ns)] += 1
         if self.on_answer is not None:
@@ -110,30 +110,30 @@ class RequestCounts:
 
     @property
     def requests(self) -> int:
-        """All that were sent, those asked again included."""
+        """All requests sent, including retries."""
         return sum(self[name] for name in ("get", "head", "list", "put", "delete"))
 
     @property
     def first_byte(self) -> NDArray[np.int64]:
-        """Answers to GET by the time to their first byte, in bins."""
+        """Histogram of the GETs' time to first byte."""
         return self.values[len(COUNTERS) : len(COUNTERS) + BINS]
 
     @property
     def last_byte(self) -> NDArray[np.int64]:
-        """Answers to GET by the time to their last byte, in bins."""
+        """Histogram of the GETs' time to last byte."""
         return self.values[len(COUNTERS) + BINS : len(COUNTERS) + 2 * BINS]
 
 
 def _refined(values: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return an older version's counts as of today: each of its bins is the one that ends where it ended."""
-    values = np.resize(np.pad(values, (0, _COARSE + 1)), _COARSE + 1)
+    """Convert an older version's counts: each coarse bin becomes the fine bin with the same upper edge."""
+    values = np.resize(np.pad(values, (0, _COARSE_SIZE + 1)), _COARSE_SIZE + 1)
     bins = np.zeros(2 * BINS, np.int64)
-    bins[::FINE] = values[len(COUNTERS) : _COARSE]
-    return np.concatenate([values[: len(COUNTERS)], bins, values[_COARSE:]])
+    bins[::FINE] = values[len(COUNTERS) : _COARSE_SIZE]
+    return np.concatenate([values[: len(COUNTERS)], bins, values[_COARSE_SIZE:]])
 
 
 def read_counts(folder: str, *, here: bool = False) -> RequestCounts:
-    """Return the sum of what all processes (of this host with `here`) left in a folder; zeros where nobody did."""
+    """Return the sum of the counts in a folder, of all processes (with `here`: of this host); zeros without any."""
     total = RequestCounts()
     for values in _files(folder, _host() if here else ""):
         total.values += values
@@ -159,7 +159,7 @@ def _files(folder: str, prefix: str) -> Iterator[NDArray[np.int64]]:
 
 
 def remove_counts(folder: str) -> None:
-    """Remove what processes left in a folder of a run of ours, and the folder when nothing else is in it."""
+    """Remove the count files in a run's folder, and the folder if nothing else is in it."""
     with contextlib.suppress(OSError):
         if not os.path.islink(folder):
             for name in os.listdir(folder):
@@ -170,7 +170,7 @@ def remove_counts(folder: str) -> None:
 
 
 def waits_ms(histogram: NDArray[np.int64]) -> Percentiles | None:
-    """Return the percentiles of a histogram of times; None of an empty one. Each is the upper edge of its bin."""
+    """Return the latency percentiles of a histogram, in ms; each is its bin's upper edge. None if it is empty."""
     total = int(histogram.sum())
     if not total:
         return None

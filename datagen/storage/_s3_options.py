@@ -1,4 +1,4 @@
-"""Which S3 server, and how to reach it: what `storage.storage_options`, the environment and a profile say.
+"""Settings of the S3 backend: from `storage.storage_options`, then the environment, then an AWS profile.
 
 Options have DLIO's and mlpstorage's names: docs/objects.md.
 """
@@ -18,7 +18,7 @@ from datagen.storage._s3_client import Server
 from datagen.storage.storage_base import Option
 
 AWS = "aws"
-"""What `endpoint_url` says for Amazon's own servers: nobody gets there by leaving something out."""
+"""Value of `endpoint_url` for Amazon's servers; explicit, so that an omitted setting never causes costs there."""
 ENDPOINT_VARIABLES = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
 OPTIONS: dict[str, str] = {
     "endpoint_url": "address of the server, such as http://10.0.0.1:9000 (several: separated by commas), or aws",
@@ -34,15 +34,15 @@ OPTIONS: dict[str, str] = {
     "ca_bundle": "file of the certificate authorities that https trusts",
     "checksum_writes": "false: do not send the SHA-256 of what is written",
 }
-"""Options -> what they say."""
+"""Option -> its meaning."""
 SCHEMES = ("s3",)
 
 
 class Options:
-    """What `storage.storage_options`, the environment and the profile say."""
+    """Validated settings; missing options are taken from the environment or the profile."""
 
     def __init__(self, given: dict[str, Option]) -> None:
-        """Raises UserError that lists what is wrong with them."""
+        """Read `storage.storage_options`. Raises UserError that says what is wrong with them."""
         problems = [
             f"storage.storage_options.{name} is not an option of s3; wanted one of {', '.join(OPTIONS)}"
             for name in given
@@ -86,7 +86,7 @@ class Options:
 
     @property
     def access(self) -> S3Access:
-        """Return what a library must know that reads by itself. Of several servers processes take turns."""
+        """Return the settings for a client library; with several servers, each process uses one, by its PID."""
         address = self._addresses[os.getpid() % len(self._addresses)]
         return S3Access(
             endpoint=f"{'https' if address.is_tls else 'http'}://{address.authority}",
@@ -98,7 +98,7 @@ class Options:
         )
 
     def tls(self) -> ssl.SSLContext | None:
-        """Return what TLS trusts: the authorities of `ca_bundle`, else those of SSL_CERT_FILE, else the system's."""
+        """Return an SSL context that trusts `ca_bundle`, else SSL_CERT_FILE, else the system's CAs; None for http."""
         if not any(address.is_tls for address in self._addresses):
             return None
         try:
@@ -112,7 +112,7 @@ class Options:
         return context
 
     def _ca_bundle(self, given: dict[str, Option]) -> str:
-        """Return the file that botocore's users name; SSL_CERT_FILE and SSL_CERT_DIR are OpenSSL's own."""
+        """Return the CA file by botocore's rules; SSL_CERT_FILE and SSL_CERT_DIR are left to OpenSSL."""
         named = given.get("ca_bundle") or self._setting("ca_bundle", "AWS_CA_BUNDLE")
         return str(named or os.environ.get("REQUESTS_CA_BUNDLE") or "")
 
@@ -127,7 +127,7 @@ class Options:
         return named
 
     def _setting(self, name: str, *variables: str) -> object:
-        """Return a setting of the environment, or of a profile that was requested."""
+        """Return a setting from the first set environment variable, else from the selected profile."""
         for variable in variables:
             if os.environ.get(variable):
                 return os.environ[variable]
@@ -192,5 +192,5 @@ def _without_user(url: str) -> str:
 
 
 def _reason(error: OSError) -> str:
-    """Return what is wrong with a file of certificates: OpenSSL names it by its own code."""
+    """Return why a certificate file can't be read; an ssl.SSLError has that in `reason`."""
     return getattr(error, "reason", None) or error.strerror or str(error)

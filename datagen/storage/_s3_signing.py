@@ -1,9 +1,8 @@
-"""Identity towards an object store: credentials from where the ecosystem keeps them, and the signature of each request.
+"""S3 credentials, from the environment or botocore's credential chain, and the signature of each request.
 
-Signature Version 4 with the payload's SHA-256, or `UNSIGNED-PAYLOAD` where there is none: "Authenticating Requests:
-Using the Authorization Header (AWS Signature Version 4)" of the Amazon S3 API reference. Own code because of what it
-costs: all that requests of one second have in common is made once. botocore's chain of credentials is used where the
-environment has none.
+AWS Signature Version 4 with the payload's SHA-256 or `UNSIGNED-PAYLOAD`: "Authenticating Requests: Using the
+Authorization Header (AWS Signature Version 4)" in the Amazon S3 API reference. Why not a library: to save CPU time,
+what all requests of one second have in common is computed once.
 """
 
 from __future__ import annotations
@@ -26,10 +25,10 @@ if TYPE_CHECKING:
     from hashlib import _Hash
 
 EMPTY_SHA256 = hashlib.sha256(b"").hexdigest()
-_is_plain = re.compile(r"[\w/.~-]*", re.ASCII).fullmatch
+_needs_no_quoting = re.compile(r"[\w/.~-]*", re.ASCII).fullmatch
 ERROR_CHARACTERS = 300
-"""Most of what botocore says of an error that is shown."""
-WAYS = (
+"""Maximum length of botocore's error text in our messages."""
+SOURCES = (
     "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (and AWS_SESSION_TOKEN) in the environment, a profile of "
     "~/.aws/credentials (AWS_PROFILE, storage.storage_options.s3_profile), or the machine's role"
 )
@@ -39,7 +38,7 @@ Headers = tuple[tuple[str, str], ...]
 
 
 class Keys(NamedTuple):
-    """Credentials of one moment. Their text shows no secret."""
+    """An access key with its secret and session token; its repr shows none of them."""
 
     access_key: str
     secret_key: str
@@ -50,7 +49,7 @@ class Keys(NamedTuple):
 
 
 class Credentials:
-    """Where keys come from: the environment, or botocore's chain (profile, SSO, container, machine), which renews them.
+    """Gets keys from the environment, or from botocore's chain (profile, SSO, container, machine), which renews them.
 
     Threads share it.
     """
@@ -59,15 +58,15 @@ class Credentials:
         self._profile = profile
         self._environment = environment
         self._chain: Any = None
-        self._given: Keys | None = None
-        """What the chain gave last."""
+        self._last: Keys | None = None
+        """The keys that the chain returned last."""
         self._lock = threading.Lock()
 
     def keys(self) -> Keys:
-        """Return the keys that hold now.
+        """Return the keys that are valid now.
 
         Raises:
-            ServerError: there are none.
+            ServerError: no keys are found.
         """
         names = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
         access, secret, token = (self._environment.get(name, "") for name in names)
@@ -80,32 +79,32 @@ class Credentials:
         return self._frozen(chain)
 
     def renew(self) -> bool:
-        """Look again for keys that the server called expired; return whether there are others now."""
+        """Search for keys again, after the server called these expired; return whether they changed."""
         with self._lock:
             if self._chain is None:
                 return False
-            before = self._given
+            before = self._last
             self._chain = self._find()
             return self._frozen(self._chain) != before
 
     def _frozen(self, chain: Any) -> Keys:
-        """Return the keys that a chain has now: where they are over, it fetches others, which may fail in any way."""
+        """Return the chain's current keys; it fetches new ones if they have expired, which may fail in any way."""
         try:
             frozen = chain.get_frozen_credentials()
         except Exception as error:
             raise self._none(error) from error
-        self._given = Keys(frozen.access_key, frozen.secret_key, frozen.token or "")
-        return self._given
+        self._last = Keys(frozen.access_key, frozen.secret_key, frozen.token or "")
+        return self._last
 
     def _none(self, error: Exception) -> ServerError:
-        """Return why botocore brought no keys; it also raises errors of the system (a web identity's file)."""
+        """Return the error to report when botocore has no keys; `error` may be of any type, also an OSError."""
         profile = self._profile or self._environment.get("AWS_PROFILE", "")
         of = f" of profile {profile!r}" if profile else ""
         log_in = f" --profile {profile}" if profile else ""
         sso = "SSO" in type(error).__name__ or "sso" in str(error).lower()
         advice = f": log in again (aws sso login{log_in})" if sso else ""
         what = " ".join(str(error).split())[:ERROR_CHARACTERS]
-        return ServerError(f"no credentials{of} for S3 ({type(error).__name__}: {what}){advice}. Wanted: {WAYS}")
+        return ServerError(f"no credentials{of} for S3 ({type(error).__name__}: {what}){advice}. Wanted: {SOURCES}")
 
     def _find(self) -> Any:
         try:
@@ -114,38 +113,41 @@ class Credentials:
             )
             found = session.get_credentials()
         except UserError as error:
-            raise ServerError(f"there are no credentials for S3 in the environment. Wanted: {WAYS}. {error}") from error
+            raise ServerError(
+                f"there are no credentials for S3 in the environment. Wanted: {SOURCES}. {error}"
+            ) from error
         except Exception as error:  # of botocore's own kinds: no such profile, a role that can't be taken
             raise self._none(error) from error
         if found is None:
-            raise ServerError(f"there are no credentials for S3. Wanted: {WAYS}")
+            raise ServerError(f"there are no credentials for S3. Wanted: {SOURCES}")
         return found
 
 
 @dataclass(frozen=True, repr=False)
 class _Second:
-    """What the signatures of one second have in common. Its text shows no secret."""
+    """What all signatures of one second have in common; its repr shows no secret."""
 
     number: int
-    """Since the epoch, by the server's clock."""
+    """Seconds since the epoch, by the server's clock."""
     stamp: str
+    """The same as `x-amz-date`."""
     scope: str
     keys: Keys
     inner: _Hash
     outer: _Hash
-    """The two hashes of HMAC (RFC 2104), begun with the day's key: to find HMAC takes OpenSSL longer than to do it. The
-    inner one has all of what is signed but the hash of the request."""
+    """The two hashes of HMAC (RFC 2104), started with the day's signing key, because OpenSSL's own set-up of an HMAC
+    takes longer than computing it. The inner one has hashed all of the string to sign but the request's hash."""
     stems: dict[tuple[str, str, Headers], _Stem]
-    """By host, hash of the payload and other headers."""
+    """(host, SHA-256 of the payload, other headers) -> the parts that such requests share."""
 
 
 class _Stem(NamedTuple):
-    """What those to one host with the same payload have in common."""
+    """What requests of one second to one host with the same payload and headers have in common."""
 
     signed: str
-    """The end of what is signed of a request: its headers and their names."""
+    """The end of the canonical request: headers, their names, and the payload's hash."""
     lines: str
-    """The lines of its head, up to the signature."""
+    """The header lines, up to the signature."""
 
 
 class Signer:
@@ -155,15 +157,15 @@ class Signer:
         self.region = region
         self.credentials = credentials
         self.clock_offset_seconds = 0.0
-        """What to add to this host's clock to have the server's."""
+        """The server's clock minus this host's."""
         self.renewed_ns = 0
-        """When credentials were last renewed, by the monotonic clock; 0: never."""
+        """When credentials were last renewed, on CLOCK_MONOTONIC; 0: never."""
         self._second: _Second | None = None
 
     def lines(self, method: str, host: str, path: str, query: str, payload_sha256: str, others: Headers = ()) -> str:
-        """Return the lines of a request's head that sign it, `Host` among them; path and query are quoted.
+        """Return the header lines that sign a request, including `Host`; `path` and `query` are quoted already.
 
-        `others` are headers whose names begin with `x-amz-`, in small letters; they are signed, and among the lines.
+        `others` are further headers named x-amz-* (lower case); they are signed and included.
 
         Raises:
             ServerError: there are no credentials.
@@ -180,7 +182,7 @@ class Signer:
         return f"{stem.lines}{outer.hexdigest()}\r\n"
 
     def renew(self) -> bool:
-        """Look again for keys that the server called expired; return whether there are others now."""
+        """Do as `Credentials.renew`; later requests are signed with the new keys."""
         renewed = self.credentials.renew()
         self._second = None
         self.renewed_ns = time.monotonic_ns()
@@ -201,7 +203,7 @@ class Signer:
 
 
 def _stem(second: _Second, host: str, payload_sha256: str, others: Headers) -> _Stem:
-    """Make what is common to the requests to a host, for all of this second."""
+    """Compute the parts that requests to a host share, and keep them for the rest of this second."""
     keys = second.keys
     headers = [("host", host), ("x-amz-content-sha256", payload_sha256), ("x-amz-date", second.stamp)]
     if keys.token:
@@ -217,15 +219,15 @@ def _stem(second: _Second, host: str, payload_sha256: str, others: Headers) -> _
 
 
 def query_text(query: Sequence[tuple[str, str]]) -> str:
-    """Return a query in the order and spelling that is signed."""
+    """Return a query string sorted and quoted as the signature requires."""
     return "&".join(f"{quoted(name)}={quoted(value)}" for name, value in sorted(query))
 
 
 def quoted(text: str) -> str:
-    """Quote as the signature wants it: all but letters, digits and -_.~"""
+    """Quote as the signature requires: everything but letters, digits and -_.~"""
     return quote(text, safe="-_.~")
 
 
 def quoted_path(key: str) -> str:
-    """Quote an object's key for a path."""
-    return key if _is_plain(key) else quote(key, safe="/-_.~")
+    """Quote an object's key for use in a URL path."""
+    return key if _needs_no_quoting(key) else quote(key, safe="/-_.~")

@@ -1,4 +1,4 @@
-"""Writing an object: one PUT where it is small, else an upload of parts, several at a time."""
+"""Writing an S3 object: one PUT if it is small, else a multipart upload with several parts in flight."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from datagen.storage._s3_xml import check_completed, upload_id_in
 from datagen.storage.storage_base import Bytes
 
 PART_BYTES = 16 << 20
-"""Bytes of a part of an upload; of very large objects later parts are larger, for 10,000 are the most."""
-PARTS_AT_A_TIME = 4  # in memory until they are sent: 64 MiB an upload, more of very large objects
-DOUBLE_AFTER = 2000  # S3's 10,000 parts then hold 10.4 TiB, and the largest, 4 GiB, is below its 5 GiB
+"""Size of the first `GROW_AFTER` parts; each further `GROW_AFTER` parts are four times as large as those before."""
+PARTS_IN_FLIGHT = 4  # they stay in memory until they are sent: 64 MiB per object, more for very large ones
+GROW_AFTER = 2000  # S3's maximum of 10,000 parts then holds 10.4 TiB; the largest part, 4 GiB, is below its 5 GiB limit
 MARK = "x-amz-meta-dlemu-upload"
-"""Header of an object that says by which upload it was written: a random number that no other upload has."""
+"""Metadata header of an object: a random ID of the upload that wrote it."""
 RECORD_NAME = re.compile(r"\.(.+)\.dlemu-([0-9a-f]{24})\.upload", re.DOTALL)
 KEY, UPLOAD = "key", "dlemu_upload"
-"""What a record has: the object's key, and the number of its upload."""
+"""JSON keys of a record: the object's key, and its upload ID."""
 RECORD_BYTES = 4 << 10
-"""Most bytes of a record."""
+"""Maximum size of a record."""
 
 
 class ObjectWriter:
-    """An object under way: one PUT where it is small, else an upload of parts, several at a time.
+    """An object being written: one PUT if it is small, else a multipart upload with several parts in flight.
 
-    Parts with bytes that were skipped are held until these are written. With `recorded` an object beside it names the
-    upload while it is under way: a later process that finds the record may abort it, and no other.
+    Parts with skipped bytes stay in memory until these are written. With `recorded`, a small object next to it (the
+    record) names the upload while it is unfinished, so that after a crash `abort_recorded` aborts it, and no other.
     """
 
     def __init__(self, client: Client, key: str, *, checksums: bool, recorded: bool = False) -> None:
@@ -43,18 +43,18 @@ class ObjectWriter:
         self._parts: dict[int, bytearray] = {}
         """Parts in memory, by number from 0."""
         self._written: dict[int, int] = {}
-        """Bytes that were written to each of them."""
+        """Bytes written so far to each part in memory."""
         self._etags: dict[int, str] = {}
         self._upload = ""
         self._size_bytes = 0
 
     def write(self, data: Bytes) -> None:
         view = memoryview(data).cast("B")
-        for start in range(0, len(view), PART_BYTES):  # so that of a large piece no more than some parts are copied
+        for start in range(0, len(view), PART_BYTES):  # so that at most a few parts of large data are copied
             piece = view[start : start + PART_BYTES]
             self.write_at(piece, self.position)
             self.position += len(piece)
-            if sum(self._is_full(number) for number in self._parts) >= PARTS_AT_A_TIME:
+            if sum(self._is_full(number) for number in self._parts) >= PARTS_IN_FLIGHT:
                 self._send([number for number in sorted(self._parts) if self._is_full(number)])
 
     def skip(self, size_bytes: int) -> None:
@@ -66,8 +66,8 @@ class ObjectWriter:
             number, start, size = part_of(offset)
             if number in self._etags:
                 raise UserError(
-                    f"s3://{self._client.server.bucket}/{self._key}: bytes at offset {offset} must be written after "
-                    "their part was sent, which S3 can't do: write this format to a folder"
+                    f"s3://{self._client.server.bucket}/{self._key}: bytes at offset {offset} belong to a part that is "
+                    "uploaded already, which S3 can't change: write this format to a folder"
                 )
             part = self._parts.get(number)
             if part is None:
@@ -82,7 +82,7 @@ class ObjectWriter:
         self._size_bytes = max(self._size_bytes, offset)
 
     def sync(self) -> None:
-        """Do nothing: an object that has its name is stored."""
+        """Do nothing: a committed object is durable."""
 
     def commit(self) -> None:
         if not self._upload and self._size_bytes <= PART_BYTES:
@@ -94,8 +94,8 @@ class ObjectWriter:
         for number in range(last + 1):
             if number not in self._etags:
                 self._fill(number, last)
-        for first in range(0, last + 1, PARTS_AT_A_TIME):
-            missing = [n for n in range(first, min(first + PARTS_AT_A_TIME, last + 1)) if n not in self._etags]
+        for first in range(0, last + 1, PARTS_IN_FLIGHT):
+            missing = [n for n in range(first, min(first + PARTS_IN_FLIGHT, last + 1)) if n not in self._etags]
             self._send(missing)
         parts = "".join(
             f"<Part><PartNumber>{number + 1}</PartNumber><ETag>{self._etags[number]}</ETag></Part>"
@@ -103,10 +103,10 @@ class ObjectWriter:
         )
         text = f'<CompleteMultipartUpload xmlns="http://s3.amazonaws.com/doc/2006-03-01/">{parts}</CompleteMultipartUpload>'
         complete = self._put(memoryview(text.encode()), (("uploadId", self._upload),), method="POST")
-        complete.read = check_completed
+        complete.parse = check_completed
         try:
             self._client.request(complete)
-        except (FileNotFoundError, UserError):  # after an answer that was lost there is no such upload any more
+        except (FileNotFoundError, UserError):  # a retry after a lost response finds the upload gone
             if not self._is_there():
                 raise
         self._upload = ""
@@ -120,22 +120,22 @@ class ObjectWriter:
             self._remove_record()
 
     def _is_there(self) -> bool:
-        """Return whether the object is the one that this upload made."""
+        """Return whether the object on the server is the one that this writer uploaded."""
         with contextlib.suppress(FileNotFoundError, UserError):
-            answer = self._client.request(Request(kind="head", method="HEAD", key=self._key))
-            return (answer.header(MARK), number_in(answer.header("content-length"))) == (self._mark, self._size_bytes)
+            head = self._client.request(Request(kind="head", method="HEAD", key=self._key))
+            return (head.header(MARK), number_in(head.header("content-length"))) == (self._mark, self._size_bytes)
         return False
 
     def _remove_record(self) -> None:
         if self._recorded:
-            with contextlib.suppress(FileNotFoundError, UserError):  # one that stays names an upload that is over
+            with contextlib.suppress(FileNotFoundError, UserError):  # harmless: the upload is complete
                 self._client.request(Request(kind="delete", method="DELETE", key=record_key(self._key, self._mark)))
 
     def _is_full(self, number: int) -> bool:
         return self._written[number] >= _part_bytes(number)
 
     def _fill(self, number: int, last: int) -> None:
-        """Give a part that was left out, or not written to its end, its zeros."""
+        """Pad with zeros a part that was skipped, or not written to its end."""
         part = self._parts.setdefault(number, bytearray())
         start = _part_start(number)
         size = self._size_bytes - start if number == last else _part_bytes(number)
@@ -146,7 +146,7 @@ class ObjectWriter:
             return
         if not self._upload:
             begin = self._put(memoryview(b""), (("uploads", ""),), method="POST")
-            begin.signed_headers, begin.read = ((MARK, self._mark),), upload_id_in
+            begin.signed_headers, begin.parse = ((MARK, self._mark),), upload_id_in
             self._client.request(begin)
             self._upload = begin.content
             if self._recorded:
@@ -156,10 +156,10 @@ class ObjectWriter:
         for number in numbers:
             query = (("partNumber", str(number + 1)), ("uploadId", self._upload))
             requests[number] = self._put(memoryview(self._parts[number]), query)
-        self._client.request_all(requests.values(), PARTS_AT_A_TIME)
+        self._client.request_all(requests.values(), PARTS_IN_FLIGHT)
         for number, request in requests.items():
-            assert request.answer is not None
-            etag = request.answer.header("etag")
+            assert request.response is not None
+            etag = request.response.header("etag")
             if not etag:
                 raise UserError(
                     f"{self._client.where(request)}: the response has no ETag of the part, which completing the "
@@ -173,7 +173,7 @@ class ObjectWriter:
     def _put(
         self, body: memoryview, query: Sequence[tuple[str, str]], *, method: str = "PUT", key: str = ""
     ) -> Request:
-        """Return a request with a body; its SHA-256 lets the server see whether it arrived as it was sent."""
+        """Return a request with a body, signed with its SHA-256 so that the server detects damage in transit."""
         digest = hashlib.sha256(body).hexdigest() if self._checksums else "UNSIGNED-PAYLOAD"
         parts = (body,) if body else ()
         self._client.counts.add("sent_bytes", len(body))
@@ -181,28 +181,28 @@ class ObjectWriter:
 
 
 def record_key(key: str, mark: str) -> str:
-    """Return where an object's upload is recorded: beside it, under a name that nobody else gives."""
+    """Return the key of the record of an upload, next to the object, under a name that only dlemu uses."""
     folder, slash, name = key.rpartition("/")
     return f"{folder}{slash}.{name}.dlemu-{mark}.upload"
 
 
 def abort_recorded(client: Client, folder: str, name: str) -> None:
-    """Abort the upload that a record names, and remove that; an object that is no record stays as it is.
+    """Abort the upload that the record `folder + name` names, and remove the record; leave any other object alone.
 
-    `folder` is what is before the name.
+    `folder` is the key prefix of the name, with its slash.
     """
     match = RECORD_NAME.fullmatch(name)
     if match is None:
         return
     span, key = Span(0, RECORD_BYTES), folder + match[1]
-    fine = (404, 416)  # it is gone, or empty
-    answer = client.request(
-        Request(kind="get", method="GET", key=folder + name, headers=(span.header,), span=span, fine=fine)
+    accepted = (404, 416)  # the record is missing or empty
+    response = client.request(
+        Request(kind="get", method="GET", key=folder + name, headers=(span.header,), span=span, accepted=accepted)
     )
-    if not answer.succeeded or number_in(answer.header("content-range").rpartition("/")[2]) != len(answer.body):
+    if not response.succeeded or number_in(response.header("content-range").rpartition("/")[2]) != len(response.body):
         return
     try:
-        record = json.loads(answer.body)
+        record = json.loads(response.body)
     except (ValueError, RecursionError):
         return
     upload = record.get(UPLOAD) if isinstance(record, dict) and record.get(KEY) == key else None
@@ -212,13 +212,13 @@ def abort_recorded(client: Client, folder: str, name: str) -> None:
 
 
 def abort(client: Client, key: str, upload: str) -> None:
-    """Abort an upload, where it is still under way and the server lets us."""
+    """Abort an upload, if it is unfinished; errors of the server are ignored."""
     with contextlib.suppress(FileNotFoundError, UserError):
         client.request(Request(kind="delete", method="DELETE", key=key, query=(("uploadId", upload),)))
 
 
 class PartPlace(NamedTuple):
-    """Where an offset lies."""
+    """A part of an upload: its number from 0, the offset where it starts, and its size in bytes."""
 
     number: int
     start: int
@@ -226,21 +226,21 @@ class PartPlace(NamedTuple):
 
 
 def part_of(offset: int) -> PartPlace:
-    """Return the part of an upload that an offset is in."""
+    """Return the part that contains an offset of the object."""
     number = 0
     size, start = PART_BYTES, 0
-    while offset >= start + DOUBLE_AFTER * size:
-        start += DOUBLE_AFTER * size
-        number += DOUBLE_AFTER
+    while offset >= start + GROW_AFTER * size:
+        start += GROW_AFTER * size
+        number += GROW_AFTER
         size *= 4
     inside = (offset - start) // size
     return PartPlace(number + inside, start + inside * size, size)
 
 
 def _part_bytes(number: int) -> int:
-    return PART_BYTES << 2 * (number // DOUBLE_AFTER)
+    return PART_BYTES << 2 * (number // GROW_AFTER)
 
 
 def _part_start(number: int) -> int:
-    whole, rest = divmod(number, DOUBLE_AFTER)
-    return sum(DOUBLE_AFTER * (PART_BYTES << 2 * group) for group in range(whole)) + rest * _part_bytes(number)
+    whole, rest = divmod(number, GROW_AFTER)
+    return sum(GROW_AFTER * (PART_BYTES << 2 * group) for group in range(whole)) + rest * _part_bytes(number)

@@ -1,8 +1,7 @@
-"""What an S3 server says in XML: errors, pages of a listing, uploads.
+"""Parsers of the XML in an S3 server's responses: errors, pages of a listing, uploads.
 
-It comes from outside, so nothing in it may cost more than its bytes are worth: no DOCTYPE (of which all entities come),
-no nesting, no tag beyond reason, no more elements than a page can have. Time and memory then grow with what came, of
-which the client takes `LIST_BYTES` at most.
+A server is not trusted, so parsing takes time and memory linear in the input, of which the client accepts at most
+`LIST_BYTES`: a DOCTYPE (hence entities), deep nesting, huge tags and too many elements are refused.
 """
 
 from __future__ import annotations
@@ -14,23 +13,23 @@ from typing import NamedTuple
 from urllib.parse import unquote_plus
 from xml.parsers import expat
 
-LISTED_AT_A_TIME = 1000  # the most that ListObjectsV2 returns
+PAGE_KEYS = 1000  # ListObjectsV2 returns at most 1000 keys per page
 LIST_BYTES = 8 << 20
-"""Most bytes of a page: 1000 keys of 1024 bytes, each written as a reference, and what else is reported of them."""
-MOST_ELEMENTS = 100_000  # a full page of 1000 keys has about 10,000
-DEEPEST = 16  # S3's own answers have 4: ListBucketResult, Contents, Owner, ID
+"""Maximum size of a page: 1000 keys of 1024 bytes, each byte written as a character reference, and their metadata."""
+MAX_ELEMENTS = 100_000  # a full page of 1000 keys has about 10,000
+MAX_DEPTH = 16  # S3's own responses have 4: ListBucketResult, Contents, Owner, ID
 TOKEN_BYTES = 64 << 10
-"""Most bytes of a tag with its attributes, or of a comment; and how many are parsed at a time."""
-MOST_CHARACTERS = 4 << 10
-"""Of a continuation token or the number of an upload: they go back in the heads of requests."""
+"""Maximum size of a tag with its attributes, or of a comment; also the bytes parsed per step."""
+MAX_ID_CHARACTERS = 4 << 10
+"""Maximum length of a continuation token or upload ID: the client sends them back in request headers."""
 
 
 class WrongXmlError(ValueError):
-    """It is not what an S3 server answers. The text says why, to go on with after "the answer"."""
+    """The XML is not what an S3 server sends. Its text says why, to follow the words "the response"."""
 
 
 class ErrorDetails(NamedTuple):
-    """What an error says of itself; empty where it is none of S3's."""
+    """Code and message of an S3 error; empty if the response is no S3 error."""
 
     code: str = ""
     message: str = ""
@@ -42,13 +41,13 @@ class Page:
 
     keys: list[str] = field(default_factory=list)
     folders: list[str] = field(default_factory=list)
-    """With their last slash."""
+    """Common prefixes, with their final slash."""
     continuation: str = ""
-    """With what to request the next page; empty of the last one."""
+    """Continuation token for the next page; empty on the last page."""
 
 
 def error_in(body: bytes) -> ErrorDetails:
-    """Return what an error says, as far as it can be read: it may be cut short, or be of a proxy and no XML at all."""
+    """Return code and message of an error, as far as they can be parsed: it may be truncated, or a proxy's HTML."""
     details: dict[str, str] = {}
 
     def take(path: Sequence[str], text: str) -> None:
@@ -61,7 +60,7 @@ def error_in(body: bytes) -> ErrorDetails:
 
 
 def upload_id_in(body: bytes) -> str:
-    """Return under which number an upload was begun. Raises WrongXmlError."""
+    """Return the UploadId of a new multipart upload. Raises WrongXmlError."""
     found: list[str] = []
 
     def take(path: Sequence[str], text: str) -> None:
@@ -69,13 +68,13 @@ def upload_id_in(body: bytes) -> str:
             found.append(text)
 
     _walk(body, take)
-    if len(found) != 1 or not 0 < len(found[0]) <= MOST_CHARACTERS:
+    if len(found) != 1 or not 0 < len(found[0]) <= MAX_ID_CHARACTERS:
         raise WrongXmlError("names no upload (UploadId)")
     return found[0]
 
 
 def check_completed(body: bytes) -> None:
-    """Raise WrongXmlError where an upload is not reported as complete: the answer began before that was known."""
+    """Raise WrongXmlError unless the upload was completed: S3 sends status 200 first and the result later."""
     roots: list[str] = []
 
     def take(path: Sequence[str], _text: str) -> None:
@@ -88,7 +87,7 @@ def check_completed(body: bytes) -> None:
 
 def page_in(body: bytes) -> Page:
     """Return a page of a listing. Raises WrongXmlError."""
-    page, about, roots = Page(), dict[str, str](), set[str]()
+    page, fields, roots = Page(), dict[str, str](), set[str]()
 
     def take(path: Sequence[str], text: str) -> None:
         if len(path) == 3 and path[1:] == ["Contents", "Key"]:
@@ -96,25 +95,25 @@ def page_in(body: bytes) -> Page:
         elif len(path) == 3 and path[1:] == ["CommonPrefixes", "Prefix"]:
             page.folders.append(text)
         elif len(path) == 2:
-            about[path[1]] = text
+            fields[path[1]] = text
         elif len(path) == 1:
             roots.add(path[0])
 
     _walk(body, take)
     if roots != {"ListBucketResult"}:
         raise WrongXmlError(f"is {min(roots)[:60]!r} where a listing was expected")
-    if about.get("EncodingType") == "url":  # for XML can't hold every character that a key may have
+    if fields.get("EncodingType") == "url":  # keys may have characters that XML can't express
         page.keys = [unquote_plus(key) for key in page.keys]
         page.folders = [unquote_plus(folder) for folder in page.folders]
-    if about.get("IsTruncated") != "false":
-        page.continuation = about.get("NextContinuationToken", "")
-    if len(page.continuation) > MOST_CHARACTERS:
+    if fields.get("IsTruncated") != "false":
+        page.continuation = fields.get("NextContinuationToken", "")
+    if len(page.continuation) > MAX_ID_CHARACTERS:
         raise WrongXmlError(f"has a continuation token of {len(page.continuation)} characters")
     return page
 
 
 def _walk(body: bytes, take: Callable[[list[str], str], None]) -> None:
-    """Call `take` with the names down to each element, and its text, when it ends. Raises WrongXmlError."""
+    """Call `take(path, text)` at the end of each element; `path` has the names from the root. Raises WrongXmlError."""
     path: list[str] = []
     text: list[str] = []
     elements = 0
@@ -122,8 +121,8 @@ def _walk(body: bytes, take: Callable[[list[str], str], None]) -> None:
     def begin(name: str, _attributes: object) -> None:
         nonlocal elements
         elements += 1
-        if elements > MOST_ELEMENTS or len(path) == DEEPEST:
-            raise WrongXmlError(f"has more than {MOST_ELEMENTS} elements, or more than {DEEPEST} nested")
+        if elements > MAX_ELEMENTS or len(path) == MAX_DEPTH:
+            raise WrongXmlError(f"has more than {MAX_ELEMENTS} elements, or more than {MAX_DEPTH} nested")
         path.append(name)
         text.clear()
 

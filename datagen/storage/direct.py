@@ -1,4 +1,4 @@
-"""Folders whose files are read without the page cache (O_DIRECT); they are written as `posix` writes them."""
+"""Backend that reads local files with O_DIRECT, past the page cache, and writes them as `posix` does."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from datagen.storage.storage_base import FOLDERS, StorageSpec
 
 
 class Storage(posix.Storage):
-    """Files opened with O_DIRECT, without `reader.odirect`."""
+    """Files opened with O_DIRECT, whatever `reader.odirect` says."""
 
     def __init__(self, spec: StorageSpec = FOLDERS) -> None:
         super().__init__(replace(spec, direct=True))

@@ -1,4 +1,4 @@
-"""Files read through a memory map: the page cache is filled by page faults, and bytes are copied from its pages."""
+"""Backend that reads local files by mmap: page faults bring the data into the page cache, from which it is copied."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from datagen.storage.memory import MemoryReader
 
 
 class Storage(posix.Storage):
-    """Ordinary files, mapped for reading."""
+    """Files of mounted file systems, memory-mapped for reading."""
 
     reads_directly = False
 
@@ -19,7 +19,7 @@ class Storage(posix.Storage):
 
 
 class MappedReader(MemoryReader):
-    """One mapped file. What was mapped when it was opened is what it reads: the file must not shrink meanwhile."""
+    """One mapped file, as long as it was when opened; it must not shrink while open (SIGBUS)."""
 
     def __init__(self, path: str) -> None:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -33,7 +33,7 @@ class MappedReader(MemoryReader):
 
     @property
     def mapped(self) -> memoryview:
-        """The file's bytes, to be looked at in place."""
+        """The file's bytes, without a copy."""
         return self._data
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Files in a dict of this process, for tests that need no disk; and reading out of memory, for all who have it."""
+"""Backend that keeps files in a dict of this process, for tests without a disk, and a `Reader` of bytes in memory."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ IN_MEMORY = StorageSpec(type="memory")
 
 
 class Storage(StorageBase):
-    """Files by path, as bytes in `files`."""
+    """Files held in memory: `files` maps each path to its bytes."""
 
     def __init__(self, spec: StorageSpec = IN_MEMORY) -> None:
         super().__init__(spec)
@@ -55,7 +55,7 @@ class Storage(StorageBase):
 
 
 class MemoryReader:
-    """Reads by copying out of a view of a file's bytes."""
+    """Reads a file whose bytes are in memory already, by copying them."""
 
     def __init__(self, data: memoryview) -> None:
         self._data = data
@@ -75,7 +75,7 @@ class MemoryReader:
 
 
 class MemoryWriter:
-    """One file under way in memory."""
+    """One file being written to memory."""
 
     def __init__(self, files: dict[str, bytes], path: str) -> None:
         self._files = files

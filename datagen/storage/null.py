@@ -1,4 +1,4 @@
-"""Storage that costs nothing: reads return at once and touch nothing, so what is left is the emulator's own cost."""
+"""Backend without files: reads return at once, so that a measurement shows the emulator's own cost."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from datagen.storage.storage_base import NULL_STORAGE, Bytes, Entry, StorageBase
 
 
 class Storage(StorageBase):
-    """No files at all. Every path can be opened, is empty, and swallows what is written to it."""
+    """No files at all: every path opens as an empty file, and writes are discarded."""
 
     reads_nothing = True
 
@@ -34,7 +34,7 @@ class Storage(StorageBase):
 
 
 class NullReader:
-    """A file without a byte."""
+    """An empty file."""
 
     size_bytes = 0
     read_calls = 0
@@ -48,7 +48,7 @@ class NullReader:
 
 
 class NullWriter:
-    """Counts positions, keeps nothing."""
+    """Tracks `position` and discards the data."""
 
     def __init__(self) -> None:
         self.position = 0

@@ -1,4 +1,4 @@
-"""Folders of any mounted file system: files read and written through the page cache, or past it (O_DIRECT)."""
+"""Backend for any mounted file system: reads and writes files through the page cache, or past it (O_DIRECT)."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from datagen.regular import check_regular, open_regular
 from datagen.storage.storage_base import FOLDERS, Bytes, Reader, StorageBase, StorageSpec
 
 DIRECT_ALIGNMENT = 4096
-"""Good for every block device: logical blocks are 512 or 4096 bytes."""
+"""Satisfies every block device: logical blocks are 512 or 4096 bytes."""
 IN_MEMORY = ("tmpfs", "ramfs", "hugetlbfs")
-"""File systems whose files are memory."""
+"""File systems that keep files in RAM."""
 
 
 class Storage(StorageBase):
-    """Ordinary files."""
+    """Files of mounted file systems."""
 
     reads_directly = True
 
@@ -41,14 +41,14 @@ class Storage(StorageBase):
         os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_RANDOM)
         return FileReader(descriptor, self.alignment)
 
-    def read_stretches(self, reader: Reader, stretches: Sequence[tuple[int, int]], out: memoryview) -> int:
+    def read_stretches(self, reader: Reader, ranges: Sequence[tuple[int, int]], out: memoryview) -> int:
         if type(reader) is not FileReader:
-            return super().read_stretches(reader, stretches, out)
-        return reader.read_stretches(stretches, out)
+            return super().read_stretches(reader, ranges, out)
+        return reader.read_stretches(ranges, out)
 
-    def will_need(self, reader: Reader, stretches: Sequence[tuple[int, int]]) -> None:
+    def will_need(self, reader: Reader, ranges: Sequence[tuple[int, int]]) -> None:
         if type(reader) is FileReader:
-            reader.will_need(stretches)
+            reader.will_need(ranges)
 
     def create(self, path: str) -> FileWriter:
         return DirectWriter(path) if self.spec.direct_writes else FileWriter(path)
@@ -61,7 +61,7 @@ class Storage(StorageBase):
 
     def size_bytes(self, path: str) -> int:
         status = os.stat(path)
-        check_regular(path, status.st_mode)  # to open a pipe would wait for ever
+        check_regular(path, status.st_mode)  # opening a pipe would block forever
         return status.st_size
 
     def remove(self, path: str) -> None:
@@ -70,7 +70,7 @@ class Storage(StorageBase):
     def make_folder(self, folder: str) -> None:
         if "://" in folder:
             raise UserError(
-                f"{folder} is a URL, and storage.storage_type is for folders: wanted a folder of a file system, or "
+                f"{folder} is a URL, but this storage.storage_type is for file systems: wanted a folder, or "
                 "storage.storage_type=s3 (fsspec for other servers)"
             )
         os.makedirs(folder, exist_ok=True)
@@ -86,22 +86,22 @@ class Storage(StorageBase):
         try:
             os.fsync(descriptor)
         except OSError as error:
-            if error.errno != errno.EINVAL:  # a file system that can't do that to a folder
+            if error.errno != errno.EINVAL:  # the file system can't fsync a folder
                 raise
         finally:
             os.close(descriptor)
 
     def free_bytes(self, folder: str) -> int | None:
-        there = os.path.abspath(folder)
-        while not os.path.exists(there):  # of a folder that is still to be made: of the one it will lie in
-            there = os.path.dirname(there)
-        state = os.statvfs(there)
-        return state.f_bavail * state.f_frsize if state.f_blocks else None  # some remote ones state size 0
+        existing = os.path.abspath(folder)
+        while not os.path.exists(existing):  # the folder is made later: ask its nearest existing parent
+            existing = os.path.dirname(existing)
+        state = os.statvfs(existing)
+        return state.f_bavail * state.f_frsize if state.f_blocks else None  # some remote file systems report size 0
 
     def evict(self, path: str, *, write_first: bool) -> None:
-        """By posix_fadvise(POSIX_FADV_DONTNEED), for which no root is needed.
+        """Evict by posix_fadvise(POSIX_FADV_DONTNEED), which needs no root.
 
-        The kernel drops clean pages that nobody has mapped; so what is still to be written is written first.
+        The kernel drops only clean pages that no process has mapped: `write_first` writes dirty pages back before.
         """
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
@@ -114,9 +114,9 @@ class Storage(StorageBase):
     def memory_kind(self, folder: str) -> str:
         device = os.stat(folder).st_dev
         number = f"{os.major(device)}:{os.minor(device)}".encode()
-        with open("/proc/self/mountinfo", "rb") as lines:  # proc(5): ID parent MAJOR:MINOR ... - TYPE ...
-            kinds = (line.partition(b" - ")[2].split()[0] for line in lines if line.split()[2] == number)
-            return next((kind for kind in map(bytes.decode, kinds) if kind in IN_MEMORY), "")
+        with open("/proc/self/mountinfo", "rb") as mounts:  # proc(5): ID parent MAJOR:MINOR ... - TYPE ...
+            types = (mount.partition(b" - ")[2].split()[0] for mount in mounts if mount.split()[2] == number)
+            return next((name for name in map(bytes.decode, types) if name in IN_MEMORY), "")
 
     def local_path(self, path: str) -> str:
         return path
@@ -132,7 +132,7 @@ class Storage(StorageBase):
 
 
 class FileReader:
-    """One open file, read by preadv. `alignment` > 1 ends a file at the first read that is no multiple of it."""
+    """One open file, read by preadv. With `alignment` > 1 a read that is no multiple of it marks the end of file."""
 
     def __init__(self, descriptor: int, alignment: int = 1) -> None:
         self._descriptor = descriptor
@@ -145,7 +145,7 @@ class FileReader:
     def read_into(self, buffer: memoryview, offset: int) -> int:
         got = 0
         while got < len(buffer):
-            # One call moves at most 2 GiB - 4 KiB (Linux), and a signal may cut it short.
+            # Linux moves at most 2 GiB - 4 KiB per call, and a signal may cut a call short.
             count = os.preadv(self._descriptor, [buffer[got:] if got else buffer], offset + got)
             self.read_calls += 1
             got += count
@@ -156,16 +156,16 @@ class FileReader:
         self.app_bytes += got
         return got
 
-    def will_need(self, stretches: Sequence[tuple[int, int]]) -> None:
-        """Have the kernel begin to read stretches (offset, bytes), by posix_fadvise(POSIX_FADV_WILLNEED)."""
-        for offset, size in stretches:
+    def will_need(self, ranges: Sequence[tuple[int, int]]) -> None:
+        """Have the kernel prefetch byte ranges (offset, bytes), by posix_fadvise(POSIX_FADV_WILLNEED)."""
+        for offset, size in ranges:
             os.posix_fadvise(self._descriptor, offset, size, os.POSIX_FADV_WILLNEED)
 
-    def read_stretches(self, stretches: Sequence[tuple[int, int]], out: memoryview) -> int:
-        """Do as `Storage.read_stretches`: of a hundred small ones each a call, and little else for each."""
+    def read_stretches(self, ranges: Sequence[tuple[int, int]], out: memoryview) -> int:
+        """Do as `Storage.read_stretches`, one preadv per range; kept lean, as there may be hundreds of small ranges."""
         descriptor, preadv = self._descriptor, os.preadv
-        at = calls = counted = 0
-        for offset, size in stretches:
+        at = calls = counted = 0  # `counted`: bytes that read_into has added to app_bytes already
+        for offset, size in ranges:
             count = preadv(descriptor, (out[at : at + size],), offset)
             calls += 1
             at += count
@@ -184,7 +184,7 @@ class FileReader:
 
 
 class DirectReader(FileReader):
-    """One file open past the page cache."""
+    """One file open with O_DIRECT, past the page cache."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -202,20 +202,20 @@ class DirectReader(FileReader):
             raise
 
 
-def _explain(error: OSError, path: str, instead: str = "reader.odirect=false, or put the dataset") -> None:
-    """Raise UserError that says what it means when a file system can't do O_DIRECT: some refuse to open, or to read."""
+def _explain(error: OSError, path: str, remedy: str = "reader.odirect=false, or put the dataset") -> None:
+    """Raise UserError if the error means that the file system lacks O_DIRECT: some fail at open, others at read."""
     if error.errno == errno.EINVAL:
         raise UserError(
             f"the file system of {os.path.dirname(path)} refuses O_DIRECT: "
-            f"set {instead} on one that supports it (ext4, xfs, Lustre, NFS)"
+            f"set {remedy} on one that supports it (ext4, xfs, Lustre, NFS)"
         ) from error
 
 
-_NO_DIRECT_CHECKPOINT = "checkpoint.odirect=false, or put the checkpoints"
+_CHECKPOINT_REMEDY = "checkpoint.odirect=false, or put the checkpoints"
 
 
 class FileWriter:
-    """A file under way, beside its final place, so that the rename is within one folder."""
+    """A file being written under a temporary name in its final folder; `commit` renames it."""
 
     def __init__(self, path: str, *, flags: int = 0) -> None:
         self._path = path
@@ -247,33 +247,33 @@ class FileWriter:
 
     def _close(self) -> None:
         descriptor, self._descriptor = self._descriptor, -1
-        os.close(descriptor)  # file systems on a network may report a failed write only here
+        os.close(descriptor)  # network file systems may report a failed write only at close
 
 
 class DirectWriter(FileWriter):
-    """A file under way that goes past the page cache; the bytes behind its last whole 4096 go through it.
+    """A file being written with O_DIRECT, but for its last bytes that fill no whole 4096-byte block.
 
-    Offset and memory of what is written are multiples of 4096 but for the file's end, or else it goes through the
-    cache; a block is written by one of both ways alone.
+    A write whose offset or memory address is no multiple of 4096 goes through the page cache as a whole. Callers must
+    not write one block both ways.
     """
 
     def __init__(self, path: str) -> None:
         try:
             super().__init__(path, flags=os.O_DIRECT)
         except OSError as error:
-            _explain(error, path, _NO_DIRECT_CHECKPOINT)
+            _explain(error, path, _CHECKPOINT_REMEDY)
             raise
 
     def write_at(self, data: Bytes, offset: int) -> None:
         view = memoryview(data)
         aligned = len(view) - len(view) % DIRECT_ALIGNMENT
-        # Memory that can't be written to is that of a bytes object, which has no alignment.
+        # Read-only memory is a bytes object, which is not aligned.
         if view.readonly or offset % DIRECT_ALIGNMENT or address_of(view) % DIRECT_ALIGNMENT:
             aligned = 0
         try:
             _write_all(self._descriptor, view[:aligned], offset)
         except OSError as error:
-            _explain(error, self._path, _NO_DIRECT_CHECKPOINT)
+            _explain(error, self._path, _CHECKPOINT_REMEDY)
             raise
         if aligned < len(view):
             buffered = os.open(self._part, os.O_WRONLY | os.O_CLOEXEC)
@@ -284,11 +284,11 @@ class DirectWriter(FileWriter):
 
 
 def _write_all(descriptor: int, view: memoryview, offset: int) -> None:
-    """Write every byte, however many calls that takes."""
+    """Write every byte, by as many calls as that takes."""
     done = 0
     while done < len(view):
-        # One call moves at most 2 GiB - 4 KiB (Linux), and a signal may cut it short.
+        # Linux moves at most 2 GiB - 4 KiB per call, and a signal may cut a call short.
         count = os.pwrite(descriptor, view[done:], offset + done)
-        if count == 0:  # no error in POSIX, but to ask again would never end
+        if count == 0:  # no error in POSIX, but retrying would never end
             raise OSError(errno.EIO, "the file system accepted no byte of a write, and reported no error")
         done += count

@@ -1,7 +1,7 @@
-"""Objects in a bucket of an S3 server: read whole or by ranges into the caller's memory, written by multipart upload.
+"""Backend for S3 servers: objects are read whole or by ranges into the caller's memory, and written by (multipart) PUT.
 
-A path is a key of the bucket `StorageSpec.root` (`bucket`, `bucket/prefix` or `s3://bucket/prefix`), or a URI of its
-own, `s3://bucket/key`. With the option `use_full_object_uri` keys are whole URIs, as argonne's DLIO has them.
+A path is a key in the bucket of `StorageSpec.root` (`bucket`, `bucket/prefix` or `s3://bucket/prefix`), or a full URI,
+`s3://bucket/key`. With the option `use_full_object_uri` the keys themselves are full URIs, as in argonne's DLIO.
 Options have DLIO's and mlpstorage's names: docs/objects.md.
 """
 
@@ -18,21 +18,21 @@ from datagen.errors import DatasetError, UserError
 from datagen.storage._client_files import S3_LIBRARIES, S3Library
 from datagen.storage._http_exchange import Exchange, number_in
 from datagen.storage._request_counts import RequestCounts
-from datagen.storage._s3_client import Active, Client, Request, Span
+from datagen.storage._s3_client import Attempt, Client, Request, Span
 from datagen.storage._s3_options import Options
 from datagen.storage._s3_signing import Credentials, Signer
 from datagen.storage._s3_upload import ObjectWriter, abort_recorded
-from datagen.storage._s3_xml import LISTED_AT_A_TIME, Page, page_in
+from datagen.storage._s3_xml import PAGE_KEYS, Page, page_in
 from datagen.storage.storage_base import Entry, Fill, LibraryFile, Listed, Reader, StorageBase, StorageSpec
 
 SCHEME = "s3://"
-NO_NAMES = ("", ".", "..")
-MOST_LISTED = 20_000_000
-"""Names of one folder, far more than can be listed in the time of a run: a listing of more does not end."""
-MOST_IDLE_PAGES = 1000
-"""Pages in a row of a listing that bring nothing new: some servers send empty ones where much was deleted."""
-REQUESTED_TOGETHER = 256  # keeps all connections busy, and few answers in memory
-HEADS_IN_FLIGHT = 32  # one connection each: at 10 ms an answer 3,200 objects/s
+INVALID_NAMES = ("", ".", "..")
+MAX_LISTED = 20_000_000
+"""Maximum names in one folder, far more than can be listed during a run: a longer listing is taken for endless."""
+MAX_IDLE_PAGES = 1000
+"""Maximum pages in a row without a new name: some servers send empty pages where many objects were deleted."""
+HEAD_BATCH = 256  # `sizes` sends HEADs in batches: large enough to keep all connections busy
+HEADS_IN_FLIGHT = 32  # one connection each: 3,200 objects/s at a latency of 10 ms
 
 
 class Storage(StorageBase):
@@ -52,7 +52,7 @@ class Storage(StorageBase):
         self._tls = options.tls()
         self._clients: dict[str, Client] = {}
         self._folders: dict[str, tuple[Client, str]] = {}
-        """What stands before the names of a folder's objects."""
+        """Folder -> its client and the key prefix of its objects."""
         self._lock = threading.Lock()
         self._by_library: S3Library | None = None
         self._ahead = threading.local()
@@ -60,57 +60,52 @@ class Storage(StorageBase):
 
     @property
     def counts(self) -> RequestCounts:
-        """Return what its requests come to."""
+        """Return the counters of this storage's requests."""
         return self._counts
 
     def open(self, path: str) -> ObjectReader:
         client, key = self._place(path)
-        answer = client.request(Request(kind="head", method="HEAD", key=key))
-        return ObjectReader(self, client, key, _size_in(answer), answer.header("etag"))
+        response = client.request(Request(kind="head", method="HEAD", key=key))
+        return ObjectReader(self, client, key, _size_in(response), response.header("etag"))
 
     def open_whole(self, path: str) -> Reader:
         client, key = self._place(path)
         announced = self._requests_ahead().pop(path, None) if self.spec.io_depth > 1 else None
-        begun = client.head_of(announced or client.begin(self._whole(key)))
-        answer = begun.exchange
-        stated = answer.header("content-range").rpartition("/")[2]
-        size = number_in(stated) if stated else answer.length
-        if size is None or answer.length is None:  # an answer in chunks does not say how long it is
-            client.drop(begun)
+        pending = client.wait_for_header(announced or client.begin(self._whole(key)))
+        response = pending.exchange
+        stated = response.header("content-range").rpartition("/")[2]
+        size = number_in(stated) if stated else response.length
+        if size is None or response.length is None:  # a chunked response does not state its length
+            client.drop(pending)
             return self.open(path)
-        return ObjectReader(self, client, key, size, answer.header("etag"), begun)
+        return ObjectReader(self, client, key, size, response.header("etag"), pending)
 
     def announce(self, paths: Iterable[str]) -> None:
-        """Send the requests for the first `io_depth` of these files; each answer waits until its file is opened."""
+        """Send GETs for the first `io_depth` files now; each response is read when its file is opened."""
         ahead = self._requests_ahead()
-        wanted = list(dict.fromkeys(paths))[: self.spec.io_depth]
-        for path in [known for known in ahead if known not in wanted]:
+        announced = list(dict.fromkeys(paths))[: self.spec.io_depth]
+        for path in [known for known in ahead if known not in announced]:
             self._place(path)[0].drop(ahead.pop(path))
-        for path in wanted:
+        for path in announced:
             if path not in ahead:
                 client, key = self._place(path)
-                begun = client.send_ahead(self._whole(key))
-                if begun is not None:
-                    ahead[path] = begun
+                pending = client.send_ahead(self._whole(key))
+                if pending is not None:
+                    ahead[path] = pending
 
     def read_all(self, fills: Sequence[Fill]) -> list[int]:
-        """Read pieces of objects, `io_depth` requests in flight, none for more than `range_bytes`."""
+        """Read byte ranges of objects, with `io_depth` requests in flight of at most `range_bytes` each."""
         got, requests = [], []
         for reader, buffer, offset in fills:
             assert isinstance(reader, ObjectReader)
             size = max(0, min(len(buffer), reader.size_bytes - offset))
             got.append(size)
             requests += reader.requests(buffer[:size], offset)
-        if fills and requests:
-            self._request_all(fills, requests)
-        return got
-
-    def _request_all(self, fills: Sequence[Fill], requests: list[tuple[ObjectReader, Request]]) -> None:
-        first = fills[0][0]
-        assert isinstance(first, ObjectReader)
-        first.client.request_all([request for _, request in requests], self.spec.io_depth)
+        if requests:
+            requests[0][0].client.request_all([request for _, request in requests], self.spec.io_depth)
         for reader, request in requests:
             reader.check(request)
+        return got
 
     def create(self, path: str) -> ObjectWriter:
         client, key = self._place(path)
@@ -143,19 +138,19 @@ class Storage(StorageBase):
         together: list[tuple[Client, Request]] = []
         for path in paths:
             client, key = self._place(path)
-            together.append((client, Request(kind="head", method="HEAD", key=key, fine=(404,))))
-            if len(together) == REQUESTED_TOGETHER:
+            together.append((client, Request(kind="head", method="HEAD", key=key, accepted=(404,))))
+            if len(together) == HEAD_BATCH:
                 yield from _sizes(together)
                 together = []
         yield from _sizes(together)
 
     def remove(self, path: str) -> None:
         client, key = self._place(path)
-        client.request(Request(kind="head", method="HEAD", key=key))  # removing what is not there is no error in S3
+        client.request(Request(kind="head", method="HEAD", key=key))  # DELETE of a missing object is no error in S3
         client.request(Request(kind="delete", method="DELETE", key=key))
 
     def remove_unfinished(self, folder: str) -> None:
-        """Abort the uploads into a folder that `create_recorded` began and that are recorded there: no others."""
+        """Abort the unfinished uploads that `create_recorded` recorded in this folder, and no others."""
         client, prefix = self._place(folder)
         before = prefix.rstrip("/") + "/" if prefix else ""
         for page in _pages(client, f"{before}."):
@@ -174,7 +169,7 @@ class Storage(StorageBase):
         return opener.open(path, client.server.bucket, key, whole=whole)
 
     def _library(self) -> S3Library | None:
-        """Return the library that scripts read by, made in this process once; None where none is named."""
+        """Return the client library of the option `storage_library`, created once per process; None without one."""
         options = self._options
         if options.library not in S3_LIBRARIES:
             return None
@@ -184,35 +179,34 @@ class Storage(StorageBase):
             return self._by_library
 
     def preflight(self, folder: str) -> None:
-        """Ask for one key: shows whether endpoint, credentials and bucket are right."""
+        """List one key, which fails if endpoint, credentials or bucket are wrong."""
         client, prefix = self._place(folder)
         query = (("list-type", "2"), ("max-keys", "1"), ("prefix", prefix))
-        client.request(Request(kind="list", method="GET", query=query, read=page_in))
+        client.request(Request(kind="list", method="GET", query=query, parse=page_in))
 
     def _whole(self, key: str) -> Request:
-        """Return the request for an object from its beginning on: for all of it, or for its first range."""
-        wanted = self.spec.range_bytes
-        span = Span(0, wanted) if wanted else None
+        """Return the first GET of an object that is read from its start: for all of it, or its first `range_bytes`."""
+        span = Span(0, self.spec.range_bytes) if self.spec.range_bytes else None
         return Request(kind="get", method="GET", key=key, headers=() if span is None else (span.header,), span=span)
 
-    def _requests_ahead(self) -> OrderedDict[str, Active]:
-        ahead: OrderedDict[str, Active] | None = getattr(self._ahead, "requests", None)
+    def _requests_ahead(self) -> OrderedDict[str, Attempt]:
+        ahead: OrderedDict[str, Attempt] | None = getattr(self._ahead, "requests", None)
         if ahead is None:
             ahead = self._ahead.requests = OrderedDict()
         return ahead
 
     def _place(self, path: str) -> tuple[Client, str]:
-        """Return who talks to a path's bucket, and its key there; of a folder all is worked out once."""
+        """Return the client of a path's bucket, and the path's key there; the prefix of each folder is cached."""
         folder, _, name = path.rpartition("/")
         known = self._folders.get(folder)
-        if known is not None and name not in NO_NAMES:
+        if known is not None and name not in INVALID_NAMES:
             return known[0], known[1] + name
-        client, key = self._new_place(path)
-        if folder and name not in NO_NAMES and key.endswith(f"/{name}"):
+        client, key = self._resolve(path)
+        if folder and name not in INVALID_NAMES and key.endswith(f"/{name}"):
             self._folders[folder] = client, key[: -len(name)]
         return client, key
 
-    def _new_place(self, path: str) -> tuple[Client, str]:
+    def _resolve(self, path: str) -> tuple[Client, str]:
         if path.startswith(SCHEME):
             bucket, _, key = path.removeprefix(SCHEME).partition("/")
         else:
@@ -235,46 +229,46 @@ class Storage(StorageBase):
 
 
 class ObjectReader:
-    """One object. Its first bytes may be on their way already."""
+    """One object open for reading. `pending` is a GET for its start that is in flight already."""
 
     def __init__(
-        self, storage: Storage, client: Client, key: str, size_bytes: int, etag: str, begun: Active | None = None
+        self, storage: Storage, client: Client, key: str, size_bytes: int, etag: str, pending: Attempt | None = None
     ) -> None:
         self.size_bytes = size_bytes
         self.read_calls = 0
         self.app_bytes = 0
         self.client = client
         self._storage, self._key, self._etag = storage, key, etag
-        self._begun = begun
+        self._pending = pending
 
     def read_into(self, buffer: memoryview, offset: int) -> int:
         size = max(0, min(len(buffer), self.size_bytes - offset))
         if not size:
             self.read_calls += 1
             return 0
-        begun, self._begun = self._begun, None
-        length = 0 if begun is None else begun.exchange.length or 0
-        if begun is not None and (offset or length > size):
-            self.client.drop(begun)
-            begun, length = None, 0
-        elif begun is not None:
+        pending, self._pending = self._pending, None
+        length = 0 if pending is None else pending.exchange.length or 0
+        if pending is not None and (offset or length > size):
+            self.client.drop(pending)
+            pending, length = None, 0
+        elif pending is not None:
             self.read_calls += 1
             self.app_bytes += length
-            begun.request.target = buffer[:length]
-            begun.exchange.into(buffer[:length])
+            pending.request.target = buffer[:length]
+            pending.exchange.set_target(buffer[:length])
         if length == size:
-            if begun is not None:
-                self.client.finish(begun)
+            if pending is not None:
+                self.client.finish(pending)
             return size
         requests = self.requests(buffer[length:size], offset + length)
-        under_way = () if begun is None else (begun,)
+        under_way = () if pending is None else (pending,)
         self.client.request_all([request for _, request in requests], self._storage.spec.io_depth, under_way)
         for _, request in requests:
             self.check(request)
         return size
 
     def requests(self, buffer: memoryview, offset: int) -> list[tuple[ObjectReader, Request]]:
-        """Return the requests that fill a buffer."""
+        """Return the GETs that fill a buffer, and count them as reads."""
         step = self._storage.spec.range_bytes or len(buffer) or 1
         requests = []
         for start in range(0, len(buffer), step):
@@ -293,8 +287,8 @@ class ObjectReader:
         return requests
 
     def check(self, request: Request) -> None:
-        """Raise DatasetError where an answer is of another object than the one that was opened."""
-        etag = request.answer.header("etag") if request.answer is not None else ""
+        """Raise DatasetError if a response's ETag shows that the object changed since it was opened."""
+        etag = request.response.header("etag") if request.response is not None else ""
         if etag and self._etag and etag != self._etag:
             raise DatasetError(
                 f"{self.client.where(request)}: the object changed while it was read (its ETag was {self._etag}, then "
@@ -302,19 +296,19 @@ class ObjectReader:
             )
 
     def close(self) -> None:
-        begun, self._begun = self._begun, None
-        if begun is not None:
-            self.client.drop(begun)
+        pending, self._pending = self._pending, None
+        if pending is not None:
+            self.client.drop(pending)
 
 
 def _pages(client: Client, prefix: str) -> Iterator[list[Entry]]:
-    """Yield what is below a prefix, a page a request. Raises UserError for a listing that has no end."""
+    """List a prefix and yield page by page, one request each. Raises UserError for an endless listing."""
     continuation, seen = "", set[int]()
     pages = idle = listed = 0
-    about = (("delimiter", "/"), ("encoding-type", "url"), ("list-type", "2"), ("max-keys", str(LISTED_AT_A_TIME)))
+    fixed = (("delimiter", "/"), ("encoding-type", "url"), ("list-type", "2"), ("max-keys", str(PAGE_KEYS)))
     while True:
-        query = [*about, ("prefix", prefix)] + ([("continuation-token", continuation)] if continuation else [])
-        request = Request(kind="list", method="GET", query=query, read=page_in)
+        query = [*fixed, ("prefix", prefix)] + ([("continuation-token", continuation)] if continuation else [])
+        request = Request(kind="list", method="GET", query=query, parse=page_in)
         client.request(request)
         page: Page = request.content
         entries = _entries(client, prefix, page)
@@ -323,18 +317,18 @@ def _pages(client: Client, prefix: str) -> Iterator[list[Entry]]:
             return
         marks = {hash(page.continuation), hash((*page.keys, *page.folders))}
         pages, listed, idle = pages + 1, listed + len(entries), 0 if entries and not marks & seen else idle + 1
-        if hash(page.continuation) in seen or idle > MOST_IDLE_PAGES or listed > MOST_LISTED:
+        if hash(page.continuation) in seen or idle > MAX_IDLE_PAGES or listed > MAX_LISTED:
             raise UserError(
                 f"{client.where(request)}: the listing of {prefix!r} does not end: {listed} names on {pages} pages "
                 f"so far, the last {idle} pages without a new one, and the server announces a further page. Wanted a "
-                f"folder of at most {MOST_LISTED} objects, from a server whose continuation tokens advance"
+                f"folder of at most {MAX_LISTED} objects, from a server whose continuation tokens advance"
             )
         seen |= marks
         continuation = page.continuation
 
 
 def _entries(client: Client, prefix: str, page: Page) -> list[Entry]:
-    """Return the names of a page without what is before them. Raises UserError for what does not lie there."""
+    """Return the entries of a page without their prefix. Raises UserError for a key that is not below the prefix."""
     entries: list[Entry] = []
     for key, is_folder in (*((key, False) for key in page.keys), *((folder, True) for folder in page.folders)):
         name = key[len(prefix) :].removesuffix("/" if is_folder else "")
@@ -343,24 +337,24 @@ def _entries(client: Client, prefix: str, page: Page) -> list[Entry]:
                 f"s3://{client.server.bucket} at {client.server.endpoint}: a listing of {prefix!r} has {key[:200]!r}, "
                 "which is not directly below it: the server does not follow ListObjectsV2 for prefix and delimiter"
             )
-        if name not in NO_NAMES:  # no path of ours leads to those
+        if name not in INVALID_NAMES:  # such keys can't be written as a path
             entries.append(Listed(name, is_folder))
     return entries
 
 
-def _size_in(answer: Exchange) -> int:
-    """Return the size that the answer to a HEAD says; the client has seen to it that it says one."""
-    return number_in(answer.header("content-length")) or 0
+def _size_in(response: Exchange) -> int:
+    """Return the object's size from the response to a HEAD; the client has checked that it states one."""
+    return number_in(response.header("content-length")) or 0
 
 
-def _sizes(asked: Sequence[tuple[Client, Request]]) -> Iterator[int | None]:
-    for client in {id(client): client for client, _ in asked}.values():
-        client.request_all([request for one, request in asked if one is client], HEADS_IN_FLIGHT)
-    for _, request in asked:
-        answer = request.answer
-        yield _size_in(answer) if answer is not None and answer.succeeded else None
+def _sizes(heads: Sequence[tuple[Client, Request]]) -> Iterator[int | None]:
+    for client in {id(client): client for client, _ in heads}.values():
+        client.request_all([request for one, request in heads if one is client], HEADS_IN_FLIGHT)
+    for _, request in heads:
+        response = request.response
+        yield _size_in(response) if response is not None and response.succeeded else None
 
 
 def _relative(path: str) -> str:
-    """Return a path as the part of a key: `./data` and `/data` are `data`."""
+    """Return a path as part of a key: `./data` and `/data` become `data`."""
     return os.path.normpath(path).lstrip("/") if path not in ("", ".") else ""

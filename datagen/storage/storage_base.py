@@ -1,7 +1,8 @@
-"""What every storage does, for datasets and for checkpoints: the only way from here to files or objects.
+"""The interface of a storage backend: how datasets and checkpoints are opened, written, listed and removed.
 
-A storage is one module with a class `Storage`, a `StorageBase`: a file of this folder, or a module of the user's own
-under its dotted name. What crosses to other processes is a `StorageSpec`; each process opens its own by `open_storage`.
+A backend is one module with a class `Storage`, a subclass of `StorageBase`: a file of this folder, or a module of the
+user's own, given by its dotted name. Processes exchange a picklable `StorageSpec`, and each opens its own `Storage`
+from it by `open_storage`.
 """
 
 from __future__ import annotations
@@ -30,49 +31,49 @@ FOLDER_TYPES = {
     "direct": "direct",
     "direct_fs": "direct",
 }
-"""DLIO's words and ours for folders of any mounted file system, and the modules they name.
+"""Values of `storage.storage_type` (DLIO's and ours) for any mounted file system -> the module that serves them.
 
-`direct_fs` is what mlpstorage v3.0 calls direct reading (`--o-direct`).
+`direct_fs` is mlpstorage v3.0's name for O_DIRECT reads (`--o-direct`).
 """
 _LIBRARY_OPTIONS = ("storage_library", "uri_scheme")
-"""Which library mlpstorage reads with: of no effect on folders."""
+"""Options by which mlpstorage picks an object-storage client; mounted file systems ignore them."""
 LIBRARIES_OF_OBJECTS = ("s3torchconnector", "s3fs")
-"""Those values of `storage_library` by which `reader.engine=library` reads objects of an S3 server."""
-INSIDE_TYPES = ("mapped", "memory", "null")
-"""Storages for use inside and for tests: no dataset that a user names lies there."""
+"""Values of `storage_library` with which `reader.engine=library` can read from an S3 server."""
+INTERNAL_TYPES = ("mapped", "memory", "null")
+"""Backends for dlemu's own use and its tests; users can't select them."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class StorageSpec:
-    """Which storage, and how it is set; picklable. It never holds credentials: these stay in the environment."""
+    """Backend and settings of a storage; picklable. It never holds credentials: these stay in the environment."""
 
     type: str = "posix"
-    """Name of a module in `datagen.storage`, or a dotted name."""
+    """Name of a module in `datagen.storage`, or the dotted name of a user's module."""
     root: str = ""
-    """Where paths begin, for storages other than folders: a bucket, a server's address."""
+    """What paths are relative to, for backends other than file systems: a bucket or a URL."""
     options: tuple[tuple[str, Option], ...] = ()
-    """Settings that only this storage knows, as (name, value)."""
+    """Settings of this backend alone, as (name, value)."""
     direct: bool = False
-    """Read past the page cache."""
+    """Read with O_DIRECT, past the page cache."""
     direct_writes: bool = False
-    """Write past it, too."""
+    """Write with O_DIRECT, too."""
     range_bytes: int = 0
-    """Bytes that one request for an object requests at most; 0: all of it by one."""
+    """Maximum bytes of one GET (a larger read is split into ranges); 0: no limit."""
     io_depth: int = 1
-    """Requests that a reader has in flight."""
+    """Maximum requests that a reader keeps in flight."""
     account: str = ""
-    """Folder of this host in which a process that sends requests counts them, for others to see; empty: nowhere."""
+    """Folder of this host where each process publishes its request counters (`_request_counts`); empty: nowhere."""
 
     @property
     def buffered(self) -> StorageSpec:
-        """Return the same storage used through the page cache: for lists, manifests and all that is not measured."""
+        """Return the same storage through the page cache: for listings, manifests and other unmeasured files."""
         return replace(self, direct=False, direct_writes=False)
 
 
 FOLDERS = StorageSpec()
 """Folders of any mounted file system, read through the page cache."""
 NULL_STORAGE = StorageSpec(type="null")
-"""No storage at all: reads return at once, so what is left is the reader's own cost."""
+"""No storage at all: reads return at once, so that a measurement shows the reader's own cost."""
 
 
 def storage_spec(
@@ -84,10 +85,10 @@ def storage_spec(
     range_bytes: int = 0,
     io_depth: int = 1,
 ) -> StorageSpec:
-    """Return the spec of a storage under the name that a user gives it: `local_fs`, `direct`, or a dotted name.
+    """Return the spec for a user's `storage.storage_type`: `local_fs`, `direct`, `s3`, a dotted name, ...
 
     Raises:
-        UserError: nothing that a user may name has that name, or folders are given options.
+        UserError: the type is unknown or internal, a file system is given options, or an option's value was withheld.
     """
     options = options or {}
     if storage_type == "direct_fs":
@@ -100,7 +101,7 @@ def storage_spec(
             )
         return StorageSpec(direct=direct or FOLDER_TYPES[storage_type] == "direct")
     if storage_type not in storage_names() and "." not in storage_type:
-        raise UserError(f"storage.storage_type is {storage_type!r}: {_known(storage_type)}")
+        raise UserError(f"storage.storage_type is {storage_type!r}: {_expected(storage_type)}")
     for name, value in options.items():
         if value == WITHHELD:
             raise UserError(
@@ -118,22 +119,22 @@ def storage_spec(
 
 
 def storage_names() -> list[str]:
-    """Return the names that a user may write."""
-    return sorted({*FOLDER_TYPES, *registry.names("datagen.storage")} - {*INSIDE_TYPES})
+    """Return the built-in values of `storage.storage_type`, sorted."""
+    return sorted({*FOLDER_TYPES, *registry.names("datagen.storage")} - {*INTERNAL_TYPES})
 
 
-def _known(name: str) -> str:
-    if name in INSIDE_TYPES:
+def _expected(name: str) -> str:
+    if name in INTERNAL_TYPES:
         return f"that is for dlemu's own use; wanted one of {', '.join(storage_names())}, or a dotted name of your own"
     near = registry.nearest(name, storage_names())
     return f"{near}wanted one of {', '.join(storage_names())}, or the dotted name of your own module"
 
 
 def open_storage(spec: StorageSpec) -> StorageBase:
-    """Return the storage, ready for use in this process.
+    """Open the storage for use in this process.
 
     Raises:
-        UserError: there is none of that name, or it can't do what the spec requires.
+        UserError: there is no such backend, or it can't do what the spec requires.
     """
     kind: type[StorageBase] = registry.find("datagen.storage", spec.type, "Storage")
     if spec.direct_writes and not kind.reads_directly:
@@ -149,18 +150,18 @@ def open_storage(spec: StorageSpec) -> StorageBase:
 
 
 class Reader(Protocol):
-    """One file open for reading. It counts what the application requested and got."""
+    """One file open for reading. It counts its reads at application level, whatever the page cache serves."""
 
     size_bytes: int
     read_calls: int
-    """Calls that fetched bytes."""
+    """Read calls (system calls, or requests to a server) so far."""
     app_bytes: int
-    """Bytes those calls brought."""
+    """Bytes that these calls returned."""
 
     def read_into(self, buffer: memoryview, offset: int) -> int:
-        """Fill `buffer` from the file at `offset` and return the bytes got: fewer only at the end of the file.
+        """Fill `buffer` from the file at `offset`; return the bytes read: fewer than its length only at end of file.
 
-        Address, length and offset are multiples of the storage's alignment. Raises OSError.
+        Address, length and offset are multiples of the storage's `alignment`. Raises OSError.
         """
         ...
 
@@ -168,11 +169,11 @@ class Reader(Protocol):
 
 
 Fill = tuple[Reader, memoryview, int]
-"""An open file, memory to fill from it, and the offset where that begins."""
+"""One read: the open file, the memory to fill, and the offset in the file to start at."""
 
 
 def read_in_transfers(reader: Reader, buffer: memoryview, offset: int, transfer_bytes: int) -> int:
-    """Fill `buffer` as `Reader.read_into` does, by calls for `transfer_bytes` at most; 0 makes one call of it.
+    """Fill `buffer` as `Reader.read_into` does, with calls of at most `transfer_bytes`; 0: a single call.
 
     `transfer_bytes` is a multiple of the storage's alignment.
     """
@@ -189,44 +190,44 @@ def read_in_transfers(reader: Reader, buffer: memoryview, offset: int, transfer_
 
 
 class Writer(Protocol):
-    """One file being made. It has its name only after `commit`, and then at once with all its bytes. Raises OSError.
+    """One file being written. It appears under its name only at `commit`, complete at once. Methods raise OSError.
 
-    Pieces may be of any size and come at any offset: a storage that wants large or aligned ones (multipart upload,
-    writing past the page cache) gathers them. Bytes that are skipped and never written are zeros.
+    Writes may have any size and offset: a backend that needs large or aligned ones (multipart upload, O_DIRECT)
+    gathers them. Bytes that are skipped and never written are zeros.
     """
 
     @property
     def position(self) -> int:
-        """Offset at which the next `write` puts its bytes."""
+        """Offset of the next `write`."""
         ...
 
     def write(self, data: Bytes) -> None:
-        """Write at `position`, and advance. The memory of `data` may be used again when this returns."""
+        """Write at `position`, and advance. The caller may reuse the memory of `data` when this returns."""
         ...
 
     def skip(self, size_bytes: int) -> None:
-        """Advance over bytes that `write_at` brings later."""
+        """Advance over bytes that `write_at` fills in later."""
         ...
 
     def write_at(self, data: Bytes, offset: int) -> None:
-        """Write at `offset`; `position` stays."""
+        """Write at `offset` without moving `position`."""
         ...
 
     def sync(self) -> None:
-        """Bring what was written to the device; where `commit` does that anyway, nothing."""
+        """Flush the written bytes to the device (fsync); a no-op where `commit` makes them durable anyway."""
         ...
 
     def commit(self) -> None:
-        """Give the file its name, in place of one that has it."""
+        """Publish the file under its name, replacing any file of that name."""
         ...
 
     def discard(self) -> None:
-        """Remove what was written; harmless after `commit`."""
+        """Remove what was written; does nothing after `commit`."""
         ...
 
 
 class WriterAround:
-    """A `Writer` that hands on to another what it does not do itself."""
+    """A `Writer` that forwards every call to another one: a base class for wrappers."""
 
     def __init__(self, writer: Writer) -> None:
         self._writer = writer
@@ -255,7 +256,7 @@ class WriterAround:
 
 
 class Entry(Protocol):
-    """One name in a folder, shaped as os.DirEntry: that of a million local files costs nothing more than the name."""
+    """One name in a folder; a subset of os.DirEntry, so that listing a million local files makes no objects of ours."""
 
     @property
     def name(self) -> str: ...
@@ -265,7 +266,7 @@ class Entry(Protocol):
 
 @dataclass(frozen=True)
 class Listed:
-    """An entry of a storage whose lists are not os.scandir's."""
+    """An `Entry` for backends that do not list by os.scandir."""
 
     name: str
     is_folder: bool = False
@@ -275,85 +276,85 @@ class Listed:
 
 
 class StorageBase(abc.ABC):
-    """A storage, open in this process. Threads share it; it is opened after every fork, where it is used.
+    """A storage, open in one process and shared by its threads; every forked process opens its own.
 
-    Paths are made of names joined by `/`. Errors are OSError as the system raises them: FileNotFoundError for what is
-    not there, ENOSPC for a full device; the caller puts them into words. What has a body here need not be overridden.
+    Paths are names joined by `/`. Errors are OSError as the system raises them: FileNotFoundError for a missing file,
+    ENOSPC for a full device; callers turn them into messages. A backend must implement the abstract methods only.
     """
 
     reads_directly: ClassVar[bool] = False
-    """`StorageSpec.direct` is possible: reads past a page cache of this host."""
+    """The backend supports `StorageSpec.direct`: reads past this host's page cache."""
     reads_nothing: ClassVar[bool] = False
-    """No file is ever touched: what is measured is the reader itself."""
+    """No file is ever touched: a measurement shows the cost of the reader itself."""
     is_remote: ClassVar[bool] = False
-    """This host keeps nothing of it in memory, and reads are requests: each byte read came from the storage."""
+    """Reads are requests to a server and nothing is cached on this host: every byte read came from the storage."""
     server: str = ""
-    """Address of the server, where it has one."""
+    """Address of the server; empty without one."""
     alignment: int = 1
-    """Reads want address, offset and length to be multiples of this many bytes; 1 but for direct reading."""
+    """Address, offset and length of reads must be multiples of this many bytes; more than 1 only for O_DIRECT."""
 
     def __init__(self, spec: StorageSpec) -> None:
         self.spec = spec
 
     @abc.abstractmethod
     def open(self, path: str) -> Reader:
-        """Open a file for reading. Raises UserError where the storage can't serve it as the spec requires."""
+        """Open a file for reading. Raises UserError if the storage can't serve it as the spec requires."""
 
     def open_received(self, path: str) -> Reader:
-        """Open a file that others may have made, through the page cache: never wait for what is no regular file."""
+        """Open a file of unknown origin through the page cache; refuse pipes and devices, which could block forever."""
         return self.open(path)
 
     def open_unread_ahead(self, path: str) -> Reader:
-        """Open a file of which nobody reads ahead of what is requested, where the storage takes such advice."""
+        """Open a file with the kernel's read-ahead switched off, where the backend has one."""
         return self.open(path)
 
     def open_whole(self, path: str) -> Reader:
-        """Open a file that will be read from its beginning to its end: the request for its bytes may go out here."""
+        """Open a file that will be read from start to end: a backend may send the request for its bytes already."""
         return self.open(path)
 
     def announce(self, paths: Iterable[str]) -> None:
-        """Receive which files this thread will open whole next, in this order: their requests may go out ahead."""
+        """Take the files that this thread will `open_whole` next, in that order: a backend may prefetch them."""
         return
 
     def read_all(self, fills: Sequence[Fill]) -> list[int]:
-        """Do as `Reader.read_into` for each, in any order, several at a time where the storage can; raises OSError."""
+        """Do `Reader.read_into` for each of `fills`, in any order, concurrently if the backend can. Raises OSError."""
         return [reader.read_into(buffer, offset) for reader, buffer, offset in fills]
 
-    def read_stretches(self, reader: Reader, stretches: Sequence[tuple[int, int]], out: memoryview) -> int:
-        """Read stretches (offset, bytes) of a file to `out`, one behind the other; return the bytes got.
+    def read_stretches(self, reader: Reader, ranges: Sequence[tuple[int, int]], out: memoryview) -> int:
+        """Read byte ranges (offset, bytes) of a file into `out`, back to back; return the bytes read.
 
-        These are fewer only where the file ends within a stretch, which is then the last one read. Offsets and memory
-        are as aligned as the storage wants it. Raises OSError.
+        Fewer bytes come back only if the file ends within a range, which is then the last one read. Offsets and memory
+        meet the storage's `alignment`. Raises OSError.
         """
         at = 0
-        for offset, size in stretches:
+        for offset, size in ranges:
             got = reader.read_into(out[at : at + size], offset)
             at += got
             if got < size:
                 break
         return at
 
-    def will_need(self, reader: Reader, stretches: Sequence[tuple[int, int]]) -> None:
-        """Tell the kernel that stretches (offset, bytes) of a file are read next; elsewhere nothing. Raises OSError."""
+    def will_need(self, reader: Reader, ranges: Sequence[tuple[int, int]]) -> None:
+        """Have the kernel prefetch byte ranges (offset, bytes) of a file; elsewhere a no-op. Raises OSError."""
         return
 
     def preflight(self, folder: str) -> None:
-        """Raise UserError where nothing can be read at all: server, credentials, bucket. Called once, by one rank."""
+        """Raise UserError if server, credentials or bucket do not work at all. One rank calls this, once per run."""
         return
 
     @abc.abstractmethod
     def create(self, path: str) -> Writer:
-        """Begin a file that `path` will name; its folder is there."""
+        """Begin writing the file `path`; its folder exists."""
 
     def create_recorded(self, path: str) -> Writer:
-        """Do as `create`; what is left of it by an end at any moment, `remove_unfinished` of its folder finds later."""
+        """Do as `create`, in such a way that `remove_unfinished` can clean up even after a crash at any moment."""
         return self.create(path)
 
     @abc.abstractmethod
     def entries(self, folder: str) -> AbstractContextManager[Iterator[Entry]]:
-        """List a folder, in any order. Raises FileNotFoundError where there is none.
+        """List a folder, in any order. Raises FileNotFoundError if there is none.
 
-        Objects have no folders: a prefix with objects below it is one. Files under way, if listed, begin with a dot.
+        In object stores any prefix with objects below it is a folder. Unfinished files, if listed, begin with a dot.
         """
 
     @abc.abstractmethod
@@ -373,7 +374,7 @@ class StorageBase(abc.ABC):
             return False
 
     def sizes(self, paths: Iterable[str]) -> Iterator[int | None]:
-        """Return the size of each of many files, None for one that is not there: a storage may request several."""
+        """Yield the size of each of many files, None for a missing one; a backend may send several requests at once."""
         for path in paths:
             try:
                 yield self.size_bytes(path)
@@ -381,62 +382,62 @@ class StorageBase(abc.ABC):
                 yield None
 
     def make_folder(self, folder: str) -> None:
-        """Make a folder and those above it, where they are not there: nothing for a storage of objects."""
+        """Make a folder and its missing parents; a no-op in an object store."""
         return
 
     def remove_folder(self, folder: str) -> None:
-        """Remove an empty folder: nothing for a storage of objects. Raises OSError for one that is not empty."""
+        """Remove an empty folder; a no-op in an object store. Raises OSError if it is not empty."""
         return
 
     def remove_unfinished(self, folder: str) -> None:
-        """Remove what writers of `create_recorded` left in a folder that were interrupted; nothing of anybody else."""
+        """Remove what interrupted writers of `create_recorded` left in a folder, and nothing else."""
         return
 
     def sync(self, folder: str) -> None:
-        """Bring the names in a folder to the device; nothing where `Writer.commit` does that."""
+        """Make the names in a folder durable (fsync of the folder); a no-op where `Writer.commit` does that."""
         return
 
     def free_bytes(self, folder: str) -> int | None:
-        """Return the bytes that are free for a folder, made or not; None where that is not known."""
+        """Return the free space for a folder, which need not exist yet; None if unknown."""
         return None
 
     def evict(self, path: str, *, write_first: bool) -> None:
-        """Drop a file from this host's memory; with `write_first` also what was not written yet. It is advice.
+        """Advise this host's page cache to drop a file; with `write_first` its dirty pages are written back first.
 
-        Nothing for a storage of which this host keeps nothing in memory.
+        A no-op where this host caches nothing.
         """
         return
 
     def memory_kind(self, folder: str) -> str:
-        """Return what kind of file system it is where files are this host's memory, and can't be evicted; else ''."""
+        """Return the type of a file system that is kept in RAM (tmpfs), whose files can't be evicted; else ''."""
         return ""
 
     def local_path(self, path: str) -> str | None:
-        """Return the path by which libraries on this host can open a file or folder; None where there is none.
+        """Return the path by which libraries on this host can open a file or folder; None if there is none.
 
-        The kernel accounts for what is read by it (/proc/PID/io), and its device can be watched.
+        The kernel counts reads by that path in /proc/PID/io, and the device below it can be monitored.
         """
         return None
 
     def open_by_library(self, path: str, *, whole: bool) -> LibraryFile | None:
-        """Open a file by the library that this storage's users have in their scripts, of which `whole` will be read.
+        """Open a file with the client library that training scripts use for this storage (s3torchconnector, s3fs).
 
-        None where there is no such library: then the storage itself is read. Raises as `open`, and UserError where the
-        library can't be imported.
+        `whole` announces a read of the whole file. None if the backend has no such library: the caller then uses
+        `open`. Raises as `open`, and UserError if the library can't be imported.
         """
         return None
 
     def check_library(self) -> None:
-        """Raise UserError where the library of `open_by_library` can't be imported."""
+        """Raise UserError if the library of `open_by_library` can't be imported."""
         return
 
     def device_folders(self, folders: Iterable[str]) -> Iterator[str]:
-        """Yield the first local folder on each device, for whoever watches devices; one that is gone is left out."""
+        """Yield one local folder for each block device below `folders`, for telemetry; skips missing folders."""
         return iter(())
 
 
 def read_whole(storage: StorageBase, path: str, most_bytes: int = MOST_NOTE_BYTES) -> memoryview:
-    """Return the bytes of a small file, which others may have made. Raises OSError, also for one that is larger."""
+    """Return the content of a small file of unknown origin. Raises OSError, also if it exceeds `most_bytes`."""
     reader = storage.open_received(path)
     try:
         check_size(path, reader.size_bytes, most_bytes)
@@ -447,7 +448,7 @@ def read_whole(storage: StorageBase, path: str, most_bytes: int = MOST_NOTE_BYTE
 
 
 def write_whole(storage: StorageBase, path: str, data: Bytes, *, sync: bool) -> None:
-    """Write a small file; with `sync` it is on the device before it has its name. Raises OSError with its path."""
+    """Write a small file atomically; with `sync`, flush it to the device first. Raises OSError with its path."""
     writer = storage.create(path)
     try:
         writer.write(data)
@@ -462,17 +463,17 @@ def write_whole(storage: StorageBase, path: str, data: Bytes, *, sync: bool) -> 
 
 
 class Brought(NamedTuple):
-    """What came from the storage for an open file so far."""
+    """Bytes and read calls that the storage has served for an open file so far."""
 
     app_bytes: int
     read_calls: int
 
 
 class LibraryFile(io.RawIOBase, abc.ABC):
-    """An open file for libraries that take one (np.load, h5py, Pillow, pyarrow), whoever reads it."""
+    """A Python file object for libraries that take one (np.load, h5py, Pillow, pyarrow)."""
 
     failure: Exception | None = None
-    """What reading it raised first: the library that read it may tell that as damage."""
+    """The first error that a read raised; a format library may otherwise misreport it as a damaged file."""
 
     def __init__(self, path: str) -> None:
         self.name = path
@@ -488,7 +489,7 @@ class LibraryFile(io.RawIOBase, abc.ABC):
 
 
 class StoredFile(LibraryFile):
-    """A file of any storage as Python's kind of file."""
+    """A `Reader` of any backend as a Python file object."""
 
     def __init__(self, path: str, reader: Reader) -> None:
         super().__init__(path)
@@ -515,9 +516,9 @@ class StoredFile(LibraryFile):
         return got
 
     def readall(self) -> bytes:
-        """Read what is left by one call."""
-        left = bytearray(max(0, self.reader.size_bytes - self._at))
-        return bytes(memoryview(left)[: self.readinto(left)])
+        """Read the rest of the file by one call."""
+        rest = bytearray(max(0, self.reader.size_bytes - self._at))
+        return bytes(memoryview(rest)[: self.readinto(rest)])
 
     def close(self) -> None:
         if not self.closed:
@@ -526,7 +527,7 @@ class StoredFile(LibraryFile):
 
 
 def leads_elsewhere(folder: str, below: str, storage: StorageBase) -> bool:
-    """Return whether a link between a folder and one below it leads out of it: what is there is not the folder's."""
+    """Return whether a symbolic link on the way from `folder` down to `below` leads somewhere else."""
     top, path = storage.local_path(folder), storage.local_path(below)
     if top is None or path is None:
         return False

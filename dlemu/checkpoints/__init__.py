@@ -1,5 +1,5 @@
-"""Checkpoints of a model: what they are made of, written through the storage and timed.
+"""Model checkpoints: which files they consist of, and how ranks write, read, time and verify these.
 
-`checkpoint_plan` says who writes which files, `formats` how these look. For every kind of job that saves: checkpoints,
-and training between its steps. May import comm, settings and datagen.
+`checkpoint_plan` computes which rank writes which files, `formats` lays out their bytes. Used by the checkpoint job and
+by training, which saves between its steps. May import comm, settings and datagen.
 """

@@ -1,4 +1,4 @@
-"""One checkpoint, planned: which rank of the job writes which files, how large they are, and which ranks run here."""
+"""The plan of one checkpoint: which files each rank of the emulated training job writes, and which ranks run here."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ FORMATS = "dlemu.checkpoints.formats"
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointSizes:
-    """How large one checkpoint is, of all ranks that take part."""
+    """Files and bytes of one checkpoint, over all emulated ranks."""
 
     files: int
     bytes: int
     tensor_bytes: int
     largest_rank_bytes: int
-    """Of the files of the rank that has most."""
+    """Bytes that the rank with the most bytes writes."""
 
 
 @dataclass(frozen=True)
 class CheckpointPlan:
-    """Who writes what of one checkpoint."""
+    """Which files each rank writes of one checkpoint."""
 
     model: Model
     grid: Grid
     format: str
     ranks: range
-    """The job's ranks that take part here: rank i of the run is `ranks[i]` of the job."""
+    """The job's ranks that this run emulates, maybe not all: rank i of the run is rank `ranks[i]` of the job."""
 
     def shards(self, rank: int) -> tuple[Shard, ...]:
         """Return the shards of one of the job's ranks."""
@@ -46,22 +46,22 @@ class CheckpointPlan:
 
     @cached_property
     def names(self) -> frozenset[str]:
-        """Names of all files of a checkpoint that ranks write here."""
+        """Paths of all files that this run writes of a checkpoint, relative to the checkpoint's folder."""
         return frozenset(layout.path for rank in self.ranks for layout in self.files(rank))
 
     @cached_property
     def _format(self) -> CheckpointFormat:
-        made: CheckpointFormat = registry.find(FORMATS, self.format, "Format")()
-        return made
+        found: CheckpointFormat = registry.find(FORMATS, self.format, "Format")()
+        return found
 
     @cached_property
     def rank_bytes(self) -> tuple[int, ...]:
-        """Bytes of the files of each rank that takes part here; counted once, also for those that it is sent to."""
+        """Bytes that each emulated rank writes; computed once, and pickled with the plan."""
         return tuple(sum(layout.size_bytes for layout in self.files(rank)) for rank in self.ranks)
 
     @property
     def sizes(self) -> CheckpointSizes:
-        """How large the files are."""
+        """Number and sizes of the files."""
         files = [layout for rank in self.ranks for layout in self.files(rank)]
         return CheckpointSizes(
             files=len(files),
@@ -71,28 +71,28 @@ class CheckpointPlan:
         )
 
     def tensor_bytes(self, role: Role | None = None) -> int:
-        """Return the tensor bytes of all ranks that take part here, of model and optimizer or of one of them."""
+        """Return the tensor bytes of all emulated ranks: of `role` (model or optimizer), or of both."""
         return sum(
             shard.bytes for rank in self.ranks for shard in self.shards(rank) if role is None or shard.role == role
         )
 
 
 def plan_checkpoint(model: Model, settings: Checkpoint, ranks: int) -> CheckpointPlan:
-    """Plan a checkpoint of the model by `ranks` ranks, as the settings say.
+    """Plan a checkpoint of the model by `ranks` emulated ranks, under the given settings.
 
     Raises:
-        UserError: so many ranks can't share the model as it is configured; lists every reason.
+        UserError: the model can't be divided over that many ranks; lists every reason.
     """
     grid = grid_of(model, settings, ranks)
     return CheckpointPlan(model, grid, settings.format, range(settings.first_rank, settings.first_rank + ranks))
 
 
 class CheckpointFormat(Protocol):
-    """One format; its module has a class `Format` without arguments."""
+    """A file format; its module has a class `Format`, made without arguments."""
 
     def files(self, plan: CheckpointPlan, rank: int) -> tuple[FileLayout, ...]:
         """Return the files that one of the job's ranks writes, in the order in which it writes them.
 
-        No two ranks write one file. Pure: nothing is imported that is heavy, nothing is opened.
+        No two ranks write the same file. This is pure arithmetic: no heavy imports, no files opened.
         """
         ...

@@ -1,4 +1,4 @@
-"""What one checkpoint of a workload is, and which ranks write it: arithmetic from the configuration alone."""
+"""Size of a workload's checkpoint, and how ranks share it, computed from the configuration alone."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ GB, GIB = 1e9, 2**30
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointSize:
-    """One checkpoint by the ranks that take part, without what its format adds. GB = 1e9 bytes, GiB = 2^30."""
+    """Size of one checkpoint by the emulated ranks, tensors only (no headers). GB = 1e9 bytes, GiB = 2^30."""
 
     workload: str
     parameters: int
-    """Of the model; 0 where they are not known."""
+    """Parameters of the model; 0 if unknown."""
     ranks: int
-    """That take part; `job_ranks` are all of the job."""
+    """Ranks that the run emulates."""
     job_ranks: int
+    """All ranks of the job."""
     tensor: int
     pipeline: int
     data: int
@@ -31,20 +32,20 @@ class CheckpointSize:
     optimizer_gb: float
     total_gb: float
     total_gib: float
-    """What DLIO calls GB."""
+    """The unit that DLIO calls GB."""
     largest_rank_gib: float
     smallest_rank_gib: float
 
 
 def checkpoint_size(name: str, workload: Workload) -> CheckpointSize:
-    """Return the checkpoint of the workload, which is called `name`, by its `ranks`.
+    """Return the size of the workload's checkpoint by its `ranks`; `name` is the workload's name.
 
     Raises:
-        UserError: so many ranks can't share the model.
+        UserError: the model can't be divided over that many ranks.
     """
     plan = plan_checkpoint(workload.model, workload.checkpoint, workload.ranks)
     grid, shards = plan.grid, [plan.shards(rank) for rank in plan.ranks]
-    of_ranks = [sum(shard.bytes for shard in own) for own in shards]
+    rank_bytes = [sum(shard.bytes for shard in own) for own in shards]
     model, optimizer = (
         sum(shard.bytes for own in shards for shard in own if shard.role == role) for role in ("model", "optimizer")
     )
@@ -63,6 +64,6 @@ def checkpoint_size(name: str, workload: Workload) -> CheckpointSize:
         optimizer_gb=optimizer / GB,
         total_gb=(model + optimizer) / GB,
         total_gib=(model + optimizer) / GIB,
-        largest_rank_gib=max(of_ranks) / GIB,
-        smallest_rank_gib=min(of_ranks) / GIB,
+        largest_rank_gib=max(rank_bytes) / GIB,
+        smallest_rank_gib=min(rank_bytes) / GIB,
     )

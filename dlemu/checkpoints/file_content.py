@@ -1,4 +1,8 @@
-"""What every byte of a checkpoint's file is: the format's own, and between them content that names run and file."""
+"""Every byte of a checkpoint's file: the format's headers, and between them generated tensor content.
+
+Generated content repeats a stamp (seed hash, file number, offset) in each 4096-byte block, so that a reader can tell
+whose bytes it got.
+"""
 
 from __future__ import annotations
 
@@ -16,27 +20,27 @@ from datagen.spec import BLOCK_BYTES
 from dlemu.checkpoints.file_layout import FileLayout
 from dlemu.config.schema import Checkpoint
 
-_RANK_BITS, _FILE_BITS = 24, 20  # 16 million ranks, a million files each; 20 bits are left for checkpoints
-_HALF = ("fp16", "bf16")
+_RANK_BITS, _FILE_BITS = 24, 20  # 16 million ranks, a million files each; of 64 bits 20 are left for checkpoints
+_HALF_PRECISION = ("fp16", "bf16")
 
 
 @dataclass(frozen=True)
 class FileNumber:
-    """Which file of a run's checkpoints one is; as one number it is in each of its blocks."""
+    """Identifies a file among all checkpoints of a run; the stamps of its blocks hold it as one integer."""
 
     checkpoint: int
-    """0 where all checkpoints have the same bytes."""
+    """Number of the checkpoint; 0 if all checkpoints have the same bytes."""
     rank: int
-    """Of the job."""
+    """Rank of the job that wrote it."""
     file: int
-    """Among the rank's, from 0."""
+    """Index among the rank's files, from 0."""
 
     def __int__(self) -> int:
         return (self.checkpoint << _RANK_BITS | self.rank) << _FILE_BITS | self.file
 
     @classmethod
     def of(cls, number: int) -> FileNumber:
-        """Return what a number says."""
+        """Unpack the integer of a stamp."""
         rest, file = divmod(number, 1 << _FILE_BITS)
         checkpoint, rank = divmod(rest, 1 << _RANK_BITS)
         return cls(checkpoint, rank, file)
@@ -48,14 +52,14 @@ class FileNumber:
 
 @dataclass(frozen=True)
 class FileContent:
-    """The bytes of one file."""
+    """Generates and checks the bytes of one file."""
 
     layout: FileLayout
     bulk: BulkContent
     number: FileNumber
 
     def fill(self, buffer: memoryview | NDArray[np.uint8], offset: int) -> None:
-        """Write the file's bytes from `offset` on into all of `buffer`."""
+        """Fill `buffer` with the file's bytes from `offset` on."""
         self.bulk.fill(buffer, int(self.number), offset)
         target = np.frombuffer(buffer, np.uint8)
         for at, data in self._literals(offset, offset + target.size):
@@ -64,19 +68,19 @@ class FileContent:
             target[first - offset : first - offset + len(piece)] = np.frombuffer(piece, np.uint8)
 
     def difference(self, data: memoryview, offset: int, scratch: NDArray[np.uint8]) -> str:
-        """Return what is wrong with the file's bytes at `offset`, or nothing; `scratch` is as large."""
-        wanted = scratch[: len(data)]
-        self.fill(wanted, offset)
+        """Compare all `data` read at `offset`; return what differs, or ''. `scratch` is at least as large as `data`."""
+        expected = scratch[: len(data)]
+        self.fill(expected, offset)
         actual = np.frombuffer(data, np.uint8)
-        if np.array_equal(actual, wanted):
+        if np.array_equal(actual, expected):
             return ""
-        at = int((actual != wanted).argmax())
+        at = int((actual != expected).argmax())
         return f"byte {offset + at} is not what was written: {self._explain(data, at)}"
 
     def stamp_problem(self, data: memoryview, offset: int) -> str:
-        """Say whose bytes these are if the first stamp in them is not this file's; nothing where it is.
+        """Check only the first stamp in `data`; return whose bytes these are if it is not this file's, else ''.
 
-        `offset` is a multiple of 4096. Where the format's own bytes cover every stamp there is nothing to report.
+        `offset` is a multiple of 4096. Stamps that the format's headers overwrite are skipped.
         """
         if not self.bulk.is_stamped:
             return ""
@@ -84,13 +88,14 @@ class FileContent:
             if any(self._literals(offset + at, offset + at + STAMP_BYTES)):
                 continue
             stamp = identify(data[at : at + STAMP_BYTES])
-            mine = self.bulk.seed_hash, int(self.number), offset + at
-            if stamp is not None and (stamp.seed_hash, stamp.file, stamp.offset) == mine:
+            expected = self.bulk.seed_hash, int(self.number), offset + at
+            if stamp is not None and (stamp.seed_hash, stamp.file, stamp.offset) == expected:
                 return ""
             return self._explain(data, at)
         return ""
 
     def _explain(self, data: memoryview, at: int) -> str:
+        """Return whose bytes are at index `at` of `data`, by the stamps around it."""
         first = max(0, at - BLOCK_BYTES + 1)
         stamps = find_stamps(data[first : at + BLOCK_BYTES]) if self.bulk.is_stamped else []
         if not stamps:
@@ -103,6 +108,7 @@ class FileContent:
         return f"it holds bytes of this file's offset {stamp.offset} that were changed or are in the wrong place"
 
     def _literals(self, begin: int, end: int) -> Iterator[tuple[int, bytes]]:
+        """Yield offset and bytes of the format's literals that overlap bytes `begin` to `end` of the file."""
         literals = self.layout.literals
         first = max(0, bisect_left(literals, begin, key=lambda literal: literal[0]) - 1)
         for at, data in literals[first:]:
@@ -113,7 +119,7 @@ class FileContent:
 
 
 def content_of(layout: FileLayout, settings: Checkpoint, seed: int, number: FileNumber) -> FileContent:
-    """Return the bytes of one file, as `checkpoint.content` says."""
+    """Return the content of one file under `checkpoint.content` and `checkpoint.randomize_tensor`."""
     if settings.content != "unique" or not settings.randomize_tensor:
         number = FileNumber(0, number.rank, number.file)
     return FileContent(layout, _bulk(seed, _pattern(layout, settings)), number)
@@ -121,12 +127,12 @@ def content_of(layout: FileLayout, settings: Checkpoint, seed: int, number: File
 
 @lru_cache(2)
 def _bulk(seed: int, pattern: Pattern) -> BulkContent:
-    """Return the content of a run's files: they share the pool, which takes as much to draw as some MB to make."""
+    """Return the generator that a run's files share: drawing its random pool costs as much as filling some MB."""
     return BulkContent(seed, pattern)
 
 
 def _pattern(layout: FileLayout, settings: Checkpoint) -> Pattern:
-    half = bool(layout.tensors) and layout.tensors[0][1].dtype in _HALF
+    half = bool(layout.tensors) and layout.tensors[0][1].dtype in _HALF_PRECISION
     if not settings.randomize_tensor:
         return "ones_fp16" if half else "ones_fp32"
     if settings.content == "torch_rand":

@@ -1,4 +1,4 @@
-"""One file of a checkpoint, byte by byte, and how it is put together."""
+"""Layout of one checkpoint file: where its tensors and its literal bytes (headers, padding) are."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from dlemu.checkpoints.shards import Tensor
 
 @dataclass(frozen=True)
 class FileLayout:
-    """One file of a checkpoint, byte by byte: literals and tensors follow each other without a gap."""
+    """One file of a checkpoint: literals and tensors cover it without gaps."""
 
     path: str
-    """Below the checkpoint's own folder."""
+    """Relative to the checkpoint's folder."""
     size_bytes: int
     literals: tuple[tuple[int, bytes], ...]
-    """Offset and bytes of all that is no tensor (headers, names, padding), in order of the offsets."""
+    """(offset, bytes) of everything that is no tensor: headers, names, padding; sorted by offset."""
     tensors: tuple[tuple[int, Tensor], ...]
-    """Offset of the first byte of each tensor, in order; their content is made by whoever writes the file."""
+    """(offset, tensor), sorted by offset; `FileContent` generates the bytes."""
 
     @property
     def tensor_bytes(self) -> int:
-        """Return the bytes of its tensors."""
+        """Bytes of all tensors."""
         return sum(tensor.bytes for _, tensor in self.tensors)
 
 
-class Pieces:
-    """A file that is put together from its first byte on."""
+class LayoutBuilder:
+    """Builds a layout by appending literals and tensors."""
 
     def __init__(self) -> None:
         self.size_bytes = 0
@@ -34,8 +34,8 @@ class Pieces:
         self._tensors: list[tuple[int, Tensor]] = []
 
     def literal(self, data: bytes) -> None:
-        """Add bytes that are no tensor's."""
-        if self._literals and sum(map(len, self._literals[-1][1:])) + self._literals[-1][0] == self.size_bytes:
+        """Append bytes; they are merged with a literal right before."""
+        if self._literals and self._literals[-1][0] + len(self._literals[-1][1]) == self.size_bytes:
             offset, before = self._literals.pop()
             self._literals.append((offset, before + data))
         elif data:
@@ -43,10 +43,10 @@ class Pieces:
         self.size_bytes += len(data)
 
     def tensor(self, tensor: Tensor) -> None:
-        """Add a tensor's bytes."""
+        """Append a tensor."""
         self._tensors.append((self.size_bytes, tensor))
         self.size_bytes += tensor.bytes
 
     def layout(self, path: str) -> FileLayout:
-        """Return the file."""
+        """Return the finished layout."""
         return FileLayout(path, self.size_bytes, tuple(self._literals), tuple(self._tensors))

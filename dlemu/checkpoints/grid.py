@@ -1,4 +1,4 @@
-"""How the ranks of a job share a model: tensor, pipeline and data parallel, and which of each a rank is."""
+"""How the ranks of a job share a model: the tensor-, pipeline- and data-parallel grid, and each rank's place in it."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from dlemu.config.schema import Checkpoint, Model
 
 @dataclass(frozen=True)
 class Place:
-    """Which part of the model a rank has."""
+    """A rank's indices in the grid, each from 0."""
 
     tensor: int
     pipeline: int
     data: int
     model: int
-    """Number of the part among those of one copy of the model."""
+    """Index among the ranks that share one copy of the model."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Grid:
-    """All ranks of a job."""
+    """Degrees of parallelism of a job, which determine its number of ranks."""
 
     tensor: int = 1
     pipeline: int = 1
@@ -30,7 +30,7 @@ class Grid:
     expert: int = 1
     zero_stage: int = 0
     all_ranks: bool = False
-    """A model that is given by its size alone is written by every rank, not by rank 0 only."""
+    """A model given only by its size (without layers) is written by every rank, instead of by rank 0 alone."""
 
     @property
     def model_ranks(self) -> int:
@@ -43,7 +43,7 @@ class Grid:
         return self.model_ranks * self.data
 
     def place(self, rank: int) -> Place:
-        """Return what a rank has: neighbours share matrices, then come the stages, then the copies (DLIO's order)."""
+        """Return a rank's indices; the tensor index varies fastest, then pipeline, then data (DLIO's order)."""
         return Place(
             tensor=rank % self.tensor,
             pipeline=rank // self.tensor % self.pipeline,
@@ -53,12 +53,12 @@ class Grid:
 
 
 def grid_of(model: Model, settings: Checkpoint, ranks: int) -> Grid:
-    """Return how the job's ranks share the model, for `ranks` ranks that take part here.
+    """Return the grid of a job of which this run emulates `ranks` ranks.
 
     Raises:
-        UserError: the ranks can't share it so; lists every reason.
+        UserError: the model can't be divided so; lists every reason.
     """
-    problems = problems_of(model, settings, ranks)
+    problems = sharing_problems(model, settings, ranks)
     if problems:
         raise UserError(together(problems))
     cut = model.parallelism
@@ -73,47 +73,48 @@ def grid_of(model: Model, settings: Checkpoint, ranks: int) -> Grid:
 
 
 def _copies(model: Model, settings: Checkpoint, ranks: int) -> int:
-    cut = model.parallelism
+    """Return the number of data-parallel copies of the model."""
+    dims = model.parallelism
     if settings.mode == "subset":
-        return cut.data
-    return max(1, (settings.job_ranks or ranks) // (cut.tensor * cut.pipeline))
+        return dims.data
+    return max(1, (settings.job_ranks or ranks) // (dims.tensor * dims.pipeline))
 
 
-def problems_of(model: Model, settings: Checkpoint, ranks: int) -> list[str]:
-    """Return why so many ranks can't share the model as it is configured, each as a sentence; DLIO refuses them too."""
-    cut, each = model.parallelism, model.parallelism.tensor * model.parallelism.pipeline
+def sharing_problems(model: Model, settings: Checkpoint, ranks: int) -> list[str]:
+    """Return the reasons, as sentences, why `ranks` ranks can't share the model; DLIO refuses the same cases."""
+    dims, each = model.parallelism, model.parallelism.tensor * model.parallelism.pipeline
     problems = _shape_problems(model)
-    if cut.pipeline > 1 and cut.zero_stage == 3:
+    if dims.pipeline > 1 and dims.zero_stage == 3:
         problems.append(
-            f"model.parallelism.pipeline is {cut.pipeline} and zero_stage is 3: ZeRO 3 shards every layer over all "
+            f"model.parallelism.pipeline is {dims.pipeline} and zero_stage is 3: ZeRO 3 shards every layer over all "
             "ranks, so there are no stages; wanted pipeline=1, or zero_stage 0 to 2"
         )
     if settings.mode == "subset":
-        problems += _subset_problems(model, settings, ranks)
+        problems += _subset_mode_problems(model, settings, ranks)
     else:
-        problems += _whole_problems(model, settings, ranks)
-    if not problems and _copies(model, settings, ranks) % cut.expert:
+        problems += _default_mode_problems(model, settings, ranks)
+    if not problems and _copies(model, settings, ranks) % dims.expert:
         problems.append(
-            f"model.parallelism.expert is {cut.expert}, but there are {_copies(model, settings, ranks)} data-parallel "
-            f"ranks: wanted a divisor of them; {each * cut.expert} ranks or a multiple would do"
+            f"model.parallelism.expert is {dims.expert}, but there are {_copies(model, settings, ranks)} data-parallel "
+            f"ranks: wanted a divisor of them; {each * dims.expert} ranks or a multiple would do"
         )
     return problems
 
 
-def _whole_problems(model: Model, settings: Checkpoint, ranks: int) -> list[str]:
-    cut, each = model.parallelism, model.parallelism.tensor * model.parallelism.pipeline
+def _default_mode_problems(model: Model, settings: Checkpoint, ranks: int) -> list[str]:
+    dims, each = model.parallelism, model.parallelism.tensor * model.parallelism.pipeline
     whole = settings.job_ranks or ranks
     problems = []
-    if cut.data > 0:
+    if dims.data > 0:
         problems.append(
-            f"model.parallelism.data is {cut.data} with checkpoint.mode=default: there it follows from the number of "
+            f"model.parallelism.data is {dims.data} with checkpoint.mode=default: there it follows from the number of "
             "ranks; leave it out, or set checkpoint.mode=subset"
         )
     if whole % each:
         key = "checkpoint.job_ranks is" if settings.job_ranks else "ranks:"
         problems.append(
             f"{key} {whole}, not a multiple of the {each} ranks that share one copy of the model (tensor "
-            f"{cut.tensor} x pipeline {cut.pipeline}): wanted {max(1, whole // each) * each} or another multiple, or "
+            f"{dims.tensor} x pipeline {dims.pipeline}): wanted {max(1, whole // each) * each} or another multiple, or "
             "checkpoint.mode=subset"
         )
     if settings.first_rank + ranks > whole:
@@ -124,45 +125,45 @@ def _whole_problems(model: Model, settings: Checkpoint, ranks: int) -> list[str]
     return problems
 
 
-def _subset_problems(model: Model, settings: Checkpoint, ranks: int) -> list[str]:
-    cut = model.parallelism
-    if cut.data < 1:
+def _subset_mode_problems(model: Model, settings: Checkpoint, ranks: int) -> list[str]:
+    dims = model.parallelism
+    if dims.data < 1:
         return [
             "checkpoint.mode is 'subset' and model.parallelism.data is not set: wanted the number of data-parallel "
             "copies of the whole job, such as model.parallelism.data=8"
         ]
-    whole = cut.tensor * cut.pipeline * cut.data
+    whole = dims.tensor * dims.pipeline * dims.data
     problems = []
     if settings.job_ranks and settings.job_ranks != whole:
         problems.append(
-            f"checkpoint.job_ranks is {settings.job_ranks}, but tensor {cut.tensor} x pipeline {cut.pipeline} x data "
-            f"{cut.data} are {whole} ranks: leave one of the two out"
+            f"checkpoint.job_ranks is {settings.job_ranks}, but tensor {dims.tensor} x pipeline {dims.pipeline} x data "
+            f"{dims.data} are {whole} ranks: leave one of the two out"
         )
     if settings.first_rank + ranks > whole:
         problems.append(
-            f"ranks {settings.first_rank} to {settings.first_rank + ranks - 1} take part, but tensor {cut.tensor} x "
-            f"pipeline {cut.pipeline} x data {cut.data} are {whole} ranks: wanted fewer ranks, or a larger "
+            f"ranks {settings.first_rank} to {settings.first_rank + ranks - 1} take part, but tensor {dims.tensor} x "
+            f"pipeline {dims.pipeline} x data {dims.data} are {whole} ranks: wanted fewer ranks, or a larger "
             "model.parallelism.data"
         )
     return problems
 
 
 def _shape_problems(model: Model) -> list[str]:
-    cut, shape = model.parallelism, model.transformer
+    dims, shape = model.parallelism, model.transformer
     problems = []
-    if model.has_layers and model.num_layers < cut.pipeline:
+    if model.has_layers and model.num_layers < dims.pipeline:
         problems.append(
-            f"model.num_layers is {model.num_layers} and model.parallelism.pipeline {cut.pipeline}: wanted at least a "
+            f"model.num_layers is {model.num_layers} and model.parallelism.pipeline {dims.pipeline}: wanted at least a "
             "layer for each stage"
         )
-    if cut.expert > 1 and cut.zero_stage == 3:
+    if dims.expert > 1 and dims.zero_stage == 3:
         problems.append(
-            f"model.parallelism.expert is {cut.expert} and zero_stage is 3: ZeRO 3 shards the experts over all ranks "
+            f"model.parallelism.expert is {dims.expert} and zero_stage is 3: ZeRO 3 shards the experts over all ranks "
             "like every layer; wanted expert=1, or zero_stage 0 to 2"
         )
-    if cut.expert > 1 and shape.num_experts % cut.expert | (shape.num_experts == 0):
+    if dims.expert > 1 and shape.num_experts % dims.expert | (shape.num_experts == 0):
         problems.append(
-            f"model.parallelism.expert is {cut.expert} and model.transformer.num_experts {shape.num_experts}: wanted a "
-            "number of experts that it divides"
+            f"model.parallelism.expert is {dims.expert} and model.transformer.num_experts {shape.num_experts}: wanted "
+            "a number of experts that it divides"
         )
     return problems

@@ -1,7 +1,7 @@
-"""What a rank notes of a checkpoint: a row for each file and one for the whole, and how far it was when.
+"""The log of a rank's checkpoints: one row per file, one for the rank's whole checkpoint, and progress over time.
 
-Rows go to a file in the run's live folder as they come to be, so that what was measured outlives the rank. Times are
-nanoseconds of CLOCK_MONOTONIC of the rank's host, unless they are differences.
+Each row is appended at once to a file in the run's live folder, so that it survives a killed rank. Times are
+nanoseconds, points in time on CLOCK_MONOTONIC of the rank's host. A mover is a thread that writes or reads file data.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from dlemu.comm.thread_accounting import ThreadAccounting
 
 WRITE, READ = 0, 1
 WHOLE = -1
-"""In place of a file's number: the rank's part of the checkpoint as a whole."""
+"""File number of the row for a rank's whole checkpoint."""
 
 IO_COLUMNS = {
     "rank": "rank of the run",
@@ -30,31 +30,31 @@ IO_COLUMNS = {
     "checkpoint": "number of the checkpoint, from 1",
     "file": "number of the file among the rank's, from 0; -1 is the row of the rank's whole checkpoint",
     "bytes": "bytes of the file that this rank moved",
-    "began_ns": "the ranks had synchronized and the checkpoint began",
-    "started_ns": "the file was about to be opened",
-    "opened_ns": "it was open",
-    "moved_ns": "all its bytes were passed to the storage, or had been read from it",
-    "synced_ns": "fsync had returned",
-    "ended_ns": "it was closed and renamed into place; of the whole: the rank was done",
+    "began_ns": "when the ranks had synchronized and the checkpoint began",
+    "started_ns": "when opening the file began",
+    "opened_ns": "when the file was open",
+    "moved_ns": "when all its bytes had been passed to the storage, or read from it",
+    "synced_ns": "when fsync had returned",
+    "ended_ns": "when it was closed and renamed into place; file -1: when the rank was done",
     "calls": "write or read calls",
-    "call_ns": "time in these calls, added up over the rank's threads",
-    "longest_call_ns": "the longest of them",
-    "starved_ns": "time in which threads waited for bytes to be generated, added up",
+    "call_ns": "time in these calls, summed over the rank's threads",
+    "longest_call_ns": "duration of the longest call",
+    "starved_ns": "time that threads waited for bytes to be generated, summed over them",
     "threads": "threads that wrote or read",
-    "cpu_ns": "CPU time of the rank meanwhile, all its threads",
-    "content_cpu_ns": "of cpu_ns: what making the bytes took",
-    "mover_cpu_ns": "CPU time of the threads that wrote or read alone",
-    "mover_cpu_wait_ns": "time in which they waited for a core",
-    "storage_bytes": "bytes fetched from storage meanwhile by the kernel's accounting; of writes 0",
-    "fsync_ns": "of the whole: time in fsync of its files, and of the folder",
-    "folder_sync_ns": "of fsync_ns: that of the folder, by the rank of each host that was done last",
-    "asked_ns": "of the whole: the accelerators had computed and were ready for the checkpoint",
-    "waited_ns": "of the whole, with checkpoint.asynchronous: training waited with the next for this one to end",
-    "released_ns": "of the whole: training could continue; with checkpoint.asynchronous before the checkpoint ended",
+    "cpu_ns": "CPU time of the rank's process meanwhile, all threads",
+    "content_cpu_ns": "part of cpu_ns that generated the bytes",
+    "mover_cpu_ns": "CPU time of the writing or reading threads alone",
+    "mover_cpu_wait_ns": "time that these threads were runnable but waited for a core",
+    "storage_bytes": "bytes read from storage meanwhile, by the kernel's accounting; 0 for writes",
+    "fsync_ns": "file -1 only: time in fsync of all files and of the folder",
+    "folder_sync_ns": "part of fsync_ns for the folder, which the last rank of each host to finish syncs",
+    "asked_ns": "file -1 only: when the emulated computation had ended and the rank was ready for the checkpoint",
+    "waited_ns": "file -1 only, with checkpoint.asynchronous: time that the next checkpoint waited for this one",
+    "released_ns": "file -1 only: when training could go on; with checkpoint.asynchronous before ended_ns",
 }
 """Column -> meaning; all are int64."""
 ADDED_COLUMNS = frozenset({"content_cpu_ns", "folder_sync_ns"})
-"""Which older results have not."""
+"""Columns that older results lack."""
 IO_DTYPE = np.dtype([(name, np.int64) for name in IO_COLUMNS])
 IoRows = NDArray[np.void]
 """Rows of IO_DTYPE, shape (rows,)."""
@@ -63,20 +63,21 @@ PROGRESS_COLUMNS = {
     "rank": "rank of the run",
     "phase": "0 written, 1 read",
     "checkpoint": "number of the checkpoint, from 1",
-    "at_ns": "a moment",
-    "bytes": "bytes moved since the moment before",
+    "at_ns": "time of this row",
+    "bytes": "bytes written or read since the row before",
 }
 PROGRESS_DTYPE = np.dtype([(name, np.int64) for name in PROGRESS_COLUMNS])
 PARTS = ("rows", "progress")
 PROGRESS_NS = 100_000_000
-"""Least time between two rows of progress."""
+"""Minimum time between two rows of progress."""
 
 
 @dataclass
-class FileNotes:
-    """What threads note while they move one file's bytes; each appends, nobody else looks before they are done."""
+class FileTimings:
+    """Timings of one file's transfer; the movers append concurrently, and they are read when all movers are done."""
 
     calls_ns: list[int] = field(default_factory=list)
+    """Duration of each write or read call."""
     ends_ns: list[int] = field(default_factory=list)
     sizes: list[int] = field(default_factory=list)
     starved_ns: list[int] = field(default_factory=list)
@@ -85,7 +86,7 @@ class FileNotes:
 
     @contextlib.contextmanager
     def mover(self, accounting: ThreadAccounting) -> Iterator[None]:
-        """Note what this thread has of the cores while it moves bytes."""
+        """Record this thread's CPU time, and its time waiting for a core, inside the context."""
         cpu_ns, (_, wait_ns) = time.thread_time_ns(), accounting.scheduled()
         try:
             yield
@@ -94,16 +95,16 @@ class FileNotes:
             self.mover_cpu_wait_ns.append(accounting.scheduled()[1] - wait_ns)
 
     def add(self, began_ns: int, ended_ns: int, size_bytes: int) -> None:
-        """Note one call."""
+        """Record one write or read call."""
         self.calls_ns.append(ended_ns - began_ns)
         self.ends_ns.append(ended_ns)
         self.sizes.append(size_bytes)
 
 
 class IoLog:
-    """One rank's rows and progress, kept in memory and, where a folder is given, on disk as well.
+    """One rank's rows and progress, kept in memory and, if a folder is given, appended to files there as well.
 
-    The files stay open until `close`: closing one on a file system of a network takes its time.
+    The files stay open until `close`, because closing one on a network file system can be slow.
     """
 
     def __init__(self, rank: int, folder: str | None = None) -> None:
@@ -115,17 +116,17 @@ class IoLog:
         self._outs = [create_new(path, flags=os.O_WRONLY | os.O_APPEND) for path in self._paths]
 
     def add(self, **columns: int) -> None:
-        """Add a row; what is not given is 0."""
+        """Add a row; missing columns are 0."""
         row = tuple(columns.get(name, 0) for name in IO_COLUMNS)
         self._rows.append(row)
         self._append(0, np.array([row], IO_DTYPE))
 
-    def note_progress(self, phase: int, checkpoint: int, notes: Iterable[FileNotes]) -> None:
-        """Add what one checkpoint's files noted, the calls of 0.1 s together."""
+    def add_progress(self, phase: int, checkpoint: int, files: Iterable[FileTimings]) -> None:
+        """Add the progress of one checkpoint's files, with the calls of each 0.1 s merged into one row."""
         rows = [
             (self._rank, phase, checkpoint, at_ns, size_bytes)
-            for file in notes
-            for at_ns, size_bytes in _thinned(file.ends_ns, file.sizes)
+            for file in files
+            for at_ns, size_bytes in _merged(file.ends_ns, file.sizes)
         ]
         self._progress += rows
         self._append(1, np.array(rows, PROGRESS_DTYPE))
@@ -141,7 +142,7 @@ class IoLog:
         return np.array(self._progress, PROGRESS_DTYPE)
 
     def close(self) -> None:
-        """Write no further rows to the folder."""
+        """Close the files; later rows are kept in memory only."""
         for out in self._outs:
             os.close(out)
         self._outs = []
@@ -161,26 +162,26 @@ class IoLog:
 
 
 def rows_path(folder: str, rank: int, name: str) -> str:
-    """Return where a rank's `rows` or `progress` lie in a run's live folder."""
+    """Return the path of a rank's `rows` or `progress` in a run's live folder."""
     return os.path.join(folder, f"checkpoint_{rank:05d}.{name}")
 
 
 def finished_path(folder: str, node: int) -> str:
-    """Return where the ranks of a host note, in a run's live folder, that they have written a checkpoint's files."""
+    """Return the path of a host's counter, in a run's live folder, of ranks that have written a checkpoint's files."""
     return os.path.join(folder, f"checkpoint_{node:05d}.finished")
 
 
-def note_finished(path: str) -> int:
-    """Note that a rank has written its files; return how many notes there are now: no two ranks get the same number."""
+def count_finished(path: str) -> int:
+    """Count this rank as finished; return the count, which is another number for every rank (an atomic increment)."""
     descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
     try:
         os.write(descriptor, b".")
-        return os.lseek(descriptor, 0, os.SEEK_CUR)  # the end of this very note, whoever else appends
+        return os.lseek(descriptor, 0, os.SEEK_CUR)  # the end of our own byte, even if others append now
     finally:
         os.close(descriptor)
 
 
-def _thinned(ends_ns: Sequence[int], sizes: Sequence[int]) -> list[tuple[int, int]]:
+def _merged(ends_ns: Sequence[int], sizes: Sequence[int]) -> list[tuple[int, int]]:
     kept: list[tuple[int, int]] = []
     first_ns = 0
     for at_ns, size_bytes in sorted(zip(ends_ns, sizes, strict=True)):
@@ -193,7 +194,7 @@ def _thinned(ends_ns: Sequence[int], sizes: Sequence[int]) -> list[tuple[int, in
 
 
 def read_logs(folder: str) -> tuple[IoRows, IoRows]:
-    """Return the rows and the progress that the ranks of a run left in its live folder."""
+    """Return the rows and the progress of all ranks from a run's live folder."""
     found = []
     for ending, kind in ((".rows", IO_DTYPE), (".progress", PROGRESS_DTYPE)):
         names = sorted(name for name in os.listdir(folder) if name.startswith("checkpoint_") and name.endswith(ending))
@@ -204,4 +205,4 @@ def read_logs(folder: str) -> tuple[IoRows, IoRows]:
 def _read(path: str, kind: np.dtype[np.void]) -> IoRows:
     with open(path, "rb") as file:
         data = file.read()
-    return np.frombuffer(data[: len(data) // kind.itemsize * kind.itemsize], kind)  # the last may be half written
+    return np.frombuffer(data[: len(data) // kind.itemsize * kind.itemsize], kind)  # the last row may be incomplete

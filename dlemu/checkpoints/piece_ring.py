@@ -1,4 +1,4 @@
-"""Buffers that a thread fills ahead of those who write them: making bytes is never part of what is measured."""
+"""Buffers that one thread fills with content ahead of the writing threads, so that writes are measured without it."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from datagen.buffers import AlignedBuffer
 from dlemu.comm.process_control import start_thread
 
 RING_BYTES = 128 << 20
-"""Most memory of one rank's buffers, whatever the model's size."""
+"""Maximum memory for one rank's buffers, whatever the model's size."""
 
 Fill = Callable[[memoryview, int], None]
 """Fills a buffer with a file's bytes from an offset on."""
 Piece = tuple[memoryview, int]
-"""Bytes, and their offset in the file."""
+"""Consecutive bytes of a file, and their offset in it."""
 
 
 def make_buffers(threads: int, piece_bytes: int, largest_file_bytes: int) -> list[memoryview]:
-    """Return two aligned buffers for each thread that writes, and two more, within `RING_BYTES` but one a thread."""
+    """Return 2 * threads + 2 aligned buffers: fewer to stay within `RING_BYTES`, but at least threads + 1."""
     piece_bytes = min(piece_bytes, -(-max(1, largest_file_bytes) // 4096) * 4096)
     count = max(threads + 1, min(2 * threads + 2, RING_BYTES // piece_bytes))
     whole = AlignedBuffer(count * piece_bytes)
@@ -30,13 +30,13 @@ def make_buffers(threads: int, piece_bytes: int, largest_file_bytes: int) -> lis
 
 
 class PieceRing:
-    """The pieces of files in order, each filled before it is requested as long as the buffers last.
+    """Pieces of files in order, generated ahead of their use as far as the buffers reach.
 
-    The thread that fills them ends by itself after the last piece, or with `close`.
+    The generating thread ends after the last piece, or at `close`.
     """
 
     def __init__(self, files: Sequence[tuple[int, Fill]], buffers: Sequence[memoryview], takers: int) -> None:
-        """`files` are size and content of each; `takers` threads take the pieces of a file until there is none."""
+        """`files` are (size, content); `takers` threads each call `take` for a file until it returns None."""
         self._files, self._takers = files, takers
         self._free: SimpleQueue[memoryview | None] = SimpleQueue()
         self._whole = {id(buffer): buffer for buffer in buffers}
@@ -47,16 +47,16 @@ class PieceRing:
         self._is_full = threading.Event()
         self._closed = False
         self.cpu_ns = 0
-        """What filling took so far, to the last buffer that was filled."""
+        """CPU time of filling buffers so far."""
         self._thread = threading.Thread(target=self._run, name="checkpoint-content", daemon=True)
         start_thread(self._thread)
 
     def wait_full(self) -> None:
-        """Wait until every buffer is filled, or all there is to fill."""
+        """Wait until all buffers are filled, or all content is generated."""
         self._is_full.wait()
 
     def take(self, file: int) -> tuple[Piece, memoryview] | None:
-        """Return the next piece of a file, and the buffer to give back; None when there is none left."""
+        """Return the next piece of a file, and its buffer for `give_back`; None after the last piece."""
         piece = self._filled[file].get()
         if isinstance(piece, BaseException):
             raise piece
@@ -66,11 +66,11 @@ class PieceRing:
         return (buffer[: min(len(buffer), self._files[file][0] - piece[1])], piece[1]), buffer
 
     def give_back(self, buffer: memoryview) -> None:
-        """Have a buffer filled again."""
+        """Return a buffer to the ring to be filled again."""
         self._free.put(buffer)
 
     def close(self) -> None:
-        """End the thread; whoever waits for a piece gets none."""
+        """End the generating thread; threads waiting in `take` get None."""
         self._closed = True
         self._free.put(None)
         self._thread.join()

@@ -1,4 +1,4 @@
-"""Reading a rank's files of one checkpoint, in the manner of a framework or as fast as it goes."""
+"""Reading a rank's files of one checkpoint: with several threads, or with the access pattern of a framework."""
 
 from __future__ import annotations
 
@@ -14,84 +14,85 @@ from datagen.buffers import AlignedBuffer
 from datagen.errors import UserError
 from datagen.storage.storage_base import Reader, StorageBase
 from dlemu.checkpoints.file_content import FileContent
-from dlemu.checkpoints.io_rows import FileNotes
+from dlemu.checkpoints.io_rows import FileTimings
 from dlemu.checkpoints.started_pool import StartedPool
 from dlemu.checkpoints.write_files import MovedFile
 from dlemu.comm.thread_accounting import ThreadAccounting, process_storage_bytes
 from dlemu.config.schema import Checkpoint
 
 _ALIGNMENT = 4096  # O_DIRECT: multiples of any device's logical block
-_LONGEST_READ_BYTES = 32 << 20
-"""Of one call: what a framework requests at once (a tensor, 128 MiB) is read by several, into the same memory again.
+_MAX_READ_BYTES = 32 << 20
+"""Maximum bytes of one read call. A framework's larger reads (a tensor, 128 MiB) become several, into one buffer.
 
-The kernel cuts both into the same requests; a rank then needs no memory of a tensor's size.
+The kernel splits both into the same device requests, and a rank needs no memory of a tensor's size.
 """
 _DIRECTORY_BYTES = 4096
-"""What torch.load reads of the end of a zip file before anything else."""
+"""Bytes at the end of a zip file that torch.load reads first: its directory."""
 
 
 def check_is_file(storage: StorageBase, path: str) -> None:
-    """Raise OSError where a pipe or a device has come into a file's place: to open it may never end."""
-    if storage.local_path(path) is not None:  # a bucket has neither, and would be asked for it
+    """Raise OSError if the path is a pipe or a device, which could block forever when opened."""
+    if storage.local_path(path) is not None:  # object stores have neither: save them the request
         storage.size_bytes(path)
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReadManner:
-    """How files are read."""
+class ReadPattern:
+    """How the threads of a rank read a file."""
 
     threads: int
     piece_bytes: int
+    """Maximum bytes per read call."""
     by_tensor: bool = False
-    """Each tensor for itself, from its first byte on, after the file's end."""
+    """Read the end of the file first, then tensor by tensor."""
     own_parts: bool = False
-    """Each thread has its own stretch of the file; else each takes the next piece."""
+    """Each thread reads its own part of the file; else each takes the next piece."""
     reads_ahead: bool = True
     """The kernel may read ahead."""
 
 
-def manner_of(settings: Checkpoint) -> ReadManner:
-    """Return how `checkpoint.read_as` reads.
+def read_pattern(settings: Checkpoint) -> ReadPattern:
+    """Return the read pattern of `checkpoint.read_as`.
 
-    `torch_load`: PyTorch's torch.load of a zip file reads its directory, then one tensor after another. `mlperf_v3`:
-    MLPerf Storage v3.0 reads a quarter of the file by each of 4 threads and has the kernel not read ahead
-    (POSIX_FADV_RANDOM).
+    `torch_load`: like PyTorch's torch.load of a zip file, one thread reads its directory, then one tensor after
+    another. `mlperf_v3`: like MLPerf Storage v3.0, each of 4 threads reads a quarter of the file, without kernel
+    read-ahead (POSIX_FADV_RANDOM).
     """
     if settings.read_as == "torch_load":
-        return ReadManner(threads=1, piece_bytes=_LONGEST_READ_BYTES, by_tensor=True)
+        return ReadPattern(threads=1, piece_bytes=_MAX_READ_BYTES, by_tensor=True)
     if settings.read_as == "mlperf_v3":
-        return ReadManner(threads=4, piece_bytes=_LONGEST_READ_BYTES, own_parts=True, reads_ahead=False)
-    return ReadManner(threads=settings.readers, piece_bytes=settings.transfer_size)
+        return ReadPattern(threads=4, piece_bytes=_MAX_READ_BYTES, own_parts=True, reads_ahead=False)
+    return ReadPattern(threads=settings.readers, piece_bytes=settings.transfer_size)
 
 
 @dataclass(frozen=True, kw_only=True)
 class FileToRead:
-    """A file of a checkpoint, or a stretch of one: bytes `begin` to `end`."""
+    """A file of a checkpoint to read from byte `begin` up to `end`."""
 
     path: str
     content: FileContent
     begin: int
     end: int
     checked: bool
-    """Its bytes are known: whose they are is looked at, and each of them with `checkpoint.verify`."""
+    """`content` is what was written: its first stamp is checked, and with `checkpoint.verify` every byte."""
 
 
 class CheckpointReader:
-    """Reads files, one after another, each by several threads into memory that is used again; `close` ends these."""
+    """Reads files one after another, each with several threads, into buffers that are reused; `close` ends these."""
 
-    def __init__(self, storage: StorageBase, manner: ReadManner, *, verify: bool) -> None:
-        self._storage, self._manner, self._verify = storage, manner, verify
-        self._pool = StartedPool(manner.threads, "checkpoint-reader")
+    def __init__(self, storage: StorageBase, pattern: ReadPattern, *, verify: bool) -> None:
+        self._storage, self._pattern, self._verify = storage, pattern, verify
+        self._pool = StartedPool(pattern.threads, "checkpoint-reader")
         self._accounting = ThreadAccounting()
-        piece_bytes = -(-manner.piece_bytes // _ALIGNMENT) * _ALIGNMENT
-        whole = AlignedBuffer(manner.threads * piece_bytes)  # together they are large enough for huge pages
+        piece_bytes = -(-pattern.piece_bytes // _ALIGNMENT) * _ALIGNMENT
+        whole = AlignedBuffer(pattern.threads * piece_bytes)  # one allocation is large enough for huge pages
         whole.take_pages()
-        view = whole.view(manner.threads * piece_bytes)
+        view = whole.view(pattern.threads * piece_bytes)
         self._buffers = [view[start : start + piece_bytes] for start in range(0, len(view), piece_bytes)]
-        self._scratch = [np.empty(manner.piece_bytes, np.uint8) if verify else None for _ in range(manner.threads)]
+        self._scratch = [np.empty(pattern.piece_bytes, np.uint8) if verify else None for _ in range(pattern.threads)]
 
     def read(self, files: Sequence[FileToRead], done: Callable[[int, MovedFile], None]) -> None:
-        """Read all files and say each when it was read; raises UserError that names a file which is not as written."""
+        """Read all files, and call `done(index, file)` after each. Raises UserError for a missing or wrong file."""
         for number, file in enumerate(files):
             done(number, self._read(file))
 
@@ -100,7 +101,7 @@ class CheckpointReader:
         self._pool.shutdown()
 
     def _read(self, file: FileToRead) -> MovedFile:
-        notes, manner = FileNotes(), self._manner
+        timings, pattern = FileTimings(), self._pattern
         try:
             check_is_file(self._storage, file.path)
         except OSError as error:
@@ -108,32 +109,32 @@ class CheckpointReader:
         storage_before = process_storage_bytes()
         cpu_ns, started_ns = time.process_time_ns(), time.monotonic_ns()
         try:
-            reader = (self._storage.open if manner.reads_ahead else self._storage.open_unread_ahead)(file.path)
+            reader = (self._storage.open if pattern.reads_ahead else self._storage.open_unread_ahead)(file.path)
         except OSError as error:
             raise _unreadable(file, error) from error
         opened_ns = time.monotonic_ns()
         try:
             _check_size(file, reader)
-            lanes = _lanes(file, manner)
+            reads = _reads_by_thread(file, pattern)
             stop = threading.Event()
-            self._pool.run(lambda lane: self._move(file, reader, lanes[lane], lane, notes, stop), len(lanes))
+            self._pool.run(lambda thread: self._move(file, reader, reads[thread], thread, timings, stop), len(reads))
             moved_ns = time.monotonic_ns()
         except OSError as error:
             raise _unreadable(file, error) from error
         finally:
             reader.close()
         return MovedFile(
-            bytes=sum(notes.sizes),
+            bytes=sum(timings.sizes),
             started_ns=started_ns,
             opened_ns=opened_ns,
             moved_ns=moved_ns,
             synced_ns=moved_ns,
             ended_ns=time.monotonic_ns(),
-            threads=manner.threads,
+            threads=pattern.threads,
             cpu_ns=time.process_time_ns() - cpu_ns,
             content_cpu_ns=0,
             storage_bytes=process_storage_bytes() - storage_before,
-            notes=notes,
+            timings=timings,
         )
 
     def _move(
@@ -141,38 +142,38 @@ class CheckpointReader:
         file: FileToRead,
         reader: Reader,
         pieces: Iterator[tuple[int, int]],
-        lane: int,
-        notes: FileNotes,
+        thread: int,
+        timings: FileTimings,
         stop: threading.Event,
     ) -> None:
         try:
-            with notes.mover(self._accounting):
+            with timings.mover(self._accounting):
                 for offset, size_bytes in pieces:
                     if stop.is_set():
                         return
-                    self._read_piece(file, reader, offset, size_bytes, lane, notes)
+                    self._read_piece(file, reader, offset, size_bytes, thread, timings)
         except BaseException:
             stop.set()
             raise
 
     def _read_piece(
-        self, file: FileToRead, reader: Reader, offset: int, size_bytes: int, lane: int, notes: FileNotes
+        self, file: FileToRead, reader: Reader, offset: int, size_bytes: int, thread: int, timings: FileTimings
     ) -> None:
         whole = -(-size_bytes // self._storage.alignment) * self._storage.alignment
-        buffer = self._buffers[lane][:whole]
+        buffer = self._buffers[thread][:whole]
         began_ns = time.monotonic_ns()
         got = min(reader.read_into(buffer, offset), size_bytes)
-        notes.add(began_ns, time.monotonic_ns(), got)
+        timings.add(began_ns, time.monotonic_ns(), got)
         if got < size_bytes:
             raise UserError(
                 f"{file.path} ended at byte {offset + got} while it was read, wanted {file.end}: it was truncated "
                 "meanwhile; write the checkpoint again"
             )
         if file.checked:
-            self._check(file, buffer[:got], offset, lane)
+            self._check(file, buffer[:got], offset, thread)
 
-    def _check(self, file: FileToRead, data: memoryview, offset: int, lane: int) -> None:
-        scratch = self._scratch[lane]
+    def _check(self, file: FileToRead, data: memoryview, offset: int, thread: int) -> None:
+        scratch = self._scratch[thread]
         if scratch is not None:
             problem = file.content.difference(data, offset, scratch)
         elif offset == file.begin and offset % _ALIGNMENT == 0:
@@ -183,22 +184,22 @@ class CheckpointReader:
             raise UserError(f"{file.path} is not the file that was written: {problem}; write the checkpoint again")
 
 
-def _lanes(file: FileToRead, manner: ReadManner) -> list[Iterator[tuple[int, int]]]:
-    """Return the pieces (offset, bytes) that each thread reads: its own, or the next of all.
+def _reads_by_thread(file: FileToRead, pattern: ReadPattern) -> list[Iterator[tuple[int, int]]]:
+    """Return for each thread an iterator of the reads (offset, bytes) it does: in its own part, or the next of all.
 
-    No thread is woken for a file that has no piece for it.
+    A small file gets fewer threads, so that none is woken without a piece to read.
     """
-    if manner.own_parts:
-        each = max(1, -(-(file.end - file.begin) // (manner.threads * _ALIGNMENT))) * _ALIGNMENT
+    if pattern.own_parts:
+        each = max(1, -(-(file.end - file.begin) // (pattern.threads * _ALIGNMENT))) * _ALIGNMENT
         starts = range(file.begin, max(file.end, file.begin + 1), each)
-        return [_pieces(start, min(file.end, start + each), manner.piece_bytes) for start in starts]
-    if manner.by_tensor:
-        shared = _by_tensor(file, manner.piece_bytes)
+        return [_pieces(start, min(file.end, start + each), pattern.piece_bytes) for start in starts]
+    if pattern.by_tensor:
+        shared = _by_tensor(file, pattern.piece_bytes)
     else:
-        shared = _pieces(file.begin, file.end, manner.piece_bytes)
-    turns = _Turns(shared)
-    pieces = -(-(file.end - file.begin) // manner.piece_bytes)
-    return [iter(turns.next, None) for _ in range(max(1, min(manner.threads, pieces)))]
+        shared = _pieces(file.begin, file.end, pattern.piece_bytes)
+    queue = _PieceQueue(shared)
+    pieces = -(-(file.end - file.begin) // pattern.piece_bytes)
+    return [iter(queue.next, None) for _ in range(max(1, min(pattern.threads, pieces)))]
 
 
 def _pieces(begin: int, end: int, piece_bytes: int) -> Iterator[tuple[int, int]]:
@@ -206,7 +207,7 @@ def _pieces(begin: int, end: int, piece_bytes: int) -> Iterator[tuple[int, int]]
 
 
 def _by_tensor(file: FileToRead, piece_bytes: int) -> Iterator[tuple[int, int]]:
-    """Yield what torch.load reads: the end of the file, where a zip has its directory, then every tensor."""
+    """Yield the reads of torch.load: the end of the file, where a zip has its directory, then every tensor."""
     layout = file.content.layout
     tail = max(0, layout.size_bytes - _DIRECTORY_BYTES)
     directory = [(tail, layout.size_bytes - tail)] if layout.literals else []
@@ -214,8 +215,8 @@ def _by_tensor(file: FileToRead, piece_bytes: int) -> Iterator[tuple[int, int]]:
     return chain(directory, chain.from_iterable(tensors))
 
 
-class _Turns:
-    """Hands the next piece to whichever thread is free."""
+class _PieceQueue:
+    """An iterator of pieces that threads can share."""
 
     def __init__(self, pieces: Iterator[tuple[int, int]]) -> None:
         self._pieces, self._lock = pieces, threading.Lock()

@@ -1,7 +1,7 @@
-"""Checkpoints inside training: the model's bytes written, synced and timed while the accelerators stall.
+"""Checkpoints inside training: the model is written, fsynced and timed while the emulated accelerators stall.
 
-With `checkpoint.asynchronous` they stall for a snapshot into the host's memory alone; a thread then writes it
-while training goes on, and the next checkpoint waits for that one.
+With `checkpoint.asynchronous` they stall only for a snapshot into host memory (emulated by a sleep). A thread then
+writes it while training goes on, and the next checkpoint waits for it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from dlemu.config.schema import Checkpoint, Model
 
 @dataclass
 class _Drain:
-    """What a thread writes while training goes on."""
+    """An asynchronous checkpoint, written by a thread while training goes on."""
 
     epoch: int
     block: int
@@ -42,7 +42,7 @@ class _Drain:
 
 @dataclass
 class TrainingSaver:
-    """One rank's checkpoints of a training run. Every call is collective."""
+    """Saves one rank's checkpoints of a training run. All ranks must make the same calls (they are collective)."""
 
     settings: Checkpoint
     model: Model
@@ -50,18 +50,19 @@ class TrainingSaver:
     comm: Comm
     clock: Clock
     seed: int = 0
-    """Of the bytes."""
+    """Seed of the content."""
     cpu_ns: int = field(default=0, init=False)
-    """CPU time of the threads that made and wrote this rank's checkpoints."""
+    """CPU time of the threads that generated and wrote this rank's checkpoints."""
     sync_seconds: float = math.inf
-    """An fsync that takes longer is given up; one of many bytes may take as long as at 10 MB/s."""
-    _under_way: _Drain | None = field(default=None, init=False)
+    """Timeout of an fsync; for large checkpoints at least the time that their bytes take at 10 MB/s."""
+    _in_progress: _Drain | None = field(default=None, init=False)
 
     def save(self, epoch: int, block: int) -> tuple[int, list[SavedCheckpoint]]:
-        """Save one; return when training goes on, and those that became complete: asynchronous ones later than that.
+        """Save a checkpoint; return when training goes on, and the checkpoints completed meanwhile.
 
-        By rank 0 alone or by every rank, as `checkpoint.type` says; a model given by its layers by all that have a
-        part. Raises SpaceError when the disk is full, UserError when the folder can't be written.
+        That is this checkpoint, or with `asynchronous` the one before. A model without layers is written by rank 0 or
+        every rank (`checkpoint.type`), one with layers by every rank that has a part of it. Raises SpaceError if the
+        disk is full, UserError if the folder can't be written.
         """
         started_ns = self.comm.all_reduce_max(self.clock.now_ns())
         if not self.settings.asynchronous:
@@ -86,12 +87,12 @@ class TrainingSaver:
 
         drain.thread = threading.Thread(target=write, name="checkpoint-drain", daemon=True)
         start_thread(drain.thread)
-        self._under_way = drain
+        self._in_progress = drain
         return drain.released_ns, complete
 
     def finish(self) -> list[SavedCheckpoint]:
-        """Wait for a checkpoint that is under way; return it, if there was one. Raises as `save` does."""
-        drain, self._under_way = self._under_way, None
+        """Wait for the asynchronous checkpoint in progress; return it, or []. Raises as `save` does."""
+        drain, self._in_progress = self._in_progress, None
         if drain is None or drain.thread is None:
             return []
         drain.thread.join()
@@ -111,8 +112,8 @@ class TrainingSaver:
 
     @cached_property
     def total_bytes(self) -> int:
-        """Bytes of one checkpoint, all ranks."""
-        return sum(layout.size_bytes for rank in range(self.comm.size) for layout in self._of_rank(rank))
+        """Bytes of one checkpoint over all ranks."""
+        return sum(layout.size_bytes for rank in range(self.comm.size) for layout in self._layouts_of_rank(rank))
 
     @cached_property
     def _plan(self) -> CheckpointPlan:
@@ -120,14 +121,14 @@ class TrainingSaver:
 
     @cached_property
     def _layouts(self) -> tuple[FileLayout, ...]:
-        return self._of_rank(self.comm.rank)
+        return self._layouts_of_rank(self.comm.rank)
 
     @cached_property
     def _buffers(self) -> list[memoryview]:
         largest = max((layout.size_bytes for layout in self._layouts), default=0)
         return make_buffers(self.settings.writers, self.settings.transfer_size, largest)
 
-    def _of_rank(self, rank: int) -> tuple[FileLayout, ...]:
+    def _layouts_of_rank(self, rank: int) -> tuple[FileLayout, ...]:
         if self.model.has_layers:
             return self._plan.files(self._plan.ranks[rank])
         if rank > 0 and self.settings.type != "all_ranks":
@@ -152,7 +153,7 @@ class TrainingSaver:
             self.storage.make_folder(folder)
             for file in files:
                 with contextlib.suppress(FileNotFoundError):
-                    self.storage.remove(file.path)  # that of an earlier run: there may be no space for both
+                    self.storage.remove(file.path)  # an earlier run's file: there may be no space for both
         except OSError as error:
             raise explained(error, folder, 0) from error
         writer = CheckpointWriter(
@@ -161,17 +162,17 @@ class TrainingSaver:
             self._buffers,
             threads=self.settings.writers,
             fsync=self.settings.fsync,
-            sync_seconds=max(self.sync_seconds, sum(file.size_bytes for file in files) / 10e6),  # 10 MB/s, or it hangs
+            sync_seconds=max(self.sync_seconds, sum(file.size_bytes for file in files) / 10e6),  # slower: it hangs
         )
         writer.wait_ready()
         writer.write(self._count_cpu)
         self.cpu_ns += writer.content_cpu_ns
 
     def _count_cpu(self, _number: int, moved: MovedFile) -> None:
-        """Note the CPU time of the threads that wrote a file; how long it took is in the whole checkpoint's time."""
-        self.cpu_ns += sum(moved.notes.mover_cpu_ns)
+        """Add the CPU time of the threads that wrote a file."""
+        self.cpu_ns += sum(moved.timings.mover_cpu_ns)
 
 
 def _number(epoch: int, block: int) -> int:
-    """Return a number for a checkpoint of training, 20 bits: after a thousand of each they come again."""
+    """Return a 20-bit number for a checkpoint of training; it repeats after 1024 epochs, or 1024 blocks of an epoch."""
     return (epoch & 0x3FF) << 10 | block & 0x3FF

@@ -1,4 +1,4 @@
-"""What rank 0 notes of a checkpoint inside training; light, for every run has a list of them."""
+"""The record of a checkpoint inside training. Its own module, as every result imports it: it imports nothing."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class SavedCheckpoint:
-    """One checkpoint as rank 0 saw it, from the first byte to the last rank's sync."""
+    """One checkpoint as rank 0 recorded it, from its start until the last rank's fsync."""
 
     epoch: int
     block: int
     bytes: int
-    """Bytes of all ranks."""
+    """Bytes written by all ranks."""
     started_ns: int
     ended_ns: int
     released_ns: int | None = None
-    """When training went on, of an asynchronous one; None: when it had ended."""
+    """When training went on, if the checkpoint was asynchronous; None: at `ended_ns`."""
 
     @property
     def seconds(self) -> float:
-        """How long it took."""
+        """Duration of the checkpoint."""
         return (self.ended_ns - self.started_ns) / 1e9
 
     @property
     def stall_seconds(self) -> float:
-        """How long training stalled for it."""
+        """How long training stalled for the checkpoint."""
         return ((self.released_ns or self.ended_ns) - self.started_ns) / 1e9

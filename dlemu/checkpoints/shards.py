@@ -1,7 +1,7 @@
-"""Which files a rank writes of a checkpoint, and which tensors are in each: arithmetic, nothing is read or made.
+"""Which files a rank writes of a checkpoint, and which tensors each contains: pure arithmetic.
 
-Names, counts and sizes are those of DLIO (`BaseCheckpointing` of DLIO 2.0 and later), so that each reads what the other
-wrote; experts have DeepSpeed's names.
+Names, counts and sizes are DLIO's (`BaseCheckpointing` of DLIO 2.0 and later), so that dlemu and DLIO can read each
+other's checkpoints; experts' files are named as in DeepSpeed.
 """
 
 from __future__ import annotations
@@ -16,26 +16,26 @@ from dlemu.config.model import DATATYPE_BYTES, Datatype, Model
 
 Role = Literal["model", "optimizer"]
 OPTIMIZER_COPIES = 3
-"""Of each parameter an optimizer like Adam keeps the value itself, the mean and the variance of its gradient."""
+"""Values per parameter in an optimizer such as Adam: the weight itself, and its gradient's mean and variance."""
 OPTIMIZER_EXTRA = 5
-"""Times the hidden size: the parameters that DLIO adds to each of these, one by one."""
+"""DLIO adds 5 x the hidden size of parameters to each copy in the optimizer, as a tensor of its own."""
 
 
 @dataclass(frozen=True)
 class Part:
-    """Which piece of a tensor of the whole model something is: all pieces are as large, one after another."""
+    """Identifies which of several consecutive pieces of equal size of a whole model's tensor a rank has."""
 
     name: str
-    """Of the tensor, the same on all ranks."""
+    """Name of the whole tensor, the same on all ranks."""
     piece: int = 0
     pieces: int = 1
     copy: int = 0
-    """Not 0 where another rank writes the same piece as copy 0: vectors are on each tensor-parallel rank."""
+    """Not 0 for a duplicate of a piece that another rank has as copy 0: vectors are on each tensor-parallel rank."""
 
 
 @dataclass(frozen=True)
 class Tensor:
-    """One tensor of a file; dots in its name separate the dictionaries in which it lies."""
+    """One tensor of a file; dots in its name separate the keys of nested dictionaries."""
 
     name: str
     shape: tuple[int, ...]
@@ -44,33 +44,27 @@ class Tensor:
 
     @property
     def bytes(self) -> int:
-        """Return its bytes."""
+        """Size in bytes."""
         return math.prod(self.shape) * DATATYPE_BYTES[self.dtype]
 
 
 @dataclass(frozen=True)
 class Shard:
-    """One file of a checkpoint."""
+    """The content of one file of a checkpoint, whatever its format."""
 
     path: str
-    """Below the checkpoint's own folder, with `.pt` at its end."""
+    """Relative to the checkpoint's folder; ends in `.pt`."""
     tensors: tuple[Tensor, ...]
     role: Role
 
     @property
     def bytes(self) -> int:
-        """Return the bytes of its tensors; a format adds its own."""
+        """Bytes of the tensors; a format adds its headers."""
         return sum(tensor.bytes for tensor in self.tensors)
 
 
 def shards_of_rank(model: Model, grid: Grid, rank: int) -> tuple[Shard, ...]:
-    """Return the files that a rank writes, in the order in which it writes them; none where it writes nothing.
-
-    Args:
-        model: What is saved.
-        grid: How the job's ranks share it.
-        rank: One of the job's ranks, 0 to `grid.ranks` - 1.
-    """
+    """Return the files that a rank of the job (0 to `grid.ranks` - 1) writes, in the order of writing; may be empty."""
     place = grid.place(rank)
     if grid.zero_stage == 0 and rank >= grid.model_ranks and not grid.all_ranks:
         return tuple(_expert_shards(model, grid, place))
@@ -84,10 +78,10 @@ def shards_of_rank(model: Model, grid: Grid, rank: int) -> tuple[Shard, ...]:
 
 
 def parameters(model: Model) -> int:
-    """Return the model's number of parameters by its numbers (DLIO's `get_num_parameters`); 0 without layers.
+    """Return the model's number of parameters from its dimensions (DLIO's `get_num_parameters`); 0 without layers.
 
-    Both embeddings are counted, and of each layer: norm, attention's input and output, norm, and three matrices of a
-    gated feed-forward network; with experts their router, and the three matrices of every expert.
+    It counts the embedding, the head and its norm, and for each layer two norms, the attention's input and output
+    matrices, and the three matrices of a gated feed-forward network; with experts, the router and each expert's three.
     """
     return _dense_parameters(model) + _expert_parameters(model)
 
@@ -96,7 +90,7 @@ def _dense_parameters(model: Model) -> int:
     if not model.has_layers or model.layer_parameters:
         return 0
     last, routed = model.num_layers, _expert_layers(model)
-    # Layers without experts come first; the embedding, the head and its norm are there once.
+    # (a layer of each kind, how many): embedding, dense layers (which come first), expert layers, head, its norm.
     counted = ((0, 1), (1, last - routed), (last, routed), (last + 1, 1), (last + 2, 1))
     return sum(count * sum(map(math.prod, _layer_shapes(model, layer))) for layer, count in counted)
 
@@ -104,7 +98,7 @@ def _dense_parameters(model: Model) -> int:
 def _expert_parameters(model: Model) -> int:
     if not model.has_layers or model.layer_parameters:
         return 0
-    each = sum(map(math.prod, _network(model, _expert_width(model))))
+    each = sum(map(math.prod, _feed_forward_shapes(model, _expert_width(model))))
     return _expert_layers(model) * model.transformer.num_experts * each
 
 
@@ -115,7 +109,7 @@ def _sized_shard(model: Model, grid: Grid, rank: int) -> Iterator[Shard]:
 
 
 def _layer_shards(model: Model, grid: Grid, place: Place) -> Iterator[Shard]:
-    """Yield the layers' files: one of all where they are cut over the copies or one stage has all, else one a layer."""
+    """Yield the files of this rank's layers: one per layer for ZeRO 1 or 2 with pipeline stages, else one for all."""
     layers = _layers_of_stage(model, grid.pipeline, place.pipeline)
     if grid.zero_stage in (1, 2):
         if place.data > 0:
@@ -138,12 +132,12 @@ def _layer_shards(model: Model, grid: Grid, place: Place) -> Iterator[Shard]:
 def _layers_of_stage(model: Model, stages: int, stage: int) -> range:
     """Return the layers of a pipeline stage: 0 is the embedding, `num_layers` + 1 and + 2 are the head and its norm.
 
-    The first stages have one layer more where they can't all have as many; the first has the embedding, the last the
-    head. Models given by `layer_parameters` have neither.
+    If the layers do not divide evenly, the first stages have one more. The first stage also has the embedding, the last
+    one the head. Models given by `layer_parameters` have neither.
     """
-    each, more = divmod(model.num_layers, stages)
-    start = stage * each + min(stage, more) + 1
-    end = start + each + (1 if stage < more else 0)
+    each, extra = divmod(model.num_layers, stages)
+    start = stage * each + min(stage, extra) + 1
+    end = start + each + (1 if stage < extra else 0)
     if not model.layer_parameters:
         start = 0 if stage == 0 else start
         end = model.num_layers + 3 if stage == stages - 1 else end
@@ -152,34 +146,34 @@ def _layers_of_stage(model: Model, stages: int, stage: int) -> range:
 
 def _layer_tensors(model: Model, grid: Grid, place: Place, layer: int, prefix: str = "") -> tuple[Tensor, ...]:
     if model.layer_parameters:
-        return _cut([(size, 1) for size in model.layer_parameters], "int8", grid, place, layer, prefix)
+        return _rank_tensors([(size, 1) for size in model.layer_parameters], "int8", grid, place, layer, prefix)
     shapes = _layer_shapes(model, layer)
-    if grid.zero_stage == 3 and _has_experts(model, layer):  # cut over all copies as the rest of the layer is
-        shapes = [*shapes, *_network(model, _expert_width(model)) * model.transformer.num_experts]
-    return _cut(shapes, model.model_datatype, grid, place, layer, prefix)
+    if grid.zero_stage == 3 and _has_experts(model, layer):  # ZeRO 3 shards experts like the rest of the layer
+        shapes = [*shapes, *_feed_forward_shapes(model, _expert_width(model)) * model.transformer.num_experts]
+    return _rank_tensors(shapes, model.model_datatype, grid, place, layer, prefix)
 
 
-def _cut(
+def _rank_tensors(
     shapes: list[tuple[int, ...]], dtype: Datatype, grid: Grid, place: Place, layer: int | str, prefix: str = ""
 ) -> tuple[Tensor, ...]:
-    """Return the rank's piece of each tensor; those of which nothing is left are left out.
+    """Return the rank's piece of each tensor of the given shapes, without pieces of size 0.
 
-    A vector (a norm) is on every rank of the tensor-parallel group; each division rounds down, as DLIO's do.
+    Every tensor-parallel rank has the whole of a vector (a norm). Each division rounds down, as in DLIO.
     """
-    copies, copy = (grid.data, place.data) if grid.zero_stage == 3 else (1, 0)
+    copies, copy = (grid.data, place.data) if grid.zero_stage == 3 else (1, 0)  # ZeRO 3 shards over all copies
     tensors = []
     for index, shape in enumerate(shapes):
-        over = grid.tensor if len(shape) > 1 else 1
-        size = math.prod(shape) // over // copies
-        piece, same = (place.tensor, 0) if over > 1 else (0, place.tensor)
-        part = Part(f"model.{layer}.{index}", piece * copies + copy, over * copies, same)
+        slices = grid.tensor if len(shape) > 1 else 1
+        size = math.prod(shape) // slices // copies
+        own_slice, duplicate = (place.tensor, 0) if slices > 1 else (0, place.tensor)
+        part = Part(f"model.{layer}.{index}", own_slice * copies + copy, slices * copies, duplicate)
         if size > 0:
             tensors.append(Tensor(f"{prefix}{index}", (size,), dtype, part))
     return tuple(tensors)
 
 
 def _layer_shapes(model: Model, layer: int) -> list[tuple[int, ...]]:
-    """Return the shape of each vector and matrix of a layer, before it is cut; its experts are left out."""
+    """Return the shape of each whole vector and matrix of a layer, without its experts."""
     shape, hidden = model.transformer, model.transformer.hidden_size
     if layer in (0, model.num_layers + 1):
         return [(hidden, shape.vocab_size)]
@@ -189,13 +183,13 @@ def _layer_shapes(model: Model, layer: int) -> list[tuple[int, ...]]:
     queries = shape.head_dim * shape.num_attention_heads or hidden
     attention = [(hidden,), (hidden, queries + 2 * head * shape.num_kv_heads), (queries, hidden), (hidden,)]
     if not _has_experts(model, layer):
-        return [*attention, *_network(model, shape.ffn_hidden_size)]
+        return [*attention, *_feed_forward_shapes(model, shape.ffn_hidden_size)]
     shared = shape.num_shared_experts * _expert_width(model)
-    return [*attention, (hidden, shape.num_experts), *(_network(model, shared) if shared else ())]
+    return [*attention, (hidden, shape.num_experts), *(_feed_forward_shapes(model, shared) if shared else ())]
 
 
-def _network(model: Model, width: int) -> list[tuple[int, ...]]:
-    """Return the two matrices of a gated feed-forward network: gate and up are one."""
+def _feed_forward_shapes(model: Model, width: int) -> list[tuple[int, ...]]:
+    """Return the shapes of a gated feed-forward network: the gate and up matrices as one, and the down matrix."""
     hidden = model.transformer.hidden_size
     return [(hidden, 2 * width), (width, hidden)]
 
@@ -214,16 +208,16 @@ def _expert_width(model: Model) -> int:
 
 
 def _expert_shards(model: Model, grid: Grid, place: Place) -> Iterator[Shard]:
-    """Yield one file for each expert of each layer that the rank has: of several ranks that have it, the first."""
+    """Yield one file for each expert of each layer that the rank writes: the first copy with an expert writes it."""
     if not model.has_layers or grid.zero_stage == 3 or place.data >= grid.expert:
         return
     each = model.transformer.num_experts // grid.expert
     for layer in _layers_of_stage(model, grid.pipeline, place.pipeline):
         if not _has_experts(model, layer):
             continue
-        network = _network(model, _expert_width(model))
+        shapes = _feed_forward_shapes(model, _expert_width(model))
         for expert in range(place.data * each, (place.data + 1) * each):
-            tensors = _cut(network, model.model_datatype, grid, place, f"{layer}.expert.{expert}")
+            tensors = _rank_tensors(shapes, model.model_datatype, grid, place, f"{layer}.expert.{expert}")
             yield Shard(f"layer_{layer}_expert_{expert}_mp_rank_{place.model:02d}_model_states.pt", tensors, "model")
 
 

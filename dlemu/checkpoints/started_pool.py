@@ -1,4 +1,4 @@
-"""Threads that are there before anything is measured: on a busy host one can take tens of milliseconds to start."""
+"""A thread pool whose threads all run before a measurement: on a busy host starting one can take tens of ms."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 
 class StartedPool:
-    """So many threads, the caller's own among them, of which all run."""
+    """A pool of `threads` running threads, one of which is the caller's own."""
 
     def __init__(self, threads: int, name: str) -> None:
         self._threads = threads
@@ -19,9 +19,9 @@ class StartedPool:
         started.wait()
 
     def run(self, work: Callable[[int], None], threads: int | None = None) -> None:
-        """Do the work on each thread, which gets its number; raises what it raised once all have ended.
+        """Call `work(number)` on every thread; when all have returned, raise the first exception.
 
-        With `threads` on so many of them: one that is woken for nothing costs as much as a small read.
+        `threads` limits it to fewer: waking a thread that has nothing to do costs as much as a small read.
         """
         others = [self._pool.submit(work, number) for number in range(1, threads or self._threads)]
         try:

@@ -1,7 +1,7 @@
-"""What is in a checkpoint folder: one folder a checkpoint, each with a note of what it is and whether it is whole.
+"""Checkpoints on storage: one folder per checkpoint, with a note that describes it and says whether it is complete.
 
-The note, `.dlemu-checkpoint.json`, is written before the first byte with `complete` false and again after the last
-rank was done: a checkpoint that was cut short says so, however the run ended. Folders of DLIO have none.
+The note, `.dlemu-checkpoint.json`, is written with `complete` false before the first byte, and again with true when the
+last rank is done. So an interrupted checkpoint is always recognised. Checkpoints of DLIO have no note.
 """
 
 from __future__ import annotations
@@ -23,49 +23,49 @@ from dlemu.config.schema import Checkpoint, Model
 NOTE = ".dlemu-checkpoint.json"
 NOTE_VERSION = 1
 BLOCKS = ".dlemu-checkpoints.json"
-"""Lists the folders of checkpoints that training runs of dlemu wrote."""
+"""File that lists the folders which training runs of dlemu wrote, or will write, for their checkpoints."""
 _FOLDER = re.compile(r"global_epoch1_step([0-9]+)")
-"""DLIO's name for checkpoint k of a run that only checkpoints."""
+"""DLIO's name for checkpoint k of a run that only writes checkpoints."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class StoredNote:
-    """What one checkpoint is."""
+    """The note of one checkpoint: all that is needed to read and verify it."""
 
     version: int = NOTE_VERSION
     bulk_version: int = BULK_VERSION
     complete: bool = False
     seed: int
-    """Of its bytes: each run has its own."""
+    """Seed of its content; each run has its own."""
     checkpoint: int
     ranks: int
-    """Of the run that wrote it; its first is `settings.first_rank` of the job."""
+    """Ranks of the run that wrote it; the first is rank `settings.first_rank` of the job."""
     hosts: int
     bytes: int
-    """Of all files."""
+    """Bytes of all its files."""
     model: Model
     settings: Checkpoint
 
     @property
-    def what(self) -> str:
-        """What it is, in a few words."""
+    def description(self) -> str:
+        """Model, ranks and format, for messages."""
         return f"{self.model.name} by {self.ranks} ranks, format {self.settings.format}"
 
 
 def folder_name(checkpoint: int | str) -> str:
-    """Return the name of a checkpoint's folder, DLIO's; of several, with a shell's pattern for their numbers."""
+    """Return the name of a checkpoint's folder, as in DLIO; a shell pattern as the number gives that of several."""
     return f"global_epoch1_step{checkpoint}"
 
 
 def folder_of(checkpoint_folder: str, checkpoint: int) -> str:
-    """Return where a checkpoint lies."""
+    """Return the path of a checkpoint's folder."""
     return f"{checkpoint_folder.rstrip('/')}/{folder_name(checkpoint)}"
 
 
 def stored_checkpoints(storage: StorageBase, checkpoint_folder: str) -> list[int]:
-    """Return the numbers of the checkpoints in a folder, whole or not, in order; none where there is no folder.
+    """Return the sorted numbers of the checkpoints in a folder, complete or not; [] if there is no folder.
 
-    Raises UserError for what is not a folder.
+    Raises UserError if the folder can't be listed.
     """
     try:
         with storage.entries(checkpoint_folder.rstrip("/") or "/") as entries:
@@ -81,7 +81,7 @@ def stored_checkpoints(storage: StorageBase, checkpoint_folder: str) -> list[int
 
 
 def read_note(storage: StorageBase, folder: str) -> StoredNote | None:
-    """Return a checkpoint's note, None where it has none: DLIO's. Raises UserError for a damaged one."""
+    """Return a checkpoint's note, None without one (written by DLIO). Raises UserError if it is damaged."""
     path = f"{folder}/{NOTE}"
     try:
         data = bytes(read_whole(storage, path))
@@ -108,20 +108,20 @@ def write_note(storage: StorageBase, folder: str, note: StoredNote, *, fsync: bo
 
 
 def completed(note: StoredNote) -> StoredNote:
-    """Return the note of the same checkpoint, whole."""
+    """Return the note with `complete` set."""
     return replace(note, complete=True)
 
 
 def files_in(storage: StorageBase, folder: str) -> Iterator[str]:
-    """Yield the names of a checkpoint's files, those under way too, without its note."""
+    """Yield the names of a checkpoint's files, including unfinished ones, but not its note."""
     with contextlib.suppress(FileNotFoundError, NotADirectoryError), storage.entries(folder) as entries:
         yield from (entry.name for entry in entries if entry.name != NOTE and not entry.is_dir())
 
 
 def remove_checkpoint(storage: StorageBase, folder: str, names: Collection[str]) -> None:
-    """Remove a checkpoint: its note first, so that what is left is never taken for whole, then the files of its plan.
+    """Remove a checkpoint's note, and then its files `names`; note first, so that a rest never looks complete.
 
-    Files of other names stay, and with them their folder; behind a link nothing is touched.
+    Files of other names are kept, and then their folder, too. A symbolic link is not followed: nothing is removed.
     """
     if is_link(storage, folder):
         return
@@ -134,37 +134,36 @@ def remove_checkpoint(storage: StorageBase, folder: str, names: Collection[str])
 
 
 def is_link(storage: StorageBase, folder: str) -> bool:
-    """Return whether a folder is a link to somewhere else."""
+    """Return whether a folder is a symbolic link."""
     local = storage.local_path(folder)
     return local is not None and os.path.islink(local)
 
 
 def claim_blocks(storage: StorageBase, checkpoint_folder: str, names: Collection[str]) -> None:
-    """Note in a checkpoint folder which folders below it a training run will write, before it does.
+    """Record in a checkpoint folder which folders `names` below it a training run will write or replace.
 
-    What is in them is then replaced. Raises UserError where something lies under a name that no run of dlemu noted,
-    OSError.
+    Raises UserError if one of them is a symbolic link, or is not empty and was not recorded before; raises OSError.
     """
     folder = checkpoint_folder.rstrip("/")
-    noted = _noted_blocks(storage, folder)
-    for name in sorted(_there(storage, folder).intersection(names)):
+    recorded = _recorded_blocks(storage, folder)
+    for name in sorted(_names_in(storage, folder).intersection(names)):
         path = f"{folder}/{name}"
-        if is_link(storage, path) or (name not in noted and _holds_anything(storage, path)):
+        if is_link(storage, path) or (name not in recorded and _is_not_empty(storage, path)):
             raise UserError(
                 f"{path} holds files that dlemu did not write, and this run would write there: set "
                 "checkpoint.checkpoint_folder to a new folder"
             )
     storage.make_folder(folder)
-    data = json.dumps(sorted(noted.union(names))).encode()
+    data = json.dumps(sorted(recorded.union(names))).encode()
     write_whole(storage, f"{folder}/{BLOCKS}", data, sync=False)
 
 
 def block_name(epoch: int, block: int) -> str:
-    """Return the name of the folder of a checkpoint inside training, DLIO's."""
+    """Return the name of the folder of a checkpoint that training writes, as in DLIO."""
     return f"epoch_{epoch}_block_{block}"
 
 
-def _there(storage: StorageBase, folder: str) -> set[str]:
+def _names_in(storage: StorageBase, folder: str) -> set[str]:
     try:
         with storage.entries(folder) as entries:
             return {entry.name for entry in entries}
@@ -172,17 +171,17 @@ def _there(storage: StorageBase, folder: str) -> set[str]:
         return set()
 
 
-def _noted_blocks(storage: StorageBase, folder: str) -> frozenset[str]:
+def _recorded_blocks(storage: StorageBase, folder: str) -> frozenset[str]:
     path = f"{folder}/{BLOCKS}"
     try:
-        storage.size_bytes(path)  # refuses what is no file before it is opened
-        noted = json.loads(bytes(read_whole(storage, path)))
+        storage.size_bytes(path)  # refuses pipes and devices before one is opened
+        names = json.loads(bytes(read_whole(storage, path)))
     except (FileNotFoundError, NotADirectoryError, ValueError, RecursionError):
         return frozenset()
-    return frozenset(name for name in noted if isinstance(name, str)) if isinstance(noted, list) else frozenset()
+    return frozenset(name for name in names if isinstance(name, str)) if isinstance(names, list) else frozenset()
 
 
-def _holds_anything(storage: StorageBase, folder: str) -> bool:
+def _is_not_empty(storage: StorageBase, folder: str) -> bool:
     try:
         with storage.entries(folder) as entries:
             return next(iter(entries), None) is not None

@@ -1,4 +1,4 @@
-"""Writing a rank's files of one checkpoint: bytes made ahead, write calls and fsync timed apart."""
+"""Writing a rank's files of one checkpoint: content is generated ahead; write calls and fsync are timed separately."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datagen.errors import SpaceError, UserError
 from datagen.storage.storage_base import StorageBase, Writer
 from dlemu.checkpoints.file_content import FileContent
-from dlemu.checkpoints.io_rows import FileNotes
+from dlemu.checkpoints.io_rows import FileTimings
 from dlemu.checkpoints.piece_ring import PieceRing
 from dlemu.checkpoints.started_pool import StartedPool
 from dlemu.comm import PatienceError, within
@@ -36,7 +36,7 @@ class FileToWrite:
 
 @dataclass(frozen=True, kw_only=True)
 class MovedFile:
-    """How one file was written or read; times in nanoseconds of CLOCK_MONOTONIC."""
+    """Times and counts of one file that was written or read; see `IO_COLUMNS` in `io_rows` for each field."""
 
     bytes: int
     started_ns: int
@@ -48,28 +48,29 @@ class MovedFile:
     cpu_ns: int
     content_cpu_ns: int
     storage_bytes: int
-    notes: FileNotes
+    timings: FileTimings
 
     def columns(self) -> dict[str, int]:
-        """Return what a row of `io_rows` holds of it."""
+        """Return this file's columns of a row of `io_rows`."""
         names = ("bytes", "started_ns", "opened_ns", "moved_ns", "synced_ns", "ended_ns", "threads", "cpu_ns")
         return {
             **{name: getattr(self, name) for name in names},
             "content_cpu_ns": self.content_cpu_ns,
             "storage_bytes": self.storage_bytes,
-            "calls": len(self.notes.sizes),
-            "call_ns": sum(self.notes.calls_ns),
-            "longest_call_ns": max(self.notes.calls_ns, default=0),
-            "starved_ns": sum(self.notes.starved_ns),
-            "mover_cpu_ns": sum(self.notes.mover_cpu_ns),
-            "mover_cpu_wait_ns": sum(self.notes.mover_cpu_wait_ns),
+            "calls": len(self.timings.sizes),
+            "call_ns": sum(self.timings.calls_ns),
+            "longest_call_ns": max(self.timings.calls_ns, default=0),
+            "starved_ns": sum(self.timings.starved_ns),
+            "mover_cpu_ns": sum(self.timings.mover_cpu_ns),
+            "mover_cpu_wait_ns": sum(self.timings.mover_cpu_wait_ns),
         }
 
 
 class CheckpointWriter:
-    """Writes the files of one checkpoint, one after another, each by several threads. Its bytes are being made at once.
+    """Writes the files of one checkpoint, one after another, each with several threads.
 
-    The files that were written have their names; with `discard` they go again.
+    Content generation begins with the constructor. Each file appears under its name when it is complete; `discard`
+    removes the files written so far.
     """
 
     def __init__(
@@ -82,22 +83,22 @@ class CheckpointWriter:
         fsync: bool,
         sync_seconds: float = math.inf,
     ) -> None:
-        """An fsync that takes longer than `sync_seconds` is given up."""
+        """An fsync that takes longer than `sync_seconds` raises PatienceError."""
         self._storage, self._files, self._threads, self._fsync = storage, files, threads, fsync
         self._sync_seconds = sync_seconds
         self._ring = PieceRing([(file.size_bytes, file.content.fill) for file in files], buffers, threads)
         self._pool = StartedPool(threads, "checkpoint-writer")
         self._accounting = ThreadAccounting()
-        self._named: list[str] = []
+        self._written: list[str] = []
 
     def wait_ready(self) -> None:
-        """Wait until the first pieces are made: what follows is measured."""
+        """Wait until the buffers are full of generated content, before the measurement begins."""
         self._ring.wait_full()
 
     def write(self, done: Callable[[int, MovedFile], None]) -> None:
-        """Write all files and say each when it is complete; raises SpaceError, UserError.
+        """Write all files, and call `done(index, file)` after each; raises SpaceError, UserError.
 
-        After an error nothing of the file under way is left.
+        After an error, the incomplete file is removed.
         """
         try:
             for number, file in enumerate(self._files):
@@ -108,38 +109,38 @@ class CheckpointWriter:
 
     @property
     def content_cpu_ns(self) -> int:
-        """CPU time of making the bytes, also of those that were made before the first was written."""
+        """CPU time of generating content, including that before the first write."""
         return self._ring.cpu_ns
 
     def discard(self) -> None:
-        """Remove what was written: a checkpoint that will not be complete only takes space."""
-        for path in self._named:
+        """Remove the files written so far: an incomplete checkpoint only takes space."""
+        for path in self._written:
             with contextlib.suppress(OSError):
                 self._storage.remove(path)
 
     def _write(self, number: int, file: FileToWrite) -> MovedFile:
-        notes = FileNotes()
+        timings = FileTimings()
         content_cpu_ns = self._ring.cpu_ns
         cpu_ns, started_ns = time.process_time_ns(), time.monotonic_ns()
         try:
             writer = self._storage.create(file.path)
             opened_ns = time.monotonic_ns()
             try:
-                self._pool.run(lambda _: self._move(number, writer, notes))
+                self._pool.run(lambda _: self._move(number, writer, timings))
                 moved_ns = time.monotonic_ns()
                 if self._fsync:
                     within(self._sync_seconds, writer.sync, f"fsync of {file.path}")
                 synced_ns = time.monotonic_ns()
                 writer.commit()
             except PatienceError:
-                self._named.clear()  # to remove what hangs would hang as well
+                self._written.clear()  # removing files of a storage that hangs would hang, too
                 raise
             except BaseException:
                 writer.discard()
                 raise
         except OSError as error:
             raise explained(error, file.path, file.size_bytes) from error
-        self._named.append(file.path)
+        self._written.append(file.path)
         return MovedFile(
             bytes=file.size_bytes,
             started_ns=started_ns,
@@ -151,23 +152,23 @@ class CheckpointWriter:
             cpu_ns=time.process_time_ns() - cpu_ns,
             content_cpu_ns=self._ring.cpu_ns - content_cpu_ns,
             storage_bytes=0,
-            notes=notes,
+            timings=timings,
         )
 
-    def _move(self, number: int, writer: Writer, notes: FileNotes) -> None:
-        """Write pieces of a file until none is left; after an error nobody gets any more."""
+    def _move(self, number: int, writer: Writer, timings: FileTimings) -> None:
+        """Write pieces of a file until none is left; an error ends the other threads, too."""
         try:
-            with notes.mover(self._accounting):
+            with timings.mover(self._accounting):
                 while True:
-                    asked_ns = time.monotonic_ns()
+                    wait_began_ns = time.monotonic_ns()
                     taken = self._ring.take(number)
                     if taken is None:
                         return
                     (data, offset), buffer = taken
                     began_ns = time.monotonic_ns()
-                    notes.starved_ns.append(began_ns - asked_ns)
+                    timings.starved_ns.append(began_ns - wait_began_ns)
                     writer.write_at(data, offset)
-                    notes.add(began_ns, time.monotonic_ns(), len(data))
+                    timings.add(began_ns, time.monotonic_ns(), len(data))
                     self._ring.give_back(buffer)
         except BaseException:
             self._ring.close()
@@ -175,7 +176,7 @@ class CheckpointWriter:
 
 
 def explained(error: OSError, path: str, size_bytes: int) -> UserError:
-    """Return what to report to a user who can't have a file of a checkpoint written."""
+    """Return the error to report when a file of a checkpoint can't be written; `size_bytes` 0: size unknown."""
     if error.errno in NO_SPACE:
         wants = f"needs {size_bytes} bytes" if size_bytes else "could not be written"
         return SpaceError(

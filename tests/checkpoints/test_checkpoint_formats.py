@@ -17,7 +17,7 @@ from dlemu.checkpoints.checkpoint_plan import FORMATS, CheckpointFormat, Checkpo
 from dlemu.checkpoints.file_layout import FileLayout
 from dlemu.checkpoints.formats import _torch_zip
 from dlemu.checkpoints.formats._pickled import pickled
-from dlemu.checkpoints.formats.checkpoint_format_base import OneFileAShard
+from dlemu.checkpoints.formats.checkpoint_format_base import OneFilePerShard
 from dlemu.checkpoints.shards import Shard, Tensor
 from dlemu.config.model import Model
 from dlemu.config.schema import Checkpoint
@@ -116,7 +116,7 @@ TENSORS = (
 
 def laid_out(form: str, tensors: tuple[Tensor, ...]) -> bytes:
     made = find(FORMATS, form, "Format")()
-    assert isinstance(made, OneFileAShard)
+    assert isinstance(made, OneFilePerShard)
     return put_together(made.layout(Shard("part.pt", tensors, "model")))
 
 

@@ -18,9 +18,9 @@ from datagen.storage import memory, posix
 from datagen.storage.storage_base import FOLDERS, StorageBase, StorageSpec, open_storage
 from dlemu.checkpoints.file_content import FileNumber, content_of
 from dlemu.checkpoints.file_layout import FileLayout
-from dlemu.checkpoints.io_rows import IO_COLUMNS, FileNotes, IoLog, read_logs
+from dlemu.checkpoints.io_rows import IO_COLUMNS, FileTimings, IoLog, read_logs
 from dlemu.checkpoints.piece_ring import RING_BYTES, PieceRing, make_buffers
-from dlemu.checkpoints.read_files import CheckpointReader, FileToRead, manner_of
+from dlemu.checkpoints.read_files import CheckpointReader, FileToRead, read_pattern
 from dlemu.checkpoints.shards import Tensor
 from dlemu.checkpoints.stored import (
     StoredNote,
@@ -82,7 +82,7 @@ def to_read(wanted: list[FileToWrite], **changes: int) -> list[FileToRead]:
 
 def read(storage: StorageBase, wanted: list[FileToRead], settings: Checkpoint) -> list[MovedFile]:
     moved: list[MovedFile] = []
-    with contextlib.closing(CheckpointReader(storage, manner_of(settings), verify=settings.verify)) as reader:
+    with contextlib.closing(CheckpointReader(storage, read_pattern(settings), verify=settings.verify)) as reader:
         reader.read(wanted, lambda _, file: moved.append(file))
     return moved
 
@@ -129,7 +129,7 @@ def test_no_thread_is_woken_for_a_file_that_has_no_piece_for_it(
     wanted = files(str(tmp_path / "c"))
     write(storage, wanted)
     moved = read(storage, to_read(wanted), Checkpoint(read_as=manner, readers=3, transfer_size=8192))
-    assert [len(file.notes.mover_cpu_ns) for file in moved] == threads
+    assert [len(file.timings.mover_cpu_ns) for file in moved] == threads
 
 
 @pytest.mark.parametrize(
@@ -225,7 +225,7 @@ def test_the_times_of_a_file_follow_each_other(tmp_path: Path) -> None:
     for moved in everything:
         stamps = [before, moved.started_ns, moved.opened_ns, moved.moved_ns, moved.synced_ns, moved.ended_ns]
         assert stamps == sorted(stamps)
-        assert sum(moved.notes.sizes) == moved.bytes
+        assert sum(moved.timings.sizes) == moved.bytes
         assert 0 <= moved.content_cpu_ns < time.monotonic_ns() - before
     assert folder_of("saved/", 3) == folder_of("saved", 3) == "saved/global_epoch1_step3"
     assert folder_of("/mnt/saved/", 3) == "/mnt/saved/global_epoch1_step3"
@@ -282,11 +282,11 @@ def test_a_ring_that_nobody_empties_ends_when_it_is_closed() -> None:
 
 
 def test_progress_is_the_bytes_of_a_tenth_of_a_second() -> None:
-    log, notes, others = IoLog(3), FileNotes(), FileNotes()
+    log, timings, others = IoLog(3), FileTimings(), FileTimings()
     for at_ms, size_bytes in ((120, 8), (0, 1), (50, 2), (100, 4)):
-        notes.add(at_ms * 1_000_000 - 5, at_ms * 1_000_000, size_bytes)
+        timings.add(at_ms * 1_000_000 - 5, at_ms * 1_000_000, size_bytes)
     others.add(0, 30_000_000, 16)
-    log.note_progress(1, 7, [notes, others])
+    log.add_progress(1, 7, [timings, others])
     assert log.progress.tolist() == [(3, 1, 7, 50_000_000, 3), (3, 1, 7, 120_000_000, 12), (3, 1, 7, 30_000_000, 16)]
 
 
@@ -322,9 +322,9 @@ def test_a_checkpoint_that_is_half_removed_is_no_whole_one(tmp_path: Path) -> No
 def test_rows_outlive_the_rank_that_wrote_them(tmp_path: Path) -> None:
     log = IoLog(3, str(tmp_path))
     log.add(rank=3, phase=1, checkpoint=2, bytes=77)
-    notes = FileNotes()
-    notes.add(10, 20, 77)
-    log.note_progress(1, 2, [notes])
+    timings = FileTimings()
+    timings.add(10, 20, 77)
+    log.add_progress(1, 2, [timings])
     log.close()
     with open(tmp_path / "checkpoint_00003.rows", "ab") as out:
         out.write(b"half a row")

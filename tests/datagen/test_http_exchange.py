@@ -15,12 +15,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from datagen.storage._http_exchange import (
-    CHUNK_LINE_BYTES,
     ERROR_BYTES,
-    HEAD_BYTES,
-    INTERIM_ANSWERS,
+    MAX_CHUNK_LINE_BYTES,
+    MAX_HEADER_BYTES,
+    MAX_INTERIM_RESPONSES,
     Address,
-    BrokenAnswerError,
+    BrokenResponseError,
     Connection,
     Exchange,
     TlsSocket,
@@ -38,11 +38,11 @@ some = settings(max_examples=30)
 
 
 @contextlib.contextmanager
-def connected(patience_seconds: float = 0.001) -> Iterator[tuple[Connection, socket.socket]]:
+def connected(timeout_seconds: float = 0.001) -> Iterator[tuple[Connection, socket.socket]]:
     """Give a connection, and the server's end of it."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         address = Address("http", "127.0.0.1", listening.getsockname()[1])
-        connection = Connection(address, None, 10, patience_seconds)
+        connection = Connection(address, None, 10, timeout_seconds)
         server = listening.accept()[0]
     server.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     with server, contextlib.closing(connection):
@@ -93,7 +93,7 @@ def test_a_body_lands_where_it_belongs(places: list[int], wait: bool) -> None:
         exchange = asked(connection, target)
         bring(server, exchange, HEAD + BODY, places, wait=wait)
     assert target == BODY
-    assert (exchange.status, exchange.got, exchange.reusable) == (200, len(BODY), True)
+    assert (exchange.status, exchange.body_bytes, exchange.reusable) == (200, len(BODY), True)
     assert exchange.progress_bytes == len(b"GET" + HEAD + BODY), "by which one that stands still is told"
     assert (exchange.header("etag"), exchange.header("content-length")) == ('"Of-The-Object"', str(len(BODY)))
     assert exchange.header("tag") == exchange.header("x-other") == ""
@@ -106,11 +106,11 @@ def test_a_body_waits_behind_its_head(end: int, wait: bool, placed: bool) -> Non
     with connected() as (connection, server):
         exchange = asked(connection)
         server.sendall(answer[:end])
-        while not exchange.advance(to_head=True, wait=wait):
+        while not exchange.advance(until_header=True, wait=wait):
             assert connection.wait_for(select.POLLIN, 60)
         assert exchange.length == len(BODY)
         if placed:
-            exchange.into(memoryview(target))
+            exchange.set_target(memoryview(target))
         bring(server, exchange, answer[end:], [], wait=wait)
     assert (bytes(target) if placed else exchange.body) == BODY
 
@@ -151,7 +151,7 @@ def test_a_body_in_chunks_lands_where_it_belongs(
     with connected() as (connection, server):
         exchange = asked(connection, target)
         bring(server, exchange, bytes(answer), places, wait=wait)
-    assert (bytes(target), exchange.got, exchange.reusable) == (body, len(body), True)
+    assert (bytes(target), exchange.body_bytes, exchange.reusable) == (body, len(body), True)
 
 
 def test_bytes_behind_an_answer_are_not_those_of_the_next_one() -> None:
@@ -174,11 +174,11 @@ def as_long_as_may_be(kind: str, more: int) -> bytes:
     """Return an answer of `ok` of which one part is as long as it may be, or so much longer."""
     if kind == "head":
         begin, end = b"HTTP/1.1 200 OK\r\nX: ", b"\r\nContent-Length: 2\r\n\r\n"
-        return begin + b"x" * (HEAD_BYTES + more - len(begin + end)) + end + b"ok"
+        return begin + b"x" * (MAX_HEADER_BYTES + more - len(begin + end)) + end + b"ok"
     if kind == "interim answers":
-        return b"HTTP/1.1 102 Processing\r\n\r\n" * (INTERIM_ANSWERS + more) + b"HTTP/1.0 200 OK\r\n\r\nok"
-    name = b"x" * (CHUNK_LINE_BYTES - 5 + more) if kind == "line" else b""
-    lines = (HEAD_BYTES + more - 4000 * i for i in range(5)) if kind == "trailer" else ()
+        return b"HTTP/1.1 102 Processing\r\n\r\n" * (MAX_INTERIM_RESPONSES + more) + b"HTTP/1.0 200 OK\r\n\r\nok"
+    name = b"x" * (MAX_CHUNK_LINE_BYTES - 5 + more) if kind == "line" else b""
+    lines = (MAX_HEADER_BYTES + more - 4000 * i for i in range(5)) if kind == "trailer" else ()
     trailer = b"".join(b"x" * min(4000, size) + b"\r\n" for size in lines if size > 0)
     return IN_CHUNKS + b"2;" + name + b"\r\nok\r\n0\r\n" + trailer + b"\r\n"
 
@@ -190,7 +190,7 @@ def test_each_part_of_an_answer_may_be_as_long_as_its_limit_and_no_byte_longer(k
             server.sendall(as_long_as_may_be(kind, more))
             server.shutdown(socket.SHUT_WR)
             exchange = asked(connection)
-            with pytest.raises(BrokenAnswerError) if more else contextlib.nullcontext():
+            with pytest.raises(BrokenResponseError) if more else contextlib.nullcontext():
                 until_whole(exchange, wait=False)
         assert exchange.body == (b"" if more else b"ok")
 
@@ -200,7 +200,7 @@ def test_what_is_collected_may_be_as_long_as_was_said(more: int) -> None:
     with connected() as (connection, server):
         exchange = Exchange(connection, b"GET", (), None, most_bytes=9)
         server.sendall(IN_CHUNKS + b"%x\r\n" % (9 + more) + b"y" * (9 + more) + b"\r\n0\r\n\r\n")
-        with pytest.raises(BrokenAnswerError, match="longer than 0 KiB") if more else contextlib.nullcontext():
+        with pytest.raises(BrokenResponseError, match="longer than 0 KiB") if more else contextlib.nullcontext():
             until_whole(exchange, wait=False)
     assert exchange.body == (b"" if more else b"y" * 9)
 
@@ -215,7 +215,7 @@ def test_what_is_collected_may_be_as_long_as_was_said(more: int) -> None:
         (b"SSH-2.0-OpenSSH_9.2p1\r\n\r\n", "'SSH-2.0-OpenSSH_9.2p1', which is not HTTP"),
         (b"\r\n\r\n", "which is not HTTP"),
         ("HTTP/1.1 \u00b2\u00b2\u00b2 OK\r\n\r\n".encode("latin-1"), "which is not HTTP"),
-        (b"HTTP/1.1 200 OK\r\n" + HEAD_BYTES * b"x", "the response headers do not end"),
+        (b"HTTP/1.1 200 OK\r\n" + MAX_HEADER_BYTES * b"x", "the response headers do not end"),
         (b"HTTP/1.1 100 Continue\r\n\r\n" * 17, "17 responses of 100, and no final one"),
         (b"HTTP/1.1 200 OK\r\n\r\n" + bytes(len(BODY) + 1), f"exceeds the {len(BODY)} bytes wanted"),
         (IN_CHUNKS + b"%x\r\n" % (len(BODY) + 1) + bytes(len(BODY) + 1), f"exceeds the {len(BODY)} bytes wanted"),
@@ -226,11 +226,11 @@ def test_what_is_collected_may_be_as_long_as_was_said(more: int) -> None:
     ],
 )
 def test_answers_that_end_or_are_none_are_told(answer: bytes, words: str, wait: bool) -> None:
-    with connected(patience_seconds=60) as (connection, server):
+    with connected(timeout_seconds=60) as (connection, server):
         server.sendall(answer)
         server.shutdown(socket.SHUT_WR)
         exchange = asked(connection, bytearray(len(BODY)))
-        with pytest.raises(BrokenAnswerError, match=words):
+        with pytest.raises(BrokenResponseError, match=words):
             until_whole(exchange, wait=wait)
 
 
@@ -248,12 +248,12 @@ def test_a_connection_that_nobody_closed_says_nothing_in_whatever_order_it_goes(
 
 
 def test_a_read_that_waits_comes_back_when_its_patience_is_over() -> None:
-    with connected(patience_seconds=0.05) as (connection, server):
+    with connected(timeout_seconds=0.05) as (connection, server):
         exchange = asked(connection, bytearray(len(BODY)))
         assert not exchange.advance(wait=True)
         server.sendall(HEAD + BODY[:9])
         assert not exchange.advance(wait=True)
-        assert exchange.got == 9
+        assert exchange.body_bytes == 9
 
 
 def test_a_server_that_lets_nobody_in_is_given_up_in_time() -> None:

@@ -570,7 +570,7 @@ def test_files_that_are_announced_are_asked_for_before_they_are_opened() -> None
 def test_an_upload_in_parts_is_what_was_written(size: int, pieces: list[int], skip: int, part: int) -> None:
     with own_server() as server, pytest.MonkeyPatch.context() as patch:
         patch.setattr(_s3_upload, "PART_BYTES", part)
-        patch.setattr(_s3_upload, "DOUBLE_AFTER", 3)
+        patch.setattr(_s3_upload, "GROW_AFTER", 3)
         for name, value in KEYS.items():
             patch.setenv(name, value)
         writer = storage_of(server).create("a")

@@ -144,8 +144,8 @@ def pages_without_end(body: Callable[[int], bytes]) -> Callable[[Any], Any]:
 def test_a_listing_without_end_is_named(
     body: Callable[[int], bytes], pages: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(s3, "MOST_LISTED", 50)
-    monkeypatch.setattr(s3, "MOST_IDLE_PAGES", 20)
+    monkeypatch.setattr(s3, "MAX_LISTED", 50)
+    monkeypatch.setattr(s3, "MAX_IDLE_PAGES", 20)
     with own_server(fault=pages_without_end(body)) as server:
         with pytest.raises(UserError, match=r"the listing of 'data/' does not end: .* continuation tokens advance"):
             listed(storage_of(server))
@@ -198,9 +198,9 @@ def test_the_largest_page_there_may_be_is_read() -> None:
 def test_each_part_of_a_page_may_be_as_large_as_its_limit_and_no_larger(
     more: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    names = ["a"] * (_s3_xml.DEEPEST - 1 + more)
+    names = ["a"] * (_s3_xml.MAX_DEPTH - 1 + more)
     deep = "".join(f"<{name}>" for name in names) + "".join(f"</{name}>" for name in names)
-    token = "x" * (_s3_xml.MOST_CHARACTERS + more)
+    token = "x" * (_s3_xml.MAX_ID_CHARACTERS + more)
     parts: list[tuple[Callable[[bytes], object], bytes]] = [
         (page_in, page(more=deep)),
         (page_in, page(more=f"<NextContinuationToken>{token}</NextContinuationToken>")),
@@ -209,7 +209,7 @@ def test_each_part_of_a_page_may_be_as_large_as_its_limit_and_no_larger(
     for reading, body in parts:
         with pytest.raises(WrongXmlError) if more else contextlib.nullcontext():
             reading(body)
-    monkeypatch.setattr(_s3_xml, "MOST_ELEMENTS", 7)  # three keys, each with its element around it, and the page
+    monkeypatch.setattr(_s3_xml, "MAX_ELEMENTS", 7)  # three keys, each with its element around it, and the page
     with pytest.raises(WrongXmlError) if more else contextlib.nullcontext():
         assert page_in(page("a", "b", "c", more="<a/>" * more)).keys == ["a", "b", "c"]
 
@@ -293,7 +293,7 @@ def test_an_answer_without_end_is_left_when_it_is_longer_than_it_may_be(
 
 
 def test_a_small_answer_that_goes_on_slowly_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_s3_client, "LEAST_BYTES", 1)
+    monkeypatch.setattr(_s3_client, "MIN_PROGRESS_BYTES", 1)
 
     def slow() -> Iterator[bytes]:
         yield CHUNKED % 200

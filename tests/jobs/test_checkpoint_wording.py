@@ -36,7 +36,7 @@ SEEN: list[tuple[Seen, dict[str, Any], str]] = [
     (
         Seen.CONTENT,
         {"gb_per_second": 4321.09, "starved_percent": 1.0},
-        "without storage, the emulator makes 4,321.1 GB/s of data; threads waited for it 1.0 % of the time",
+        "without storage, the emulator generates 4,321.1 GB/s of data; threads waited for it 1.0 % of the time",
     ),
     (Seen.SERVED, {"percent": 99.4}, "the storage served 99 % of the bytes"),
     (Seen.DEVICES, {"mb_per_second": 5.0}, "the devices: 5 MB/s"),
@@ -136,7 +136,7 @@ ISSUES: list[tuple[Issue, dict[str, Any], str]] = [
     (
         Issue.CONTENT_CEILING,
         {"ceiling_gb_per_second": 2.04, "gb_per_second": 1.55},
-        "content is made at 2.0 GB/s on these hosts and was written at 1.6: whether the storage can take more is "
+        "these hosts generate content at 2.0 GB/s, and 1.6 GB/s were written: whether the storage can take more is "
         "unknown",
     ),
 ]

@@ -1,5 +1,5 @@
-"""Formats of a checkpoint's files: one module each, found by its name.
+"""Formats of checkpoint files: one module each, named after its value of `checkpoint.format`, with a class `Format`.
 
-`checkpoint_format_base` says what its class `Format` does: sizes and literal bytes by arithmetic. Nothing is written
-here.
+A format computes the layout of its files (sizes, literal bytes, offsets of tensors) and writes nothing.
+`dlemu.checkpoints.checkpoint_plan.CheckpointFormat` is the interface.
 """

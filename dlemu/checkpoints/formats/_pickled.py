@@ -1,6 +1,6 @@
-"""Pickles of objects that are not here: what PyTorch reads is written without importing PyTorch.
+"""A pickler for objects of classes that are not imported, so that PyTorch's pickles can be made without PyTorch.
 
-Protocol 2, opcode by opcode as CPython's pickler writes it, so that a file's size is that of the real one.
+Protocol 2, with the same opcodes as CPython's pickler, so that files have the same size as PyTorch's.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from typing import Any
 
 _BATCH = 1000
-"""Items that one SETITEMS or APPENDS takes, as CPython's pickler has it."""
+"""Maximum items per SETITEMS or APPENDS opcode, as in CPython's pickler."""
 
 
 @dataclass(frozen=True)
 class Global:
-    """A class or function of a module."""
+    """A reference to a class or function by its module and name."""
 
     module: str
     name: str
@@ -23,7 +23,7 @@ class Global:
 
 @dataclass(frozen=True)
 class Call:
-    """What calling something gives; with `new`, `cls.__new__(cls, *args)`, which then gets its state."""
+    """The result of `function(*args)`, or with `new` of `cls.__new__(cls, *args)`; then its state is set."""
 
     function: Global
     args: tuple[Any, ...]
@@ -33,24 +33,24 @@ class Call:
 
 @dataclass(frozen=True)
 class Persistent:
-    """Something that the reader finds by a key: PyTorch's storages."""
+    """An object that the unpickler looks up by a key (BINPERSID): PyTorch's storages."""
 
     key: tuple[Any, ...]
 
 
 @dataclass(frozen=True)
-class Mapped:
-    """A dictionary whose keys are objects that are not here."""
+class MappedPairs:
+    """A dictionary as (key, value) pairs, for keys that can't be hashed here, such as a `Call`."""
 
     items: list[tuple[Any, Any]]
 
 
-class Fresh(str):
-    """A text that is another object than one that reads the same, so that it is written out again."""
+class DistinctStr(str):
+    """A string that is written in full even if an equal one was written before, as pickle does for distinct objects."""
 
 
 def pickled(value: Any) -> bytes:
-    """Return the pickle of a value made of plain Python, Global, Call and Persistent."""
+    """Return the pickle of a value made of plain Python objects and the classes above."""
     writer = _Writer()
     writer.save(value)
     return b"\x80\x02" + b"".join(writer.out) + b"."
@@ -76,7 +76,7 @@ class _Writer:
                 self._tuple(value)
             case dict():
                 self._dict(list(value.items()))
-            case Mapped():
+            case MappedPairs():
                 self._dict(value.items)
             case list():
                 self._list(value)
@@ -93,7 +93,7 @@ class _Writer:
         self._memos += 1
 
     def _named(self, value: str | Global) -> None:
-        known = None if isinstance(value, Fresh) else self._known.get(value)
+        known = None if isinstance(value, DistinctStr) else self._known.get(value)
         if known is not None:
             self.out.append(b"h%c" % known if known < 256 else b"j" + struct.pack("<I", known))
             return
@@ -102,7 +102,7 @@ class _Writer:
         else:
             text = value.encode()
             self.out.append(b"X" + struct.pack("<I", len(text)) + text)
-        if not isinstance(value, Fresh):
+        if not isinstance(value, DistinctStr):
             self._known[value] = self._memos
         self._memoize()
 

@@ -1,9 +1,9 @@
-"""The zip archive that `torch.save` writes, byte by byte, without PyTorch.
+"""The layout of the zip archive that `torch.save` writes, byte by byte, without PyTorch.
 
-Its records are stored uncompressed, each aligned to 64 bytes by a field `FB` of Zs; every size stands behind its record
-(a data descriptor), and the end is always zip64's. Sizes are those of PyTorch's writer (caffe2/serialize with miniz).
-Checksums of tensors are 0, as PyTorch writes no true ones with `set_crc32_options(False)`, for their content is made
-when the file is written: `torch.load` does not look at them, `unzip -t` does.
+Records are uncompressed and aligned to 64 bytes by an extra field `FB` filled with Zs. Sizes follow each record in a
+data descriptor, and the end is always zip64. All sizes equal those of PyTorch's writer (caffe2/serialize with miniz).
+Tensors have the checksum 0, because their content is generated only when the file is written. PyTorch, too, writes no
+true ones with `set_crc32_options(False)`; `torch.load` ignores them, but `unzip -t` does not.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from dlemu.checkpoints.file_layout import Pieces
-from dlemu.checkpoints.formats._pickled import Call, Fresh, Global, Persistent, pickled
+from dlemu.checkpoints.file_layout import LayoutBuilder
+from dlemu.checkpoints.formats._pickled import Call, DistinctStr, Global, Persistent, pickled
 from dlemu.checkpoints.shards import Tensor
 
 STORAGES = {
@@ -30,7 +30,7 @@ STORAGES = {
 ALIGNMENT = 64  # torch.save starts each tensor at a multiple of 64 (inline_container.cc, kFieldAlignment)
 _LARGE = 0xFFFFFFFF  # from here on a zip needs its zip64 fields (APPNOTE 4.3.9)
 _FLAGS = 0x0808
-"""Names are UTF-8; sizes are in the data descriptor."""
+"""Zip flags: names are UTF-8 (bit 11), and sizes are in the data descriptor (bit 3)."""
 
 
 @dataclass(frozen=True)
@@ -44,31 +44,31 @@ class _Record:
         return self.size >= _LARGE or self.offset >= _LARGE
 
     def zip64(self, stored_bytes: int) -> bytes:
-        """Return the extra field with the numbers that do not fit 32 bits; nothing where all do."""
+        """Return the zip64 extra field with the numbers that do not fit in 32 bits; b'' if all do."""
         numbers = [self.size, stored_bytes] if self.size >= _LARGE else []
         numbers += [self.offset] if self.offset >= _LARGE else []
         return struct.pack(f"<HH{len(numbers)}Q", 1, 8 * len(numbers), *numbers) if numbers else b""
 
 
 class TorchZips:
-    """Adds archives to files. All that archives of like tensors share is made once, for however many ranks."""
+    """Appends archives to layouts. What archives of equal tensors share is computed once, for any number of ranks."""
 
     def __init__(self) -> None:
-        self._begun: dict[tuple[tuple[str, tuple[int, ...], str], ...], _Archive] = {}
+        self._without_name: dict[tuple[tuple[str, tuple[int, ...], str], ...], _Archive] = {}
 
     def add(
-        self, pieces: Pieces, tensors: tuple[Tensor, ...], state: Callable[[tuple[Tensor, ...]], Any], name: str
+        self, pieces: LayoutBuilder, tensors: tuple[Tensor, ...], state: Callable[[tuple[Tensor, ...]], Any], name: str
     ) -> None:
-        """Add what `torch.save` writes of the tensors' state: its pickle, then the tensors, then the end.
+        """Append the archive of `state(tensors)`: its pickle, then the tensors, then the directory.
 
-        `name` distinguishes archives in the id that each has.
+        `name` distinguishes the archive's serialization_id from those of others.
         """
         kind = tuple((tensor.name, tensor.shape, tensor.dtype) for tensor in tensors)
-        if kind not in self._begun:
-            self._begun[kind] = _begun(state(tensors), tensors)
-        archive = self._begun[kind].copied()
+        if kind not in self._without_name:
+            self._without_name[kind] = _without_name(state(tensors), tensors)
+        archive = self._without_name[kind].copy()
         archive.add("version", b"3\n")
-        archive.add(".data/serialization_id", _digits(name).encode())
+        archive.add(".data/serialization_id", _hash_digits(name).encode())
         archive.end()
         following = iter(tensors)
         for chunk in archive.chunks:
@@ -78,8 +78,8 @@ class TorchZips:
                 pieces.literal(chunk)
 
 
-def _begun(state: Any, tensors: tuple[Tensor, ...]) -> _Archive:
-    """Return an archive up to what names it."""
+def _without_name(state: Any, tensors: tuple[Tensor, ...]) -> _Archive:
+    """Return an archive with all records that do not depend on its name."""
     archive = _Archive()
     archive.add("data.pkl", pickled(state))
     archive.add(".format_version", b"1")
@@ -91,17 +91,17 @@ def _begun(state: Any, tensors: tuple[Tensor, ...]) -> _Archive:
 
 
 class _Archive:
-    """One archive as it grows."""
+    """An archive being laid out."""
 
     def __init__(self) -> None:
         self.chunks: list[bytes | None] = []
-        """Its bytes, in order; None stands for a tensor's."""
+        """Its bytes in order, with None in place of each tensor's bytes."""
         self._entries: list[bytes] = []
-        """Of the directory at its end."""
+        """Entries of the directory at its end."""
         self._size = 0
 
-    def copied(self) -> _Archive:
-        """Return one that grows by itself."""
+    def copy(self) -> _Archive:
+        """Return an independent copy."""
         other = _Archive()
         other.chunks, other._entries, other._size = self.chunks.copy(), self._entries.copy(), self._size
         return other
@@ -112,7 +112,7 @@ class _Archive:
         checksum = 0 if isinstance(content, Tensor) else zlib.crc32(content)
         record = _Record(f"archive/{name}".encode(), self._size, size, checksum)
         zip64 = record.zip64(stored_bytes=0)  # not known before the record is written, as PyTorch sees it
-        # The numbers of PyTorch's getPadding: the field of Zs has a head of 4 bytes, which is not padding.
+        # As in PyTorch's getPadding: 30 bytes of local header, and 4 of the extra field's own header.
         padding = -(self._size + 30 + len(record.name) + 4 + len(zip64)) % ALIGNMENT
         extra = zip64 + b"FB" + struct.pack("<H", padding) + b"Z" * padding
         lengths = (len(record.name), len(extra))
@@ -128,7 +128,7 @@ class _Archive:
         self._entries.append(_entry(record))
 
     def end(self) -> None:
-        """Add the directory and what says where it is."""
+        """Append the central directory and the end records that point to it."""
         directory, count = self._size, len(self._entries)
         self._put(b"".join(self._entries))
         end, size = self._size, self._size - directory
@@ -150,25 +150,25 @@ class _Archive:
 
 
 def torch_state(tensors: tuple[Tensor, ...]) -> dict[str, Any]:
-    """Return the nested dictionaries that the tensors' names show, with tensors as `torch.save` pickles them."""
+    """Return the nested dictionaries of the tensors' dotted names, with tensors as `torch.save` pickles them."""
     state: dict[str, Any] = {}
     for number, tensor in enumerate(tensors):
         *above, last = tensor.name.split(".")
         inner = state
         for key in above:
-            inner = inner.setdefault(Fresh(key), {})  # DLIO makes each key anew, from a number
-        inner[Fresh(last)] = rebuilt_tensor(tensor, number)
+            inner = inner.setdefault(DistinctStr(key), {})  # DLIO makes each key a new string, from a number
+        inner[DistinctStr(last)] = rebuilt_tensor(tensor, number)
     return state
 
 
 def rebuilt_tensor(tensor: Tensor, number: int) -> Call:
-    """Return the call that makes a contiguous tensor of the archive's storage of that number."""
+    """Return the pickled call that rebuilds a contiguous tensor from the archive's storage `number`."""
     elements = 1
     strides: list[int] = []
     for size in reversed(tensor.shape):
         strides.insert(0, elements)
         elements *= size
-    storage = ("storage", Global("torch", STORAGES[tensor.dtype]), Fresh(number), "cpu", elements)
+    storage = ("storage", Global("torch", STORAGES[tensor.dtype]), DistinctStr(number), "cpu", elements)
     hooks = Call(Global("collections", "OrderedDict"), ())
     return Call(
         Global("torch._utils", "_rebuild_tensor_v2"),
@@ -184,6 +184,6 @@ def _entry(record: _Record) -> bytes:
     return head + lengths + struct.pack("<I", min(record.offset, _LARGE)) + record.name + zip64
 
 
-def _digits(name: str) -> str:
-    """Return forty digits that a name gives."""
+def _hash_digits(name: str) -> str:
+    """Return a 40-digit hash of a name."""
     return f"{int.from_bytes(hashlib.sha256(name.encode()).digest()) % 10**40:040}"

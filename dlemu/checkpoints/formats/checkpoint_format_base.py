@@ -1,4 +1,4 @@
-"""What every format of a checkpoint's files does: says which bytes are where in each file; it writes nothing itself."""
+"""Base class of the formats that store each shard in one file."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from dlemu.checkpoints.file_layout import FileLayout
 from dlemu.checkpoints.shards import Shard
 
 
-class OneFileAShard:
-    """A format that keeps each shard in a file of its own."""
+class OneFilePerShard:
+    """A format that stores each shard in a file of its own; subclasses implement `layout`."""
 
     def files(self, plan: CheckpointPlan, rank: int) -> tuple[FileLayout, ...]:
         """Return the rank's files."""
         return tuple(self.layout(shard) for shard in plan.shards(rank))
 
     def layout(self, shard: Shard) -> FileLayout:
-        """Return where everything is in one shard's file."""
-        raise NotImplementedError  # each such format has its own
+        """Return the layout of one shard's file."""
+        raise NotImplementedError

@@ -1,8 +1,8 @@
-"""PyTorch's distributed checkpoint: one file a rank, `__RANK_0.distcp`, and `.metadata` by rank 0.
+"""Format `distcp`, PyTorch's distributed checkpoint: a file `__RANK_0.distcp` per rank, and one `.metadata`.
 
-Each tensor is an archive of its own, as `torch.save` writes it, one after another in the rank's file; `.metadata` is a
-pickle of torch.distributed.checkpoint.metadata.Metadata that says which piece of which whole tensor lies where, so that
-any other number of ranks can read it. A piece that several ranks hold is written by the first of them.
+A rank's file is a sequence of archives, one per tensor, each as `torch.save` writes it. `.metadata`, a pickle of
+torch.distributed.checkpoint.metadata.Metadata, maps each piece of each whole tensor to its file and offset, so that
+any number of ranks can load the checkpoint. A piece that several ranks hold is written by the first of them.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import uuid
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from dlemu.checkpoints.file_layout import FileLayout, Pieces
-from dlemu.checkpoints.formats._pickled import Call, Global, Mapped, pickled
+from dlemu.checkpoints.file_layout import FileLayout, LayoutBuilder
+from dlemu.checkpoints.formats._pickled import Call, Global, MappedPairs, pickled
 from dlemu.checkpoints.formats._torch_zip import TorchZips, rebuilt_tensor
 from dlemu.checkpoints.shards import Shard, Tensor
 
@@ -31,35 +31,35 @@ DTYPES = {
 
 
 class Format:
-    """One file a rank; `.metadata` knows the ranks that take part in the plan."""
+    """One file per rank; `.metadata` covers the emulated ranks of the plan."""
 
     def __init__(self) -> None:
         self._zips = TorchZips()
         self._archive_bytes: dict[tuple[tuple[int, ...], str], int] = {}
 
     def files(self, plan: CheckpointPlan, rank: int) -> tuple[FileLayout, ...]:
-        """Return the rank's file, and of the first rank that takes part `.metadata` after it."""
-        pieces = Pieces()
-        for shard, tensor in _stored(plan, rank):
+        """Return the rank's file, and for the first emulated rank also `.metadata`."""
+        pieces = LayoutBuilder()
+        for shard, tensor in _tensors_of(plan, rank):
             self._zips.add(pieces, (tensor,), _state, f"{shard.path} {tensor.name}")
         files = [pieces.layout(_name(rank))]
         if rank == plan.ranks[0]:
-            pieces = Pieces()
+            pieces = LayoutBuilder()
             pieces.literal(pickled(_metadata(plan, self._bytes_of)))
             files.append(pieces.layout(".metadata"))
         return tuple(file for file in files if file.size_bytes)
 
     def _bytes_of(self, tensor: Tensor) -> int:
-        """Return how long a tensor's archive is: as long as that of any other of its shape and type."""
+        """Return the size of a tensor's archive, which depends on its shape and type alone."""
         kind = tensor.shape, tensor.dtype
         if kind not in self._archive_bytes:
-            pieces = Pieces()
+            pieces = LayoutBuilder()
             self._zips.add(pieces, (tensor,), _state, "")
             self._archive_bytes[kind] = pieces.size_bytes
         return self._archive_bytes[kind]
 
 
-def _stored(plan: CheckpointPlan, rank: int) -> Iterator[tuple[Shard, Tensor]]:
+def _tensors_of(plan: CheckpointPlan, rank: int) -> Iterator[tuple[Shard, Tensor]]:
     """Yield the tensors of a rank's file, in order, each with its shard."""
     for shard in plan.shards(rank):
         yield from ((shard, tensor) for tensor in shard.tensors if not tensor.part.copy)
@@ -74,27 +74,27 @@ def _name(rank: int) -> str:
 
 
 def _metadata(plan: CheckpointPlan, bytes_of: Callable[[Tensor], int]) -> Call:
-    """Return what lies where; `bytes_of` says how long a tensor's archive is."""
+    """Return the content of `.metadata`; `bytes_of` returns the size of a tensor's archive."""
     tensors: dict[str, Tensor] = {}
     chunks: dict[str, list[Call]] = {}
     storage: list[tuple[Call, Call]] = []
     for rank in plan.ranks:
         start = 0
-        for _, tensor in _stored(plan, rank):
+        for _, tensor in _tensors_of(plan, rank):
             name, elements, length = tensor.part.name, tensor.shape[0], bytes_of(tensor)
             offset = _size(tensor.part.piece * elements)
             own = chunks.setdefault(name, [])
             tensors.setdefault(name, tensor)
-            index = _made(METADATA, "MetadataIndex", fqn=name, index=len(own), offset=offset)
+            index = _instance(METADATA, "MetadataIndex", fqn=name, index=len(own), offset=offset)
             place = {"relative_path": _name(rank), "offset": start, "length": length}
-            storage.append((index, _made("torch.distributed.checkpoint.filesystem", "_StorageInfo", **place)))
-            own.append(_made(METADATA, "ChunkStorageMetadata", offsets=offset, sizes=_size(elements)))
+            storage.append((index, _instance("torch.distributed.checkpoint.filesystem", "_StorageInfo", **place)))
+            own.append(_instance(METADATA, "ChunkStorageMetadata", offsets=offset, sizes=_size(elements)))
             start += length
-    return _made(
+    return _instance(
         METADATA,
         "Metadata",
         state_dict_metadata={
-            name: _made(
+            name: _instance(
                 METADATA,
                 "TensorStorageMetadata",
                 properties=_properties(tensor),
@@ -104,8 +104,8 @@ def _metadata(plan: CheckpointPlan, bytes_of: Callable[[Tensor], int]) -> Call:
             for name, tensor in tensors.items()
         },
         planner_data={name: (name,) for name in tensors},
-        storage_data=Mapped(storage),
-        storage_meta=_made(
+        storage_data=MappedPairs(storage),
+        storage_meta=_instance(
             METADATA, "StorageMeta", checkpoint_id=None, save_id=str(uuid.uuid5(uuid.NAMESPACE_OID, repr(plan)))
         ),
         version="1.0.0",
@@ -123,6 +123,6 @@ def _size(*sizes: int) -> Call:
     return Call(Global("torch", "Size"), (sizes,))
 
 
-def _made(module: str, name: str, **fields: Any) -> Call:
-    """Return an instance of a dataclass, which is made without its constructor and then given its fields."""
+def _instance(module: str, name: str, **fields: Any) -> Call:
+    """Return an instance of a dataclass, pickled as `__new__` without arguments and then its fields."""
     return Call(Global(module, name), (), fields, new=True)

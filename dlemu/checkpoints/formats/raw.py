@@ -1,18 +1,18 @@
-"""Exactly the tensors' bytes, one after another: what MLPerf Storage v3.0 writes under names that end in .pt."""
+"""Format `raw`: the tensors' bytes back to back without headers, as MLPerf Storage v3.0 writes its .pt files."""
 
 from __future__ import annotations
 
-from dlemu.checkpoints.file_layout import FileLayout, Pieces
-from dlemu.checkpoints.formats.checkpoint_format_base import OneFileAShard
+from dlemu.checkpoints.file_layout import FileLayout, LayoutBuilder
+from dlemu.checkpoints.formats.checkpoint_format_base import OneFilePerShard
 from dlemu.checkpoints.shards import Shard
 
 
-class Format(OneFileAShard):
-    """Nothing beside the tensors."""
+class Format(OneFilePerShard):
+    """Tensors only."""
 
     def layout(self, shard: Shard) -> FileLayout:
-        """Return where everything is in one shard's file."""
-        pieces = Pieces()
+        """Return the layout of one shard's file."""
+        pieces = LayoutBuilder()
         for tensor in shard.tensors:
             pieces.tensor(tensor)
         return pieces.layout(shard.path)

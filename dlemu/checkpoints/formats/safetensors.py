@@ -1,7 +1,7 @@
-"""safetensors: a JSON header with each tensor's name, type, shape and place, then the tensors' bytes.
+"""Format `safetensors`: a JSON header with each tensor's name, type, shape and offsets, then the tensors' bytes.
 
-https://github.com/huggingface/safetensors: 8 bytes of the header's length (little-endian), the header, filled up with
-spaces to 8 bytes, and the tensors without a gap between them.
+https://github.com/huggingface/safetensors: the header's length in 8 bytes (little-endian), the header, padded with
+spaces to a multiple of 8 bytes, and the tensors without gaps.
 """
 
 from __future__ import annotations
@@ -10,18 +10,18 @@ import json
 import struct
 from typing import Any
 
-from dlemu.checkpoints.file_layout import FileLayout, Pieces
-from dlemu.checkpoints.formats.checkpoint_format_base import OneFileAShard
+from dlemu.checkpoints.file_layout import FileLayout, LayoutBuilder
+from dlemu.checkpoints.formats.checkpoint_format_base import OneFilePerShard
 from dlemu.checkpoints.shards import Shard
 
 TYPES = {"fp16": "F16", "bf16": "BF16", "fp32": "F32", "fp64": "F64", "int8": "I8", "uint8": "U8"}
 
 
-class Format(OneFileAShard):
-    """One file a shard, its name ending in .safetensors."""
+class Format(OneFilePerShard):
+    """One .safetensors file per shard."""
 
     def layout(self, shard: Shard) -> FileLayout:
-        """Return where everything is in one shard's file."""
+        """Return the layout of one shard's file."""
         header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
         at = 0
         for tensor in shard.tensors:
@@ -29,7 +29,7 @@ class Format(OneFileAShard):
             header[tensor.name] = {"dtype": TYPES[tensor.dtype], "shape": tensor.shape, "data_offsets": offsets}
         text = json.dumps(header, separators=(",", ":")).encode()
         text += b" " * (-len(text) % 8)
-        pieces = Pieces()
+        pieces = LayoutBuilder()
         pieces.literal(struct.pack("<Q", len(text)) + text)
         for tensor in shard.tensors:
             pieces.tensor(tensor)

@@ -1,5 +1,5 @@
-"""Checkpoints: a model's files written, read and timed by all ranks.
+"""The checkpoint job (`dlemu checkpoint`): all ranks write and read a model's checkpoints and time them.
 
-`kind` declares it; `loop` writes and reads, `analyse` computes, `wording` and `page` show. What training's checkpoints
-need too is `dlemu.checkpoints`. Imports no other kind of job, nor studies, the command line or mlperf.
+`kind` declares the job, `loop` writes and reads, `analyse` computes the results, `wording` and `page` show them. Code
+shared with training is in `dlemu.checkpoints`. Imports no other kind of job, nor studies, the command line or mlperf.
 """

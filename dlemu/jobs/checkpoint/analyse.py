@@ -1,4 +1,4 @@
-"""From a run of checkpoints to its summary: one pure function makes every published number."""
+"""Computes the summary of a checkpoint run, with every published number, from its rows; a pure function."""
 
 from __future__ import annotations
 
@@ -54,12 +54,12 @@ from dlemu.results.measured import common_fields
 from dlemu.results.request_summary import requests_of
 from dlemu.telemetry import HostTelemetry
 
-_MOST_RANKS = 16  # the slowest are what is looked for; thousands of ranks would bury them
-_NOT_READ_PERCENT = 50.0  # as of training: dlemu.metrics.cache.NOT_READ_PERCENT
+_MAX_RANKS = 16  # ranks listed: only the slowest are of interest
+_NOT_READ_PERCENT = 50.0  # as in training: dlemu.metrics.cache.NOT_READ_PERCENT
 
 
 def analyse_checkpoints(run: MeasuredCheckpoints) -> CheckpointSummary:
-    """Return the summary of a run; of one that failed, of what was measured up to then, marked incomplete."""
+    """Return the summary of a run; for a failed run, of what it measured until then, marked incomplete."""
     facts, journal, workload = run.facts, run.facts.journal, run.facts.workload
     write, read = _phase(run, WRITE), _phase(run, READ)
     partial, findings = _partial(run), tuple(_issues(facts, write, read))
@@ -73,7 +73,7 @@ def analyse_checkpoints(run: MeasuredCheckpoints) -> CheckpointSummary:
         verdict_code=outcome,
         scale=workload.scale or None,
         ranks_per_host=tuple(journal.rank_nodes.count(node) for node in range(len(journal.hosts))),
-        what=_what(facts),
+        what=_facts_of(facts),
         write=write,
         read=read,
         training=_training(facts, write, read),
@@ -93,11 +93,11 @@ def analyse_checkpoints(run: MeasuredCheckpoints) -> CheckpointSummary:
 
 
 def _partial(run: MeasuredCheckpoints) -> PartialCheckpoint | None:
-    """Return what the ranks were at when the run ended early, as far as it had come."""
+    """Return the checkpoint in progress when the run failed, with how much of it was done; None without one."""
     at = run.facts.journal.under_way
     if at is None or run.facts.failure is None:
         return None
-    what = _what(run.facts)
+    what = _facts_of(run.facts)
     rows = run.rows[(run.rows["phase"] == (WRITE if at.phase == "write" else READ))]
     rows = rows[rows["checkpoint"] == at.checkpoint]
     files = rows[rows["file"] != WHOLE]
@@ -114,7 +114,7 @@ def _partial(run: MeasuredCheckpoints) -> PartialCheckpoint | None:
 
 
 def _phase(run: MeasuredCheckpoints, phase: int) -> PhaseSummary | None:
-    """Return what is to be reported on all checkpoints that every rank wrote (or read); None without one."""
+    """Return the summary of the checkpoints that every rank wrote (or read); None without one."""
     found = run.whole[run.whole["phase"] == phase]
     parts = [found[found["checkpoint"] == number] for number in dict.fromkeys(found["checkpoint"].tolist())]
     parts = sorted((part for part in parts if len(part) == run.facts.ranks), key=lambda part: int(part["began_ns"][0]))
@@ -134,11 +134,11 @@ def _phase(run: MeasuredCheckpoints, phase: int) -> PhaseSummary | None:
     activity = PhaseActivity(
         phase="read" if phase == READ else "write",
         gb_per_second=size_bytes / 1e9 / wall if wall else 0.0,
-        call_percent=_share(float(rows["call_ns"].sum()), thread_ns),
-        fsync_percent=_share(float(rows["fsync_ns"].sum()), rank_ns),
-        starved_percent=_share(float(rows["starved_ns"].sum()), thread_ns),
-        cpu_percent=_share(float(rows["mover_cpu_ns"].sum()), thread_ns),
-        cpu_wait_percent=_share(float(rows["mover_cpu_wait_ns"].sum()), thread_ns),
+        call_percent=_percent(float(rows["call_ns"].sum()), thread_ns),
+        fsync_percent=_percent(float(rows["fsync_ns"].sum()), rank_ns),
+        starved_percent=_percent(float(rows["starved_ns"].sum()), thread_ns),
+        cpu_percent=_percent(float(rows["mover_cpu_ns"].sum()), thread_ns),
+        cpu_wait_percent=_percent(float(rows["mover_cpu_wait_ns"].sum()), thread_ns),
         ceiling_gb_per_second=run.facts.journal.ceiling_gb_per_second,
         from_storage_percent=served,
         host_busy_percent=host.host_busy_percent,
@@ -169,7 +169,7 @@ def _phase(run: MeasuredCheckpoints, phase: int) -> PhaseSummary | None:
     )
 
 
-def _share(part: float, whole: float) -> float:
+def _percent(part: float, whole: float) -> float:
     return 100 * part / whole if whole > 0 else 0.0
 
 
@@ -179,7 +179,7 @@ def _content_cpu(rows: IoRows, phase: int) -> float | None:
 
 
 def _is_accounted(facts: CheckpointRunFacts, rows: IoRows) -> bool:
-    """Return whether the kernel reports which bytes came from storage: one that never counts any may be unable to."""
+    """Return whether /proc/PID/io counts this file system's reads: it has counted some, or is known to."""
     storage = facts.journal.storage
     return bool(rows["storage_bytes"].any()) or (storage is not None and storage.file_system in ACCOUNTED)
 
@@ -188,7 +188,7 @@ def _served(facts: CheckpointRunFacts, rows: IoRows, accounted: bool, device_mb:
     size_bytes = int(rows["bytes"].sum())
     if not size_bytes:
         return None
-    if facts.journal.requests:  # this host keeps nothing of an object store in its memory
+    if facts.journal.requests:  # objects are never in the page cache
         return 100.0
     shares = [100 * int(rows["storage_bytes"].sum()) / size_bytes] if accounted else []
     if device_mb is not None:
@@ -207,7 +207,7 @@ class _HostActivity:
 
     @property
     def host_busy_percent(self) -> float | None:
-        """Of the busiest host's cores."""
+        """CPU utilisation of the busiest host."""
         busy = [
             100.0
             - sum(mean_within(*host.readings("cpu", "", name), windows) for name in ("idle_percent", "iowait_percent"))
@@ -217,13 +217,13 @@ class _HostActivity:
 
     @property
     def throttled_percent(self) -> float | None:
-        """Of the host that its CPU limit held back most; None where nothing limits."""
+        """Share of CPU-limit periods with throttling, on the most throttled host; None without a limit."""
         held = (mean_within(*host.readings("cpu", "", "throttled_percent"), windows) for host, windows in self._hosts)
         return max((value for value in held if not math.isnan(value)), default=None)
 
     @property
     def device_mb(self) -> float | None:
-        """MB that all devices behind the folder took (or gave), each once; the recorder reads before and after each."""
+        """MB that the devices behind the folder wrote (or read) in all, each shared device counted once."""
         activity = [
             sum(delivered_between(*host.readings(probe, name, self._rate), *window) for window in windows)
             for host, windows, probe, name in self._devices()
@@ -232,19 +232,19 @@ class _HostActivity:
 
     @property
     def device_busy_percent(self) -> float | None:
-        """Of the busiest of them."""
-        busy = self._of_blocks("busy_percent")
+        """Utilisation of the busiest block device."""
+        busy = self._block_device_means("busy_percent")
         return max(busy, default=None)
 
     @property
     def device_depth(self) -> float | None:
-        """Requests in flight, all together."""
-        depths = self._of_blocks("mean_queue_depth")
+        """Mean number of requests in flight, summed over the block devices."""
+        depths = self._block_device_means("mean_queue_depth")
         return sum(depths) if depths else None
 
     @property
     def link_percent(self) -> float | None:
-        """How much of its speed the busiest network link was used to."""
+        """Utilisation of the busiest network link."""
         used = []
         for host, windows in self._hosts:
             for source in host.sources("network"):
@@ -254,7 +254,7 @@ class _HostActivity:
                     used.append(100 * rate / float(speeds[-1]))
         return max(used, default=None)
 
-    def _of_blocks(self, metric: str) -> list[float]:
+    def _block_device_means(self, metric: str) -> list[float]:
         values = [
             mean_within(*host.readings("block", name, metric), windows)
             for host, windows, probe, name in self._devices()
@@ -292,7 +292,7 @@ def _slowest_ranks(run: MeasuredCheckpoints, rows: IoRows, times: tuple[Checkpoi
                 slowest_times=sum(part.slowest_rank == rank for part in times),
             )
         )
-    return tuple(sorted(ranks, key=lambda one: -one.mean_seconds)[:_MOST_RANKS])
+    return tuple(sorted(ranks, key=lambda one: -one.mean_seconds)[:_MAX_RANKS])
 
 
 def _training(facts: CheckpointRunFacts, write: PhaseSummary | None, read: PhaseSummary | None) -> TrainingCost | None:
@@ -309,7 +309,7 @@ def _training(facts: CheckpointRunFacts, write: PhaseSummary | None, read: Phase
 
 
 def training_cost(settings: Checkpoint, stall_seconds: float, recovery_seconds: float | None) -> TrainingCost:
-    """Return what a checkpoint for which training stalls so long costs it, at the interval of the settings."""
+    """Return the cost of checkpoints that stall training for `stall_seconds` each, at the settings' interval."""
     interval, mtbf = settings.interval_seconds, settings.mtbf_hours * 3600
     best = daly_seconds(stall_seconds, mtbf) if mtbf else None
     recovery = recovery_seconds or 0.0
@@ -327,7 +327,7 @@ def training_cost(settings: Checkpoint, stall_seconds: float, recovery_seconds: 
 
 
 def snapshot_seconds(settings: Checkpoint, largest_rank_bytes: int) -> float:
-    """Return how long the rank with most bytes stalls for a snapshot."""
+    """Return the time of a snapshot, which is that of the rank with the most bytes."""
     return largest_rank_bytes / 1e9 / settings.snapshot_gb_per_second
 
 
@@ -359,7 +359,7 @@ def _asynchronous(run: MeasuredCheckpoints, write: PhaseSummary | None) -> Async
     )
 
 
-def _what(facts: CheckpointRunFacts) -> CheckpointFacts:
+def _facts_of(facts: CheckpointRunFacts) -> CheckpointFacts:
     plan, sizes, workload, settings = facts.plan, facts.sizes, facts.workload, facts.workload.checkpoint
     journal = facts.journal
     return CheckpointFacts(

@@ -1,4 +1,4 @@
-"""What sweeps, comparisons and pages of several keep of a run of checkpoints."""
+"""Metrics and conditions of a checkpoint run, for sweeps, comparisons and pages of several runs."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from dlemu.report.units import plain
 from dlemu.results.compared import Conditions
 from dlemu.results.figures import JobFigures, Value, mean_over
 
-_OF_THE_MODEL = ("model", "parameters", "files", "bytes", "tensor_bytes", "ranks_of_job", "first_rank")
-"""Facts that differ by themselves where model or ranks do."""
-_ITS_OWN = ("folder", "kept")
-"""Facts that say nothing of how a run was measured."""
+_WORK_FACTS = ("model", "parameters", "files", "bytes", "tensor_bytes", "ranks_of_job", "first_rank")
+"""Facts that describe the work, and follow from model and ranks."""
+_INCIDENTAL_FACTS = ("folder", "kept")
+"""Facts that do not affect the measurement."""
 
 
 def figures(run: CheckpointRun) -> JobFigures:
-    """Return the metrics of a run. Their repetitions are its checkpoints."""
+    """Return a run's metrics; each checkpoint is a repetition."""
     summary = run.summary
     phases = {WRITING: summary.write, READING: summary.read}
     return JobFigures(
@@ -36,17 +36,17 @@ def figures(run: CheckpointRun) -> JobFigures:
 
 
 def conditions(summary: CheckpointSummary) -> Conditions:
-    """Return what a run was measured under."""
+    """Return the conditions under which a run was measured."""
     facts = {**asdict(summary.what), "ranks": summary.ranks}
-    own = ("ranks", *_ITS_OWN)
+    own = ("ranks", *_INCIDENTAL_FACTS)
     return Conditions(
         title=summary.title,
         started_at=summary.started_at,
         hosts=summary.environment.hosts,
         storage=summary.environment.storage,
         facts={key: plain(facts[key]) for key in own},
-        work={key: facts[key] for key in _OF_THE_MODEL},
-        how={key: value for key, value in facts.items() if key not in (*own, *_OF_THE_MODEL)},
+        work={key: facts[key] for key in _WORK_FACTS},
+        how={key: value for key, value in facts.items() if key not in (*own, *_WORK_FACTS)},
         warnings=(
             *(() if summary.complete else (summary.verdict,)),
             *summary.loud_issues,
@@ -55,12 +55,12 @@ def conditions(summary: CheckpointSummary) -> Conditions:
 
 
 def _metrics(summary: CheckpointSummary) -> Iterator[tuple[str, Value]]:
-    """Yield what is compared, in the order in which it is shown."""
+    """Yield the metrics in display order."""
     yield "checkpoint_gib", Value(summary.what.tensor_bytes / GIB)
     for name, phase in (("write", summary.write), ("read", summary.read)):
         if phase is not None:
             yield from (
-                (f"{name}_{key}", value) for key, value in _of_phase(phase, summary.what, writes=name == "write")
+                (f"{name}_{key}", value) for key, value in _phase_metrics(phase, summary.what, writes=name == "write")
             )
     if summary.training is not None:
         yield "training_percent", Value(summary.training.percent)
@@ -71,7 +71,7 @@ def _metrics(summary: CheckpointSummary) -> Iterator[tuple[str, Value]]:
             yield "asynchronous_safe_seconds", _over(summary.write, lambda part: part.safe_seconds)
 
 
-def _of_phase(phase: PhaseSummary, what: CheckpointFacts, *, writes: bool) -> Iterator[tuple[str, Value]]:
+def _phase_metrics(phase: PhaseSummary, what: CheckpointFacts, *, writes: bool) -> Iterator[tuple[str, Value]]:
     yield "slowest_gib_per_second", _over(phase, lambda part: part.slowest_gib_per_second or 0.0)
     yield "slowest_seconds", _over(phase, lambda part: part.slowest_seconds)
     yield "rank0_gib_per_second", _over(phase, lambda part: part.rank0_gib_per_second or 0.0)
@@ -80,7 +80,7 @@ def _of_phase(phase: PhaseSummary, what: CheckpointFacts, *, writes: bool) -> It
         yield "wall_gb_per_second", Value(phase.wall_gb_per_second, width)
     if writes:
         width = _over(phase, lambda part: part.fsync_percent).half_width
-        # Without fsync the share is that of two looks at the clock: nothing to divide by.
+        # Without fsync the share is only the time between two clock readings.
         yield "fsync_percent", Value(phase.fsync_percent, width) if what.fsync else Value(0.0)
     elif phase.from_storage_percent is not None:
         yield "from_storage_percent", Value(phase.from_storage_percent)

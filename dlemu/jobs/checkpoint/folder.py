@@ -1,4 +1,4 @@
-"""The folder of a run of checkpoints: one writer, one reader."""
+"""Reads the result folder of a checkpoint run, complete or killed."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from dlemu.results.parts import READ_VERSIONS, SCHEMA_VERSION
 from dlemu.results.row_tables import read_rows
 from dlemu.results.untrusted_files import decode_untrusted
 
-_MOST = 10**6
-"""Ranks of a run, and experts of all layers of a model: none has as many, and each takes time."""
+_MAX_PARTS = 10**6
+"""Limit on a run's ranks, and on a model's experts over all layers: more can only be a damaged file, and cost time."""
 
 
 def read_checkpoint_run(folder: str) -> CheckpointRun:
-    """Read the folder of a run of checkpoints; raises UserError for one without a result or a damaged one.
+    """Read the folder of a checkpoint run; raises UserError if it has no result, or a damaged one.
 
-    Every number is recomputed from the rows. A run that was killed before it was saved is read from what its ranks
-    left in live/.
+    Every number is recomputed from the rows. A run that was killed before it saved a result is read from the files of
+    its ranks in live/.
     """
     live = os.path.join(folder, LIVE)
     name = next((name for name in (OLDER_LIVE_FACTS, FACTS) if os.path.isfile(os.path.join(live, name))), None)
@@ -39,7 +39,7 @@ def read_checkpoint_run(folder: str) -> CheckpointRun:
 
 
 def read_checkpoint_summary(folder: str) -> CheckpointSummary:
-    """Read summary.json as it stands, for what is to be compared with the computed one; raises UserError."""
+    """Read summary.json as it was saved, to compare it with the recomputed one; raises UserError."""
     path = os.path.join(folder, SUMMARY)
     saved = decode_untrusted(path, CheckpointSummary)
     if saved.schema_version not in READ_VERSIONS or saved.kind != CheckpointSummary.kind:
@@ -51,9 +51,9 @@ def read_checkpoint_summary(folder: str) -> CheckpointSummary:
 
 
 def _checked(run: CheckpointRun) -> CheckpointRun:
-    """Return the run; raises UserError for facts and rows that can't be of one: any memory and time could go there."""
+    """Return the run; raises UserError for impossible facts or rows, on which any memory and time could be spent."""
     facts, model = run.facts, run.facts.workload.model
-    if facts.ranks > _MOST or model.num_layers * max(1, model.transformer.num_experts) > _MOST:
+    if facts.ranks > _MAX_PARTS or model.num_layers * max(1, model.transformer.num_experts) > _MAX_PARTS:
         raise UserError(f"{run.folder} is damaged: its facts have more ranks, or layers and experts, than any model")
     for part in (run.rows, run.progress):
         if len(part) and not 0 <= int(part["rank"].min()) <= int(part["rank"].max()) < facts.ranks:

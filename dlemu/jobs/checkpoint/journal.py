@@ -1,4 +1,4 @@
-"""What rank 0 notes while checkpoints are written and read, so that a run that is cut short still shows what it did."""
+"""The journal that rank 0 saves while checkpoints are written and read, so that even a killed run has a result."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dlemu.results.journal import RunJournal
 
 @dataclass(frozen=True, kw_only=True)
 class UnderWay:
-    """A checkpoint that was begun."""
+    """A checkpoint that has begun and not ended."""
 
     phase: Literal["write", "read"]
     checkpoint: int
@@ -18,19 +18,19 @@ class UnderWay:
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointJournal(RunJournal):
-    """Everything that a result of checkpoints needs besides the ranks' rows."""
+    """Everything that a checkpoint result needs besides the ranks' rows."""
 
     clock_offsets_ns: tuple[int, ...] = ()
     """What to add to each host's CLOCK_MONOTONIC to get the first host's, in node order; empty for one host."""
     ceiling_gb_per_second: float | None = None
-    """1e9 bytes/s of all ranks that content is made at, without writing it to storage."""
+    """Rate at which all ranks together generate content without writing it, 1e9 bytes/s."""
     under_way: UnderWay | None = None
-    """What the ranks were at; None between two checkpoints."""
+    """The checkpoint that the ranks are writing or reading; None between two checkpoints."""
     complete: tuple[int, ...] = ()
-    """Checkpoints that were written by all ranks."""
+    """Checkpoints that all ranks have written."""
     removed: tuple[int, ...] = ()
-    """Of these, those that `checkpoint.keep_last` let go."""
+    """Those of `complete` that were deleted again under `checkpoint.keep_last`."""
     eviction_seconds: float | None = None
-    """How long it took to drop from memory what would be read."""
+    """Time to evict the files to be read from the page cache."""
     peak_memory_bytes: tuple[int, ...] = ()
-    """Most memory that each rank had for itself (private pages) at the end of a checkpoint."""
+    """Each rank's maximum private memory, sampled at the end of each checkpoint."""

@@ -1,4 +1,4 @@
-"""Checkpoints as a kind of job."""
+"""Declares checkpoints as a kind of job: its command, its help, and where its parts are."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ if TYPE_CHECKING:  # every command imports this module
 
 ROWS, PROGRESS = "checkpoints.parquet", "checkpoint_progress.parquet"
 OLDER_LIVE_FACTS = "checkpoint_facts.json"
-"""In live/ of runs of older versions, whose facts named no kind."""
+"""Name of the facts in live/ of older versions; they do not state the kind of job."""
 
 
 def only_saves(workload: Workload) -> bool:
-    """Return whether the workload needs checkpoints and nothing else (DLIO's `checkpoint_only`)."""
-    asked = workload.workflow
-    return asked.checkpoint and not (asked.train or asked.generate_data)
+    """Return whether the workload's only phase is checkpoints (DLIO's `checkpoint_only`)."""
+    phases = workload.workflow
+    return phases.checkpoint and not (phases.train or phases.generate_data)
 
 
 def only_checkpoints(workload: Workload) -> bool:
-    """Return whether the workload needs checkpoints and nothing else, and for how many."""
-    saves = workload.checkpoint
-    return only_saves(workload) and max(saves.num_checkpoints_write, saves.num_checkpoints_read) > 0
+    """Return whether the workload's only phase is checkpoints, and it sets how many to write or read."""
+    settings = workload.checkpoint
+    return only_saves(workload) and max(settings.num_checkpoints_write, settings.num_checkpoints_read) > 0
 
 
 KIND = Kind(

@@ -1,4 +1,4 @@
-"""What limited the writing or the reading of checkpoints, with the evidence and what to do, as codes."""
+"""Decides what limited writing or reading checkpoints; returns it with evidence and advice, as codes."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from dlemu.metrics.limit import HELD_BACK_PERCENT
 What = Literal["storage write", "storage read", "host CPU", "network", "generation", "page cache"]
 
 STARVED_PERCENT = 10.0
-"""Share of the threads' time without bytes to write from which on making them is the limit."""
-BUSY_PERCENT = 90.0  # as of training: dlemu.metrics.limit.BUSY_PERCENT
-"""Cores, or a link, are full from this share on."""
-WAIT_PERCENT = 15.0  # as of training: dlemu.metrics.limit.STARVED_SHARE
-"""Share of the threads' time without a core that they want from which on the host is the limit."""
+"""Threshold: content generation is the limit if threads wait for content at least this share of their time."""
+BUSY_PERCENT = 90.0  # as in training: dlemu.metrics.limit.BUSY_PERCENT
+"""Threshold: a device or a network link this busy is saturated."""
+WAIT_PERCENT = 15.0  # as in training: dlemu.metrics.limit.STARVED_SHARE
+"""Threshold: the host's CPU is the limit if threads wait for a core at least this share of their time."""
 THREAD_PERCENT = 85.0
-"""Share of its threads' time in which a rank had a core from which on the copying of bytes is the limit."""
-FROM_MEMORY_PERCENT = 50.0  # as of training: dlemu.metrics.cache.NOT_READ_PERCENT
-"""Below this share of the bytes the storage was not read."""
+"""Threshold: copying bytes is the limit if threads run on a core at least this share of their time."""
+FROM_MEMORY_PERCENT = 50.0  # as in training: dlemu.metrics.cache.NOT_READ_PERCENT
+"""Threshold: below this share of bytes from storage, the page cache was measured."""
 
 
 class Seen(StrEnum):
@@ -36,7 +36,7 @@ class Seen(StrEnum):
 
 
 class Advice(StrEnum):
-    """Codes of what would help."""
+    """Codes of the advice."""
 
     EVICT = "evict"
     GO_PAST_CACHE = "go_past_cache"
@@ -51,24 +51,25 @@ class Advice(StrEnum):
 
 
 CheckpointLimit = LimitedBy[What]
-"""What limited a phase."""
+"""What limited a phase, a write or read phase being all checkpoints of a run that were written or read."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PhaseActivity:
-    """What is known of a phase. None where it is not."""
+    """Utilisation of threads, hosts, devices and network during a phase; None: unknown."""
 
     phase: Literal["write", "read"]
     gb_per_second: float
-    """Of all ranks over the wall, 1e9 bytes/s."""
+    """Throughput of all ranks by wall-clock time, 1e9 bytes/s."""
     call_percent: float
     """Share of the threads' time in write or read calls."""
     fsync_percent: float
     starved_percent: float
+    """Share of the threads' time waiting for content to be generated."""
     cpu_percent: float
-    """Share of the threads' time in which they had a core."""
+    """Share of the threads' time running on a core."""
     cpu_wait_percent: float
-    """The same in which they wanted one and had none."""
+    """Share of the threads' time runnable, but waiting for a core."""
     ceiling_gb_per_second: float | None = None
     from_storage_percent: float | None = None
     host_busy_percent: float | None = None
@@ -76,15 +77,15 @@ class PhaseActivity:
     device_busy_percent: float | None = None
     device_depth: float | None = None
     link_percent: float | None = None
-    """Of the busiest network interface, how much of its speed was used."""
+    """Utilisation of the busiest network interface."""
     threads: int = 1
-    """Of one rank."""
+    """Writing or reading threads per rank."""
     evicted: bool = False
-    """The page cache was emptied before they were read."""
+    """The files were evicted from the page cache before reading."""
     throttled_percent: float | None = None
-    """Of the periods of the tightest CPU limit, those in which it held a host's processes back."""
+    """Share of the CPU limit's periods (cgroup) in which processes were throttled, on the most throttled host."""
     past_page_cache: bool = False
-    """By O_DIRECT, or as they are in an object store."""
+    """The page cache is bypassed: by O_DIRECT, or because the files are in an object store."""
 
 
 def judge_checkpoints(activity: PhaseActivity) -> CheckpointLimit:
@@ -99,7 +100,7 @@ def _judged(activity: PhaseActivity) -> tuple[What, Confidence, tuple[Finding, .
         past = Finding(Advice.GO_PAST_CACHE if activity.evicted else Advice.EVICT)
         return "page cache", "high", () if activity.past_page_cache else (past,)
     if activity.starved_percent >= STARVED_PERCENT:
-        confidence: Confidence = "high" if activity.starved_percent > 30 else "medium"  # three times the limit
+        confidence: Confidence = "high" if activity.starved_percent > 30 else "medium"  # three times the threshold
         return "generation", confidence, (Finding(Advice.MORE_CORES_A_RANK),)
     device_full = (activity.device_busy_percent or 0.0) >= BUSY_PERCENT
     if activity.cpu_wait_percent >= WAIT_PERCENT and not device_full:

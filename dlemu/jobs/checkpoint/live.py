@@ -1,4 +1,4 @@
-"""How far a run of checkpoints that goes on is, from the rows of its ranks."""
+"""Progress of a checkpoint run that is still running, from the rows in its live folder."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from dlemu.results.progress import Figure, Progress
 
 
 class LiveCheckpoints:
-    """Follows the ranks of a run of checkpoints; they leave a row for each file when it is written or read."""
+    """Watches a running checkpoint run, whose ranks log a row after each file they write or read."""
 
     def __init__(self, facts_path: str, live_folder: str) -> None:
-        """Raises UserError for damaged facts."""
+        """Raises UserError if the facts are damaged."""
         facts = read_facts(facts_path, CheckpointRunFacts)
         self._folder, self._ranks = live_folder, facts.ranks
         self._writes = max(0, facts.workload.checkpoint.num_checkpoints_write)
         self._reads = len(facts.sources)
 
     def look(self) -> Progress | None:
-        """Return how far it is; None before the first file."""
+        """Return the progress; None before the first file."""
         rows, _ = read_logs(self._folder)
         if not len(rows):
             return None
@@ -44,7 +44,7 @@ class LiveCheckpoints:
 
 
 def _figures(rows: IoRows, phase: int, checkpoint: int) -> tuple[Figure, ...]:
-    """Return the rate of the files of one checkpoint; of a rank that has none of it yet nothing."""
+    """Return the throughput of one checkpoint so far; () before its first file."""
     files = rows[(rows["phase"] == phase) & (rows["checkpoint"] == checkpoint) & (rows["file"] != WHOLE)]
     if not len(files):
         return ()

@@ -1,7 +1,7 @@
-"""One rank's checkpoints, from the first byte written to the last one read, and the gathered log.
+"""The measurement loop of a checkpoint run: each rank writes all checkpoints, then reads them; rank 0 gathers the logs.
 
-The order is DLIO's (main.py, `_checkpoint`): before each checkpoint the accelerators compute, the ranks meet, and each
-writes (or reads) its files one after another; a rank's time ends when it is done itself.
+The order is DLIO's (main.py, `_checkpoint`): before each checkpoint the accelerators compute (a sleep), the ranks meet
+at a barrier, and each writes (or reads) its files one after another; a rank's time ends when it is done itself.
 """
 
 from __future__ import annotations
@@ -20,19 +20,9 @@ import numpy as np
 from datagen.bulk_content import BulkContent
 from datagen.errors import UserError
 from datagen.storage.storage_base import open_storage
-from dlemu.checkpoints.io_rows import (
-    READ,
-    WHOLE,
-    WRITE,
-    FileNotes,
-    IoLog,
-    IoRows,
-    finished_path,
-    note_finished,
-    read_logs,
-)
+from dlemu.checkpoints.io_rows import READ, WHOLE, WRITE, IoLog, IoRows, count_finished, finished_path, read_logs
 from dlemu.checkpoints.piece_ring import PieceRing, make_buffers
-from dlemu.checkpoints.read_files import CheckpointReader, check_is_file, manner_of
+from dlemu.checkpoints.read_files import CheckpointReader, check_is_file, read_pattern
 from dlemu.checkpoints.stored import completed, remove_checkpoint, write_note
 from dlemu.checkpoints.write_files import NO_SPACE, CheckpointWriter, MovedFile, explained
 from dlemu.comm import Comm, within
@@ -47,19 +37,19 @@ from dlemu.telemetry import Telemetry
 from dlemu.telemetry import read_logs as read_telemetry
 
 _MOVERS = ("mover_cpu_ns", "mover_cpu_wait_ns")
-_ENDLESS_BYTES = 1 << 50  # a petabyte: no host makes that much in the seconds of a measurement
+_ENDLESS_BYTES = 1 << 50  # a pebibyte: no host generates that much during the measurement
 _PRIVATE = re.compile(rb"^Private_(?:Clean|Dirty):\s+(\d+) kB", re.MULTILINE)
 
 Watcher = Callable[[int, int, int, int], None]
-"""Is told phase, checkpoint, bytes that rank 0 has moved of it, and all its bytes."""
+"""Called with the phase, the checkpoint, the bytes that rank 0 has moved of it so far, and rank 0's total."""
 
 
 @dataclass(frozen=True)
 class CheckpointLog:
-    """What a run measured; every published number is computed from it."""
+    """All that a run measured; every published number is computed from it."""
 
     rows: IoRows
-    """Of all ranks."""
+    """The rows of all ranks."""
     progress: IoRows
     journal: CheckpointJournal
     telemetry: Telemetry = ()
@@ -79,9 +69,9 @@ class _RankResult(NamedTuple):
 def run_checkpoints(job: CheckpointJob, comm: Comm, watch: Watcher | None = None) -> CheckpointLog | None:
     """Write and read this rank's part of all checkpoints; return the whole run's log on rank 0, None elsewhere.
 
-    Raises DlemuError with a message for users. What the rank measured up to then lies in `job.live_folder`.
+    Raises DlemuError with a message for users; what the rank measured before it is in `job.live_folder`.
     """
-    comm.set_timeout(job.longest_wait_seconds)
+    comm.set_timeout(job.timeout_seconds)
     storage = open_storage(job.workload.storage_spec.buffered)
     folder = job.settings.checkpoint_folder
     recorder = recorder_for(
@@ -102,7 +92,7 @@ def run_checkpoints(job: CheckpointJob, comm: Comm, watch: Watcher | None = None
     if parts is None:
         return None
     lost, telemetry = recorded([part.recording for part in parts], journal)
-    noted = journal.noting(
+    journal = journal.noting(
         cpu_seconds=tuple(part.cpu_seconds for part in parts),
         peak_memory_bytes=tuple(part.peak_memory_bytes for part in parts),
         lost_recorders=lost,
@@ -111,24 +101,24 @@ def run_checkpoints(job: CheckpointJob, comm: Comm, watch: Watcher | None = None
     rows, progress = (
         np.concatenate(found) for found in zip(*((part.rows, part.progress) for part in parts), strict=True)
     )
-    return CheckpointLog(rows, progress, noted, telemetry)
+    return CheckpointLog(rows, progress, journal, telemetry)
 
 
 def salvage_checkpoints(live_folder: str) -> CheckpointLog | None:
-    """Return what the ranks of a failed run left in its live folder; None when nothing was measured yet."""
+    """Return the log of a failed run from the files in its live folder; None if nothing was measured yet."""
     journal = read_journal(live_folder, CheckpointJournal)
     if journal is None:
         return None
-    noted = journal.noting(requests=requests_so_far(live_folder))
-    return CheckpointLog(*read_logs(live_folder), noted, read_telemetry(live_folder))
+    journal = journal.noting(requests=requests_so_far(live_folder))
+    return CheckpointLog(*read_logs(live_folder), journal, read_telemetry(live_folder))
 
 
 @dataclass
 class _Drain:
-    """A checkpoint that goes to the storage while training goes on."""
+    """An asynchronous checkpoint: a thread writes it while training goes on."""
 
     checkpoint: int
-    asked_ns: int
+    ready_ns: int
     began_ns: int
     released_ns: int
     writer: CheckpointWriter
@@ -139,7 +129,7 @@ class _Drain:
 
 
 class _CheckpointRank:
-    """What the parts of one rank's run share."""
+    """State and steps of one rank's run."""
 
     def __init__(self, job: CheckpointJob, comm: Comm, watch: Watcher | None, mark: Callable[[bool], None]) -> None:
         self._job, self._comm, self._watch, self._mark = job, comm, watch, mark
@@ -152,14 +142,14 @@ class _CheckpointRank:
         self.cpu_seconds_before = 0.0
         self.peak_memory_bytes = 0
         self._written, self._folder_sync_ns = 0, 0
-        """Checkpoints whose files were written, and how long this rank's fsync of the last one's folder took."""
+        """Checkpoints whose files this rank has written; duration of its fsync of the last one's folder."""
 
     def run(self) -> CheckpointJournal:
-        """Write and read; return what was noted, which is rank 0's to keep."""
+        """Write and read; return the journal, of which only rank 0's is used."""
         with contextlib.closing(self.log):
             try:
                 return self._run()
-            except OSError as error:  # of a note, of what makes room or is dropped from memory
+            except OSError as error:  # while writing a note, deleting or evicting
                 path = error.filename or self._job.settings.checkpoint_folder
                 if error.errno in NO_SPACE:
                     raise explained(error, path, 0) from error
@@ -170,24 +160,24 @@ class _CheckpointRank:
 
     def _run(self) -> CheckpointJournal:
         self._describe()
-        self._make_room()
+        self._remove_replaced()
         settings = self._job.settings
         self.cpu_seconds_before = time.process_time()
         if self._job.writes:
             files = self._job.files_to_write(self._comm.rank, 1)
             largest = max((file.size_bytes for file in files), default=0)
             buffers = make_buffers(settings.writers, settings.transfer_size, largest)
-            self._note(ceiling_gb_per_second=self._measure_ceiling(buffers))
-            (self._write_behind if settings.asynchronous else self._write)(buffers)
+            self._update_journal(ceiling_gb_per_second=self._measure_ceiling(buffers))
+            (self._write_asynchronously if settings.asynchronous else self._write)(buffers)
             del buffers
         if self._job.sources:
             if settings.evict_page_cache:
                 self._evict()
-            reader = CheckpointReader(self._storage, manner_of(settings), verify=settings.verify)
+            reader = CheckpointReader(self._storage, read_pattern(settings), verify=settings.verify)
             with contextlib.closing(reader):
                 for source in self._job.sources:
                     self._read(reader, source)
-        self._note(ended_ns=self._meet())
+        self._update_journal(ended_ns=self._barrier())
         return self._journal
 
     def _describe(self) -> None:
@@ -195,38 +185,38 @@ class _CheckpointRank:
         offsets_ns = self._comm.synchronise_clocks()
         if described is not None:
             hosts, rank_nodes = described
-            self._note(
+            self._update_journal(
                 hosts=hosts,
                 rank_nodes=rank_nodes,
                 storage=describe_storage(self._job.workload.storage_spec, self._job.settings.checkpoint_folder),
                 clock_offsets_ns=offsets_ns if len(offsets_ns) > 1 else (),
             )
 
-    def _make_room(self) -> None:
-        """Remove what this run will replace: there may be no space for both."""
-        if self._makes_folders:
+    def _remove_replaced(self) -> None:
+        """Remove the checkpoints that this run replaces, as there may be no space for both."""
+        if self._owns_folders:
             for checkpoint in self._job.replaced:
                 remove_checkpoint(self._storage, self._job.folder_of(checkpoint), self._job.plan.names)
             if self._job.token:
                 self._storage.remove(f"{self._job.settings.checkpoint_folder.rstrip('/')}/{self._job.token}")
-        self._meet()
+        self._barrier()
 
     @property
-    def _makes_folders(self) -> bool:
-        """This rank makes and removes folders for all that see them."""
+    def _owns_folders(self) -> bool:
+        """Whether this rank makes and removes the folders, for all ranks or (`node_local`) those of its host."""
         return self._comm.local_rank == 0 if self._job.settings.node_local else self._comm.rank == 0
 
     def _measure_ceiling(self, buffers: list[memoryview]) -> float | None:
-        """Return how fast content is made without writing it to storage, 1e9 bytes/s of all ranks; None if unasked."""
+        """Return the rate at which all ranks generate content without writing it, 1e9 bytes/s; None if switched off."""
         seconds = min(self._job.workload.metric.ceiling_seconds, 1.0)
         if seconds <= 0:
             return None
         content = BulkContent(self._job.seed)
         ring = PieceRing([(_ENDLESS_BYTES, lambda buffer, offset: content.fill(buffer, 0, offset))], buffers, 1)
-        self._meet()
-        moved, until = 0, time.monotonic() + seconds
+        self._barrier()
+        moved, deadline = 0, time.monotonic() + seconds
         began = time.monotonic()
-        while time.monotonic() < until and (taken := ring.take(0)) is not None:
+        while time.monotonic() < deadline and (taken := ring.take(0)) is not None:
             moved += len(taken[0][0])
             ring.give_back(taken[1])
         took = time.monotonic() - began
@@ -238,40 +228,40 @@ class _CheckpointRank:
         for checkpoint in range(1, self._job.writes + 1):
             writer = self._prepare(checkpoint, buffers)
             try:
-                asked_ns = self._compute(writer)
-                began_ns = self._meet()
+                ready_ns = self._compute(writer)
+                began_ns = self._barrier()
                 files: list[MovedFile] = []
                 self._write_files(checkpoint, writer, began_ns, files)
-                ended_ns = self._ended()
-                self._add(WRITE, checkpoint, files, asked_ns, began_ns, ended_ns, ended_ns)
+                ended_ns = self._end_time()
+                self._add_checkpoint(WRITE, checkpoint, files, ready_ns, began_ns, ended_ns, ended_ns)
                 self._complete(checkpoint)
             except BaseException:
                 writer.discard()
                 raise
 
-    def _write_behind(self, buffers: list[memoryview]) -> None:
-        """Write while training goes on: it waits for a snapshot, and for the checkpoint before where that is not done.
+    def _write_asynchronously(self, buffers: list[memoryview]) -> None:
+        """Write asynchronously: training waits only for the snapshot, and for the checkpoint before to be complete.
 
-        After the last one it computes once more, so that each checkpoint has had as much time.
+        It also computes after the last checkpoint, so that every checkpoint has the same time to be written.
         """
         drain: _Drain | None = None
         for checkpoint in range(1, self._job.writes + 2):
             self._clock.sleep_until(time.monotonic_ns() + self._compute_ns)
-            asked_ns = self._meet()
+            ready_ns = self._barrier()
             if drain is not None:
-                self._finish(drain, asked_ns)
+                self._finish(drain, ready_ns)
             if checkpoint > self._job.writes:
                 return
-            drain = self._snapshot(checkpoint, buffers, asked_ns)
+            drain = self._snapshot(checkpoint, buffers, ready_ns)
 
-    def _snapshot(self, checkpoint: int, buffers: list[memoryview], asked_ns: int) -> _Drain:
+    def _snapshot(self, checkpoint: int, buffers: list[memoryview], ready_ns: int) -> _Drain:
         writer = self._prepare(checkpoint, buffers)
         writer.wait_ready()
         self._mark(True)
-        began_ns = self._meet()
+        began_ns = self._barrier()
         size_bytes = self._job.rank_bytes[self._comm.rank]
         self._clock.sleep_until(began_ns + round(size_bytes / self._job.settings.snapshot_gb_per_second))
-        drain = _Drain(checkpoint, asked_ns, began_ns, self._meet(), writer, threading.Thread())
+        drain = _Drain(checkpoint, ready_ns, began_ns, self._barrier(), writer, threading.Thread())
 
         def write() -> None:
             try:
@@ -284,18 +274,18 @@ class _CheckpointRank:
         drain.thread.start()
         return drain
 
-    def _finish(self, drain: _Drain, asked_ns: int) -> None:
-        """Wait until a checkpoint is safe; what is waited beyond `asked_ns` is the next one's."""
+    def _finish(self, drain: _Drain, ready_ns: int) -> None:
+        """Wait until an asynchronous checkpoint is complete; the wait since `ready_ns` delays the next one."""
         try:
             drain.thread.join()
             if drain.failure is not None:
                 raise drain.failure
-            waited_ns = self._meet() - asked_ns
-            self._add(
+            waited_ns = self._barrier() - ready_ns
+            self._add_checkpoint(
                 WRITE,
                 drain.checkpoint,
                 drain.files,
-                drain.asked_ns,
+                drain.ready_ns,
                 drain.began_ns,
                 drain.ended_ns,
                 drain.released_ns,
@@ -307,9 +297,9 @@ class _CheckpointRank:
             raise
 
     def _prepare(self, checkpoint: int, buffers: list[memoryview]) -> CheckpointWriter:
-        """Make the checkpoint's folder, with the note that it is not complete, and begin to make its bytes."""
-        self._note(under_way=UnderWay(phase="write", checkpoint=checkpoint))
-        if self._makes_folders:
+        """Make the checkpoint's folder with its note (incomplete), and start generating content."""
+        self._update_journal(under_way=UnderWay(phase="write", checkpoint=checkpoint))
+        if self._owns_folders:
             folder = self._job.folder_of(checkpoint)
             try:
                 self._storage.make_folder(folder)
@@ -323,7 +313,7 @@ class _CheckpointRank:
             buffers,
             threads=settings.writers,
             fsync=settings.fsync,
-            sync_seconds=self._job.longest_wait_seconds,
+            sync_seconds=self._job.timeout_seconds,
         )
 
     def _write_files(self, checkpoint: int, writer: CheckpointWriter, began_ns: int, files: list[MovedFile]) -> None:
@@ -337,52 +327,52 @@ class _CheckpointRank:
             self._sync_folder(checkpoint)
 
     def _sync_folder(self, checkpoint: int) -> None:
-        """Sync the checkpoint's folder if all other ranks of this host are done: one such call has all their names.
+        """Fsync the checkpoint's folder if all other ranks of this host are done: one call covers all their names.
 
-        File systems serialise the calls of one folder, so one of each rank would take as many times as long.
+        File systems serialise fsyncs of one folder, so a call by every rank would take that many times as long.
         """
         self._written += 1
         self._folder_sync_ns = 0
-        if os.path.isdir(self._job.live_folder):  # else this host does not see it, and each rank syncs
-            done = note_finished(finished_path(self._job.live_folder, self._comm.node))
+        if os.path.isdir(self._job.live_folder):  # else (another host) every rank syncs
+            done = count_finished(finished_path(self._job.live_folder, self._comm.node))
             if done < self._written * self._comm.local_size:
                 return
         began_ns, folder = time.monotonic_ns(), self._job.folder_of(checkpoint)
-        within(self._job.longest_wait_seconds, lambda: self._storage.sync(folder), f"fsync of the folder {folder}")
+        within(self._job.timeout_seconds, lambda: self._storage.sync(folder), f"fsync of the folder {folder}")
         self._folder_sync_ns = time.monotonic_ns() - began_ns
 
     def _complete(self, checkpoint: int) -> None:
-        """Note that every rank has written its part, and let go of what is not to be kept."""
-        self._meet()
+        """Mark the checkpoint complete when every rank has written its part, and remove the one beyond `keep_last`."""
+        self._barrier()
         self._mark(False)
         self.peak_memory_bytes = max(self.peak_memory_bytes, _private_bytes())
         removed = checkpoint - self._job.kept
-        if self._makes_folders:
+        if self._owns_folders:
             note = completed(self._job.note(checkpoint, len(self._comm.hosts)))
             write_note(self._storage, self._job.folder_of(checkpoint), note, fsync=True)
             if removed > 0:
                 remove_checkpoint(self._storage, self._job.folder_of(removed), self._job.plan.names)
         if removed > 0:
-            self._note(removed=(*self._journal.removed, removed))
-        self._note(complete=(*self._journal.complete, checkpoint), under_way=None)
+            self._update_journal(removed=(*self._journal.removed, removed))
+        self._update_journal(complete=(*self._journal.complete, checkpoint), under_way=None)
 
     def _evict(self) -> None:
-        """Drop from this host's memory what its ranks will read."""
-        began_ns = self._meet()
+        """Evict the files that this rank will read from the page cache."""
+        began_ns = self._barrier()
         for source in self._job.sources:
             for file in self._job.files_to_read(self._comm.rank, source, self._comm.local_size):
                 try:
                     check_is_file(self._storage, file.path)
                     self._storage.evict(file.path, write_first=True)
                 except FileNotFoundError:
-                    continue  # whoever reads it says so
-        self._note(eviction_seconds=(self._meet() - began_ns) / 1e9)
+                    continue  # reading it reports the error
+        self._update_journal(eviction_seconds=(self._barrier() - began_ns) / 1e9)
 
     def _read(self, reader: CheckpointReader, source: ReadSource) -> None:
         files = self._job.files_to_read(self._comm.rank, source, self._comm.local_size)
-        self._note(under_way=UnderWay(phase="read", checkpoint=source.checkpoint))
-        asked_ns = self._compute(None)
-        began_ns = self._meet()
+        self._update_journal(under_way=UnderWay(phase="read", checkpoint=source.checkpoint))
+        ready_ns = self._compute(None)
+        began_ns = self._barrier()
         moved: list[MovedFile] = []
 
         def done(number: int, file: MovedFile) -> None:
@@ -391,11 +381,11 @@ class _CheckpointRank:
             self._notify(READ, source.checkpoint, moved)
 
         reader.read(files, done)
-        ended_ns = self._ended()
-        self._add(READ, source.checkpoint, moved, asked_ns, began_ns, ended_ns, ended_ns)
-        self._meet()
+        ended_ns = self._end_time()
+        self._add_checkpoint(READ, source.checkpoint, moved, ready_ns, began_ns, ended_ns, ended_ns)
+        self._barrier()
         self._mark(False)
-        self._note(under_way=None)
+        self._update_journal(under_way=None)
         self.peak_memory_bytes = max(self.peak_memory_bytes, _private_bytes())
 
     @property
@@ -403,24 +393,24 @@ class _CheckpointRank:
         return round(max(0.0, self._job.settings.time_between_checkpoints) * 1e9)
 
     def _compute(self, writer: CheckpointWriter | None) -> int:
-        """Compute, as DLIO does before each checkpoint; return when that was over and the first pieces were made."""
+        """Sleep as DLIO computes before each checkpoint, then wait for content to be ready; return the time after."""
         self._clock.sleep_until(time.monotonic_ns() + self._compute_ns)
         if writer is not None:
             writer.wait_ready()
         self._mark(True)
         return time.monotonic_ns()
 
-    def _ended(self) -> int:
-        """Return when this rank was done; with `rank_sync` when all were."""
-        return self._meet() if self._job.settings.rank_sync else time.monotonic_ns()
+    def _end_time(self) -> int:
+        """Return the time at which this rank, or with `rank_sync` every rank, was done."""
+        return self._barrier() if self._job.settings.rank_sync else time.monotonic_ns()
 
-    def _meet(self) -> int:
-        """Wait for all ranks; return the time after that."""
+    def _barrier(self) -> int:
+        """Wait for all ranks (a barrier); return the time after."""
         self._comm.all_reduce_max(time.monotonic_ns())
         return time.monotonic_ns()
 
     def _add_file(self, phase: int, checkpoint: int, began_ns: int, number: int, file: MovedFile) -> None:
-        """Note a file as soon as it was moved: should the run be killed in the next one, this was measured."""
+        """Log a file right after its transfer, so that it is kept even if the run is killed during the next one."""
         self.log.add(
             rank=self._comm.rank,
             phase=phase,
@@ -430,17 +420,18 @@ class _CheckpointRank:
             file=number,
         )
 
-    def _add(
+    def _add_checkpoint(
         self,
         phase: int,
         checkpoint: int,
         files: list[MovedFile],
-        asked_ns: int,
+        ready_ns: int,
         began_ns: int,
         ended_ns: int,
         released_ns: int,
         waited_ns: int = 0,
     ) -> None:
+        """Log this rank's row of the whole checkpoint, summed over its files."""
         columns = [file.columns() for file in files]
         folder_sync_ns = self._folder_sync_ns if phase == WRITE else 0
         summed = ("bytes", "calls", "call_ns", "starved_ns", "cpu_ns", "content_cpu_ns", "storage_bytes", *_MOVERS)
@@ -453,7 +444,7 @@ class _CheckpointRank:
             file=WHOLE,
             longest_call_ns=max((row["longest_call_ns"] for row in columns), default=0),
             threads=max((row["threads"] for row in columns), default=0),
-            asked_ns=asked_ns,
+            asked_ns=ready_ns,
             started_ns=began_ns,
             released_ns=released_ns,
             waited_ns=waited_ns,
@@ -461,22 +452,21 @@ class _CheckpointRank:
             fsync_ns=sum(row["synced_ns"] - row["moved_ns"] for row in columns) + folder_sync_ns,
             folder_sync_ns=folder_sync_ns,
         )
-        notes: list[FileNotes] = [file.notes for file in files]
-        self.log.note_progress(phase, checkpoint, notes)
+        self.log.add_progress(phase, checkpoint, [file.timings for file in files])
 
     def _notify(self, phase: int, checkpoint: int, files: list[MovedFile]) -> None:
         if self._watch is not None:
             done = sum(file.bytes for file in files)
             self._watch(phase, checkpoint, done, self._job.rank_bytes[self._comm.rank])
 
-    def _note(self, **changes: object) -> None:
+    def _update_journal(self, **changes: object) -> None:
         self._journal = self._journal.noting(**changes)
         if self._comm.rank == 0:
             self._journal.save(self._job.live_folder)
 
 
 def _private_bytes() -> int:
-    """Return the memory that this process has for itself alone; 0 where the kernel does not tell."""
+    """Return this process's private memory; 0 if the kernel does not report it."""
     try:
         with open("/proc/self/smaps_rollup", "rb") as lines:
             return 1024 * sum(map(int, _PRIVATE.findall(lines.read())))

@@ -1,4 +1,4 @@
-"""What a run of checkpoints left: the ranks' rows, telemetry, and the facts without which they mean nothing."""
+"""The raw data of a checkpoint run: the ranks' rows, telemetry, and the facts (facts.json) to interpret them."""
 
 from __future__ import annotations
 
@@ -21,29 +21,29 @@ from dlemu.results.row_tables import rows_table
 from dlemu.results.tables import write_table
 from dlemu.telemetry import Telemetry
 
-_STAMPS = ("began_ns", "started_ns", "opened_ns", "moved_ns", "synced_ns", "ended_ns", "asked_ns", "released_ns")
+_TIME_COLUMNS = ("began_ns", "started_ns", "opened_ns", "moved_ns", "synced_ns", "ended_ns", "asked_ns", "released_ns")
 
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointRunFacts(RunFacts):
-    """All that the numbers need beside rows and readings; facts.json. `seed` is of the bytes."""
+    """facts.json: all that the results depend on besides rows and telemetry. `seed` determines the content."""
 
     kind: str = CheckpointSummary.kind
     sources: tuple[int, ...] = ()
-    """Checkpoints that were to be read, in order."""
+    """Checkpoints to be read, in order."""
     notes: tuple[str, ...] = ()
     journal: CheckpointJournal
     own_sizes: CheckpointSizes | None = None
-    """Of files in a user's own format, by its module, which nobody imports to read this; else None."""
+    """Sizes if the format is a user's module, which is not imported to read a result; else None."""
 
     @property
     def plan(self) -> CheckpointPlan:
-        """Who wrote which files."""
+        """Which ranks wrote which files."""
         return plan_checkpoint(self.workload.model, self.workload.checkpoint, self.ranks)
 
     @property
     def sizes(self) -> CheckpointSizes:
-        """How large a checkpoint is. Raises UserError where only the module of somebody's own format knows."""
+        """Files and bytes of a checkpoint. Raises UserError for a user's format whose sizes were not recorded."""
         if self.own_sizes is not None:
             return self.own_sizes
         if is_built_in(FORMATS, self.workload.checkpoint.format):
@@ -56,49 +56,49 @@ class CheckpointRunFacts(RunFacts):
 
 @dataclass(frozen=True, eq=False)
 class MeasuredCheckpoints:
-    """What a run of checkpoints measured."""
+    """All measurements of a checkpoint run."""
 
     folder: str
-    """Where its files lie."""
+    """The run's result folder."""
     facts: CheckpointRunFacts
     rows: IoRows
-    """Of all ranks, as each rank's clock had it: a row for each file and one for each whole checkpoint."""
+    """Rows of all ranks, one per file and one per whole checkpoint, with times by each host's own clock."""
     progress: IoRows
     telemetry: Telemetry = ()
 
     def write_rows(self) -> None:
-        """Write the rows and the progress of all ranks; raises SpaceError."""
+        """Write the parquet files of rows and progress; raises SpaceError."""
         write_table(self.folder, ROWS, rows_table(self.rows, IO_COLUMNS))
         write_table(self.folder, PROGRESS, rows_table(self.progress, PROGRESS_COLUMNS))
 
     @cached_property
     def whole(self) -> IoRows:
-        """The rows of whole checkpoints, one a rank, their stamps on the clock of the first host."""
+        """The rows of whole checkpoints, one per rank and checkpoint, with times by the first host's clock."""
         rows: IoRows = self.rows[self.rows["file"] == WHOLE].copy()
         offsets = self._offsets_ns[rows["rank"]]
-        for name in _STAMPS:
+        for name in _TIME_COLUMNS:
             rows[name] += offsets
         return rows
 
     @cached_property
     def files(self) -> IoRows:
-        """The rows of single files, on the same clock."""
+        """The rows of single files, by the same clock."""
         rows: IoRows = self.rows[self.rows["file"] != WHOLE].copy()
         offsets = self._offsets_ns[rows["rank"]]
-        for name in _STAMPS:
+        for name in _TIME_COLUMNS:
             rows[name] += np.where(rows[name] > 0, offsets, 0)
         return rows
 
     @cached_property
     def moved(self) -> IoRows:
-        """The progress, on the same clock."""
+        """The progress rows, by the same clock."""
         rows = self.progress.copy()
         rows["at_ns"] += self._offsets_ns[rows["rank"]]
         return rows
 
     @property
     def records(self) -> tuple[CheckpointRecord, ...]:
-        """Each rank's part of each checkpoint, in order."""
+        """Each rank's part of each checkpoint, sorted by phase and time."""
         names = ["rank", "phase", "checkpoint"]
         files = Counter(map(tuple, self.files[names].tolist()))
         return tuple(
@@ -116,7 +116,7 @@ class MeasuredCheckpoints:
         )
 
     def offset_ns(self, node: int) -> int:
-        """Return what to add to a host's clock to get the first host's."""
+        """Return the first host's clock minus that of host `node`."""
         offsets = self.facts.journal.clock_offsets_ns
         return offsets[node] if node < len(offsets) else 0
 
@@ -126,6 +126,6 @@ class MeasuredCheckpoints:
 
 
 def exported(run: MeasuredCheckpoints) -> ExportedCheckpoints:
-    """Return a run as other programs know it."""
+    """Return the run in the form that exporters (to DLIO's and MLPerf's files) use."""
     facts = run.facts
     return ExportedCheckpoints(workload=facts.workload, journal=facts.journal, plan=facts.plan, records=run.records)

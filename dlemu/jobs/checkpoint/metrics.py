@@ -1,4 +1,4 @@
-"""The metrics of checkpoints. GB are 1e9 bytes, GiB 2^30."""
+"""Catalogue of the metrics of checkpoint runs. GB are 1e9 bytes, GiB 2^30."""
 
 from __future__ import annotations
 

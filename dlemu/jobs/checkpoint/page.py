@@ -1,4 +1,4 @@
-"""What the result of a run of checkpoints says, for the terminal and for its page: the same tables, the same words."""
+"""The result of a checkpoint run on the terminal and on its HTML page, with the same tables and sentences."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from dlemu.results.wording import count
 
 Row = tuple[str, str, str]
 
-_LONG_TABLE = 24
+_LONG_TABLE = 24  # a longer table is folded
 _TILES = (
     ("write", "write.slowest_gib_per_second.mean", "GiB/s", "by the slowest rank, mean"),
     ("write", "write.slowest_seconds.mean", "s", "one checkpoint, slowest rank"),
@@ -32,33 +32,33 @@ _TILES = (
     ("read", "read.slowest_seconds.mean", "s", "one checkpoint, slowest rank"),
     ("from storage", "read.from_storage_percent", "%", "of the bytes read; the rest came from memory"),
     ("training paused", "training.percent", "%", "at the requested interval"),
-    ("content is made at", "ceiling_gb_per_second", "GB/s", "without writing it to storage"),
+    ("content generation", "ceiling_gb_per_second", "GB/s", "without writing it to storage"),
     ("memory per rank", "peak_memory_mb", "MB", "peak, private"),
 )
 
 
 def print_checkpoints(summary: CheckpointSummary, folder: str, console: Console) -> None:
-    """Print a run's result: one table, what to know about it, and one line of verdict."""
+    """Print a run's result: its table, warnings and limits, and the verdict as one line."""
     print_table(checkpoint_table(summary), console)
-    print_lines([*_reasons(summary), verdict_line(summary)], console, wrap=True)
+    print_lines([*_explanations(summary), verdict_line(summary)], console, wrap=True)
     print_lines([*left_behind(summary), f"results: {folder}"], console)
 
 
 def checkpoint_page(run: CheckpointRun, config: str) -> Page:
-    """Return what is on the page of a run; `config` is its configuration as YAML."""
+    """Return the page of a run; `config` is its configuration as YAML."""
     summary = run.summary
     what = summary.what
     loud, word = summary.loud_issues, result_word(summary.verdict_code)
     return Page(
         title=summary.title,
-        lead=f"{summary.started_at}. {_what(summary)}, in {what.folder}.",
+        lead=f"{summary.started_at}. {_work(summary)}, in {what.folder}.",
         state="open" if not summary.complete or loud else "passed",
         verdict=(word, summary.verdict.removeprefix(word)),
         tiles=tiles(summary, _TILES),
         words=list(_sections(summary)),
         tables=[
             checkpoint_table(summary),
-            *_single_tables(summary),
+            *_detail_tables(summary),
             *environment_of(summary.environment, "the checkpoints"),
         ],
         texts=[Text("Full configuration (config.yaml)", config)] if config else [],
@@ -68,19 +68,19 @@ def checkpoint_page(run: CheckpointRun, config: str) -> Page:
 
 
 def verdict_line(summary: CheckpointSummary) -> Line:
-    """Return the result in a line."""
+    """Return the verdict as a coloured line."""
     return Line(summary.verdict, "strong" if summary.complete else "bad")
 
 
 def checkpoint_table(summary: CheckpointSummary) -> Table:
-    """Return the numbers of a run."""
+    """Return the main table of a run's numbers."""
     rows = [
-        ("checkpoint", size(summary.what.bytes), _what(summary)),
+        ("checkpoint", size(summary.what.bytes), _work(summary)),
         *_phase(summary.write, "write"),
         *_phase(summary.read, "read"),
         *_partial(summary),
         *_training(summary),
-        *_behind(summary),
+        *_asynchronous(summary),
         *_cost(summary),
     ]
     head = columns("metric", "value", "what it is", whole=(0,))
@@ -88,13 +88,13 @@ def checkpoint_table(summary: CheckpointSummary) -> Table:
 
 
 def left_behind(summary: CheckpointSummary) -> Iterator[str]:
-    """Yield what a run left on the storage, with how to remove it or to leave less; nothing of one that only read."""
+    """Yield a line on the checkpoints left on the storage, and how to remove them; nothing if the run wrote none."""
     what, kept = summary.what, summary.complete_checkpoints[-summary.what.kept :]
     if not what.kept:
         return
     name = folder_name(kept[0]) if len(kept) == 1 else folder_name(f"{{{kept[0]}..{kept[-1]}}}")
     command = f"rm -r {shlex.quote(what.folder.rstrip('/'))}/{name}"
-    # `rm` removes no objects
+    # `rm` can't remove objects
     remove = f"; to remove them: {command}" if summary.requests is None else "; remove them when they are not needed"
     reads = " checkpoint.num_checkpoints_read=1" if summary.read is not None else ""
     fewer = f"; checkpoint.keep_last=1{reads} leaves one" if len(kept) > 1 else ""
@@ -103,27 +103,27 @@ def left_behind(summary: CheckpointSummary) -> Iterator[str]:
     yield f"{there}{remove}{fewer}"
 
 
-def _what(summary: CheckpointSummary) -> str:
+def _work(summary: CheckpointSummary) -> str:
     what = summary.what
     share = (
         ""
         if what.ranks_of_job == summary.ranks
         else (f"ranks {what.first_rank} to {what.first_rank + summary.ranks - 1} of {what.ranks_of_job:,}; ")
     )
-    cut = f"TP {what.tensor} x PP {what.pipeline} x DP {what.data}, ZeRO {what.zero_stage}"
-    return f"{share}{count(what.files, 'file')}, format {what.format}; {cut}"
+    grid = f"TP {what.tensor} x PP {what.pipeline} x DP {what.data}, ZeRO {what.zero_stage}"
+    return f"{share}{count(what.files, 'file')}, format {what.format}; {grid}"
 
 
 def _phase(phase: PhaseSummary | None, name: str) -> Iterator[Row]:
     if phase is None or phase.slowest_gib_per_second is None or phase.slowest_seconds is None:
         return
     times = count(len(phase.checkpoints), "checkpoint")
-    yield name, f"{number(phase.slowest_gib_per_second.mean)} GiB/s", f"slowest rank (the rules), {times}"
-    yield "  as DLIO", _gib(phase.rank0_gib_per_second), "by rank 0 alone"
+    yield name, f"{number(phase.slowest_gib_per_second.mean)} GiB/s", f"slowest rank (MLPerf), {times}"
+    yield "  as DLIO", _gib(phase.rank0_gib_per_second), "by the time of rank 0"
     yield (
         "  wall clock",
         f"{number(phase.wall_gb_per_second)} GB/s",
-        "first start to last end",
+        "from first start to last end",
     )
     seconds = phase.slowest_seconds
     spread = f"p50 {number(seconds.p50)}, p99 {number(seconds.p99)}, max {number(seconds.max)} s"
@@ -138,10 +138,10 @@ def _phase(phase: PhaseSummary | None, name: str) -> Iterator[Row]:
         served = "not known" if phase.from_storage_percent is None else f"{phase.from_storage_percent:.1f} %"
         yield "  from storage", served, "of the bytes"
     if phase.device_mb_per_second is not None:
-        yield "  devices", f"{number(phase.device_mb_per_second)} MB/s", "all behind the folder"
+        yield "  devices", f"{number(phase.device_mb_per_second)} MB/s", "all devices behind the folder"
     if phase.cpu_seconds_per_gb is not None:
         content = phase.content_cpu_seconds_per_gb
-        made = "" if content is None else f"; {number(content)} of it for making the content"
+        made = "" if content is None else f"; {number(content)} of it for generating content"
         yield "  CPU", f"{number(phase.cpu_seconds_per_gb)} s/GB", f"all ranks{made}"
 
 
@@ -167,7 +167,7 @@ def _training(summary: CheckpointSummary) -> Iterator[Row]:
         f"{number(cost.stall_seconds)} s every {cost.interval_seconds:,.0f} s",
     )
     if cost.recovery_seconds is not None:
-        yield "recovery", f"{number(cost.recovery_seconds)} s", "to read one back"
+        yield "recovery", f"{number(cost.recovery_seconds)} s", "to read one checkpoint"
     if cost.best_interval_seconds is not None and cost.wasted_percent is not None:
         yield (
             "best interval",
@@ -176,11 +176,11 @@ def _training(summary: CheckpointSummary) -> Iterator[Row]:
         )
 
 
-def _behind(summary: CheckpointSummary) -> Iterator[Row]:
+def _asynchronous(summary: CheckpointSummary) -> Iterator[Row]:
     behind = summary.asynchronous
     if behind is None or behind.safe_seconds is None:
         return
-    yield "asynchronous", f"AU {behind.au_percent:.2f} %", f"{number(behind.compute_seconds)} s of computing between"
+    yield "asynchronous", f"AU {behind.au_percent:.2f} %", f"{number(behind.compute_seconds)} s computing in between"
     yield "  snapshot", f"{number(behind.snapshot_seconds)} s", "training paused"
     yield (
         "  safe after",
@@ -197,7 +197,7 @@ def _behind(summary: CheckpointSummary) -> Iterator[Row]:
 def _cost(summary: CheckpointSummary) -> Iterator[Row]:
     if summary.ceiling_gb_per_second is not None:
         yield (
-            "content is made at",
+            "content generation",
             f"{number(summary.ceiling_gb_per_second)} GB/s",
             "without writing it to storage",
         )
@@ -208,7 +208,7 @@ def _cost(summary: CheckpointSummary) -> Iterator[Row]:
     ways = [*(["uploads in parts"] if object_requests is not None else through), f"content {what.content}"]
     yield "written", ", ".join(ways), f"{count(what.writers, 'thread')} per rank; {what.kept} kept"
     if what.kept:
-        yield "left there", size(what.kept * what.bytes), f"{count(what.kept, 'checkpoint')} in {what.folder}"
+        yield "left on storage", size(what.kept * what.bytes), f"{count(what.kept, 'checkpoint')} in {what.folder}"
     if summary.read is not None:
         how = f"{count(what.readers, 'thread')} per rank" if what.read_as == "fast" else f"as {what.read_as}"
         checks = "every byte compared" if what.verified else "first blocks compared"
@@ -218,7 +218,7 @@ def _cost(summary: CheckpointSummary) -> Iterator[Row]:
         yield from request_rows(object_requests)
 
 
-def _reasons(summary: CheckpointSummary) -> Iterator[Cell]:
+def _explanations(summary: CheckpointSummary) -> Iterator[Cell]:
     for issue in summary.issues:
         yield Line(issue, "bad") if issue in summary.loud_issues else Line(f"- {issue}", "caution")
     for name, phase in (("write", summary.write), ("read", summary.read)):
@@ -239,7 +239,7 @@ def _sections(summary: CheckpointSummary) -> Iterator[Words]:
         yield Words("Notes on these numbers", summary.issues)
 
 
-def _single_tables(summary: CheckpointSummary) -> Iterator[Table]:
+def _detail_tables(summary: CheckpointSummary) -> Iterator[Table]:
     for name, phase in (("Written", summary.write), ("Read", summary.read)):
         if phase is None:
             continue
@@ -280,13 +280,13 @@ def _single_tables(summary: CheckpointSummary) -> Iterator[Table]:
 
 
 def open_page(folder: str) -> Opened:
-    """Return the run in a folder with its page; raises UserError."""
+    """Read the run in a folder and make its page; raises UserError."""
     run = read_checkpoint_run(folder)
     return Opened(run, checkpoint_page(run, read_config(folder)), "dlemu.jobs.checkpoint.figures")
 
 
 def about(run: CheckpointRun) -> About:
-    """Return where and on what a run was measured."""
+    """Return when and on which hosts a run was measured, and its settings as tables."""
     summary = run.summary
     tables = [
         facts_table("What was measured, and how", flat(summary.what)),

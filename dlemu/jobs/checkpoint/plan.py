@@ -1,4 +1,4 @@
-"""A run that writes and reads checkpoints, checked and ready: everything a rank needs, made once on rank 0."""
+"""The plan of a checkpoint run: everything a rank needs, made and checked once on rank 0, then sent to all ranks."""
 
 from __future__ import annotations
 
@@ -18,78 +18,78 @@ from dlemu.runner.job import Job
 
 @dataclass(frozen=True, kw_only=True)
 class ReadSource:
-    """A checkpoint that is to be read."""
+    """A checkpoint to be read, as it was written."""
 
     checkpoint: int
     plan: CheckpointPlan
-    """Who wrote it."""
+    """Which ranks wrote which of its files."""
     settings: Checkpoint
     seed: int
     known: bool
-    """Its bytes are known: dlemu wrote it."""
+    """dlemu wrote it, so its content is known and can be checked."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointJob(Job):
-    """The complete description of a run of checkpoints. The seed is of the bytes it writes."""
+    """The complete description of a checkpoint run; `seed` determines the content it writes."""
 
     plan: CheckpointPlan
     token: str = ""
-    """Name of an empty file that rank 0 left in the checkpoint folder: who sees it shares the folder."""
+    """Name of an empty file that rank 0 left in the checkpoint folder: a host that sees it shares the folder."""
     replaced: tuple[int, ...] = ()
-    """Checkpoints of an earlier run, of the same kind, that make room before anything is measured."""
+    """Checkpoints of an earlier run of the same kind, which are deleted before the measurement to make room."""
     sources: tuple[ReadSource, ...] = ()
-    """What is read, in order."""
+    """Checkpoints to read, in order."""
     notes: tuple[str, ...] = ()
-    """What a reader of the numbers must know, as sentences."""
+    """Sentences that a reader of the result must know."""
 
     @property
     def settings(self) -> Checkpoint:
-        """The settings of checkpoints."""
+        """The section `checkpoint` of the settings."""
         return self.workload.checkpoint
 
     @property
     def writes(self) -> int:
-        """Checkpoints to be written."""
+        """Number of checkpoints to write."""
         return max(0, self.settings.num_checkpoints_write)
 
     @property
     def storage_spec(self) -> StorageSpec:
-        """The storage as checkpoints use it."""
+        """The storage, with O_DIRECT for reads and writes if `checkpoint.odirect` is set."""
         direct = self.settings.odirect
         return replace(super().storage_spec, direct=direct, direct_writes=direct)
 
     @property
     def kept(self) -> int:
-        """Most complete checkpoints that are in the folder at the end."""
+        """Number of complete checkpoints left in the folder at the end."""
         return min(self.writes, self.settings.keep_last or self.writes)
 
     @property
-    def longest_wait_seconds(self) -> float:
-        """How long a rank waits for the others' checkpoint: one slower than 10 MB/s a rank is taken to hang."""
+    def timeout_seconds(self) -> float:
+        """Timeout of an fsync, and of waiting for other ranks: below 10 MB/s a rank is taken to hang."""
         return max(self.workload.timeout_seconds, self.largest_rank_bytes / 10e6)
 
     @property
     def rank_bytes(self) -> tuple[int, ...]:
-        """Bytes of each rank's files."""
+        """Bytes that each rank writes per checkpoint."""
         return self.plan.rank_bytes
 
     @property
     def largest_rank_bytes(self) -> int:
-        """Bytes of the files of the rank that has most."""
+        """Bytes of the rank with the most bytes."""
         return max(self.rank_bytes)
 
     @property
     def checkpoint_bytes(self) -> int:
-        """Bytes of one checkpoint, all ranks."""
+        """Bytes of one checkpoint over all ranks."""
         return sum(self.rank_bytes)
 
     def folder_of(self, checkpoint: int) -> str:
-        """Return where a checkpoint lies."""
+        """Return the path of a checkpoint's folder."""
         return folder_of(self.settings.checkpoint_folder, checkpoint)
 
     def note(self, checkpoint: int, hosts: int) -> StoredNote:
-        """Return what is beside a checkpoint of this run until it is complete."""
+        """Return the note of a checkpoint of this run, marked incomplete."""
         return StoredNote(
             seed=self.seed,
             checkpoint=checkpoint,
@@ -101,7 +101,7 @@ class CheckpointJob(Job):
         )
 
     def files_to_write(self, rank: int, checkpoint: int) -> list[FileToWrite]:
-        """Return what a rank of the run writes of a checkpoint, in order."""
+        """Return the files that a rank of the run writes of a checkpoint, in order."""
         own = self.plan.ranks[rank]
         return [
             FileToWrite(
@@ -112,25 +112,25 @@ class CheckpointJob(Job):
         ]
 
     def files_to_read(self, rank: int, source: ReadSource, ranks_per_host: int) -> list[FileToRead]:
-        """Return what a rank of the run reads of a checkpoint: its own files, another's, or a share of all."""
+        """Return the files that a rank of the run reads: its own, another host's rank's, or an equal share of all."""
         if self.settings.reshard:
             return list(self._share(rank, source))
         shift = ranks_per_host if self.settings.recovery_rank_shift else 0
-        read = self.plan.ranks[(rank + shift) % self.ranks]
+        writer = self.plan.ranks[(rank + shift) % self.ranks]
         return [
-            self._to_read(source, read, file, layout, 0, layout.size_bytes)
-            for file, layout in enumerate(source.plan.files(read))
+            self._to_read(source, writer, file, layout, 0, layout.size_bytes)
+            for file, layout in enumerate(source.plan.files(writer))
         ]
 
     def _share(self, rank: int, source: ReadSource) -> list[FileToRead]:
-        """Return one of `ranks` equal stretches of all files of a checkpoint put one behind the other."""
+        """Return the rank's share: the checkpoint's files, concatenated, are divided into `ranks` equal byte ranges."""
         files = [
             (writer, file, layout)
             for writer in source.plan.ranks
             for file, layout in enumerate(source.plan.files(writer))
         ]
         total = sum(layout.size_bytes for _, _, layout in files)
-        # Whole pieces: what is read past the page cache begins at a multiple of 4096 in its file.
+        # Aligned, because O_DIRECT reads begin at a multiple of 4096 in their file.
         begin, end = (total * part // self.ranks for part in (rank, rank + 1))
         found, start = [], 0
         for writer, file, layout in files:
@@ -150,5 +150,5 @@ class CheckpointJob(Job):
 
 
 def _aligned(offset: int, layout: FileLayout) -> int:
-    """Return the multiple of 4096 below an offset, but the file's end where it is that."""
+    """Round an offset down to a multiple of 4096, unless it is the end of the file."""
     return offset if offset == layout.size_bytes else offset // 4096 * 4096

@@ -1,4 +1,4 @@
-"""From a configuration to a job that writes and reads checkpoints: everything is checked before the first byte."""
+"""From a configuration to the plan of a checkpoint run; everything is checked before the first byte is written."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from dlemu.results.wording import count
 from dlemu.runner.events import Making
 
 _RANK_BYTES = 300 << 20
-"""Most memory that a rank takes for itself, whatever the model's size."""
+"""Upper bound of a rank's own memory, whatever the model's size."""
 MLPERF_CHECKPOINTS = 10
-"""Checkpoints that MLPerf Storage writes, and reads (Rules v2.0, 2.2.3)."""
-_SEEN_SECONDS = 10.0
-"""How long another host may take to see a file that rank 0 made: file systems on a network keep lists for a while."""
+"""Number of checkpoints that MLPerf Storage writes and reads (Rules v2.0, 2.2.3)."""
+_VISIBLE_SECONDS = 10.0
+"""Timeout for another host to see a file of rank 0: network file systems cache directory listings for a while."""
 
 
 def with_checkpoints(workload: Workload) -> Workload:
-    """Return the workload with MLPerf Storage's number of checkpoints where it says nothing of any."""
+    """Return the workload, with MLPerf Storage's number of checkpoints if it sets none."""
     settings = workload.checkpoint
     if max(settings.num_checkpoints_write, settings.num_checkpoints_read) >= 0:
         return workload
@@ -37,27 +37,27 @@ def with_checkpoints(workload: Workload) -> Workload:
     return replace(workload, checkpoint=changed)
 
 
-def to_write(workload: Workload, ranks: int) -> Making:
-    """Return the workload that writes what it is to read, where no run has left so many whole checkpoints."""
+def with_writes_first(workload: Workload, ranks: int) -> Making:
+    """Return the workload, changed to write first the checkpoints it reads if the folder has too few complete ones."""
     settings = workload.checkpoint
     storage = open_storage(workload.storage_spec.buffered)
     notes = (
         read_note(storage, folder_of(settings.checkpoint_folder, number))
         for number in stored_checkpoints(storage, settings.checkpoint_folder)
     )
-    whole = sum(note is None or note.complete for note in notes)
+    complete = sum(note is None or note.complete for note in notes)
     reads, writes = (max(0, count) for count in (settings.num_checkpoints_read, settings.num_checkpoints_write))
-    writes = writes or (reads if whole < reads else 0)
+    writes = writes or (reads if complete < reads else 0)
     each = sum(plan_checkpoint(workload.model, settings, ranks).rank_bytes)
     changed = replace(workload, checkpoint=replace(settings, num_checkpoints_write=writes))
     return Making(workload=changed, bytes=writes * each, folder=settings.checkpoint_folder)
 
 
 def plan_checkpoints(workload: Workload, ranks: int, folder: str, started_at: str) -> CheckpointJob:
-    """Plan, and look at what is in the checkpoint folder; raises UserError."""
+    """Plan a run, given the checkpoints that are in the folder already; changes nothing. Raises UserError."""
     settings = workload.checkpoint
     storage = open_storage(workload.storage_spec.buffered)
-    there = stored_checkpoints(storage, settings.checkpoint_folder)
+    stored = stored_checkpoints(storage, settings.checkpoint_folder)
     job = CheckpointJob(
         workload=workload,
         ranks=ranks,
@@ -71,18 +71,18 @@ def plan_checkpoints(workload: Workload, ranks: int, folder: str, started_at: st
             "a checkpoint of this model is empty: wanted a workload with model.num_layers and model.transformer, "
             "such as workload=llama3_8b, or model.model_size_bytes"
         )
-    replaced = tuple(number for number in there if number <= job.writes)
+    replaced = tuple(number for number in stored if number <= job.writes)
     for number in replaced:
         _check_same_kind(job, storage, number)
     if replaced:
         gone = count(len(replaced), "checkpoint")
         note = f"deleted {gone} of an earlier run of the same kind to make room in {settings.checkpoint_folder}"
         job = replace(job, replaced=replaced, notes=(*job.notes, note))
-    return replace(job, sources=tuple(_sources(job, storage, there)))
+    return replace(job, sources=tuple(_sources(job, storage, stored)))
 
 
 def check_checkpoint_host(job: CheckpointJob, local_ranks: int) -> None:
-    """Raise SpaceError or UserError when this host can't hold what its ranks write, or does not see the folder."""
+    """Raise SpaceError or UserError if this host lacks memory or disk space for its ranks, or can't see the folder."""
     settings = job.settings
     storage = open_storage(job.storage_spec)
     folder = settings.checkpoint_folder.rstrip("/")
@@ -108,7 +108,7 @@ def check_checkpoint_host(job: CheckpointJob, local_ranks: int) -> None:
 
 
 def _check_room(job: CheckpointJob, storage: StorageBase, local_ranks: int) -> None:
-    """Count what will be kept at most, and what an earlier run's checkpoints give back."""
+    """Raise SpaceError if the checkpoints kept at a time do not fit, counting space freed by replaced ones."""
     if not job.writes:
         return
     free = storage.free_bytes(job.settings.checkpoint_folder)
@@ -131,7 +131,7 @@ def _stored_bytes(storage: StorageBase, folder: str) -> int:
 
 
 def _check_same_kind(job: CheckpointJob, storage: StorageBase, number: int) -> None:
-    """Refuse to replace what this run would not make: another model's checkpoint, or files of somebody's own."""
+    """Raise UserError if a folder to be replaced holds another kind of checkpoint, or files not written by dlemu."""
     folder = job.folder_of(number)
     if is_link(storage, folder):
         raise UserError(
@@ -141,14 +141,14 @@ def _check_same_kind(job: CheckpointJob, storage: StorageBase, number: int) -> N
     note = read_note(storage, folder)
     if note is not None and _kind(note) == _kind(job.note(number, 1)):
         return
-    other = note.what if note is not None else ""
+    other = note.description if note is not None else ""
     if note is None:
-        strange = list(files_in(storage, folder))
-        if not strange:
+        foreign = list(files_in(storage, folder))
+        if not foreign:
             return
-        other = f"files that dlemu did not write ({', '.join(strange[:3])})"
+        other = f"files that dlemu did not write ({', '.join(foreign[:3])})"
     raise UserError(
-        f"{folder} holds the checkpoint of another run: {other}; wanted {job.note(number, 1).what}: set "
+        f"{folder} holds the checkpoint of another run: {other}; wanted {job.note(number, 1).description}: set "
         "checkpoint.checkpoint_folder to another folder, or delete that one"
     )
 
@@ -166,13 +166,13 @@ def _kind(note: StoredNote) -> object:
     )
 
 
-def _sources(job: CheckpointJob, storage: StorageBase, there: list[int]) -> Iterator[ReadSource]:
-    """Yield what will be read, the oldest first: of this run's own checkpoints, or of those that are there."""
+def _sources(job: CheckpointJob, storage: StorageBase, stored: list[int]) -> Iterator[ReadSource]:
+    """Yield the checkpoints to read, the oldest first: those that this run keeps, or if it writes none, stored ones."""
     settings = job.settings
     wanted = max(0, settings.num_checkpoints_read)
     if not wanted:
         return
-    numbers = list(range(job.writes - job.kept + 1, job.writes + 1)) if job.writes else there
+    numbers = list(range(job.writes - job.kept + 1, job.writes + 1)) if job.writes else stored
     if len(numbers) < wanted:
         what = f"this run keeps {len(numbers)}" if job.writes else f"{settings.checkpoint_folder} holds {len(numbers)}"
         raise UserError(
@@ -197,8 +197,8 @@ def _stored_source(job: CheckpointJob, storage: StorageBase, number: int) -> Rea
         )
     if note.model != job.workload.model:
         raise UserError(
-            f"{folder} is a checkpoint of another model: {note.what}, wanted {job.note(number, 1).what}; read it with "
-            "the workload that wrote it"
+            f"{folder} is a checkpoint of another model: {note.description}, wanted "
+            f"{job.note(number, 1).description}; read it with the workload that wrote it"
         )
     if note.settings.format != job.settings.format and not is_built_in(FORMATS, note.settings.format):
         raise UserError(
@@ -227,7 +227,7 @@ def _not_readable(job: CheckpointJob, note: StoredNote, plan: CheckpointPlan) ->
 
 
 def leave_token(storage: StorageBase, folder: str) -> str:
-    """Leave an empty file in the checkpoint folder, which the other hosts look for; return its name."""
+    """Create an empty file in the checkpoint folder, for other hosts to look for; return its name."""
     name = f".dlemu-shared-{secrets.token_hex(4)}"
     try:
         storage.make_folder(folder)
@@ -241,7 +241,7 @@ def leave_token(storage: StorageBase, folder: str) -> str:
 
 
 def _sees(storage: StorageBase, path: str) -> bool:
-    until = time.monotonic() + _SEEN_SECONDS
+    deadline = time.monotonic() + _VISIBLE_SECONDS
     folder, name = os.path.split(path)
     while True:
         try:
@@ -250,6 +250,6 @@ def _sees(storage: StorageBase, path: str) -> bool:
                     return True
         except OSError:
             pass
-        if time.monotonic() > until:
+        if time.monotonic() > deadline:
             return False
         time.sleep(0.2)  # five listings a second are no load for a file server

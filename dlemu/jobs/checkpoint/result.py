@@ -1,4 +1,4 @@
-"""A run of checkpoints: what was measured, and every number computed from it."""
+"""The result of a checkpoint run: its measurements with the summary computed from them."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from dlemu.telemetry import RecorderHead
 
 @dataclass(frozen=True, eq=False)
 class CheckpointRun(MeasuredCheckpoints):
-    """One run of checkpoints."""
+    """Measurements and summary of one checkpoint run."""
 
     __getstate__ = sent_state
 
     @cached_property
     def summary(self) -> CheckpointSummary:
-        """Every published number, computed from the rest."""
+        """Every published number, computed from the measurements."""
         return analyse_checkpoints(self)
 
 
 def make_checkpoint_run(job: CheckpointJob, log: CheckpointLog, failure: str | None = None) -> CheckpointRun:
-    """Return the run that a job became; `failure` says why it is incomplete."""
+    """Return the result of a job; `failure` is why it is incomplete, None if it is not."""
     heads = tuple(host.head for host in log.telemetry)
     facts = make_checkpoint_facts(job, log.journal, failure, recorders=heads)
     return CheckpointRun(job.folder, facts, log.rows, log.progress, log.telemetry)

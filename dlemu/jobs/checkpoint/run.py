@@ -1,4 +1,4 @@
-"""Checkpoints as ranks write and read them."""
+"""The checkpoint job as the runner drives it: plan, run a rank, save, and clean up after a failure."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from dlemu.jobs.checkpoint.prepare import (
     check_checkpoint_host,
     leave_token,
     plan_checkpoints,
-    to_write,
     with_checkpoints,
+    with_writes_first,
 )
 from dlemu.jobs.checkpoint.result import CheckpointRun, make_checkpoint_facts, make_checkpoint_run
 from dlemu.results.file_names import KILLED
@@ -36,22 +36,22 @@ from dlemu.runner.job import JobKind, Look, Notify
 from dlemu.runner.run_folder import Kept
 
 _PROGRESS_SECONDS = 0.5
-"""Least time between two `CheckpointProgress`."""
+"""Minimum time between two `CheckpointProgress` events."""
 
 
 class Checkpoints(JobKind[CheckpointJob, CheckpointLog, CheckpointRun]):
-    """A model's files, written and read by all ranks."""
+    """All ranks write and read a model's files."""
 
     name = "checkpoint"
     prefix = "checkpoint-"
 
     def complete(self, workload: Workload) -> Workload:
-        whole = with_checkpoints(workload)
-        check_checkpoints(whole)
-        return whole
+        completed = with_checkpoints(workload)
+        check_checkpoints(completed)
+        return completed
 
     def making(self, workload: Workload, ranks: int, *, given: bool) -> Making:
-        return to_write(workload, ranks)
+        return with_writes_first(workload, ranks)
 
     def looks_at(self, workload: Workload) -> str:
         return workload.checkpoint.checkpoint_folder
@@ -62,15 +62,15 @@ class Checkpoints(JobKind[CheckpointJob, CheckpointLog, CheckpointRun]):
         return plan_checkpoints(workload, ranks, folder, started_at)
 
     def live_names(self, rank: int) -> Iterable[str]:
-        return (*(rows_path("", rank, part) for part in PARTS), finished_path("", rank))  # there are no more hosts
+        return (*(rows_path("", rank, part) for part in PARTS), finished_path("", rank))  # hosts <= ranks
 
     def made_folder(self, job: CheckpointJob) -> str | None:
-        """Return the checkpoint folder, where it is one of this host."""
+        """Return the checkpoint folder if this run writes to it and it is a local path."""
         storage = open_storage(job.workload.storage_spec.buffered)
         return storage.local_path(job.settings.checkpoint_folder) if job.writes else None
 
     def begin(self, job: CheckpointJob) -> CheckpointJob:
-        """Leave a token in the checkpoint folder, by which the hosts know that they share it."""
+        """Create a token file in the checkpoint folder, by which other hosts check that they share it."""
         if not job.writes:
             return job
         storage = open_storage(job.workload.storage_spec.buffered)
@@ -94,7 +94,7 @@ class Checkpoints(JobKind[CheckpointJob, CheckpointLog, CheckpointRun]):
         return make_checkpoint_run(job, log, failure)
 
     def clean_up(self, job: CheckpointJob) -> list[int]:
-        """Remove the checkpoint that the ranks were at, which only takes space; return which were removed."""
+        """Remove incomplete checkpoints, which only take space; return their numbers."""
         return _remove_partial(job)
 
     def kept(self, job: CheckpointJob, log: CheckpointLog, removed: object) -> Kept:
@@ -108,24 +108,24 @@ class Checkpoints(JobKind[CheckpointJob, CheckpointLog, CheckpointRun]):
 
     @contextlib.contextmanager
     def own_place(self, workload: Workload, run_folder: str) -> Iterator[Sequence[str]]:
-        """Have a point save into a folder of its own, below the one requested.
+        """Let a sweep's point save into a temporary folder of its own, below the configured one.
 
-        A run replaces no checkpoints of other ranks, formats or models, and those of all points together want much
-        room.
+        Otherwise a point could not replace the checkpoints of another with other ranks, formats or models, and those of
+        all points together would need much space.
         """
         settings = with_checkpoints(workload).checkpoint
         if settings.num_checkpoints_write < 1:
             yield ()
             return
         storage = open_storage(workload.storage_spec.buffered)
-        # under a name that nobody else has: all in it goes again
+        # a unique name, because everything in the folder is removed afterwards
         folder = f"{settings.checkpoint_folder.rstrip('/')}/{os.path.basename(run_folder)}-{secrets.token_hex(4)}"
         if workload.storage.storage_type in FOLDER_TYPES:
-            folder = os.path.abspath(folder)  # it is joined with the storage's root already
+            folder = os.path.abspath(folder)  # the configured folder already includes storage_root
         try:
             yield (override(("checkpoint", "checkpoint_folder"), folder),)
         finally:
-            with contextlib.suppress(OSError, UserError):  # what is left takes room, and says so when that is short
+            with contextlib.suppress(OSError, UserError):  # leftovers only take space
                 names = plan_checkpoint(workload.model, settings, workload.ranks).names
                 for number in stored_checkpoints(storage, folder):
                     remove_checkpoint(storage, folder_of(folder, number), names)
@@ -154,7 +154,7 @@ def _kept_sentence(job: CheckpointJob, whole: list[int], removed: list[int]) -> 
 
 
 def _remove_partial(job: CheckpointJob) -> list[int]:
-    """Remove what this run had begun to write and not completed; its note says so where that can't be done."""
+    """Remove this run's incomplete checkpoints; one that can't be removed is still marked incomplete by its note."""
     removed = []
     with contextlib.suppress(OSError, DlemuError):
         storage = open_storage(job.workload.storage_spec.buffered)
@@ -165,7 +165,7 @@ def _remove_partial(job: CheckpointJob) -> list[int]:
             folder = job.folder_of(number)
             note = read_note(storage, folder)
             mine = note is not None and note.seed == job.seed and not note.complete
-            # A run that ends right after it made the folder leaves it empty.
+            # An empty folder without a note: the run ended right after making it.
             if mine or (note is None and storage.is_folder(folder) and not _has_files(storage, folder)):
                 remove_checkpoint(storage, folder, job.plan.names)
                 removed.append(number)

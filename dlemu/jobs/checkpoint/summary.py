@@ -1,6 +1,6 @@
-"""summary.json of a run of checkpoints: every published number, as one frozen, typed value.
+"""The types of a checkpoint run's summary.json, which holds every published number.
 
-A field's docstring is its documentation: docs/checkpoints.md is made of them. GB are 1e9 bytes, GiB 2^30.
+The docstrings are the documentation of its keys in docs/checkpoints.md. GB are 1e9 bytes, GiB 2^30.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from dlemu.results.parts import Environment, JobSummary, Requests
 
 @dataclass(frozen=True, kw_only=True)
 class RankTimes:
-    """One rank over all checkpoints of a phase."""
+    """One rank's times over all checkpoints of a phase."""
 
     rank: int
     host: str
     bytes: int
-    """Of one checkpoint."""
+    """Bytes that the rank moves per checkpoint."""
     mean_seconds: float
     max_seconds: float
     max_fsync_seconds: float
     slowest_times: int
-    """Checkpoints in which it was the slowest."""
+    """Number of checkpoints in which this rank was the slowest."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,86 +35,87 @@ class PhaseSummary:
 
     checkpoints: tuple[CheckpointTimes, ...]
     rank0_gib_per_second: OverCheckpoints | None
-    """As DLIO reports it: all ranks' bytes over the time of rank 0."""
+    """All ranks' bytes / the time of rank 0, as DLIO reports it."""
     rank0_seconds: OverCheckpoints | None
     slowest_gib_per_second: OverCheckpoints | None
-    """As the rules of MLPerf Storage ask: over the time of the slowest rank."""
+    """All ranks' bytes / the time of the slowest rank, as the rules of MLPerf Storage require."""
     slowest_seconds: OverCheckpoints | None
     wall_gb_per_second: float | None
-    """All bytes of all checkpoints over the sum of their wall-clock times, 1e9 bytes/s."""
+    """All bytes of all checkpoints / the sum of their wall-clock times, 1e9 bytes/s."""
     fsync_percent: float
-    """Share of the ranks' time in fsync."""
+    """Share of the ranks' time spent in fsync."""
     from_storage_percent: float | None = None
-    """Of reading: the storage's share of the bytes by the kernel's accounting or the devices, whichever is less."""
+    """Reading only: share of the bytes from storage, by the kernel's accounting or the devices, whichever is less."""
     device_mb_per_second: float | None = None
-    """What the devices behind the folder wrote (or read) meanwhile, 1e6 bytes/s."""
+    """Throughput of the devices behind the folder meanwhile, 1e6 bytes/s."""
     steady: bool | None = None
-    """Of writing: the last five checkpoints were as fast as each other (SNIA's steady state); null of fewer."""
+    """Writing only: the last five checkpoints had the same speed (SNIA's steady state); null with fewer."""
     cpu_seconds_per_gb: float | None = None
-    """CPU time of the ranks per 1e9 bytes, making the content included."""
+    """CPU time of the ranks per 1e9 bytes, including content generation."""
     content_cpu_seconds_per_gb: float | None = None
-    """Of it, what making the content took while it was written; of reading null."""
+    """The part of it that generated content during writing; null for reading."""
     slowest_ranks: tuple[RankTimes, ...] = ()
-    """Of the ranks, the slowest first, 16 at most."""
+    """The 16 slowest ranks, the slowest first."""
     limited_by: CheckpointLimit | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingCost:
-    """What such checkpoints cost a training."""
+    """What such checkpoints would cost a training run."""
 
     interval_seconds: float
-    """Time that is computed between two of them (`checkpoint.interval_seconds`)."""
+    """Computing time between two checkpoints (`checkpoint.interval_seconds`)."""
     stall_seconds: float
-    """Time that training stalls for one: of the slowest rank; asynchronous: until it goes on."""
+    """Time that training stalls per checkpoint: until the slowest rank is done, or with `asynchronous` its snapshot."""
     percent: float
-    """Share of the time that they take."""
+    """Share of training's time spent in checkpoints."""
     recovery_seconds: float | None = None
-    """Time to read one back, of the slowest rank; None when none was read."""
+    """Time of the slowest rank to read a checkpoint; null if none was read."""
     mtbf_hours: float | None = None
+    """Mean time between failures (`checkpoint.mtbf_hours`)."""
     best_interval_seconds: float | None = None
-    """By Daly, for that mean time between failures."""
+    """Optimal interval for `mtbf_hours`, by Daly's formula."""
     young_interval_seconds: float | None = None
-    """By Young's simpler formula."""
+    """The same by Young's simpler formula."""
     wasted_percent: float | None = None
-    """Share of the time lost at that best interval to checkpoints, work done again, and recovery."""
+    """Share of the time lost to checkpoints, recomputed work and recovery at `best_interval_seconds`."""
     wasted_percent_now: float | None = None
     """The same at `interval_seconds`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Asynchronous:
-    """Of checkpoints that go to the storage while training goes on."""
+    """Results of asynchronous checkpoints, which are written while training goes on."""
 
     snapshot_seconds: float
-    """Mean time until training went on, had the one before been done."""
+    """Time of a snapshot: how long training stalls if the checkpoint before is complete."""
     safe_seconds: OverCheckpoints | None
-    """From the moment training wanted a checkpoint until it was on the storage."""
+    """From when training was ready for a checkpoint until it was on the storage."""
     drain_seconds: OverCheckpoints | None
-    """From the moment training went on until it was there."""
+    """From when training went on until the checkpoint was on the storage."""
     compute_seconds: float
-    """Between two of them in this run (`checkpoint.time_between_checkpoints`)."""
+    """Computing time between two checkpoints of this run (`checkpoint.time_between_checkpoints`)."""
     au_percent: float
-    """Share of the time in which accelerators computed in this run, reading excluded."""
+    """Accelerator utilisation of this run: share of the time spent computing, reading excluded."""
     shortest_interval_seconds: float
-    """Least time to compute between two that leaves an AU of `metric.au`."""
+    """Minimum computing time between two checkpoints that reaches an AU of `metric.au`."""
     per_hour: float
-    """Checkpoints an hour at that interval."""
+    """Checkpoints per hour at that interval."""
     au_threshold_percent: float
 
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointFacts:
-    """What was written and read."""
+    """What was written and read, and how."""
 
     folder: str
     model: str
     format: str
     parameters: int
     files: int
-    """Of one checkpoint, by the ranks that took part."""
+    """Files of one checkpoint, of the emulated ranks."""
     bytes: int
-    """Of one checkpoint."""
+    """Bytes of one checkpoint, of the emulated ranks."""
     tensor_bytes: int
     ranks_of_job: int
     first_rank: int
@@ -131,32 +132,32 @@ class CheckpointFacts:
     verified: bool
     evicted: bool
     kept: int
-    """Complete checkpoints of this run that were left in the folder."""
+    """Number of this run's complete checkpoints that are left in the folder."""
     transfer_size: int | None = None
-    """Most bytes of a write or read call; null in results of older versions."""
+    """Maximum bytes of a write or read call; null in results of older versions."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PartialCheckpoint:
-    """The checkpoint that a run was at when it ended early. No rate is computed of it."""
+    """The checkpoint that was being written or read when a run ended early. No rate is computed from it."""
 
     phase: Literal["write", "read"]
     checkpoint: int
     """Its number, from 1."""
     folder: str
     ranks: int
-    """Of the ranks, those that were done with it."""
+    """Number of ranks that had finished it."""
     files: int
-    """Of its files, by all ranks, those that were whole."""
+    """Number of its files, over all ranks, that were complete."""
     of_files: int
     bytes: int
-    """Of these files."""
+    """Bytes of these files."""
     of_bytes: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointSummary(JobSummary):
-    """The result of a run of checkpoints, complete when every one was written and read."""
+    """The result of a checkpoint run; complete if every checkpoint was written and read."""
 
     kind: str = "checkpoint"
     verdict_code: str | None = None
@@ -169,32 +170,32 @@ class CheckpointSummary(JobSummary):
     training: TrainingCost | None = None
     asynchronous: Asynchronous | None = None
     ceiling_gb_per_second: float | None = None
-    """Rate at which all ranks made content without storage, 1e9 bytes/s: no storage can show more here."""
+    """Rate at which all ranks generate content without storage, 1e9 bytes/s: the upper limit of writing here."""
     peak_memory_mb: float | None = None
-    """Most private memory of a rank after a checkpoint, 1e6 bytes."""
+    """Maximum private memory of a rank at the end of a checkpoint, 1e6 bytes."""
     cpu_seconds: float | None = None
     total_seconds: float | None = None
     complete_checkpoints: tuple[int, ...] = ()
-    """Those that every rank had written."""
+    """Checkpoints that every rank had written."""
     partial: PartialCheckpoint | None = None
-    """Null for a run that is complete, or ended between two checkpoints."""
+    """Null if the run is complete, or ended between two checkpoints."""
     eviction_seconds: float | None = None
     requests: Requests | None = None
-    """Of writing and reading them in an object store; null elsewhere."""
+    """Requests to the object store, writing and reading; null for file systems."""
     environment: Environment = field(default_factory=Environment)
     issues: tuple[str, ...] = ()
-    """What a reader of the numbers must know, as sentences."""
+    """Sentences that a reader of the numbers must know."""
     findings: tuple[Finding, ...] = ()
     """The same in the same order, as codes with their numbers; empty in results of older versions."""
 
     @property
     def loud_issues(self) -> tuple[str, ...]:
-        """Those without which nobody may read the numbers."""
+        """The issues that make the numbers misleading: shown first, as warnings."""
         pairs = zip(self.issues, self.findings, strict=False)
         return tuple(issue for issue, finding in pairs if finding.severity == "loud")
 
     @property
     def title(self) -> str:
-        """What ran, in a few words."""
+        """Workload, scale and ranks, for headings."""
         scale = f" (scale {self.scale})" if self.scale else ""
         return f"{self.workload}{scale}: checkpoints of {self.ranks} rank{'s' * (self.ranks != 1)}"

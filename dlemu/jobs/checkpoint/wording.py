@@ -1,4 +1,4 @@
-"""The sentences of a run of checkpoints: its result, what limited it, and what to know about it."""
+"""The sentences about a checkpoint run: its result, what limited it, and the warnings."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _WORDS: dict[str, str] = {
 
 
 def outcome_of(write: PhaseSummary | None, read: PhaseSummary | None, failure: str | None) -> Outcome:
-    """Return what became of a run."""
+    """Return the outcome of a run from the phases that it completed."""
     if failure is not None:
         return Outcome.INCOMPLETE
     return {
@@ -33,12 +33,12 @@ def outcome_of(write: PhaseSummary | None, read: PhaseSummary | None, failure: s
 
 
 def result_word(code: str | None) -> str:
-    """Return the first word of a result's line."""
+    """Return the first word of the result line."""
     return _WORDS.get(code or "", "WRITE")
 
 
 def result_line(write: PhaseSummary | None, read: PhaseSummary | None) -> str:
-    """Return the rates of a run that is complete, as one line."""
+    """Return the result of a complete run as one line: the throughput of each phase."""
     rates = [*_rate("WRITE", write), *_rate("READ", read)]
     return "; ".join(rates) or "NOTHING: no checkpoint was requested"
 
@@ -54,7 +54,7 @@ def _rate(verb: str, phase: PhaseSummary | None) -> list[str]:
 
 
 def why_incomplete(failure: str, kept: Sequence[int], partial: PartialCheckpoint | None) -> str:
-    """Return why a run is incomplete, which checkpoints it left, and what it was doing."""
+    """Return why a run is incomplete, which checkpoints it left, and which one was in progress."""
     whole = f"complete and kept: checkpoints {', '.join(map(str, kept))}" if kept else "no checkpoint is complete"
     if partial is None:
         return f"{failure}; {whole}"
@@ -91,7 +91,7 @@ def _devices(*, mb_per_second: float, busy_percent: float | None = None, depth: 
 
 _SEEN: Wording = {
     Seen.THREADS: _threads,
-    Seen.CONTENT: "without storage, the emulator makes {gb_per_second:,.1f} GB/s of data; threads waited for "
+    Seen.CONTENT: "without storage, the emulator generates {gb_per_second:,.1f} GB/s of data; threads waited for "
     "it {starved_percent:.1f} % of the time",
     Seen.SERVED: "the storage served {percent:.0f} % of the bytes",
     Seen.DEVICES: _devices,
@@ -137,7 +137,7 @@ def in_words(limit: CheckpointLimit) -> CheckpointLimit:
     return replace(limit, evidence=sentences(limit.seen, _SEEN), advice=sentences(limit.to_do, _ADVICE))
 
 
-# What to know about it
+# Warnings
 
 _ISSUES: Wording = {
     Issue.NOTE: "{text}",
@@ -153,11 +153,11 @@ _ISSUES: Wording = {
     "used one); write more: checkpoint.num_checkpoints_write",
     Issue.NOT_READ: "MEASURED MEMORY, NOT STORAGE: the page cache served {cache_percent:.0f} % of the bytes; "
     "{would_help}=true reads from storage",
-    Issue.CONTENT_CEILING: "content is made at {ceiling_gb_per_second:.1f} GB/s on these hosts and was written at "
-    "{gb_per_second:.1f}: whether the storage can take more is unknown",
+    Issue.CONTENT_CEILING: "these hosts generate content at {ceiling_gb_per_second:.1f} GB/s, and "
+    "{gb_per_second:.1f} GB/s were written: whether the storage can take more is unknown",
 }
 
 
 def issue_lines(findings: Iterable[Finding]) -> tuple[str, ...]:
-    """Return each finding as a sentence."""
+    """Return the findings as sentences."""
     return tuple(sentence(finding, _ISSUES) for finding in findings)

@@ -1,1 +1,1 @@
-"""Figures of a run of checkpoints: one module each, found by its name."""
+"""Figures on the page of a checkpoint run: one module each, with a function `draw`; all in this folder are drawn."""

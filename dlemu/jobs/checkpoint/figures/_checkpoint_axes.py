@@ -1,4 +1,4 @@
-"""What figures of checkpoints have in common: time since the first one began, and ranks in groups."""
+"""Shared by the figures of checkpoints: the phases, and the axis of time since the first checkpoint began."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ def begin_ns(run: CheckpointRun) -> int:
 
 
 def seconds(run: CheckpointRun, stamps: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Return stamps as seconds since the first checkpoint began."""
+    """Convert times in nanoseconds to seconds since the first checkpoint began."""
     since: NDArray[np.float64] = (stamps - begin_ns(run)) / 1e9
     return since
 
 
 def time_axis(*, named: bool = True) -> alt.X:
-    """Return the axis of time."""
+    """Return the x axis of time, with or without its title."""
     return alt.X("at:Q", title="seconds since the first checkpoint began" if named else None, axis=alt.Axis(grid=False))

@@ -1,4 +1,4 @@
-"""How fast each rank wrote and read over time."""
+"""Throughput of the ranks over time, as their mean, slowest and fastest."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def draw(run: CheckpointRun, canvas: Canvas) -> Figure | None:
 
 
 def _rows(run: CheckpointRun, bins: int) -> list[Row]:
-    """Return mean, least and most MB/s of the ranks that are at a checkpoint, for each stretch of time."""
+    """Return the mean, minimum and maximum MB/s over the ranks for each time interval of each checkpoint."""
     rows: list[Row] = []
     whole = run.whole
     if not len(whole):
@@ -64,7 +64,7 @@ def _rows(run: CheckpointRun, bins: int) -> list[Row]:
 
 
 def _rate(moved: IoRows, first_ns: int, edges: Floats, seconds: float) -> Floats:
-    """Return MB/s in each stretch; a row's bytes came evenly since the row before."""
+    """Return MB/s in each interval, spreading a progress row's bytes evenly over the time since the row before."""
     moved = np.sort(moved, order="at_ns")
     times = np.concatenate([[first_ns], moved["at_ns"]])
     total = np.concatenate([[0], np.cumsum(moved["bytes"])])

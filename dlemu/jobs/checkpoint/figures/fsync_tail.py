@@ -1,4 +1,4 @@
-"""How long fsync took for each file: what a page cache had taken before it was on the storage."""
+"""Quantiles of the fsync time of files, in which data goes from the page cache to the storage."""
 
 from __future__ import annotations
 

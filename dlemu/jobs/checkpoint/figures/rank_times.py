@@ -1,4 +1,4 @@
-"""How long each checkpoint took its ranks: the slowest makes all others wait."""
+"""The ranks' times for each checkpoint, from fastest to slowest; training waits for the slowest."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""How long checkpoints would take on a storage, and what they would cost a training. Formulas: docs/prediction.md.
+"""Predicts how long checkpoints take on a given storage, and what they cost training. Formulas: docs/prediction.md.
 
-`run_prediction` leads from the question to predict_checkpoints.json, `wording` and `page` say what it holds. May import
-the rest of `dlemu.jobs.checkpoint`, which imports nothing of it.
+`run_prediction` computes and saves the answer (predict_checkpoints.json), `wording` and `page` show it. May import the
+rest of `dlemu.jobs.checkpoint`, which never imports this package.
 """

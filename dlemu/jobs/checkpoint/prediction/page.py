@@ -1,4 +1,4 @@
-"""What a prediction of checkpoints says, for the terminal and for its page."""
+"""A checkpoint prediction on the terminal and on its HTML page."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ _TILES = (
 
 
 def print_prediction(answer: CheckpointPrediction, folder: str, console: Console) -> None:
-    """Print both phases, what to know about them, and the answer."""
+    """Print the table of both phases, warnings, and the verdict."""
     print_table(_table(answer), console)
     issues = [Line(f"- {issue}", "caution") for issue in answer.issues]
-    known: list[Cell] = [f"from {answer.source}", *issues, *_costs(answer), Line(answer.verdict, "strong")]
-    print_lines([*known, f"results: {folder}"], console, wrap=True)
+    lines: list[Cell] = [f"from {answer.source}", *issues, *_costs(answer), Line(answer.verdict, "strong")]
+    print_lines([*lines, f"results: {folder}"], console, wrap=True)
 
 
 def _costs(answer: CheckpointPrediction) -> list[str]:
-    """Return what failures make of it, where their mean time is given."""
+    """Return a line on the cost of failures; [] if the mean time between failures is not set."""
     cost = answer.training
     if cost is None or cost.best_interval_seconds is None or cost.wasted_percent is None:
         return []
@@ -62,9 +62,9 @@ def _table(answer: CheckpointPrediction) -> Table:
 
 
 def open_page(folder: str) -> Opened:
-    """Return the prediction in a folder with its page; raises UserError."""
+    """Read the prediction in a folder and make its page; raises UserError."""
     answer = read_prediction(folder)
-    assert answer is not None  # the folder is known by its file
+    assert answer is not None  # the folder's kind was recognised by this file
     config = read_config(folder)
     word = "predicted"
     page = Page(

@@ -1,6 +1,6 @@
-"""What was predicted of checkpoints: predict_checkpoints.json, and what `dlemu predict --json` prints of them.
+"""The types of predict_checkpoints.json, which `dlemu predict --json` prints for a workload of checkpoints.
 
-docs/prediction.md describes it. Fields may be added within a schema version; none changes its meaning or disappears.
+docs/prediction.md describes it. Within a schema version fields may be added, but none changes or disappears.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ PREDICTION = "predict_checkpoints.json"
 
 
 class Issue(StrEnum):
-    """Codes of what a reader must know."""
+    """Codes of the warnings about a prediction."""
 
     NO_WRITES = "no_writes"
     NO_READS = "no_reads"
@@ -28,7 +28,7 @@ class Issue(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointQuestion:
-    """The question."""
+    """What was to be predicted."""
 
     workload: str
     overrides: tuple[str, ...] = ()
@@ -37,45 +37,45 @@ class CheckpointQuestion:
 
 @dataclass(frozen=True, kw_only=True)
 class PredictedPhase:
-    """One checkpoint, written or read."""
+    """The predicted time and throughput of one checkpoint, written or read."""
 
     seconds: float
-    """Until the slowest rank is done."""
+    """Time until the slowest rank is done."""
     seconds_interval: tuple[float, float]
-    """The truth is expected in it in 9 of 10 predictions or more, if the storage does as it is described."""
+    """Prediction interval of `seconds`, at 90 % or more if the storage performs as described."""
     gib_per_second: float
-    """Bytes of all ranks / `seconds`, GiB = 2^30 bytes: what MLPerf Storage's rules ask for."""
+    """Bytes of all ranks / `seconds`, GiB = 2^30 bytes: the metric of MLPerf Storage's rules."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointPrediction:
-    """The answer."""
+    """The prediction for one workload and storage."""
 
     schema_version: int = ANSWER_VERSION
     question: CheckpointQuestion
     source: str
-    """What the storage's speed was taken from."""
+    """Where the storage's speed is taken from."""
     ranks: int
-    """That take part; `ranks_of_job` are all of the job."""
+    """Ranks that the run would emulate; `ranks_of_job` are all of the job."""
     ranks_of_job: int
     files: int
-    """Of one checkpoint, by the ranks that take part."""
+    """Files of one checkpoint, of the emulated ranks."""
     bytes: int
-    """Of one checkpoint."""
+    """Bytes of one checkpoint, of the emulated ranks."""
     verdict: str = ""
-    """The answer as a sentence."""
+    """The prediction as a sentence."""
     write: PredictedPhase | None
-    """None where nothing is known of the storage's writes."""
+    """Null if the storage's write speed is unknown."""
     read: PredictedPhase | None
-    """None where nothing is known of its reads."""
+    """Null if the storage's read speed is unknown."""
     training: TrainingCost | None
-    """None where nothing is known of its writes."""
+    """Null if the storage's write speed is unknown."""
     issues: tuple[str, ...] = ()
     """`findings` as sentences."""
     findings: tuple[Finding, ...] = ()
-    """What a reader must know."""
+    """Warnings that a reader must know."""
 
     @property
     def outcome(self) -> Outcome:
-        """Nothing can fail: checkpoints have no threshold."""
+        """Always `pass`, because checkpoints have no threshold."""
         return "pass"

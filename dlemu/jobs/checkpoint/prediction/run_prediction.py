@@ -1,4 +1,4 @@
-"""`dlemu predict` for a workload of checkpoints: from the question to the answer, in its file and as a value."""
+"""`dlemu predict` for a workload of checkpoints: computes the prediction, and saves it to a folder."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from datagen.atomic import write_text
 from datagen.errors import UserError
 from dlemu.checkpoints.checkpoint_plan import CheckpointPlan, plan_checkpoint
-from dlemu.checkpoints.read_files import manner_of
+from dlemu.checkpoints.read_files import read_pattern
 from dlemu.config import check_checkpoints, completed, load, to_yaml
 from dlemu.config.published import without_secrets
 from dlemu.config.schema import Checkpoint, Workload
@@ -48,7 +48,7 @@ from dlemu.runner.run_folder import check_new, new_folder
 
 @dataclass(frozen=True, kw_only=True)
 class Speed:
-    """What a storage gives to all ranks that share it."""
+    """Throughput that a storage delivers to all ranks sharing it together, with its uncertainty."""
 
     mb_per_second: float
     half_width_percent: float = SPEED_PERCENT
@@ -56,7 +56,7 @@ class Speed:
 
 @dataclass(frozen=True, kw_only=True)
 class KnownStorage:
-    """What is known of a storage."""
+    """Write and read speed of a storage (None: unknown), with warnings about them."""
 
     source: str
     writes: Speed | None
@@ -67,13 +67,13 @@ class KnownStorage:
 def run_prediction(
     source: Sequence[str] | Workload, request: PredictionRequest
 ) -> tuple[CheckpointPrediction, str, Workload]:
-    """Predict the checkpoints of overrides, or of a workload; return the answer, its folder, and the settings.
+    """Predict the checkpoints of a workload, given as overrides or loaded; return prediction, folder and workload.
 
-    `request.from_folder` names a run of `dlemu checkpoint`: its storage is taken, and its settings where the overrides
-    leave them open. Raises UserError.
+    If `request.from_folder` is a run of `dlemu checkpoint`, its measured storage is used, and its settings are the
+    defaults of the overrides. Raises UserError.
     """
     if request.make is not None or request.cached or request.most is not None:
-        raise UserError("--make, --cached and --most are for training: checkpoints are made by what writes them")
+        raise UserError("--make, --cached and --most are for training only: checkpoints need no dataset")
     if not request.describes_storage:
         raise UserError(
             "the speed of the storage is not known: give --mb-per-second, --drive SHEET, or --from RESULTS of a "
@@ -83,10 +83,10 @@ def run_prediction(
     if isinstance(source, Workload):
         workload = source
     else:
-        words = list(source)
+        overrides = list(source)
         if measured is not None:
-            words = completed(words, measured.facts.workload, config_dir=request.config_dir)
-        workload = load(words, config_dir=request.config_dir)
+            overrides = completed(overrides, measured.facts.workload, config_dir=request.config_dir)
+        workload = load(overrides, config_dir=request.config_dir)
     workload = with_checkpoints(workload)
     check_checkpoints(workload)
     plan = plan_checkpoint(workload.model, workload.checkpoint, workload.ranks)
@@ -94,19 +94,19 @@ def run_prediction(
     if measured is not None:
         hosts = hosts if hosts > 1 else max(1, len(measured.summary.hosts))
         node_local = measured.facts.workload.checkpoint.node_local
-        storage = _of_run(measured.summary, plan, drives=len(measured.summary.hosts) if node_local else 1)
+        storage = _measured_storage(measured.summary, plan, drives=len(measured.summary.hosts) if node_local else 1)
     elif request.drive is not None:
         sharing = -(-len(plan.ranks) // hosts) if workload.checkpoint.node_local else len(plan.ranks)
-        storage = _of_drive(request.drive, workload.checkpoint, sharing)
+        storage = _storage_of_drive(request.drive, workload.checkpoint, sharing)
     else:
-        assert request.mb_per_second is not None  # it is the third way to describe one
+        assert request.mb_per_second is not None  # the remaining way to describe a storage
         speed = Speed(mb_per_second=request.mb_per_second)
         storage = KnownStorage(source=f"a storage of {request.mb_per_second:,g} MB/s", writes=speed, reads=speed)
-    storage = _beside(storage, request.others_mb_per_second)
+    storage = _without_others(storage, request.others_mb_per_second)
     folder = workload.output.folder or new_folder(workload.model.name, "predict-")
     check_new(folder)
-    own = [] if isinstance(source, Workload) else [word for word in source if not word.startswith("output.folder=")]
-    question = CheckpointQuestion(workload=workload.model.name, overrides=tuple(without_secrets(own)), hosts=hosts)
+    given = [] if isinstance(source, Workload) else [word for word in source if not word.startswith("output.folder=")]
+    question = CheckpointQuestion(workload=workload.model.name, overrides=tuple(without_secrets(given)), hosts=hosts)
     answer = in_words(predict(workload, plan, storage, question))
     write_text(folder, CONFIG, to_yaml(workload))
     save_answer(folder, PREDICTION, answer)
@@ -116,7 +116,7 @@ def run_prediction(
 def predict(
     workload: Workload, plan: CheckpointPlan, storage: KnownStorage, question: CheckpointQuestion
 ) -> CheckpointPrediction:
-    """Return the answer without its sentences: all ranks begin at once and share what the storage gives."""
+    """Return the prediction without sentences. All ranks start together and share the storage's throughput."""
     settings, sizes = workload.checkpoint, plan.sizes
     drives = question.hosts if settings.node_local else 1
 
@@ -150,10 +150,10 @@ def predict(
     )
 
 
-def _beside(storage: KnownStorage, others_mb_per_second: float) -> KnownStorage:
-    """Return what others, who take so much, leave of each of two speeds; raises UserError where that is nothing."""
+def _without_others(storage: KnownStorage, others_mb_per_second: float) -> KnownStorage:
+    """Subtract the throughput that other users take from both speeds; raises UserError if nothing remains."""
 
-    def left(speed: Speed | None) -> Speed | None:
+    def remaining(speed: Speed | None) -> Speed | None:
         if speed is None:
             return None
         if speed.mb_per_second <= others_mb_per_second:
@@ -162,7 +162,7 @@ def _beside(storage: KnownStorage, others_mb_per_second: float) -> KnownStorage:
         return Speed(mb_per_second=rest, half_width_percent=speed.half_width_percent * speed.mb_per_second / rest)
 
     source = storage.source + taken_by_others(others_mb_per_second)
-    return replace(storage, source=source, writes=left(storage.writes), reads=left(storage.reads))
+    return replace(storage, source=source, writes=remaining(storage.writes), reads=remaining(storage.reads))
 
 
 def _missing(write: PredictedPhase | None, read: PredictedPhase | None) -> Iterator[Finding]:
@@ -172,11 +172,11 @@ def _missing(write: PredictedPhase | None, read: PredictedPhase | None) -> Itera
         yield Finding(Issue.NO_READS, "caution")
 
 
-def _of_drive(path: str, settings: Checkpoint, ranks: int) -> KnownStorage:
-    """Return what a drive gives to the calls of the ranks that share it.
+def _storage_of_drive(path: str, settings: Checkpoint, ranks: int) -> KnownStorage:
+    """Return the speed of a drive (read from its data sheet or probe at `path`) for the `ranks` that share it.
 
-    Past the page cache each thread has one request of `transfer_size` in flight. Through it the kernel writes in its
-    own time, as many and as large requests as the drive takes best, and reads ahead.
+    With O_DIRECT each thread has one request of `transfer_size` in flight. Through the page cache the kernel writes
+    back in whatever request size and depth suit the drive best, and reads ahead.
     """
     drive = read_drive(path)
 
@@ -185,20 +185,20 @@ def _of_drive(path: str, settings: Checkpoint, ranks: int) -> KnownStorage:
             return None
         return Speed(mb_per_second=request_bytes * per_second(rates, request_bytes, depth) / 1e6)
 
-    manner = manner_of(settings)
+    pattern = read_pattern(settings)
     if settings.odirect:
         writes = speed(drive.writes, settings.transfer_size, ranks * settings.writers)
-        reads = speed(drive.rates, manner.piece_bytes, ranks * manner.threads)
+        reads = speed(drive.rates, pattern.piece_bytes, ranks * pattern.threads)
     else:
         best = max((rate.size_bytes * rate.per_second / 1e6 for rate in drive.writes), default=0.0)
         writes = Speed(mb_per_second=best) if best else None
-        in_flight = READ_AHEAD_REQUESTS if manner.reads_ahead else 1
-        reads = speed(drive.rates, READ_AHEAD_BYTES, in_flight * ranks * manner.threads)
+        in_flight = READ_AHEAD_REQUESTS if pattern.reads_ahead else 1
+        reads = speed(drive.rates, READ_AHEAD_BYTES, in_flight * ranks * pattern.threads)
     return KnownStorage(source=drive.source, writes=writes, reads=reads)
 
 
-def _of_run(measured: CheckpointSummary, plan: CheckpointPlan, *, drives: int) -> KnownStorage:
-    """Return what each of so many drives gave a run of checkpoints; raises UserError where it completed none."""
+def _measured_storage(measured: CheckpointSummary, plan: CheckpointPlan, *, drives: int) -> KnownStorage:
+    """Return the speed that a checkpoint run measured, per drive; raises UserError if it completed no checkpoint."""
 
     def speed(phase: PhaseSummary | None) -> Speed | None:
         rates = [part.slowest_gib_per_second for part in phase.checkpoints] if phase is not None else []
@@ -206,7 +206,7 @@ def _of_run(measured: CheckpointSummary, plan: CheckpointPlan, *, drives: int) -
         if not known:
             return None
         mean, percent = float(np.mean(known)), SPEED_PERCENT
-        if len(known) > 1:  # of one checkpoint nothing is known of how much they differ
+        if len(known) > 1:  # one checkpoint has no spread
             percent = max(percent, 100 * half_width(float(np.std(known, ddof=1)), len(known), 0.95) / mean)
         return Speed(mb_per_second=mean * GIB / 1e6 / drives, half_width_percent=percent)
 
@@ -228,5 +228,5 @@ def _of_run(measured: CheckpointSummary, plan: CheckpointPlan, *, drives: int) -
 
 
 def read_prediction(folder: str) -> CheckpointPrediction | None:
-    """Return the prediction that a folder holds, None where it holds none; raises UserError for a damaged one."""
+    """Read the prediction in a folder; None if there is none. Raises UserError if it is damaged."""
     return read_answer(folder, PREDICTION, CheckpointPrediction)

@@ -1,4 +1,4 @@
-"""A prediction of checkpoints in sentences."""
+"""The sentences about a checkpoint prediction."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dlemu.results.wording import Wording, count, sentences
 
 
 def in_words(answer: CheckpointPrediction) -> CheckpointPrediction:
-    """Return a prediction with its verdict and its findings as sentences."""
+    """Return the prediction with its verdict and warnings as sentences."""
     parts = [*_phase("write", answer.write), *_phase("read", answer.read)]
     cost = answer.training
     if cost is not None:

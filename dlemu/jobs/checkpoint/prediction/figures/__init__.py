@@ -1,1 +1,1 @@
-"""Figures of predicted checkpoints, one file each, as in `dlemu.jobs.training.figures`."""
+"""Figures on the page of a checkpoint prediction, one module each, as in `dlemu.jobs.training.figures`."""

@@ -1,4 +1,4 @@
-"""What checkpoints cost a training by how far apart they are: the sum to be made small."""
+"""Training time lost to checkpoints and failures, by the interval between checkpoints."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from dlemu.metrics.checkpoint_rates import cost_percent, wasted_percent
 from dlemu.report.figure_base import AMBER, BLUE, Canvas, Figure, data, legend, rounded
 
 ORDER = 10
-AROUND = 30.0
-"""Shortest and longest interval drawn, as shares of the requested one and times it."""
+SPAN = 30.0
+"""The figure covers intervals from 1/30 of the configured one to 30 times it."""
 
 
 def draw(answer: CheckpointPrediction, canvas: Canvas) -> Figure | None:
     cost = answer.training
     if cost is None or cost.stall_seconds <= 0:
         return None
-    intervals = np.geomspace(cost.interval_seconds / AROUND, cost.interval_seconds * AROUND, 60).tolist()
+    intervals = np.geomspace(cost.interval_seconds / SPAN, cost.interval_seconds * SPAN, 60).tolist()
     lines = {"checkpoints": [cost_percent(cost.stall_seconds, interval) for interval in intervals]}
     if cost.mtbf_hours:
         lines["with failures"] = [
