@@ -38,6 +38,7 @@ class Request:
     number: int
     """From 1, over all connections."""
     method: str
+    bucket: str
     key: str
     query: dict[str, str]
     headers: dict[str, str]
@@ -152,11 +153,12 @@ class ObjectServer:
             headers[name.lower()] = value.strip()
         body = lines.read(int(headers.get("content-length", "0")))
         path, _, query = first[1].partition("?")
-        key = unquote(path).lstrip("/").partition("/")[2]
+        bucket, _, key = unquote(path).lstrip("/").partition("/")
         with self._lock:
             request = Request(
                 number=len(self.requests) + 1,
                 method=first[0],
+                bucket=bucket,
                 key=key,
                 query=dict(parse_qsl(query, keep_blank_values=True)),
                 headers=headers,

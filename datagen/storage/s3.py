@@ -101,8 +101,8 @@ class Storage(StorageBase):
             size = max(0, min(len(buffer), reader.size_bytes - offset))
             got.append(size)
             requests += reader.requests(buffer[:size], offset)
-        if requests:
-            requests[0][0].client.request_all([request for _, request in requests], self.spec.io_depth)
+        for client in dict.fromkeys(reader.client for reader, _ in requests):  # a bucket has a client of its own
+            client.request_all([request for reader, request in requests if reader.client is client], self.spec.io_depth)
         for reader, request in requests:
             reader.check(request)
         return got

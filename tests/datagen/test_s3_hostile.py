@@ -488,6 +488,16 @@ def test_pieces_of_objects_come_by_as_many_requests_at_once_as_asked() -> None:
         assert server.most_in_flight == 3
 
 
+def test_pieces_of_objects_in_several_buckets_are_requested_from_their_own() -> None:
+    with own_server() as server:
+        server.objects["a"] = DATA
+        storage = storage_of(server)
+        fills = [(storage.open(f"s3://{bucket}/a"), memoryview(bytearray(10)), 0) for bucket in ("one", "other")]
+        assert storage.read_all(fills) == [10, 10]
+        asked = [request.bucket for request in server.requests if request.method == "GET"]
+        assert sorted(asked) == ["one", "other"]
+
+
 # Sizes
 
 
