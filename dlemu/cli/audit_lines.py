@@ -42,9 +42,9 @@ def _order(listed: tuple[Place, AuditRow]) -> tuple[str, str]:
 
 def _head(width: int) -> Iterator[Line]:
     for text in (
-        f"  {'':{width}} |{'AU in percent':^43}|{'loss in percent of the time':^35}|{'samples/s':^20}|",
-        f"  {'run':{width}} |{'printed':>8}{'again':>9}{'whole':>8}{'sustained':>10}{'credit':>7} |"
-        f"{'first':>7}{'load':>7}{'late':>6}{'slower':>7}{'barrier':>8}|{'printed':>11}{'again':>9}| findings",
+        f"  {'':{width}} |{'AU in percent':^46}|{'loss in percent of the time':^35}|{'samples/s':^23}|",
+        f"  {'run':{width}} |{'printed':>8}{'recomputed':>12}{'whole':>8}{'sustained':>10}{'credit':>7} |"
+        f"{'first':>7}{'load':>7}{'late':>6}{'slower':>7}{'barrier':>8}|{'printed':>11}{'difference':>12}| findings",
     ):
         yield text, {"dim": True}
 
@@ -59,9 +59,9 @@ def _what(rows: Sequence[AuditRow]) -> str:
 
 
 def _line(label: str, width: int, row: AuditRow) -> Line:
-    again = _number(row.au_recomputed_percent)
-    if again == "-" and row.au_least_percent is not None:
-        again = f">={_number(row.au_least_percent)}"
+    recomputed = _number(row.au_recomputed_percent)
+    if recomputed == "-" and row.au_least_percent is not None:
+        recomputed = f">={_number(row.au_least_percent)}"
     percent, is_least = row.sustained_percent
     sustained = ">=" * is_least + _number(percent)
     if row.loss_all_other_percent is not None:
@@ -73,10 +73,10 @@ def _line(label: str, width: int, row: AuditRow) -> Line:
             f"{_number(row.loss_barrier_percent):>8}"
         )
     text = (
-        f"  {_short(label, width):{width}} |{_number(row.au_printed_percent):>8}{again:>9}"
+        f"  {_short(label, width):{width}} |{_number(row.au_printed_percent):>8}{recomputed:>12}"
         f"{_number(row.au_whole_percent):>8}{sustained:>10}{_number(row.prefetch_credit_percent):>7} |{shares}|"
         f"{_number(row.samples_per_second_printed):>11}"
-        f"{_apart(row):>9}| {_counts(row)}"
+        f"{_rate_difference(row):>12}| {_counts(row)}"
     )
     return text, _STYLES["error" if row.errors else "info"]
 
@@ -85,12 +85,12 @@ def _short(label: str, width: int) -> str:
     return label if len(label) <= width else f"...{label[3 - width :]}"
 
 
-def _apart(row: AuditRow) -> str:
+def _rate_difference(row: AuditRow) -> str:
     printed = row.samples_per_second_printed
-    again = row.samples_per_second_recomputed if row.printed_by else row.samples_per_second_dlio
-    if again is None or not printed:
+    recomputed = row.samples_per_second_recomputed if row.printed_by else row.samples_per_second_dlio
+    if recomputed is None or not printed:
         return "-"
-    return f"{100 * (again / printed - 1):+.2f} %"
+    return f"{100 * (recomputed / printed - 1):+.2f} %"
 
 
 def _counts(row: AuditRow) -> str:
@@ -104,7 +104,8 @@ def _number(value: float | None) -> str:
 
 def _legend() -> Iterator[Line]:
     for text in (
-        "again: recomputed from the steps that the ranks recorded; >=: a bound, as only block times were recorded",
+        "recomputed: from the steps that the ranks recorded; >=: a bound, as only block times were recorded;",
+        "difference: of the recomputed samples/s from the printed",
         "whole: compute time / running time of all epochs, with no step left out (as in the text of v1.0's rules)",
         "sustained: AU of an endless epoch (for other tools' runs a lower bound); credit: share of the counted",
         "steps' batches that had been read before these steps began (for other tools' runs an upper bound)",
