@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 from datagen.buffers import AlignedBuffer
 from datagen.errors import DatasetError, DlemuError, SpaceError, UserError
 from datagen.formats.format_base import (
-    MOST_KEPT_FILES,
+    MAX_KEPT_FILES,
     CalledFormat,
     Format,
     IndexedStreamFormat,
@@ -96,7 +96,7 @@ class FastEngine:
     def read(self, path: str, index: int, out: memoryview) -> Sample:
         try:
             if self._whole_format is not None:
-                return self._whole_format.take_apart(path, self._read_whole(path, out))
+                return self._whole_format.parse_whole(path, self._read_whole(path, out))
             if self._opened is None or self._source is None or path != self._source.path:
                 self._opened = self._open(path, out)
             return self._opened.sample(index)
@@ -174,7 +174,7 @@ class FastEngine:
         opened.forget()
         source.forget()
         self._kept[source.path] = source, opened
-        if len(self._kept) > MOST_KEPT_FILES:
+        if len(self._kept) > MAX_KEPT_FILES:
             self._kept.popitem(last=False)[1][0].close()
 
     def close(self) -> None:
@@ -193,7 +193,7 @@ class FileSource:
     """
 
     read_ns = 0
-    again_bytes = 0
+    reread_bytes = 0
     _used_scratch = 0
     _used_bytes = 0
     _settled = (0, 0, 0)
@@ -220,7 +220,7 @@ class FileSource:
 
     def settle(self) -> tuple[int, int, int]:
         """Return bytes, calls and nanoseconds of the reads since the last time."""
-        now = self._reader.app_bytes - self.again_bytes, self._reader.read_calls, self.read_ns
+        now = self._reader.app_bytes - self.reread_bytes, self._reader.read_calls, self.read_ns
         before, self._settled = self._settled, now
         return now[0] - before[0], now[1] - before[1], now[2] - before[2]
 

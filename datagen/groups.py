@@ -19,7 +19,7 @@ from datagen.errors import DatasetError, SpaceError
 from datagen.formats.format_base import Format, Source, damaged
 from datagen.layout import Layout
 from datagen.places import Places, as_places
-from datagen.records import SmallReads
+from datagen.records import AllocatingSource
 from datagen.runs import Samples, runs_of
 from datagen.spec import DatasetSpec, Decode, EngineName
 from datagen.storage.storage_base import LibraryFile, Reader, StorageBase, read_in_transfers
@@ -204,7 +204,7 @@ class GroupReader:
             reader = self._storage.open(path)
         except OSError as error:
             raise unreadable(path, error) from error
-        source = SmallReads(path, reader, self._storage.alignment, self._transfer_bytes)
+        source = AllocatingSource(path, reader, self._storage.alignment, self._transfer_bytes)
         try:
             known = source if self._called is None else self._called.read_footer(source)
             groups = self._format.open_groups(known, self._spec)
@@ -315,7 +315,7 @@ class GroupReader:
             pieces = [(span[0], data[at : at + span[1]]) for at, span in zip(begins, spans, strict=False)]
             return self._format.decode_group(Held(opened.source, pieces), group, self._spec)
         reader, source = opened.reader, opened.source
-        assert isinstance(source, SmallReads)
+        assert isinstance(source, AllocatingSource)
         before = reader.app_bytes, reader.read_calls, source.read_ns
         columns = self._format.decode_group(source, group, self._spec)
         self.app_bytes += reader.app_bytes - before[0]
@@ -390,7 +390,7 @@ def _largest(file_format: GroupFormat, path: str, spec: DatasetSpec, storage: St
     except OSError as error:
         raise unreadable(path, error) from error
     try:
-        return file_format.open_groups(SmallReads(path, reader, storage.alignment), spec).largest_bytes()
+        return file_format.open_groups(AllocatingSource(path, reader, storage.alignment), spec).largest_bytes()
     finally:
         reader.close()
 

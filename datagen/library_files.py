@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
-from datagen.formats.format_base import MOST_KEPT_FILES
+from datagen.formats.format_base import MAX_KEPT_FILES
 from datagen.storage.memory import MemoryReader
 from datagen.storage.storage_base import Brought, LibraryFile, StorageBase, StoredFile
 
@@ -41,7 +41,7 @@ class LibraryFiles:
                 known = self._indexes[path] = memoryview(file.readall())
             finally:
                 self._close(file)
-            if len(self._indexes) > MOST_KEPT_FILES:
+            if len(self._indexes) > MAX_KEPT_FILES:
                 self._indexes.popitem(last=False)
         return known
 

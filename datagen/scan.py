@@ -139,7 +139,7 @@ def count_ruled(layout: Layout, storage: StorageBase, *, alone: bool = False) ->
 
 def _numbers(names: list[str], layout: Layout) -> NDArray[np.int64]:
     """Return the file's number of each name by the layout's rule, -1 of any other name."""
-    prefix, ending, digits = f"{layout.file_prefix}_", layout.ruled_ending, len(str(layout.named_files))
+    prefix, ending, digits = f"{layout.file_prefix}_", layout.pattern_suffix, len(str(layout.named_files))
     width = len(prefix) + digits + len(ending)
     text = "".join(names)
     if set(map(len, names)) != {width} or not text.isascii():
@@ -160,7 +160,9 @@ def _may_hold_samples(entry: Entry, layout: Layout) -> bool:
 def _numbered(layout: Layout) -> Callable[[str], re.Match[str] | None]:
     """Return what takes the file's number, in a group, out of a name by the layout's rule."""
     digits = len(str(layout.named_files))
-    return re.compile(rf"{re.escape(layout.file_prefix)}_([0-9]{{{digits}}}){re.escape(layout.ruled_ending)}").fullmatch
+    return re.compile(
+        rf"{re.escape(layout.file_prefix)}_([0-9]{{{digits}}}){re.escape(layout.pattern_suffix)}"
+    ).fullmatch
 
 
 def recognise(scanned: Scan, asked: Layout, advice: object) -> tuple[Layout, list[str]]:

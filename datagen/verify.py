@@ -17,7 +17,7 @@ from datagen.errors import DatasetError
 from datagen.files import Files, Part, files_of
 from datagen.formats.format_base import FORMATS
 from datagen.groups import GroupFormat
-from datagen.records import SmallReads
+from datagen.records import AllocatingSource
 from datagen.registry import is_built_in
 from datagen.spec import BLOCK_BYTES, DatasetSpec
 from datagen.storage.storage_base import FOLDERS, Bytes, Reader, StorageBase, StorageSpec, open_storage
@@ -158,7 +158,7 @@ class _Checker:
             return None
         reader = storage.open(path)
         try:
-            groups = files.format.open_groups(SmallReads(path, reader, storage.alignment), files.spec)
+            groups = files.format.open_groups(AllocatingSource(path, reader, storage.alignment), files.spec)
             if groups.payload(0):
                 return None
             return Damage("error", path, "changed", "its columns or row groups differ from those it was made with")

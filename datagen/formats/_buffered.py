@@ -108,7 +108,7 @@ class BufferedFile:
         got = self._source.call(self.image[offset:stop], offset)
         if got < stop - offset:
             raise damaged(self.path, f"the file ended {stop - offset - got} bytes early,", offset + got)
-        self._source.again_bytes += got - self._note(offset, stop)
+        self._source.reread_bytes += got - self._note(offset, stop)
         return got
 
     def _note(self, start: int, stop: int) -> int:

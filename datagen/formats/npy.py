@@ -46,7 +46,7 @@ class Format:
         read_by_stdio(file, source.size_bytes - len(array.payload), len(array.payload))
         return _array.Samples(source, array, samples, NAME)
 
-    def take_apart(self, path: str, data: memoryview) -> Sample:
+    def parse_whole(self, path: str, data: memoryview) -> Sample:
         payload = _parsed(path, data).payload
         return Sample(payload, payload, 0)
 

@@ -87,7 +87,7 @@ class Format:
 
     sides = (Index(),)
     mapped = False
-    stream_calls = StreamCalls(lambda _: itertools.repeat(TENSORFLOW_BYTES), TENSORFLOW_BYTES, asks_again=True)
+    stream_calls = StreamCalls(lambda _: itertools.repeat(TENSORFLOW_BYTES), TENSORFLOW_BYTES, retries_short_reads=True)
 
     def unfit(self, spec: DatasetSpec) -> list[str]:
         if spec.compression != "none":
