@@ -19,7 +19,7 @@ from datagen.content import Content, explain
 from datagen.engines import Engine, FastEngine, LibraryEngine, NullEngine
 from datagen.errors import DatasetError, SpaceError, UserError
 from datagen.formats.format_base import RecordFormat, Sample, UnreadFormat, library_reads
-from datagen.groups import GroupFormat, GroupReader, most_groups
+from datagen.groups import GroupFormat, GroupReader, max_groups
 from datagen.inspection import Dataset
 from datagen.layout import Layout, nominal_sample_bytes
 from datagen.places import Places, as_places, even_places, shifted
@@ -152,7 +152,7 @@ class FetchSpec:
         """Return the memory that a batch needs, a multiple of 4096 bytes."""
         if self.max_group_bytes:
             rows = self.layout.num_samples_per_file
-            groups = most_groups(batch_size, rows, self.dataset.parquet.row_group_size)
+            groups = max_groups(batch_size, rows, self.dataset.parquet.row_group_size)
             return groups * self.max_group_bytes + PLACE_BYTES
         if self.resize_bytes:
             return -(-batch_size * self.resize_bytes // PLACE_BYTES) * PLACE_BYTES

@@ -136,7 +136,7 @@ class GroupsFile:
             plain = spans_bytes(self._plan.group(0).spans)
             return GroupBytes(plain, plain)
         groups = range(len(self._rows))
-        return GroupBytes.most(GroupBytes(spans_bytes(self.spans(group)), self._unpacked(group)) for group in groups)
+        return GroupBytes.maximum(GroupBytes(spans_bytes(self.spans(group)), self._unpacked(group)) for group in groups)
 
     def _chunks(self, group: int) -> list[tuple[int, int]]:
         """Return offset and bytes of the requested column chunks."""

@@ -39,7 +39,7 @@ from datagen.formats._parquet_read import (
     spans_bytes,
 )
 from datagen.formats.format_base import FileJob, LibraryReads, PackedSample, Sample, Source, sample_bytes
-from datagen.groups import GroupBytes, Held
+from datagen.groups import CachedSource, GroupBytes
 from datagen.spec import BLOCK_BYTES, DatasetSpec
 from datagen.storage.storage_base import LibraryFile, Writer
 
@@ -111,12 +111,12 @@ class Format:
     def read_footer(self, source: Source) -> Source:
         """Read the end of a file as pyarrow does: so much as footers usually have, and of a longer one all."""
         tail = min(FOOTER_BYTES, source.size_bytes)
-        held = Held(source, [(source.size_bytes - tail, source.read(source.size_bytes - tail, tail))])
+        held = CachedSource(source, [(source.size_bytes - tail, source.read(source.size_bytes - tail, tail))])
         size = footer_bytes(held) + TAIL_BYTES
         return (
             held
             if size <= tail
-            else Held(held, [(source.size_bytes - size, source.read(source.size_bytes - size, size))])
+            else CachedSource(held, [(source.size_bytes - size, source.read(source.size_bytes - size, size))])
         )
 
     def called_spans(self, groups: GroupsFile, index: int) -> list[tuple[int, int]]:
