@@ -34,7 +34,7 @@ class Format:
         _array.write_payload(job, buffer.view(_array.CHUNK_BYTES), writer.write)
 
     def open(self, source: Source, samples: int) -> _array.Samples:
-        """Read the array whole, by one call; nothing is copied unless its samples interleave."""
+        """Read the whole array by one call; a sample is copied only if samples are interleaved."""
         data = source.read(0, source.size_bytes)
         return _array.Samples(source, _parsed(source.path, data), samples, NAME)
 

@@ -1,4 +1,4 @@
-"""Files of any kind, each one sample: its bytes as they are, read from the first to the last."""
+"""Files of any kind: each file is one sample, whose bytes are read as they are."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Format:
 
 
 class _Whole:
-    """A file that is its one sample."""
+    """An open file of one sample."""
 
     def __init__(self, sample: Sample) -> None:
         self._sample = sample
