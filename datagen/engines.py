@@ -102,6 +102,7 @@ class FastEngine:
             raise unreadable(path, error) from error
 
     def _open(self, path: str, out: memoryview) -> OpenFile:
+        """Open a file, or take it from those kept open."""
         self.finish()
         if path in self._kept:
             self._source, kept = self._kept.pop(path)

@@ -188,11 +188,11 @@ class Fetcher:
 
     def __init__(self, spec: FetchSpec, storage: StorageBase | None = None) -> None:
         if spec.verify and spec.layout.names is not None:
-            raise UserError("reader.verify needs a dataset made by dlemu: this one has file names of its own")
+            raise UserError("reader.verify needs a dataset made by dlemu: the files of this one have other names")
         self._spec = spec
         opened = storage or open_storage(spec.storage)
         self._is_remote = opened.is_remote
-        self._engine = _make_engine(spec, storage, opened)
+        self._engine = _engine_of(spec, storage, opened)
         self._buffer = AlignedBuffer()
         self._decode = spec.decode == "full"
         self._reads_nothing = isinstance(self._engine, NullEngine)
@@ -295,6 +295,7 @@ class Fetcher:
         self._compare(Sample(data, data, index * len(data)), file)
 
     def _fetch_whole(self, engine: Engine, samples: Sequence[int], out: memoryview) -> Places:
+        """Read whole samples, each into its own place, which begins at a multiple of PLACE_BYTES."""
         base, place_bytes = address_of(out), self._spec.place_bytes
         begin = -base % PLACE_BYTES
         flat: list[int] = []
@@ -305,8 +306,8 @@ class Fetcher:
             if not 0 <= offset < len(out):  # it was decoded into other memory
                 if begin + size > len(out):
                     raise SpaceError(
-                        f"sample {sample} has {size} bytes, its slot {self._spec.place_bytes}: set "
-                        "dataset.record_length_bytes_resize to the bytes of each sample that the trainer is to get"
+                        f"sample {sample} has {size} bytes, and {self._spec.place_bytes} are reserved for each: set "
+                        "dataset.record_length_bytes_resize, to crop samples to that many bytes"
                     )
                 offset = begin
                 np.copyto(np.frombuffer(out, np.uint8)[offset : offset + size], np.frombuffer(data, np.uint8))
@@ -315,6 +316,7 @@ class Fetcher:
         return as_places(flat)
 
     def _read(self, engine: Engine, sample: int, out: memoryview) -> Sample:
+        """Read a sample, into `out` where possible; verify and decode it as the spec says."""
         layout = self._spec.layout
         file, index = layout.locate(sample)
         path = "" if self._reads_nothing else layout.path(file)
@@ -328,6 +330,7 @@ class Fetcher:
         return read
 
     def _compare(self, read: Sample, file: int) -> None:
+        """Raise DatasetError if a sample is not what was generated for its file."""
         layout, content = self._spec.layout, self._spec.content
         running_index = layout.running_index(file)
         at = read.first_difference(content, running_index)
@@ -341,9 +344,8 @@ class Fetcher:
         )
 
 
-def _make_engine(
-    spec: FetchSpec, given: StorageBase | None, storage: StorageBase
-) -> Engine | RecordReader | GroupReader:
+def _engine_of(spec: FetchSpec, given: StorageBase | None, storage: StorageBase) -> Engine | RecordReader | GroupReader:
+    """Return the engine that reads a spec from `storage`; `given` is the caller's storage if it passed one."""
     if storage.reads_nothing:
         return NullEngine(spec.nominal_sample_bytes)
     file_format = registry.find("datagen.formats", spec.format, "Format")()
@@ -353,7 +355,7 @@ def _make_engine(
     if spec.engine == "library":
         if spec.storage.direct:
             raise UserError(
-                "reader.engine=library reads files by their path through the page cache, not past it: "
+                "reader.engine=library reads files through the page cache, which reader.odirect=true bypasses: "
                 "leave reader.engine out, or set reader.odirect=false"
             )
         if not isinstance(file_format, GroupFormat):

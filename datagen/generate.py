@@ -236,7 +236,7 @@ def _refuse_foreign_files(spec: DatasetSpec, storage: StorageBase) -> None:
         try:
             check_usable(spec.data_folder, "dataset.data_folder")
         except UserError as error:
-            raise UserError(f"{error}; to train on what is there, no dataset has to be made") from None
+            raise UserError(f"{error}; to train on those files, no dataset has to be generated") from None
         return
     for layout in layouts(spec):
         with contextlib.suppress(FileNotFoundError), storage.entries(layout.folder) as entries:

@@ -195,6 +195,7 @@ class GroupReader:
                     yield opened, group
 
     def _open_file(self, file: int) -> OpenGroups:
+        """Return the open file, opening it first if it is not the last one read."""
         if self._open is not None and self._open.file == file:
             return self._open
         self.close()
@@ -370,7 +371,7 @@ def _distribute(got: int, spans: Spans) -> list[int]:
 def _check_fits(wanted: int, out: memoryview) -> None:
     if wanted > len(out):
         raise SpaceError(
-            f"the row groups of a batch take more than the {len(out)} bytes into which neighbouring rows would fit: "
+            f"the row groups of a batch take more than the {len(out)} bytes that suffice for consecutive rows: "
             "set reader.sample_shuffle=off, or make the dataset with a dataset.parquet.row_group_size of fewer rows"
         )
 

@@ -69,6 +69,7 @@ def look(spec: DatasetSpec, storage: StorageSpec) -> OwnFolder:
 
 
 def _inspect(spec: DatasetSpec, storage: StorageBase) -> OwnFolder:
+    """Do as `look`; raises OSError too."""
     folder = spec.data_folder.rstrip("/") or "/"
     if not storage.is_folder(folder):
         raise DatasetError(f"{folder} is not a folder: set dataset.data_folder to the folder of your files")
@@ -233,8 +234,8 @@ def _cut(
     samples = max(map(int, counts), key=lambda each: each * int((counts >= each).sum()))
     if samples < 1:
         raise DatasetError(
-            f"{layout.folder}: no file has the {length} bytes of a sample: set dataset.record_length_bytes to what one "
-            "sample reads from a file"
+            f"{layout.folder}: no file has the {length} bytes of a sample: set dataset.record_length_bytes to "
+            "the bytes of one sample"
         )
     kept = np.flatnonzero(counts >= samples)
     cut = replace(_subset(layout, kept), num_samples_per_file=samples, used_bytes=samples * length)

@@ -82,7 +82,7 @@ def _status(folder: str) -> os.stat_result | None:
         return os.stat(folder)
     except (FileNotFoundError, NotADirectoryError):
         if os.path.islink(folder):
-            raise UserError(f"{folder} is a link to nothing: remove it, or name another folder") from None
+            raise UserError(f"{folder} is a broken link: remove it, or name another folder") from None
         return None
     except OSError as error:  # a loop of links, a name that is too long, a folder that may not be entered
         raise UserError(f"{folder} can't be used: {error.strerror}; name another folder") from error
@@ -177,6 +177,7 @@ def claimed(folder: str) -> set[str]:
 
 
 def _claimed_in(folder: int) -> set[str]:
+    """Return the names that the marker of an open folder lists; empty if it is not a marker of ours."""
     try:
         flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
         with open(os.open(MARKER, flags, dir_fd=folder), "rb") as file:
@@ -323,6 +324,7 @@ def remove_parts(folder: str, name: str | None = None) -> None:
 
 
 def _is_locked(path: str) -> bool:
+    """Return whether the writer of a temporary file still runs."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except PermissionError:  # another user's file, whose lock can't be tested

@@ -114,6 +114,7 @@ class RecordReader:
                 continue
 
     def _requests(self, batch_runs: list[Run]) -> list[Request]:
+        """Return the reads for some runs: one for each run, or for each record where records are scattered."""
         get, per_file = self._files.get, self._samples_per_file
         requests = []
         for first, count in batch_runs:
@@ -138,7 +139,7 @@ class RecordReader:
             start = at + before
             stop = -(-(start + size) // alignment) * alignment
             if stop > len(out):
-                raise SpaceError(f"{path}: its records are larger than the {len(out)} bytes set aside for a batch")
+                raise SpaceError(f"{path}: its records are larger than the {len(out)} bytes reserved for a batch")
             calls = reader.read_calls
             try:
                 got = read_in_transfers(reader, out[at:stop], offset - before, transfer_bytes)
@@ -160,7 +161,7 @@ class RecordReader:
         starts, fills = [], []
         for (path, reader, _), _, _, offset, size in requests:
             if at + size > len(out):
-                raise SpaceError(f"{path}: its records are larger than the {len(out)} bytes set aside for a batch")
+                raise SpaceError(f"{path}: its records are larger than the {len(out)} bytes reserved for a batch")
             fills.append((reader, out[at : at + size], offset))
             starts.append(at)
             at += size
@@ -180,6 +181,7 @@ class RecordReader:
         return starts, at
 
     def _places(self, requests: list[Request], starts: list[int], out: memoryview) -> Places:
+        """Return the places of the samples read; with `verify`, their checksums are checked."""
         verify = self._verify
         if len(requests) == 1:
             ((_, _, records), index, count, _, size), start = requests[0], starts[0]
@@ -317,6 +319,7 @@ class StreamedReader:
         self._reader.close()
 
     def _seek(self, offset: int, size_bytes: int) -> None:
+        """Prepare for a read that is not sequential: reposition the stream, or switch to reading by an index."""
         if not self._begin <= offset <= self._end:
             self._begin = self._end = offset
         elif not self._by_index:

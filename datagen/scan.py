@@ -226,6 +226,7 @@ def surplus_note(layout: Layout, there: int) -> list[str]:
 
 
 def _incomplete(requested: Layout, scanned: Scan, advice: object, missing: list[str] | None = None) -> str:
+    """Return the message for missing files: which ones, or how to use the files that are there."""
     there, wanted = len(scanned.names), requested.num_files
     seen = f"{requested.folder} holds {there} {requested.extension} file{'s' * (there != 1)}"
     folders = scanned.num_subfolders

@@ -129,6 +129,7 @@ class _Builder:
         return _FAILED
 
     def _unknown(self, cls: type[Any], key: str, where: str) -> str:
+        """Return the message for an unknown key: the section it belongs to, or the most similar key."""
         unknown = f"unknown key {_join(where, key)}"
         elsewhere = _paths(self._root, self._where)
         same_name = [path for path in elsewhere if path.rpartition(".")[2] == key]

@@ -60,6 +60,7 @@ class Hdf5File:
         return structure.parts
 
     def _structure(self) -> Structure:
+        """Return what later files of the same size are compared with."""
         parts = tuple(part for part in self._parts if isinstance(part, _Contiguous))
         if isinstance(self._window, Calls):
             return Structure(list(self._window.structure), list(self._window.structure.values()), parts)
@@ -187,6 +188,7 @@ _MAX_KNOWN = 1024  # the structure of files of further sizes is always read by H
 
 
 def _part(dataset: Any) -> _Contiguous | _Chunked:
+    """Return a dataset of records, as one that is contiguous or chunked."""
     layout = dataset.get_create_plist()
     chunk: tuple[int, ...] = layout.get_chunk() if layout.get_layout() == hdf5().h5d.CHUNKED else ()
     sample_bytes = math.prod(dataset.shape[1:]) * int(dataset.get_type().get_size())

@@ -87,6 +87,7 @@ class TfrecordFile(OffsetRecords):
         return places
 
     def _check_length(self, record: memoryview, offset: int, size: int) -> None:
+        """Check the length that a record states; raises MovedError if records turn out to differ in length."""
         length, crc = HEAD.unpack_from(record)
         if length + FRAME_BYTES != size and self._offsets is None:
             self._offsets = self._find_offsets()

@@ -191,6 +191,7 @@ def _datasets(spec: DatasetSpec, shape: tuple[int, ...]) -> Iterator[tuple[str, 
 
 
 def _write_plain(job: FileJob, writer: Writer, chunk: memoryview) -> None:
+    """Write an unchunked file sequentially: the pieces of the structure and the datasets, by offset."""
     structure, offsets = _outline(job.spec, job.shape)
     contents: dict[int, bytes | int] = {**structure.pieces, **{offset: part for part, offset in enumerate(offsets)}}
     for offset in sorted(contents):

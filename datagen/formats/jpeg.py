@@ -94,7 +94,7 @@ class Jpeg:
         return shape
 
     def read_by_pillow(self, file: BufferedFile) -> None:
-        file.read(16)  # Image.open looks what it is
+        file.read(16)  # Image.open identifies the format
         file.seek(0)
         file.read(3)
         marker = 0xFF

@@ -315,7 +315,7 @@ def packed_member(data: memoryview, entry: Entry) -> tuple[memoryview, int]:
     if entry.method == STORED and entry.plain_bytes != entry.packed_bytes:
         raise StructureError(f"member {entry.name} is stored, yet its two sizes differ,", entry.start)
     if entry.plain_bytes > MAX_INFLATION * (entry.packed_bytes + 1):
-        raise StructureError(f"member {entry.name} can't hold {entry.plain_bytes} bytes, as stated", entry.start)
+        raise StructureError(f"member {entry.name} is too small for the {entry.plain_bytes} bytes stated", entry.start)
     return member, start
 
 

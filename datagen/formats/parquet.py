@@ -57,7 +57,7 @@ class Format:
         if spec.compression not in COMPRESSIONS:
             problems.append(f"dataset.compression is {spec.compression}: format parquet supports {_SUPPORTED}")
         if spec.record_length_bytes_resize:
-            wanted = "wanted 0, because whole row groups are shipped"
+            wanted = "wanted 0, because whole row groups are passed to the trainer"
             problems.append(f"dataset.record_length_bytes_resize is {spec.record_length_bytes_resize}: {wanted}")
         if spec.parquet.row_group_size < 1:
             problems.append(f"dataset.parquet.row_group_size is {spec.parquet.row_group_size}: wanted 1 or more")

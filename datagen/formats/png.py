@@ -88,7 +88,7 @@ class Png:
             raise PictureError("a PNG file without its end chunk", len(data)) from error
 
     def read_by_pillow(self, file: BufferedFile) -> None:
-        file.read(16)  # Image.open looks what it is
+        file.read(16)  # Image.open identifies the format
         file.seek(0)
         file.read(len(SIGNATURE))
         while True:

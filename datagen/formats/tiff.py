@@ -80,7 +80,7 @@ class Tiff:
         return shape
 
     def read_by_pillow(self, file: BufferedFile) -> None:
-        file.read(16)  # Image.open looks what it is
+        file.read(16)  # Image.open identifies the format
         file.seek(0)
         order = _ORDERS.get(bytes(file.read(2)), "<")
         (at,) = struct.unpack(f"{order}L", file.read(6)[2:])
