@@ -33,6 +33,7 @@ class Engine(Protocol):
     """Reads samples; counts bytes, read calls and time in reads since it was created."""
 
     app_bytes: int
+    """Bytes that read calls returned; the device may have read more (read-ahead) or fewer (page cache)."""
     read_calls: int
     read_ns: int
 

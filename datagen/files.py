@@ -17,7 +17,7 @@ from datagen.content import Content
 from datagen.errors import SpaceError, UserError
 from datagen.formats.format_base import FileJob, Format, SideFile, UnreadFormat, sides_of
 from datagen.layout import Layout, layouts, payload_bytes, record_shapes
-from datagen.spec import DatasetSpec, together
+from datagen.spec import DatasetSpec, joined_problems
 from datagen.storage.storage_base import StorageBase, Writer
 
 FILE_BYTES = 80
@@ -119,7 +119,7 @@ def files_of(spec: DatasetSpec) -> Files:
     """
     problems = spec.check()
     if problems:
-        raise UserError(together(problems))
+        raise UserError(joined_problems(problems))
     files = spec.num_files_train + spec.num_files_eval
     wanted, free = files * FILE_BYTES, psutil.virtual_memory().available
     if wanted > free:

@@ -111,9 +111,9 @@ def inspect(
     try:
         opened.preflight(spec.data_folder)
         if spec.source == "folder":
-            from datagen.own_folder import look
+            from datagen.own_folder import inspect_own_folder
 
-            return _Inspection(spec, None, advice, opened).own_dataset(look(spec, storage))
+            return _Inspection(spec, None, advice, opened).own_dataset(inspect_own_folder(spec, storage))
         manifest = read(spec.data_folder, opened)
         if manifest is not None:
             spec = _with_parquet_defaults(spec, manifest.spec)

@@ -13,7 +13,7 @@ from typing import Any
 
 from datagen.content import CONTENT_VERSION
 from datagen.errors import DatasetError, ServerError, UserError
-from datagen.spec import DatasetSpec, build, together
+from datagen.spec import DatasetSpec, build, joined_problems
 from datagen.storage.storage_base import StorageBase, read_whole, write_whole
 
 MANIFEST_NAME = "dlemu.json"
@@ -56,7 +56,7 @@ def read(data_folder: str, storage: StorageBase) -> Manifest | None:
             raise DatasetError(f"{path} has schema_version {version}, this dlemu reads {SCHEMA_VERSION}: update dlemu")
         manifest = build(Manifest, values)
         if problems := manifest.spec.check():  # such as names outside the dataset's folder, or impossible sizes
-            raise ValueError(together(problems))
+            raise ValueError(joined_problems(problems))
     except FileNotFoundError:
         return None
     except NotADirectoryError as error:

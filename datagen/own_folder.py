@@ -56,7 +56,7 @@ class OwnFolder:
     notes: tuple[str, ...]
 
 
-def look(spec: DatasetSpec, storage: StorageSpec) -> OwnFolder:
+def inspect_own_folder(spec: DatasetSpec, storage: StorageSpec) -> OwnFolder:
     """Inspect the folder `spec.data_folder`; raises DatasetError, UserError if there is nothing to read."""
     opened = open_storage(storage.buffered)
     try:
@@ -69,7 +69,7 @@ def look(spec: DatasetSpec, storage: StorageSpec) -> OwnFolder:
 
 
 def _inspect(spec: DatasetSpec, storage: StorageBase) -> OwnFolder:
-    """Do as `look`; raises OSError too."""
+    """Do as `inspect_own_folder`; raises OSError too."""
     folder = spec.data_folder.rstrip("/") or "/"
     if not storage.is_folder(folder):
         raise DatasetError(f"{folder} is not a folder: set dataset.data_folder to the folder of your files")

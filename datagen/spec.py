@@ -12,9 +12,9 @@ from typing import Annotated, Literal
 
 from datagen import quantiles
 from datagen.ranges import BYTES, Range, at_least, out_of_range, problems
-from datagen.strict import build, together
+from datagen.strict import build, joined_problems
 
-__all__ = ["BLOCK_BYTES", "Compression", "DatasetSpec", "Decode", "Hdf5", "Split", "build", "together"]
+__all__ = ["BLOCK_BYTES", "Compression", "DatasetSpec", "Decode", "Hdf5", "Split", "build", "joined_problems"]
 
 Split = Literal["train", "valid"]
 Compression = Literal["none", "gzip", "zip", "snappy", "zstd"]

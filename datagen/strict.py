@@ -28,11 +28,11 @@ def build(cls: type[T], mapping: Mapping[str, object], where: str = "") -> T:
     builder = _Builder(cls, where)
     result = builder.dataclass(cls, mapping, where)
     if builder.problems:
-        raise UserError(together(builder.problems))
+        raise UserError(joined_problems(builder.problems))
     return typing.cast(T, result)
 
 
-def together(problems: list[str]) -> str:
+def joined_problems(problems: list[str]) -> str:
     """Join problems into one message."""
     if len(problems) == 1:
         return problems[0]
