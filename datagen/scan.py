@@ -105,11 +105,8 @@ def guess_layout(requested: Layout, storage: StorageBase) -> Layout:
                 if entry.is_dir():
                     subfolders.append(f"{requested.folder}/{entry.name}")
                 elif has_ending(entry.name, requested.extension):
-                    return (
-                        requested
-                        if subfolders
-                        else _match_pattern(Scan([entry.name], Counter(), 0), requested) or requested
-                    )
+                    guess = None if subfolders else _match_pattern(Scan([entry.name], Counter(), 0), requested)
+                    return guess or requested
         names = _visible_names(subfolders[0], storage)[:1] if subfolders else []
     except FileNotFoundError:
         return requested

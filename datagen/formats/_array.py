@@ -174,8 +174,8 @@ class Samples:
         return self._picked
 
 
-def loaded(array: NDArray[np.generic], index: int, samples: int) -> Sample:
-    """Return a sample of an array that np.load returned."""
+def sample_of(array: NDArray[np.generic], index: int, samples: int) -> Sample:
+    """Return sample `index` of an array that np.load returned."""
     payload = _in_memory_order(array)
     return Sample(payload if samples == 1 else _in_memory_order(array[..., index]), payload, 0)
 

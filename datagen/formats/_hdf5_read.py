@@ -42,7 +42,7 @@ class Hdf5File:
         self._decoded: memoryview | None = None
         # A file of one sample is read whole, by one call; of a file of several samples, only what is requested.
         self._whole = samples == 1
-        self._window = Calls(source) if called else Window(source, whole=self._whole)
+        self._file = CalledFile(source) if called else SourceFile(source, whole=self._whole)
         self._parts = self._known_parts(known) or self._parts_by_hdf5(samples)
         self._record_bytes = sum(part.bytes for part in self._parts)
         self._is_plain = all(isinstance(part, _Contiguous) for part in self._parts)
@@ -62,8 +62,8 @@ class Hdf5File:
     def _structure(self) -> Structure:
         """Return what later files of the same size are compared with."""
         parts = tuple(part for part in self._parts if isinstance(part, _Contiguous))
-        if isinstance(self._window, Calls):
-            return Structure(list(self._window.structure), list(self._window.structure.values()), parts)
+        if isinstance(self._file, CalledFile):
+            return Structure(list(self._file.structure), list(self._file.structure.values()), parts)
         gaps, end = [], 0
         for start, size in sorted((part.offset, part.samples * part.bytes) for part in parts):
             gaps.append((end, start - end))
@@ -72,16 +72,16 @@ class Hdf5File:
         return Structure(gaps, self._bytes_at(gaps), parts)
 
     def _bytes_at(self, gaps: list[tuple[int, int]]) -> list[bytes]:
-        return [bytes(piece) for piece in self._window.around(gaps)]
+        return [bytes(piece) for piece in self._file.around(gaps)]
 
     def _parts_by_hdf5(self, samples: int) -> Sequence[_Contiguous | _Chunked]:
         """Let HDF5 read the structure, and check that it fits the settings and the file."""
         source = self._source
-        self._window.probe()  # a failing storage must not first fail inside h5f.open, which would leak resources
+        self._file.probe()  # a failing storage must not first fail inside h5f.open, which would leak resources
         self._check_storage()
         try:
-            file = _open(self._window)
-            # HDF5 must close the file before Python exits: later it would call a window that no longer exists.
+            file = _open(self._file)
+            # HDF5 must close the file before Python exits: later it would call a file object that no longer exists.
             close = weakref.finalize(self, file.close)
             parts = [_part(dataset) for dataset in _records(file)]
         except HDF5_ERRORS as error:
@@ -103,11 +103,11 @@ class Hdf5File:
         except HDF5_ERRORS as error:
             raise self._failed(f"no readable chunks of sample {index}", error) from error
         self._check_storage()
-        if isinstance(self._window, Calls):
+        if isinstance(self._file, CalledFile):
             for part in self._parts:
                 if isinstance(part, _Contiguous):
-                    self._window.sieve(*next(part.extents(index)), part.offset + part.samples * part.bytes)
-        data = self._joined(self._window.extents(extents))
+                    self._file.sieve(*next(part.extents(index)), part.offset + part.samples * part.bytes)
+        data = self._joined(self._file.extents(extents))
         offset = index * self._record_bytes
         if self._is_plain:
             return Sample(data, data, offset)
@@ -115,7 +115,7 @@ class Hdf5File:
 
     def forget(self) -> None:
         """Release the samples read so far."""
-        self._window.forget()
+        self._file.forget()
         self._gathered = self._decoded = None
 
     def _joined(self, pieces: list[memoryview]) -> memoryview:
@@ -139,7 +139,7 @@ class Hdf5File:
                 if isinstance(part, _Chunked):
                     part.read(index, out)
                 else:
-                    (out[:],) = self._window.extents([*part.extents(index)])
+                    (out[:],) = self._file.extents([*part.extents(index)])
                 done += part.bytes
         except HDF5_ERRORS as error:
             raise self._failed(f"no readable chunks of sample {index}", error) from error
@@ -148,12 +148,12 @@ class Hdf5File:
 
     def _check_storage(self) -> None:
         """Raise the storage's error if a read failed during the last call of HDF5."""
-        if self._window.failure is not None:
-            raise self._window.failure
+        if self._file.failure is not None:
+            raise self._file.failure
 
     def _failed(self, problem: str, error: Exception) -> DatasetError | OSError:
-        if isinstance(self._window.failure, DatasetError | OSError):
-            return self._window.failure
+        if isinstance(self._file.failure, DatasetError | OSError):
+            return self._file.failure
         return damaged(self._source.path, f"{problem} ({error})", 0)
 
 
@@ -230,10 +230,10 @@ class _Chunked:
         self._dataset.read(spaces.create_simple(count), there, array)
 
 
-def _open(window: Window) -> Any:
+def _open(file: SourceFile) -> Any:
     h5py = hdf5()
     access = h5py.h5p.create(h5py.h5p.FILE_ACCESS)
-    access.set_fileobj_driver(h5py.h5fd.fileobj_driver, window)
+    access.set_fileobj_driver(h5py.h5fd.fileobj_driver, file)
     access.set_fclose_degree(h5py.h5f.CLOSE_STRONG)
     return h5py.h5f.open(b"file", h5py.h5f.ACC_RDONLY, access)
 
@@ -247,7 +247,7 @@ def _records(file: Any) -> Iterator[Any]:
         yield h5py.h5d.open(group, name)
 
 
-class Window:
+class SourceFile:
     """A file object for HDF5 that reads from a `Source`: the whole file, or each piece when it is first requested."""
 
     def __init__(self, source: Source, *, whole: bool) -> None:
@@ -339,7 +339,7 @@ SIEVE_BYTES = 64 << 10
 """Minimum that HDF5 reads of a contiguous dataset, and keeps in a buffer (`H5Pset_sieve_buf_size`)."""
 
 
-class Calls(Window):
+class CalledFile(SourceFile):
     """A file that is read by HDF5's own calls: HDF5 makes those for the structure, this class those for records."""
 
     def __init__(self, source: Source) -> None:

@@ -39,7 +39,7 @@ def spans_bytes(spans: list[tuple[int, int]]) -> int:
     return sum(size + READ_SLACK_BYTES for _, size in spans)
 
 
-def packed_bytes(group: Group) -> int:
+def max_compressed_bytes(group: Group) -> int:
     """Return the maximum size of a row group after its pages and dictionaries are compressed.
 
     On incompressible data, Snappy adds most per byte, a sixth (MaxCompressedLength in github.com/google/snappy,
@@ -222,7 +222,7 @@ def names_of(spec: DatasetSpec) -> list[str] | None:
     return [column.name for column in spec.parquet.columns if column.read] or None
 
 
-def decoded(path: str, where: Any, index: int, spec: DatasetSpec) -> list[memoryview]:
+def decode_columns(path: str, where: Any, index: int, spec: DatasetSpec) -> list[memoryview]:
     """Return the buffers of the columns requested of a row group; lists are flattened.
 
     Columns of variable-length values also have a buffer of offsets.
@@ -230,7 +230,7 @@ def decoded(path: str, where: Any, index: int, spec: DatasetSpec) -> list[memory
     with parsing(path, "no readable Parquet file"):
         file = pq.ParquetFile(where, memory_map=False, pre_buffer=False)
     table = _row_group(path, file, index, names_of(spec))
-    return [data for column in table.columns for chunk in column.chunks for data in _buffers(_flat(chunk))]
+    return [data for column in table.columns for chunk in column.chunks for data in _buffers(_flatten(chunk))]
 
 
 class Stream(io.RawIOBase):
@@ -298,7 +298,7 @@ def _row_group(path: str, file: Any, index: int, names: list[str] | None) -> Any
         return file.read_row_group(index, names, use_threads=False)
 
 
-def _flat(chunk: Any) -> Any:
+def _flatten(chunk: Any) -> Any:
     """Return the numbers in (nested) lists without the lists."""
     while isinstance(chunk.type, (pa.ListType, pa.LargeListType, pa.FixedSizeListType)):
         chunk = chunk.flatten()
@@ -307,14 +307,14 @@ def _flat(chunk: Any) -> Any:
 
 def _buffers(chunk: Any) -> Iterator[memoryview]:
     if width := _width(chunk.type):
-        yield _fixed(chunk, width)
+        yield _fixed_width_buffer(chunk, width)
     else:
         yield from (memoryview(buffer).cast("B") for buffer in chunk.buffers() if buffer is not None)
 
 
 def _values(path: str, name: str, column: Any) -> bytes:
     """Return all values of a column. Raises DatasetError if they differ in size."""
-    flat = [_flat(chunk) for chunk in column.chunks]
+    flat = [_flatten(chunk) for chunk in column.chunks]
     listed = isinstance(column.type, (pa.ListType, pa.LargeListType))
     width = _width(flat[0].type) if flat else 0
     if not width or (listed and len(pc.unique(pc.list_value_length(column))) > 1):
@@ -322,7 +322,7 @@ def _values(path: str, name: str, column: Any) -> bytes:
             f"{path} has a column {name} of type {column.type}, whose values vary in size: read its row groups "
             "with reader.engine=fast, or make a dataset with `dlemu datagen`"
         )
-    return b"".join(_fixed(chunk, width) for chunk in flat)
+    return b"".join(_fixed_width_buffer(chunk, width) for chunk in flat)
 
 
 def _width(kind: Any) -> int:
@@ -333,6 +333,6 @@ def _width(kind: Any) -> int:
         return 0
 
 
-def _fixed(chunk: Any, width: int) -> memoryview:
+def _fixed_width_buffer(chunk: Any, width: int) -> memoryview:
     data = memoryview(chunk.buffers()[-1] or b"").cast("B")
     return data[chunk.offset * width : (chunk.offset + len(chunk)) * width]

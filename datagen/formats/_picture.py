@@ -170,12 +170,12 @@ class PictureFormat:
     def load(self, path: str, index: int, samples: int) -> Sample:
         """Read the whole file; Pillow decodes it, as in most scripts."""
         with open(path, "rb") as file:
-            return self._loaded(path, memoryview(file.read()))
+            return self._load_sample(path, memoryview(file.read()))
 
     def load_stream(self, file: LibraryFile, index: int, samples: int) -> Sample:
-        return self._loaded(file.name, memoryview(file.readall()))
+        return self._load_sample(file.name, memoryview(file.readall()))
 
-    def _loaded(self, path: str, data: memoryview) -> Sample:
+    def _load_sample(self, path: str, data: memoryview) -> Sample:
         opened = PictureFile(self.codec, path, data, lambda size: memoryview(bytearray(size)))
         return opened.sample(0)._replace(decode=lambda: opened.guarded(lambda: pillow_pixels(data)))
 

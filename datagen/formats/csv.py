@@ -68,13 +68,13 @@ class Format:
     def load(self, path: str, index: int, samples: int) -> Sample:
         """Read the whole file; np.loadtxt decodes the sample's line."""
         with open(path, "rb") as file:
-            return _loaded(path, file.read(), index, samples)
+            return _load_sample(path, file.read(), index, samples)
 
     def load_stream(self, file: LibraryFile, index: int, samples: int) -> Sample:
-        return _loaded(file.name, file.readall(), index, samples)
+        return _load_sample(file.name, file.readall(), index, samples)
 
 
-def _loaded(path: str, text: bytes, index: int, samples: int) -> Sample:
+def _load_sample(path: str, text: bytes, index: int, samples: int) -> Sample:
     sample = CsvFile(path, memoryview(text), samples).sample(index)
     return sample._replace(decode=lambda: _loadtxt(path, sample.data))
 

@@ -85,13 +85,13 @@ class Format:
     def load(self, path: str, index: int, samples: int) -> Sample:
         with open(path, "rb"):  # raises OSError for a file that can't be opened, which h5py would report as damage
             pass
-        return _loaded(path, path, index)
+        return _load_sample(path, path, index)
 
     def load_stream(self, file: LibraryFile, index: int, samples: int) -> Sample:
-        return _loaded(file.name, file, index)
+        return _load_sample(file.name, file, index)
 
 
-def _loaded(path: str, where: str | LibraryFile, index: int) -> Sample:
+def _load_sample(path: str, where: str | LibraryFile, index: int) -> Sample:
     try:
         with hdf5().File(where, "r") as file:
             names = [f"records_{i}" for i in range(len(file)) if f"records_{i}" in file] or [OLD_NAME]
@@ -147,22 +147,22 @@ def _outline(spec: DatasetSpec, shape: tuple[int, ...]) -> tuple[Outline, list[i
     layout.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)  # allocates the datasets although nothing is written
     layout.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
     layout.set_obj_track_times(False)
-    with skeleton() as bones:
-        with _new_file(bones) as file:
+    with skeleton() as temporary:
+        with _new_file(temporary) as file:
             for name, size, element in _datasets(spec, shape):
                 kind = h5py.h5t.py_create(np.dtype(element))
                 dataset = h5py.h5d.create(file.id, name.encode(), kind, h5py.h5s.create_simple(size), layout)
                 extents.append((int(dataset.get_offset()), math.prod(size) * np.dtype(element).itemsize))
-        return bones.outline(extents), [offset for offset, _ in extents]
+        return temporary.outline(extents), [offset for offset, _ in extents]
 
 
 @contextlib.contextmanager
-def _new_file(bones: Skeleton) -> Iterator[Any]:
+def _new_file(temporary: Skeleton) -> Iterator[Any]:
     """Create a file as h5py.File(..., libver="latest") does, but without creation times. Raises SpaceError."""
     h5py = hdf5()
     creation, access = _file_properties()
     with writing():
-        file = h5py.File(h5py.h5f.create(bones.path, h5py.h5f.ACC_TRUNC, creation, access))
+        file = h5py.File(h5py.h5f.create(temporary.path, h5py.h5f.ACC_TRUNC, creation, access))
     try:
         yield file
     finally:
@@ -240,17 +240,17 @@ def _write_chunked(job: FileJob, writer: Writer) -> None:
     if spec.compression == "gzip":
         options |= {"compression": "gzip", "compression_opts": spec.compression_level}
     extents = []
-    with skeleton() as bones:
-        with _new_file(bones) as file:
+    with skeleton() as temporary:
+        with _new_file(temporary) as file:
             for part in range(spec.hdf5.num_dset_per_record):
                 dataset = file.create_dataset(f"records_{part}", shape, **options)
                 for group in _grouped(_chunks(job, part, shape, dataset.chunks)):
                     for offset, packed in _place(dataset.id, group):
                         _put(writer, offset, packed)
-                        bones.empty(offset, len(packed))
+                        temporary.empty(offset, len(packed))
                         extents.append((offset, len(packed)))
             file.create_dataset("labels", data=np.zeros(shape[0], np.int64))
-        structure = bones.outline(extents)
+        structure = temporary.outline(extents)
     for offset, piece in structure.pieces.items():
         _put(writer, offset, piece)
 

@@ -86,7 +86,7 @@ class Jpeg:
 
     def parse_shape(self, data: memoryview) -> Shape:
         try:
-            shape = _stated_shape(data)
+            shape = _shape_in_header(data)
         except struct.error as error:
             raise PictureError(f"no readable JPEG structure ({error})", 0) from error
         if data[-2:] != EOI:
@@ -172,7 +172,7 @@ def _put(out: NDArray[np.uint8], at: int, data: bytes | NDArray[np.uint8]) -> in
     return at + len(data)
 
 
-def _stated_shape(data: memoryview) -> Shape:
+def _shape_in_header(data: memoryview) -> Shape:
     """Parse the markers up to the image data; raises PictureError, and struct.error if the file is truncated."""
     if data[:2] != SOI:
         raise PictureError("no JPEG start", 0)

@@ -51,10 +51,10 @@ class Format:
         return Sample(payload, payload, 0)
 
     def load(self, path: str, index: int, samples: int) -> Sample:
-        return _loaded(path, path, index, samples)
+        return _load_sample(path, path, index, samples)
 
     def load_stream(self, file: LibraryFile, index: int, samples: int) -> Sample:
-        return _loaded(file.name, file, index, samples)
+        return _load_sample(file.name, file, index, samples)
 
 
 def _parsed(path: str, data: memoryview) -> _array.Array:
@@ -66,8 +66,8 @@ def _parsed(path: str, data: memoryview) -> _array.Array:
         raise damaged(path, f"no readable .npy structure ({error})", 0) from error
 
 
-def _loaded(path: str, where: str | LibraryFile, index: int, samples: int) -> Sample:
+def _load_sample(path: str, where: str | LibraryFile, index: int, samples: int) -> Sample:
     try:
-        return _array.loaded(np.load(where), index, samples)
+        return _array.sample_of(np.load(where), index, samples)
     except (ValueError, IndexError, EOFError) as error:
         raise damaged(path, f"np.load can't read it ({error})", 0) from error

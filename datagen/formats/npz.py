@@ -63,13 +63,13 @@ class Format:
         """Read the whole archive by one call; samples are copied only if they are compressed or interleaved."""
         data = source.read(0, source.size_bytes)
         with _reporting_damage(source):
-            return _samples(source, data, _used(_entries(data), samples, source.size_bytes)[0], samples)
+            return _samples(source, data, _members_to_read(_entries(data), samples, source.size_bytes)[0], samples)
 
     def open_called(self, source: CallSource, samples: int) -> _array.Samples:
         """Read as np.load does: Python's zipfile on a buffered file, arrays in pieces."""
         file = BufferedFile(source)
         with _reporting_damage(source):
-            used = _used(_list_by_zipfile(file), samples, file.size_bytes)
+            used = _members_to_read(_list_by_zipfile(file), samples, file.size_bytes)
             for entry in sorted(used, key=lambda entry: entry.start):
                 _read_by_zipfile(file, entry)
             return _samples(source, file.image, used[0], samples)
@@ -77,10 +77,10 @@ class Format:
     def load(self, path: str, index: int, samples: int) -> Sample:
         # Opened here, because np.load leaves the file open if it is not an archive.
         with open(path, "rb") as file:
-            return _loaded(path, file, index, samples)
+            return _load_sample(path, file, index, samples)
 
     def load_stream(self, file: LibraryFile, index: int, samples: int) -> Sample:
-        return _loaded(file.name, file, index, samples)
+        return _load_sample(file.name, file, index, samples)
 
 
 class Packer:
@@ -112,16 +112,16 @@ class Packer:
         return b""
 
 
-def _loaded(path: str, file: BinaryIO | LibraryFile, index: int, samples: int) -> Sample:
+def _load_sample(path: str, file: BinaryIO | LibraryFile, index: int, samples: int) -> Sample:
     try:
         with np.load(file) as archive:
             entries = [
                 Entry(info.filename, 0, 0, info.compress_size, info.file_size, info.header_offset)
                 for info in archive.zip.infolist()
             ]
-            used = sorted(_used(entries, samples, 0), key=lambda entry: entry.start)
+            used = sorted(_members_to_read(entries, samples, 0), key=lambda entry: entry.start)
             arrays = {entry.name: archive[entry.name] for entry in used}
-            return _array.loaded(arrays[_used(entries, samples, 0)[0].name], index, samples)
+            return _array.sample_of(arrays[_members_to_read(entries, samples, 0)[0].name], index, samples)
     except (ValueError, KeyError, IndexError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         raise damaged(path, f"np.load can't read array x ({error})", 0) from error
 
@@ -319,7 +319,7 @@ def packed_member(data: memoryview, entry: Entry) -> tuple[memoryview, int]:
     return member, start
 
 
-def _used(entries: Iterable[Entry], samples: int, size_bytes: int) -> list[Entry]:
+def _members_to_read(entries: Iterable[Entry], samples: int, size_bytes: int) -> list[Entry]:
     """Return the members to be read, first the one that holds the samples: `x` in DLIO's datasets.
 
     An archive of one sample may be the user's own, such as a volume and its mask under any names: all arrays but labels
@@ -348,7 +348,7 @@ def _entries(data: memoryview) -> Iterator[Entry]:
         name_at = position + _ENTRY.size
         extra_at = name_at + name_bytes
         extra = data[extra_at : extra_at + extra_bytes]
-        plain, packed, start = _wide([fields[9], fields[8], fields[16]], extra)
+        plain, packed, start = _zip64_values([fields[9], fields[8], fields[16]], extra)
         name = bytes(data[name_at:extra_at]).decode(errors="replace")
         yield Entry(name, fields[4], fields[7], packed, plain, start)
         position = extra_at + extra_bytes + comment_bytes
@@ -375,7 +375,7 @@ def _find_directory(data: memoryview) -> tuple[int, int, int]:
     return position, count, size
 
 
-def _wide(values: list[int], extra: memoryview) -> list[int]:
+def _zip64_values(values: list[int], extra: memoryview) -> list[int]:
     """Replace each value of 0xFFFFFFFF by the next 64-bit value of the zip64 field (id 1)."""
     position = 0
     while position + 4 <= len(extra):
@@ -403,7 +403,7 @@ def _local_header(entry: Entry) -> bytes:
 
 def directory(entries: list[Entry], start: int) -> bytes:
     """Return the central directory at offset `start`, and the records after it, as zipfile writes them."""
-    listed = b"".join(_listed(entry) for entry in entries)
+    listed = b"".join(_directory_entry(entry) for entry in entries)
     count, size = len(entries), len(listed)
     end64 = b""
     if start > ZIP64_LIMIT:
@@ -414,7 +414,7 @@ def directory(entries: list[Entry], start: int) -> bytes:
     return listed + end64 + end
 
 
-def _listed(entry: Entry) -> bytes:
+def _directory_entry(entry: Entry) -> bytes:
     """Return a member's entry in the central directory; numbers above the limit move to a zip64 field."""
     plain, packed, start = entry.plain_bytes, entry.packed_bytes, entry.start
     wide: list[int] = []

@@ -33,9 +33,9 @@ from datagen.formats._parquet_read import (
     GroupsFile,
     RowsFile,
     Stream,
-    decoded,
+    decode_columns,
     footer_bytes,
-    packed_bytes,
+    max_compressed_bytes,
     spans_bytes,
 )
 from datagen.formats.format_base import FileJob, LibraryReads, PackedSample, Sample, Source, sample_bytes
@@ -84,7 +84,7 @@ class Format:
 
     def write(self, job: FileJob, writer: Writer, buffer: AlignedBuffer) -> None:
         plan = plan_of(job.spec, job.record_bytes)
-        (write_plain if job.spec.compression == "none" else write_packed)(job, plan, writer, buffer)
+        (write_plain if job.spec.compression == "none" else write_compressed)(job, plan, writer, buffer)
 
     def open(self, source: Source, samples: int) -> RowsFile:
         data = source.read(0, source.size_bytes)
@@ -98,7 +98,7 @@ class Format:
         sizes = [0] if spec.parquet.columns else np.unique(sample_bytes(spec, shapes)).tolist()
         groups = [plan_of(spec, size).group(0) for size in sizes]
         plain = max(spans_bytes(group.spans) for group in groups)
-        return GroupBytes(plain if spec.compression == "none" else max(map(packed_bytes, groups)), plain)
+        return GroupBytes(plain if spec.compression == "none" else max(map(max_compressed_bytes, groups)), plain)
 
     def open_groups(self, source: Source, spec: DatasetSpec) -> GroupsFile:
         """Open a file for reading row groups. Raises DatasetError if it is not a Parquet file."""
@@ -118,12 +118,12 @@ class Format:
 
     def decode_group(self, source: Source, index: int, spec: DatasetSpec) -> list[memoryview]:
         """Read the columns requested of a row group by pyarrow, through the storage."""
-        return decoded(source.path, pa.PythonFile(Stream(source), mode="r"), index, spec)
+        return decode_columns(source.path, pa.PythonFile(Stream(source), mode="r"), index, spec)
 
     def load_group(self, where: str | LibraryFile, index: int, spec: DatasetSpec) -> list[memoryview]:
         if isinstance(where, str):
-            return decoded(where, where, index, spec)
-        return decoded(where.name, pa.PythonFile(where, mode="r"), index, spec)
+            return decode_columns(where, where, index, spec)
+        return decode_columns(where.name, pa.PythonFile(where, mode="r"), index, spec)
 
 
 class Packer:
@@ -157,7 +157,7 @@ def write_plain(job: FileJob, plan: FilePlan, writer: Writer, buffer: AlignedBuf
     writer.write(plan.tail)
 
 
-def write_packed(job: FileJob, plan: FilePlan, writer: Writer, buffer: AlignedBuffer) -> None:
+def write_compressed(job: FileJob, plan: FilePlan, writer: Writer, buffer: AlignedBuffer) -> None:
     """Write a file whose pages are compressed; offsets are known only as pages are written."""
     compression = job.spec.compression
     # Snappy has no levels.

@@ -65,7 +65,7 @@ class Png:
             SIGNATURE,
             *_chunk(b"IHDR", header),
             *_chunk(PADDING, padding.data),
-            *_chunk(b"IDAT", _packed(codes.reshape(shape.height, row_bytes), bits)),
+            *_chunk(b"IDAT", _zlib_data(codes.reshape(shape.height, row_bytes), bits)),
             *_chunk(b"IEND", b""),
         ]
         return np.concatenate([np.frombuffer(part, np.uint8) for part in chunks])
@@ -153,7 +153,7 @@ def _block_header(bits: int) -> bytes:
     return number.to_bytes(position // 8, "little")
 
 
-def _packed(codes: NDArray[np.uint8], bits: int) -> bytes:
+def _zlib_data(codes: NDArray[np.uint8], bits: int) -> bytes:
     """Return the zlib data of an image; the low bits of `codes` (height, bytes per row) are the codes of its pixels."""
     end = (1 << bits) - 1
     height, row_bytes = codes.shape
@@ -164,7 +164,7 @@ def _packed(codes: NDArray[np.uint8], bits: int) -> bytes:
     np.bitwise_xor(stream, 1, out=stream, where=stream == end)  # the code `end` is reserved
     plain = _pixels_of_codes(bits)[stream[:count]]
     stream[count] = end
-    data = _pack(stream, bits)[: -(-(count + 1) * bits // 8)]
+    data = _pack_bits(stream, bits)[: -(-(count + 1) * bits // 8)]
     return ZLIB_HEADER + _block_header(bits) + data.tobytes() + struct.pack(">L", isal_zlib.adler32(plain))
 
 
@@ -176,7 +176,7 @@ def _pixels_of_codes(bits: int) -> NDArray[np.uint8]:
     return pixels
 
 
-def _pack(stream: NDArray[np.uint8], bits: int) -> NDArray[np.uint8]:
+def _pack_bits(stream: NDArray[np.uint8], bits: int) -> NDArray[np.uint8]:
     """Pack codes of `bits` bits, the first one lowest; eight codes fill `bits` bytes."""
     words = np.zeros(len(stream) // 8, "<u8")
     for i in range(8):

@@ -116,12 +116,12 @@ class Format:
     def load(self, path: str, index: int, samples: int) -> Sample:
         """Read a record as scripts without TensorFlow do: find it by its framing, then parse the Example."""
         with open(path, "rb") as file:
-            return _loaded(file, index, samples)
+            return _load_sample(file, index, samples)
 
     def load_stream(self, file: LibraryFile, index: int, samples: int) -> Sample:
         buffered = io.BufferedReader(file)
         try:
-            return _loaded(buffered, index, samples)
+            return _load_sample(buffered, index, samples)
         finally:
             buffered.detach()  # else it would close the file, which may be read again
 
@@ -152,7 +152,7 @@ class Packer:
         return "".join(self._lines).encode()
 
 
-def _loaded(file: BinaryIO, index: int, samples: int) -> Sample:
+def _load_sample(file: BinaryIO, index: int, samples: int) -> Sample:
     at = seek_record(file, index, samples) + HEAD_BYTES
     length = HEAD.unpack(file.read(HEAD_BYTES))[0]
     if length > _LARGE_BYTES:  # because `read` allocates memory for all of it

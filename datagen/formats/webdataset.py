@@ -128,13 +128,13 @@ class Format:
 
     def load(self, path: str, index: int, samples: int) -> Sample:
         with open(path, "rb") as file:
-            return _loaded(path, file, index)
+            return _load_sample(path, file, index)
 
     def load_stream(self, file: LibraryFile, index: int, samples: int) -> Sample:
-        return _loaded(file.name, file, index)
+        return _load_sample(file.name, file, index)
 
 
-def _loaded(path: str, file: BinaryIO | LibraryFile, index: int) -> Sample:
+def _load_sample(path: str, file: BinaryIO | LibraryFile, index: int) -> Sample:
     """Read as scripts without an index do: from member to member."""
     try:
         with tarfile.open(path, "r:", fileobj=file) as archive:
