@@ -34,7 +34,7 @@ from datagen.storage.storage_base import FOLDERS, StorageBase, StorageSpec, open
 from datagen.unread import unread
 
 if TYPE_CHECKING:  # most datasets are dlemu's own
-    from datagen.own_folder import OwnFolder
+    from datagen.own_folder import UserFolder
 
 READ_KEYS = (
     "format",
@@ -194,7 +194,7 @@ class _Inspection:
             notes=tuple(self._notes),
         )
 
-    def own_dataset(self, own: OwnFolder) -> Dataset:
+    def own_dataset(self, own: UserFolder) -> Dataset:
         """Return the dataset that consists of a folder of a user's own files."""
         self._foreign_splits.add("train")
         paths = map(own.layout.path, range(own.layout.num_files))

@@ -45,7 +45,7 @@ _FRAMING_BYTES = 16
 
 
 @dataclass(frozen=True)
-class OwnFolder:
+class UserFolder:
     """What was detected in a folder of the user's own files."""
 
     spec: DatasetSpec
@@ -56,7 +56,7 @@ class OwnFolder:
     notes: tuple[str, ...]
 
 
-def inspect_own_folder(spec: DatasetSpec, storage: StorageSpec) -> OwnFolder:
+def inspect_own_folder(spec: DatasetSpec, storage: StorageSpec) -> UserFolder:
     """Inspect the folder `spec.data_folder`; raises DatasetError, UserError if there is nothing to read."""
     opened = open_storage(storage.buffered)
     try:
@@ -68,7 +68,7 @@ def inspect_own_folder(spec: DatasetSpec, storage: StorageSpec) -> OwnFolder:
         ) from error
 
 
-def _inspect(spec: DatasetSpec, storage: StorageBase) -> OwnFolder:
+def _inspect(spec: DatasetSpec, storage: StorageBase) -> UserFolder:
     """Do as `inspect_own_folder`; raises OSError too."""
     folder = spec.data_folder.rstrip("/") or "/"
     if not storage.is_folder(folder):
@@ -125,7 +125,7 @@ def _inspect(spec: DatasetSpec, storage: StorageBase) -> OwnFolder:
         compression="none",
         enable_chunking=False,
     )
-    return OwnFolder(completed, layout, sizes, (seen, *notes, *more))
+    return UserFolder(completed, layout, sizes, (seen, *notes, *more))
 
 
 def _quantiles(values: NDArray[np.float64]) -> tuple[float, ...]:

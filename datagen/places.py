@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Places = NDArray[np.int64]
-"""(offset, bytes) of each sample, shape (samples, 2)."""
+"""(offset, bytes) of each sample, or of each span read of a row group; shape (places, 2)."""
 NO_PLACES: Places = np.empty((0, 2), np.int64)
 
 

@@ -9,9 +9,9 @@ from dataclasses import dataclass, fields, is_dataclass
 from functools import cache
 from typing import Annotated, Any, get_origin, get_type_hints
 
-MOST_COUNT, MOST_BYTES = 10**9, 1 << 60
+MAX_COUNT, MAX_BYTES = 10**9, 1 << 60
 """Larger than any run needs, yet small enough that sums of nanoseconds and bytes fit in 64 bits."""
-MOST_PLANNED = 10**12  # the same for products of settings, such as the steps of all epochs
+MAX_PLANNED = 10**12  # the same for products of settings, such as the steps of all epochs
 
 
 class Unit(str):
@@ -25,8 +25,8 @@ BYTES, SECONDS = Unit("bytes"), Unit("seconds")
 class Range:
     """The numbers that a setting may have, both ends included."""
 
-    least: float
-    most: float
+    minimum: float
+    maximum: float
     words: str
     """The range in words, as in "wanted 0 to 19"."""
     minus_one: str = ""
@@ -34,21 +34,21 @@ class Range:
 
     def wanted(self, number: float) -> str:
         """Return what is allowed instead of a number out of range; empty for a number in range."""
-        if self.least <= number <= self.most or (self.minus_one and number == -1):
+        if self.minimum <= number <= self.maximum or (self.minus_one and number == -1):
             return ""
-        if self.minus_one and number > self.most:
-            return f"at most {self.most}, or {self.minus_one}"
+        if self.minus_one and number > self.maximum:
+            return f"at most {self.maximum}, or {self.minus_one}"
         return self.words
 
 
-def at_least(least: float, most: float = MOST_COUNT) -> Range:
+def at_least(minimum: float, maximum: float = MAX_COUNT) -> Range:
     """Return the range of a count or an amount."""
-    return Range(least, most, f"{least} or more, and at most {most}")
+    return Range(minimum, maximum, f"{minimum} or more, and at most {maximum}")
 
 
 def positive_or(minus_one: str) -> Range:
     """Return the range of a count that may also be -1; `minus_one` says what -1 means."""
-    return Range(1, MOST_PLANNED, f"1 or more, or {minus_one}", minus_one)
+    return Range(1, MAX_PLANNED, f"1 or more, or {minus_one}", minus_one)
 
 
 MORE_THAN_0 = Range(sys.float_info.min, math.inf, "more than 0")

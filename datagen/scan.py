@@ -129,11 +129,11 @@ def count_by_pattern(layout: Layout, storage: StorageBase, *, exclusive: bool = 
         try:
             with storage.entries(folder) as entries:
                 rest = iter(entries)
-                while some := list(itertools.islice(rest, _LISTED_AT_ONCE)):
-                    files = _file_numbers([entry.name for entry in some], layout)
+                while batch := list(itertools.islice(rest, _LISTED_AT_ONCE)):
+                    files = _file_numbers([entry.name for entry in batch], layout)
                     fits = (files >= 0) & (files < layout.named_files) & (files % len(folders) == place)
                     listed[files[fits]] = True
-                    others = (some[at] for at in np.flatnonzero(~fits).tolist()) if exclusive else ()
+                    others = (batch[at] for at in np.flatnonzero(~fits).tolist()) if exclusive else ()
                     if any(_may_hold_samples(entry, layout) for entry in others):
                         return None
         except FileNotFoundError:
@@ -172,13 +172,13 @@ def match_names(scanned: Scan, requested: Layout, advice: object) -> tuple[Layou
     wanted = requested.num_files
     if len(scanned.names) < wanted and not _states_more(scanned, requested):
         raise DatasetError(_incomplete(requested, scanned, advice))
-    ruled = _match_pattern(scanned, requested)
-    if ruled is None:
+    matched = _match_pattern(scanned, requested)
+    if matched is None:
         return _listed(scanned, requested, "their names do not follow one pattern, so they are taken in order of name")
     there = set(scanned.names)
-    missing = [name for name in map(ruled.name, range(wanted)) if name not in there]
+    missing = [name for name in map(matched.name, range(wanted)) if name not in there]
     if not missing:
-        return ruled, surplus_note(ruled, len(scanned.names))
+        return matched, surplus_note(matched, len(scanned.names))
     base_names = {name.rpartition("/")[2] for name in there}
     lost = [name for name in missing if name.rpartition("/")[2] not in base_names]
     if lost:
@@ -190,8 +190,8 @@ def match_names(scanned: Scan, requested: Layout, advice: object) -> tuple[Layou
 
 def _states_more(scanned: Scan, requested: Layout) -> bool:
     """Return whether N in the names is at least the number of files requested, so that the others must be missing."""
-    ruled = _match_pattern(scanned, requested)
-    return ruled is not None and ruled.named_files >= requested.num_files
+    matched = _match_pattern(scanned, requested)
+    return matched is not None and matched.named_files >= requested.num_files
 
 
 def _match_pattern(scanned: Scan, requested: Layout) -> Layout | None:

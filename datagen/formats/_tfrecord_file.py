@@ -198,14 +198,14 @@ def around_image(image_bytes: int) -> tuple[bytes, bytes]:
     """Return the bytes before and after an image of `image_bytes` bytes in an Example."""
     values = _field(_KEY_OF_FIELD_1, _varint(image_bytes))
     size = _field(_KEY_OF_FIELD_1, SIZE) + _field(_KEY_OF_FIELD_2, _field(_KEY_OF_FIELD_3, values))
-    behind = _field(_KEY_OF_FIELD_1, size)
+    after = _field(_KEY_OF_FIELD_1, size)
     # From the inside out: the length of each message includes the image, which the caller inserts.
     before = _KEY_OF_FIELD_1 + _varint(image_bytes)  # BytesList.value
     for key in (_KEY_OF_FIELD_1, _KEY_OF_FIELD_2):  # Feature.bytes_list, the entry's value
         before = key + _varint(len(before) + image_bytes) + before
     before = _field(_KEY_OF_FIELD_1, IMAGE) + before
     before = _KEY_OF_FIELD_1 + _varint(len(before) + image_bytes) + before  # Features.feature
-    return _KEY_OF_FIELD_1 + _varint(len(before) + image_bytes + len(behind)) + before, behind
+    return _KEY_OF_FIELD_1 + _varint(len(before) + image_bytes + len(after)) + before, after
 
 
 def example_bytes(image_bytes: NDArray[np.int64]) -> NDArray[np.int64]:

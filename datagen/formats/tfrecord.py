@@ -141,10 +141,10 @@ class Packer:
         frame = _Frame(len(sample.data))
         crc = google_crc32c.value(frame.example_head)
         crc = google_crc32c.extend(crc, np.frombuffer(sample.data, np.uint8))
-        crc = google_crc32c.extend(crc, frame.behind)
+        crc = google_crc32c.extend(crc, frame.after)
         self._writer.write(frame.before)
         self._writer.write(sample.data)
-        self._writer.write(frame.behind + struct.pack("<L", mask(crc)))
+        self._writer.write(frame.after + struct.pack("<L", mask(crc)))
         self._lines.append(f"{self._at} {frame.record_bytes}\n")
         self._at += frame.record_bytes
 
@@ -168,9 +168,9 @@ class _Frame:
     """The bytes before and after an image of a given length in a record."""
 
     def __init__(self, image_bytes: int) -> None:
-        before, self.behind = around_image(image_bytes)
+        before, self.after = around_image(image_bytes)
         self.image_bytes = image_bytes
-        self.data_bytes = len(before) + image_bytes + len(self.behind)
+        self.data_bytes = len(before) + image_bytes + len(self.after)
         length = struct.pack("<Q", self.data_bytes)
         self.example_head = before
         self.before = length + struct.pack("<L", masked_crc(length)) + before
@@ -189,8 +189,8 @@ def _write_large(job: FileJob, frame: _Frame, writer: Writer, buffer: AlignedBuf
         for piece in _payload(job, record * frame.image_bytes, (record + 1) * frame.image_bytes, buffer):
             crc = google_crc32c.extend(crc, piece)
             writer.write(piece.data)
-        crc = google_crc32c.extend(crc, frame.behind)
-        writer.write(frame.behind + struct.pack("<L", mask(crc)))
+        crc = google_crc32c.extend(crc, frame.after)
+        writer.write(frame.after + struct.pack("<L", mask(crc)))
 
 
 def _payload(job: FileJob, start: int, stop: int, buffer: AlignedBuffer) -> Iterator[NDArray[np.uint8]]:
@@ -210,7 +210,7 @@ def _write_small(job: FileJob, frame: _Frame, writer: Writer, buffer: AlignedBuf
     records = framed[: step * frame.record_bytes].reshape(step, frame.record_bytes)
     image = slice(len(frame.before), len(frame.before) + frame.image_bytes)
     records[:, : image.start] = np.frombuffer(frame.before, np.uint8)
-    records[:, image.stop : -4] = np.frombuffer(frame.behind, np.uint8)
+    records[:, image.stop : -4] = np.frombuffer(frame.after, np.uint8)
     samples = job.spec.num_samples_per_file
     for first in range(0, samples, step):
         part = records[: min(step, samples - first)]
