@@ -1,4 +1,4 @@
-"""datagen knows bytes: what a dataset holds, where each sample lies, how to make, check and read it.
+"""Synthetic datasets as bytes: how their files are laid out, generated, verified and read.
 
-It knows nothing of time, accelerators, ranks or frameworks; `dlemu` builds on it, never the other way.
+Nothing here depends on training, accelerators or frameworks; `dlemu` imports datagen, never the reverse.
 """

@@ -1,4 +1,4 @@
-"""How a sample gets into memory: by a read into a reused buffer, by a library call, or not at all (null storage)."""
+"""Engines read samples into memory: through reused buffers, by a library call, or not at all (null storage)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 from datagen.buffers import AlignedBuffer
 from datagen.errors import DatasetError, DlemuError, SpaceError, UserError
 from datagen.formats.format_base import (
-    MOST_KEPT_FILES,
+    MAX_KEPT_FILES,
     CalledFormat,
     Format,
     IndexedStreamFormat,
@@ -30,37 +30,36 @@ if TYPE_CHECKING:
 
 
 class Engine(Protocol):
-    """Reads samples and counts what that took, from its making on."""
+    """Reads samples; counts bytes, read calls and time in reads since it was created."""
 
     app_bytes: int
+    """Bytes that read calls returned; the device may have read more (read-ahead) or fewer (page cache)."""
     read_calls: int
     read_ns: int
 
     def read(self, path: str, index: int, out: memoryview) -> Sample:
-        """Return a sample of a file, valid until the next call; where possible it is in `out`, which is aligned.
+        """Return a sample of a file, valid until the next call. It is in `out` (aligned memory) where possible.
 
         Raises:
-            DatasetError: the file is gone, unreadable or damaged.
+            DatasetError: the file is missing, unreadable or damaged.
         """
         ...
 
     def finish(self) -> None:
-        """End a batch: close what is open, and forget what was read."""
+        """End a batch: close files and release the samples read."""
         ...
 
     def close(self) -> None:
-        """Close what is open."""
+        """Close all files."""
         ...
 
 
 class FastEngine:
-    """Reads by the format's `open`. Samples of one file that follow each other in a batch share one read of it.
+    """Reads by the format's `open`; consecutive samples of a batch from one file share one read of the file.
 
-    Files of one sample are read by one call where the format takes them apart so (`WholeFormat`).
-
-    Files of several samples that can be kept (`KeptFile`) stay open between batches, the last few.
-
-    With `called` it makes the read calls of the format's library (`CalledFormat`) in place of its own.
+    Files of one sample are read by one call if the format supports it (`WholeFormat`). Of files of several samples that
+    may stay open (`KeptFile`), the last few do so between batches. With `called`, the engine makes the read calls of
+    the format's library (`CalledFormat`) instead of its own.
     """
 
     def __init__(
@@ -91,12 +90,12 @@ class FastEngine:
         self._scratch: list[AlignedBuffer] = []
         self._expected: list[str] = []
         self._whole = True
-        """Files are read from their beginning to their end; the first one shows which."""
+        """Whether files are read in full; known for sure once the first one is open."""
 
     def read(self, path: str, index: int, out: memoryview) -> Sample:
         try:
             if self._whole_format is not None:
-                return self._whole_format.take_apart(path, self._read_whole(path, out))
+                return self._whole_format.parse_whole(path, self._read_whole(path, out))
             if self._opened is None or self._source is None or path != self._source.path:
                 self._opened = self._open(path, out)
             return self._opened.sample(index)
@@ -104,15 +103,16 @@ class FastEngine:
             raise unreadable(path, error) from error
 
     def _open(self, path: str, out: memoryview) -> OpenFile:
+        """Open a file, or take it from those kept open."""
         self.finish()
         if path in self._kept:
             self._source, kept = self._kept.pop(path)
             return kept
-        # Several samples share the bytes of a file, so these can't lie where one of the samples belongs.
+        # Several samples share the bytes of a file, so these can't be read into the memory of one of them.
         in_place = out if self._samples == 1 else None
         begun = time.monotonic_ns()
         reader = self._open_whole(path) if self._whole else self._storage.open(path)
-        self.read_ns += time.monotonic_ns() - begun  # of small files on a network, most of the time
+        self.read_ns += time.monotonic_ns() - begun  # for small files on a network, opening takes most of the time
         self._source = FileSource(
             path, reader, self._storage.alignment, in_place, self._buffer, self._scratch, self._transfer_bytes
         )
@@ -125,11 +125,11 @@ class FastEngine:
 
     def _open_whole(self, path: str) -> Reader:
         if self._expected:
-            self._storage.announce([path, *self._next_after(path)])
+            self._storage.announce([path, *self._expected_after(path)])
         return self._storage.open_whole(path)
 
     def _read_whole(self, path: str, out: memoryview) -> memoryview:
-        """Return all bytes of a file; they are in `out` as far as that has space for it."""
+        """Return all bytes of a file, in `out` if they fit."""
         begun = time.monotonic_ns()
         reader = self._open_whole(path)
         try:
@@ -147,11 +147,11 @@ class FastEngine:
         return target[:size]
 
     def expect(self, paths: Sequence[str]) -> None:
-        """Receive which files the batch is made of, in this order."""
+        """Set the files of the next batch, in reading order, so that the storage can request several at once."""
         self._expected = list(dict.fromkeys(paths))
 
-    def _next_after(self, path: str) -> list[str]:
-        """Return the files of the batch after this one."""
+    def _expected_after(self, path: str) -> list[str]:
+        """Return the files of the batch that follow `path`."""
         while self._expected and self._expected.pop(0) != path:
             pass
         return self._expected
@@ -161,7 +161,7 @@ class FastEngine:
         self._source = self._opened = None
         if source is None:
             return
-        app_bytes, read_calls, read_ns = source.settle()
+        app_bytes, read_calls, read_ns = source.take_counts()
         self.app_bytes += app_bytes
         self.read_calls += read_calls
         self.read_ns += read_ns
@@ -174,7 +174,7 @@ class FastEngine:
         opened.forget()
         source.forget()
         self._kept[source.path] = source, opened
-        if len(self._kept) > MOST_KEPT_FILES:
+        if len(self._kept) > MAX_KEPT_FILES:
             self._kept.popitem(last=False)[1][0].close()
 
     def close(self) -> None:
@@ -187,16 +187,16 @@ class FastEngine:
 
 
 class FileSource:
-    """One open file; what is read from it is in `in_place` as long as that has space, then in `buffer`.
+    """One open file. Reads go into `in_place` while it has space, then into `buffer`.
 
-    Decoded bytes are in `scratch`, which grow in number as a file needs them and serve the next file again.
+    Decoded bytes go into `scratch` buffers, which are added as needed and reused for the next file.
     """
 
     read_ns = 0
-    again_bytes = 0
+    reread_bytes = 0
     _used_scratch = 0
     _used_bytes = 0
-    _settled = (0, 0, 0)
+    _taken_counts = (0, 0, 0)
 
     def __init__(
         self,
@@ -218,14 +218,14 @@ class FileSource:
         self._buffer = buffer
         self._scratch = scratch
 
-    def settle(self) -> tuple[int, int, int]:
-        """Return bytes, calls and nanoseconds of the reads since the last time."""
-        now = self._reader.app_bytes - self.again_bytes, self._reader.read_calls, self.read_ns
-        before, self._settled = self._settled, now
+    def take_counts(self) -> tuple[int, int, int]:
+        """Return bytes (each counted once), calls and nanoseconds of the reads since the last call."""
+        now = self._reader.app_bytes - self.reread_bytes, self._reader.read_calls, self.read_ns
+        before, self._taken_counts = self._taken_counts, now
         return now[0] - before[0], now[1] - before[1], now[2] - before[2]
 
     def forget(self) -> None:
-        """Use the memory again from its beginning."""
+        """Release the bytes read so far: their memory is reused."""
         self._used_scratch = self._used_bytes = 0
 
     def read(self, offset: int, size_bytes: int) -> memoryview:
@@ -255,7 +255,7 @@ class FileSource:
         return got
 
     def memory(self, size_bytes: int) -> memoryview:
-        """Return memory for a read, behind that of the reads before (a buffer that grows leaves theirs alone)."""
+        """Return memory for a read, after that of earlier reads, which stays valid even if the buffer has to grow."""
         start = -(-self._used_bytes // self._alignment) * self._alignment
         self._used_bytes = start + size_bytes
         if self._in_place is not None and self._used_bytes <= len(self._in_place):
@@ -264,31 +264,31 @@ class FileSource:
 
 
 READER_VERSION = 2
-"""A new one whenever the read calls of an engine change; 2: `matched` came, and is what is read by unless set."""
+"""Incremented whenever the read calls of an engine change; 2: engine `matched` was added and became the default."""
 BLOCK_BYTES = 4096
-"""Of file systems that state nothing else, as the usual ones of Linux do."""
+"""Block size assumed where a reader does not report one: that of the usual Linux file systems."""
 
 
 def block_bytes_of(reader: Reader) -> int:
-    """Return what the file system states as the best size of reads."""
+    """Return the preferred read size that the file system reports (st_blksize)."""
     return int(getattr(reader, "block_bytes", BLOCK_BYTES))
 
 
 class LibraryEngine:
-    """Reads by the library call that a user's script would make.
+    """Reads by the library call that a training script would make.
 
-    Where the storage has paths that libraries can open, the format's `load` gets them, and the kernel's accounting of
-    this thread counts; elsewhere the format gets a file that was opened as scripts do it (`LibraryFiles`), which counts
-    itself. A library call can't be seen into: the time it had the processor counts as decoding, the rest as reading.
+    If the storage has local paths, the format's `load` gets the path, and bytes and calls are those that the kernel
+    counts for this thread. Otherwise the format gets an open file that counts its own reads (`LibraryFiles`). Within
+    the library call, CPU time counts as decoding and the rest as reading.
     """
 
     def __init__(
         self, storage: StorageBase, file_format: Format, samples: int, folder: str, *, in_parts: bool = False
     ) -> None:
-        """Begin; `in_parts` as `LibraryReads` has it.
+        """Create the engine; `in_parts` is that of the format's `LibraryReads`.
 
         Raises:
-            UserError: the storage has no paths, and the format no call that takes an open file.
+            UserError: the storage has no local paths, and the format's library can't read an open file.
         """
         self.app_bytes = 0
         self.read_calls = 0
@@ -315,9 +315,7 @@ class LibraryEngine:
             raise unreadable(path, error) from error
         except DlemuError:
             raise
-        except (
-            Exception
-        ) as error:  # libraries raise whatever they meet: SyntaxError, OverflowError, errors of their own
+        except Exception as error:  # libraries raise anything: SyntaxError, OverflowError, their own errors
             what = f"{type(error).__name__}: {str(error)[:200]}"
             raise DatasetError(f"{path} is damaged, or is not of this format: its library reports {what}") from error
         self.read_ns += max(0, time.monotonic_ns() - wall_ns - (time.thread_time_ns() - cpu_ns))
@@ -355,30 +353,31 @@ class LibraryEngine:
 
 
 class ThreadReads:
-    """The kernel's accounting of what this thread reads: /proc/thread-self/io, rchar and syscr (proc(5))."""
+    """Counts the bytes and calls of this thread's reads: rchar and syscr of /proc/thread-self/io (proc(5))."""
 
     def __enter__(self) -> ThreadReads:
         self._descriptor = os.open("/proc/thread-self/io", os.O_RDONLY | os.O_CLOEXEC)
-        self._start = self._look()
+        self._start = self._counters()
         return self
 
     def __exit__(self, *failure: object) -> None:
         os.close(self._descriptor)
 
     def since_start(self) -> tuple[int, int]:
-        """Return bytes and calls since the start, without those of looking at it."""
-        bytes_now, calls_now, _ = self._look()
-        bytes_then, calls_then, looked_bytes = self._start
-        return bytes_now - bytes_then - looked_bytes, calls_now - calls_then - 1
+        """Return bytes and calls since the start, without those of reading the counters."""
+        bytes_now, calls_now, _ = self._counters()
+        bytes_then, calls_then, counters_bytes = self._start
+        return bytes_now - bytes_then - counters_bytes, calls_now - calls_then - 1
 
-    def _look(self) -> tuple[int, int, int]:
+    def _counters(self) -> tuple[int, int, int]:
+        """Return bytes and calls so far, and the bytes of this read itself."""
         text = os.pread(self._descriptor, 4096, 0)
         values = dict(line.split(b": ") for line in text.splitlines())
         return int(values[b"rchar"]), int(values[b"syscr"]), len(text)
 
 
 class NullEngine:
-    """Reads nothing: every sample has its nominal size, and bytes that nobody wrote."""
+    """Reads nothing: every sample has its nominal size and arbitrary bytes."""
 
     app_bytes = 0
     read_calls = 0
@@ -400,12 +399,12 @@ class NullEngine:
 
 
 def ended_early(path: str, missing_bytes: int, at: int) -> DatasetError:
-    """Return what to raise where a file ended before all of it was read."""
+    """Return the error for a file that ended `missing_bytes` before the end of a read, at offset `at`."""
     return damaged(path, f"the file ended {missing_bytes} bytes early,", at)
 
 
 def unreadable(path: str, error: OSError) -> DlemuError:
-    """Turn an error of the system into words: what it was, and what to do."""
+    """Return the error to raise for a failed read: what happened, and what to do."""
     reason = f"{path}: {error.strerror or error}"
     if error.errno in (errno.EMFILE, errno.ENFILE):
         return SpaceError(f"{reason}: raise the limit (ulimit -n), or use fewer reader.read_threads")

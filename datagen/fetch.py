@@ -1,6 +1,6 @@
-"""The read path that every loader calls: sample numbers in, bytes in the caller's memory out.
+"""The read path of every loader: given sample numbers, a `Fetcher` puts the samples' bytes into the caller's memory.
 
-A `FetchSpec` crosses to worker processes; a `Fetcher` is opened where it is used.
+A `FetchSpec` is picklable, so that each worker process can open its own `Fetcher` from it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from datagen.content import Content, explain
 from datagen.engines import Engine, FastEngine, LibraryEngine, NullEngine
 from datagen.errors import DatasetError, SpaceError, UserError
 from datagen.formats.format_base import RecordFormat, Sample, UnreadFormat, library_reads
-from datagen.groups import GroupFormat, GroupReader, most_groups
+from datagen.groups import GroupFormat, GroupReader, max_groups
 from datagen.inspection import Dataset
 from datagen.layout import Layout, nominal_sample_bytes
 from datagen.places import Places, as_places, even_places, shifted
@@ -29,7 +29,7 @@ from datagen.spec import DatasetSpec, Decode, EngineName
 from datagen.storage.storage_base import FOLDERS, NULL_STORAGE, StorageBase, StorageSpec, open_storage
 
 CROP_BYTES = 1 << 20
-"""Records read at a time before they are cropped."""
+"""Bytes of records read at a time before they are cropped: they stay in a processor's cache."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,11 +41,11 @@ class FetchSpec:
     storage: StorageSpec = FOLDERS
     engine: EngineName = "matched"
     transfer_bytes: int = 0
-    """Bytes that a read call requests at most where the library's calls are not made; 0: as `LibraryReads` says."""
+    """Maximum bytes of a read call, where the library's calls are not made; 0: that of the format's `LibraryReads`."""
     decode: Decode = "none"
-    """`full` unpacks what the format encodes (pixels, numbers, packed chunks); `none` ships it as it was read."""
+    """`full` decodes what the format encodes (pixels, numbers, compressed chunks); `none` returns bytes as read."""
     resize_bytes: int = 0
-    """Bytes to ship of each sample, cropped from what was read; 0 ships samples whole."""
+    """Bytes to crop from each sample; 0 returns whole samples."""
     verify: bool = False
     """Compare every byte read with `content`."""
     content: Content = field(default=Content(0))
@@ -54,17 +54,17 @@ class FetchSpec:
     max_sample_bytes: int = 0
     """Size of the largest sample, where it may exceed its file (compressed formats); else 0."""
     plain_samples: bool = False
-    """No sample is larger than `max_sample_bytes`: nothing is packed or written as text."""
+    """Files hold samples as plain bytes, neither compressed nor as text: none is larger than `max_sample_bytes`."""
     max_record_bytes: int = 0
-    """Size of the largest record, framing included, where records are read by themselves; 0: files are read whole."""
+    """Size of the largest record, framing included, for formats that read single records; 0: files are read whole."""
     max_group_bytes: int = 0
-    """Memory that the largest row group takes, where these are read whole (`datagen.groups`); else 0."""
+    """Memory of the largest row group, for formats that read row groups (`datagen.groups`); else 0."""
     dataset: DatasetSpec = field(default=DatasetSpec())
-    """What the files are made from, for formats of row groups."""
+    """Settings of the dataset, which formats with row groups need."""
     nominal_sample_bytes: int = 0
-    """Bytes of a sample of null storage."""
+    """Bytes of a sample from null storage."""
     seed: int = 0
-    """Picks where samples are cropped."""
+    """Seed that determines where samples are cropped."""
 
     @classmethod
     def for_dataset(
@@ -80,7 +80,7 @@ class FetchSpec:
         verify: bool = False,
         seed: int = 0,
     ) -> FetchSpec:
-        """Return the spec that reads `layout`, one of the two of a dataset that was found."""
+        """Return the spec that reads `layout`, the training or the validation files of an inspected dataset."""
         stored, unpacked = dataset.max_group_bytes
         return cls(
             layout=layout,
@@ -104,14 +104,14 @@ class FetchSpec:
 
     @property
     def reads_nothing(self) -> bool:
-        """Nothing is read: what is measured is the reader itself."""
+        """Whether nothing is read, so that only the reader's own cost is measured."""
         return self.storage == NULL_STORAGE
 
     def by_local_paths(self, needed_by: str) -> FetchSpec:
-        """Return the spec for a library on this host that opens files itself; `needed_by` is the setting that wants it.
+        """Return the spec for a library on this host that opens files itself; `needed_by` is the setting that needs it.
 
         Raises:
-            UserError: the storage has no paths that it could open.
+            UserError: the storage has no local paths.
         """
         folder = open_storage(self.storage.buffered).local_path(self.layout.folder)
         if folder is None:
@@ -124,13 +124,13 @@ class FetchSpec:
 
     @property
     def in_place(self) -> bool:
-        """Samples are read straight to where the caller wants them."""
+        """Whether samples are read directly into the caller's memory."""
         by_record = self.layout.num_samples_per_file == 1 or self.max_record_bytes > 0
         return self.max_group_bytes > 0 or (self.resize_bytes == 0 and by_record)
 
     @property
     def buffer_bytes(self) -> int:
-        """Return the most memory of its own that a `Fetcher` touches, beside the caller's."""
+        """Return the maximum memory of its own that a `Fetcher` uses, besides the caller's."""
         if self.max_group_bytes:
             return 0
         if self.max_record_bytes:
@@ -141,44 +141,44 @@ class FetchSpec:
 
     @property
     def place_bytes(self) -> int:
-        """Memory set aside for each whole sample."""
+        """Memory reserved for each whole sample, a multiple of 4096 bytes."""
         shares_its_file = self.plain_samples and self.layout.num_samples_per_file > 1
         largest = self.max_sample_bytes if shares_its_file else max(self.max_file_bytes, self.max_sample_bytes)
-        most = max(self.max_record_bytes or largest, self.nominal_sample_bytes, 1)
-        places = -(-most // PLACE_BYTES) + (self.max_record_bytes > 0)  # a record may begin and end within a place
+        needed = max(self.max_record_bytes or largest, self.nominal_sample_bytes, 1)
+        places = -(-needed // PLACE_BYTES) + (self.max_record_bytes > 0)  # a record may begin and end within a place
         return places * PLACE_BYTES
 
     def slot_bytes(self, batch_size: int) -> int:
         """Return the memory that a batch needs, a multiple of 4096 bytes."""
         if self.max_group_bytes:
             rows = self.layout.num_samples_per_file
-            groups = most_groups(batch_size, rows, self.dataset.parquet.row_group_size)
+            groups = max_groups(batch_size, rows, self.dataset.parquet.row_group_size)
             return groups * self.max_group_bytes + PLACE_BYTES
         if self.resize_bytes:
             return -(-batch_size * self.resize_bytes // PLACE_BYTES) * PLACE_BYTES
-        return batch_size * self.place_bytes + PLACE_BYTES  # one more, for memory that is not aligned itself
+        return batch_size * self.place_bytes + PLACE_BYTES  # one more, in case the memory is not aligned
 
 
 class Fetched(NamedTuple):
-    """What one batch took."""
+    """Where the samples of a batch are, and the reads they took."""
 
     places: Places
-    """Where each sample is in the caller's memory, in the order requested; of row groups each stretch."""
+    """Where each sample is in the caller's memory, in the order requested; for row groups, where each read is."""
     app_bytes: int
     """Bytes read from storage."""
     read_calls: int
     read_ns: int
     """Time in reads."""
     decode_ns: int
-    """Time in everything else: taking files apart, unpacking, cropping, verifying."""
+    """Time in everything else: parsing, decoding, cropping, verifying."""
     remote_bytes: int = 0
-    """Those of `app_bytes` that a storage sent of which this host keeps nothing in memory: all or none."""
+    """`app_bytes` if the storage is remote (not cached in this host's page cache), else 0."""
 
 
 class Fetcher:
-    """Reads samples. One thread at a time may use it; it owns its buffers.
+    """Reads samples into the caller's memory. Not thread-safe.
 
-    Files read whole are closed with each batch; files of records stay open until `close`, or until the fetcher is gone.
+    Files read whole are closed after each batch; files of records stay open until `close` or garbage collection.
 
     `storage` replaces the one that the spec names.
 
@@ -188,11 +188,11 @@ class Fetcher:
 
     def __init__(self, spec: FetchSpec, storage: StorageBase | None = None) -> None:
         if spec.verify and spec.layout.names is not None:
-            raise UserError("reader.verify needs a dataset made by dlemu: this one has file names of its own")
+            raise UserError("reader.verify needs a dataset made by dlemu: the files of this one have other names")
         self._spec = spec
         opened = storage or open_storage(spec.storage)
         self._is_remote = opened.is_remote
-        self._engine = _engine(spec, storage, opened)
+        self._engine = _engine_of(spec, storage, opened)
         self._buffer = AlignedBuffer()
         self._decode = spec.decode == "full"
         self._reads_nothing = isinstance(self._engine, NullEngine)
@@ -201,10 +201,10 @@ class Fetcher:
     def fetch(self, samples: Samples, out: memoryview) -> Fetched:
         """Read samples into `out` (at least `slot_bytes(len(samples))` bytes, writable).
 
-        With `resize_bytes`, sample number b of the batch lies at b * resize_bytes; else `places` says where.
+        With `resize_bytes`, sample number b of the batch is at b * resize_bytes; else `places` says where.
 
         Raises:
-            DatasetError: a file is gone, unreadable, damaged, or (with verify) does not hold what it should.
+            DatasetError: a file is missing, unreadable, damaged, or (with verify) has unexpected contents.
             SpaceError: `out` is too small for a sample.
         """
         started_ns = time.monotonic_ns()
@@ -225,7 +225,7 @@ class Fetcher:
         return Fetched(places, app_bytes, read_calls, read_ns, decode_ns, app_bytes if self._is_remote else 0)
 
     def close(self) -> None:
-        """Close what is open."""
+        """Close all files."""
         self._engine.close()
 
     def _fill(self, samples: Samples, out: memoryview) -> Places:
@@ -234,7 +234,7 @@ class Fetcher:
             return self._fetch_groups(engine, samples, out)
         if isinstance(engine, RecordReader) and not self._spec.resize_bytes:
             return self._fetch_records(engine, samples, out)
-        if self._spec.max_group_bytes:  # null storage: as many bytes as the columns of the batch have
+        if self._spec.max_group_bytes:  # null storage: as many bytes as the batch's columns would have
             return as_places([0, min(len(samples) * self._spec.nominal_sample_bytes, len(out))])
         listed: Sequence[int] = samples.tolist() if isinstance(samples, np.ndarray | Runs) else samples
         if isinstance(engine, RecordReader):
@@ -248,9 +248,9 @@ class Fetcher:
     def _fetch_crops(self, engine: Engine, samples: Sequence[int], out: memoryview) -> Places:
         size = self._spec.resize_bytes
         target = np.frombuffer(out, np.uint8)
-        nowhere = memoryview(b"")
+        no_space = memoryview(b"")  # read into the engine's own buffer
         for number, sample in enumerate(samples):
-            data = np.frombuffer(self._read(engine, sample, nowhere).data, np.uint8)
+            data = np.frombuffer(self._read(engine, sample, no_space).data, np.uint8)
             begin = number * size
             start = crop_start(self._spec.seed, sample, data.size, size)
             put_crop(target[begin : begin + size], data[start : start + size])
@@ -273,13 +273,13 @@ class Fetcher:
         return shifted(places, begin)
 
     def _fetch_record_crops(self, reader: RecordReader, samples: Sequence[int], out: memoryview) -> Places:
-        """Read some records at a time, as many as a processor's cache holds, and crop them."""
+        """Read as many records at a time as fit a processor's cache, and crop them."""
         spec, target = self._spec, np.frombuffer(out, np.uint8)
         size = spec.resize_bytes
-        together = max(1, CROP_BYTES // spec.place_bytes)
-        records = self._buffer.view(together * spec.place_bytes)
-        for first in range(0, len(samples), together):
-            part = samples[first : first + together]
+        step = max(1, CROP_BYTES // spec.place_bytes)
+        records = self._buffer.view(step * spec.place_bytes)
+        for first in range(0, len(samples), step):
+            part = samples[first : first + step]
             for number, (sample, (start, length)) in enumerate(
                 zip(part, reader.read(part, records).tolist(), strict=True), first
             ):
@@ -295,6 +295,7 @@ class Fetcher:
         self._compare(Sample(data, data, index * len(data)), file)
 
     def _fetch_whole(self, engine: Engine, samples: Sequence[int], out: memoryview) -> Places:
+        """Read whole samples, each into its own place, which begins at a multiple of PLACE_BYTES."""
         base, place_bytes = address_of(out), self._spec.place_bytes
         begin = -base % PLACE_BYTES
         flat: list[int] = []
@@ -302,11 +303,11 @@ class Fetcher:
             data = self._read(engine, sample, out[begin : begin + place_bytes]).data
             size = len(data)
             offset = -1 if data.readonly else address_of(data) - base
-            if not 0 <= offset < len(out):  # it was decoded elsewhere
+            if not 0 <= offset < len(out):  # it was decoded into other memory
                 if begin + size > len(out):
                     raise SpaceError(
-                        f"sample {sample} has {size} bytes, its slot {self._spec.place_bytes}: set "
-                        "dataset.record_length_bytes_resize to the bytes of each sample that the trainer is to get"
+                        f"sample {sample} has {size} bytes, and {self._spec.place_bytes} are reserved for each: set "
+                        "dataset.record_length_bytes_resize, to crop samples to that many bytes"
                     )
                 offset = begin
                 np.copyto(np.frombuffer(out, np.uint8)[offset : offset + size], np.frombuffer(data, np.uint8))
@@ -315,6 +316,7 @@ class Fetcher:
         return as_places(flat)
 
     def _read(self, engine: Engine, sample: int, out: memoryview) -> Sample:
+        """Read a sample, into `out` where possible; verify and decode it as the spec says."""
         layout = self._spec.layout
         file, index = layout.locate(sample)
         path = "" if self._reads_nothing else layout.path(file)
@@ -324,10 +326,11 @@ class Fetcher:
         if self._decode and read.decode is not None:
             read = read._replace(data=read.decode())
             if self._spec.in_place:
-                self._engine.finish()  # what is decoded will lie where the file lies now
+                self._engine.finish()  # the decoded sample is going to overwrite the memory of the file
         return read
 
     def _compare(self, read: Sample, file: int) -> None:
+        """Raise DatasetError if a sample is not what was generated for its file."""
         layout, content = self._spec.layout, self._spec.content
         running_index = layout.running_index(file)
         at = read.first_difference(content, running_index)
@@ -341,7 +344,8 @@ class Fetcher:
         )
 
 
-def _engine(spec: FetchSpec, given: StorageBase | None, storage: StorageBase) -> Engine | RecordReader | GroupReader:
+def _engine_of(spec: FetchSpec, given: StorageBase | None, storage: StorageBase) -> Engine | RecordReader | GroupReader:
+    """Return the engine that reads a spec from `storage`; `given` is the caller's storage if it passed one."""
     if storage.reads_nothing:
         return NullEngine(spec.nominal_sample_bytes)
     file_format = registry.find("datagen.formats", spec.format, "Format")()
@@ -351,7 +355,7 @@ def _engine(spec: FetchSpec, given: StorageBase | None, storage: StorageBase) ->
     if spec.engine == "library":
         if spec.storage.direct:
             raise UserError(
-                "reader.engine=library reads files by their path through the page cache, not past it: "
+                "reader.engine=library reads files through the page cache, which reader.odirect=true bypasses: "
                 "leave reader.engine out, or set reader.odirect=false"
             )
         if not isinstance(file_format, GroupFormat):
@@ -372,15 +376,15 @@ def _engine(spec: FetchSpec, given: StorageBase | None, storage: StorageBase) ->
 
 
 PLACE_BYTES = 4096
-"""Samples begin at a multiple of this in memory, and so do crops in their sample: O_DIRECT and DMA want it."""
+"""Samples begin at a multiple of this in memory, and crops within their sample: O_DIRECT and DMA require it."""
 
 _MASK = (1 << 64) - 1
 
 
 def crop_word(seed: int, sample: int) -> int:
-    """Return the number that (seed, sample) draws, 0 to 2^63 - 1: splitmix64 of the pair, without its last bit.
+    """Return a hash of (seed, sample), 0 to 2^63 - 1: splitmix64 of the pair, without its last bit.
 
-    In whole numbers: a numpy call for one number costs ten times as much. The seed's factor: Steele, Vigna (2021).
+    Python ints are used because a numpy call costs ten times as much. Factor of the seed: Steele, Vigna (2021).
     """
     word = (seed * 0xD1342543DE82EF95 + sample * 0x9E3779B97F4A7C15 + 0x9E3779B97F4A7C15) & _MASK
     word = ((word ^ (word >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
@@ -389,7 +393,7 @@ def crop_word(seed: int, sample: int) -> int:
 
 
 def crop_start(seed: int, sample: int, sample_bytes: int, crop_bytes: int) -> int:
-    """Return where the crop of a sample begins: a multiple of 4096 drawn by (seed, sample), or 0 if it is shorter."""
+    """Return where in a sample its crop begins: a multiple of 4096 drawn from (seed, sample); 0 for short samples."""
     spare = sample_bytes - crop_bytes
     if spare < PLACE_BYTES:
         return 0
@@ -397,6 +401,6 @@ def crop_start(seed: int, sample: int, sample_bytes: int, crop_bytes: int) -> in
 
 
 def put_crop(target: NDArray[np.uint8], crop: NDArray[np.uint8]) -> None:
-    """Copy a crop into its place; what it leaves is made zero."""
+    """Copy a crop to the beginning of `target`, and fill the rest with zeros."""
     np.copyto(target[: crop.size], crop)
     target[crop.size :] = 0

@@ -1,4 +1,4 @@
-"""The files of a dataset one after another: training first, then validation, under their running index."""
+"""All files of a dataset, by running index: the training files first, then the validation files."""
 
 from __future__ import annotations
 
@@ -17,33 +17,33 @@ from datagen.content import Content
 from datagen.errors import SpaceError, UserError
 from datagen.formats.format_base import FileJob, Format, SideFile, UnreadFormat, sides_of
 from datagen.layout import Layout, layouts, payload_bytes, record_shapes
-from datagen.spec import DatasetSpec, together
+from datagen.spec import DatasetSpec, joined_problems
 from datagen.storage.storage_base import StorageBase, Writer
 
 FILE_BYTES = 80
-"""Memory that the shape and the size of one file take at most, while they are computed."""
+"""Peak memory per file while shapes and sizes are computed."""
 
 
 @dataclass(frozen=True)
 class Part:
-    """A data file, or a side file of one."""
+    """A data file or a side file (such as an index)."""
 
     path: str
     size_bytes: int | None
-    """Its exact bytes; None when content decides them."""
+    """Exact size; None if it depends on the contents."""
     write: Callable[[Writer, AlignedBuffer], None]
-    """Write it, front to back."""
+    """Writes the file sequentially."""
     is_side: bool
 
     def is_made(self, storage: StorageBase) -> bool:
-        """Return whether it is there with its right size (any size, where content decides). Raises OSError."""
+        """Return whether the file exists with the right size (if known). Raises OSError."""
         try:
             return self.has(storage.size_bytes(self.path))
         except FileNotFoundError:
             return False
 
     def has(self, size_bytes: int | None) -> bool:
-        """Return whether that is its right size; None is that of a file that is not there."""
+        """Return whether a file of this size is complete; None: the file does not exist."""
         if size_bytes is None:
             return False
         return size_bytes > 0 if self.size_bytes is None else size_bytes == self.size_bytes
@@ -51,7 +51,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Files:
-    """All files of a spec. Arrays hold one number a file; nothing else grows."""
+    """All files of a dataset. Only the arrays grow with the number of files: a few numbers each."""
 
     spec: DatasetSpec
     format: Format
@@ -60,9 +60,9 @@ class Files:
     valid: Layout
     shapes: NDArray[np.int64]
     sizes: NDArray[np.int64] | None
-    """Exact bytes of each file; None when content decides them."""
+    """Exact bytes of each file; None if they depend on the contents."""
     sides: tuple[tuple[SideFile, NDArray[np.int64]], ...] = ()
-    """What goes with each file, and its bytes."""
+    """Each kind of side file, and the bytes of that side file for each data file."""
 
     def __len__(self) -> int:
         return len(self.shapes)
@@ -72,7 +72,7 @@ class Files:
         return layout.path(file)
 
     def parts(self, running_index: int) -> list[Part]:
-        """Return a file and those that go with it."""
+        """Return a data file and its side files."""
         layout, file = self._place(running_index)
         job = self.job(running_index)
         size = None if self.sizes is None else int(self.sizes[running_index])
@@ -97,13 +97,13 @@ class Files:
         return FileJob(self.spec, self.content, running_index, tuple(self.shapes[running_index].tolist()))
 
     def size_bytes(self, running_index: int) -> int:
-        """Return the bytes of a data file; where content decides them, those of its samples."""
+        """Return the bytes of a data file; if they depend on the contents, the bytes of its samples instead."""
         if self.sizes is not None:
             return int(self.sizes[running_index])
         return int(payload_bytes(self.spec, self.shapes[running_index : running_index + 1])[0])
 
     def total_bytes(self, rank: int = 0, ranks: int = 1) -> int:
-        """Return the bytes of a rank's share, which are the files i with i % ranks == rank, and what goes with them."""
+        """Return the bytes of a rank's share: the files i with i % ranks == rank, side files included."""
         sides = sum(int(sizes[rank::ranks].sum()) for _, sizes in self.sides)
         if self.sizes is not None:
             return sides + int(self.sizes[rank::ranks].sum())
@@ -111,15 +111,15 @@ class Files:
 
 
 def files_of(spec: DatasetSpec) -> Files:
-    """Return the files of a spec.
+    """Return the files of a dataset.
 
     Raises:
-        UserError: listing the values that are impossible, or what its format can't do.
-        SpaceError: the memory that is free can't hold so many files' sizes.
+        UserError: listing the settings that are impossible, or that the format does not support.
+        SpaceError: there is not enough free memory for the sizes of so many files.
     """
     problems = spec.check()
     if problems:
-        raise UserError(together(problems))
+        raise UserError(joined_problems(problems))
     files = spec.num_files_train + spec.num_files_eval
     wanted, free = files * FILE_BYTES, psutil.virtual_memory().available
     if wanted > free:

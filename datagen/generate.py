@@ -1,4 +1,8 @@
-"""Making a dataset: ranks and threads in parallel, each file under a temporary name until it is whole, resumable."""
+"""Generating a dataset, in parallel ranks and threads.
+
+One rank calls `prepare`, then every rank `generate`, then one rank `finish`. A file has a temporary name until it is
+complete, so that an interrupted run can be resumed.
+"""
 
 from __future__ import annotations
 
@@ -35,24 +39,24 @@ from datagen.thread_pool import Progress, Tally
 __all__ = ["Made", "Progress", "finish", "generate", "prepare"]
 
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-"""The disk is full, the user's quota is, or the file exceeds a limit of the process or the file system."""
+"""The disk is full, the quota is exhausted, or the file exceeds a limit of the process or the file system."""
 
 
 @dataclass(frozen=True)
 class Made:
-    """What one rank did."""
+    """What one rank generated."""
 
     files: int
-    """Files made now."""
+    """Files written by this call."""
     bytes: int
-    """Bytes of them."""
+    """Bytes written by this call."""
     kept_files: int
-    """Files that existed already."""
+    """Files that already existed."""
     seconds: float
 
 
 def prepare(spec: DatasetSpec, storage: StorageSpec = FOLDERS) -> None:
-    """Make folders and the incomplete manifest, remove what an interrupted run left; one rank, before all generate.
+    """Create the folders and the manifest, and remove unfinished files of an interrupted run. For one rank.
 
     Raises:
         UserError: the settings are impossible, the folder can't be written, or it holds another dataset.
@@ -73,8 +77,8 @@ def prepare(spec: DatasetSpec, storage: StorageSpec = FOLDERS) -> None:
             for folder in files.folders():
                 with contextlib.suppress(FileNotFoundError):
                     opened.remove_unfinished(folder)
-        _check_space(files, opened)  # before the folders are made: a dataset that is refused leaves nothing
-        if not made:  # before the first folder: by it the folder is known as dlemu's, however this ends
+        _check_space(files, opened)  # before creating folders, so that failing leaves nothing behind
+        if not made:  # before creating folders: the manifest marks the folder as dlemu's even if this is interrupted
             opened.make_folder(spec.data_folder)
             manifest.write(spec.data_folder, Manifest(spec=spec, made_at=manifest.now()), opened)
         for folder in files.folders():
@@ -93,13 +97,13 @@ def generate(
     fsync: bool = False,
     progress: Callable[[Progress], None] | None = None,
 ) -> Made:
-    """Make those of the files i with i % ranks == rank that are not there yet; `prepare` comes before.
+    """Write the missing files among this rank's share, the files i with i % ranks == rank, after `prepare`.
 
-    Files are written through the page cache; with `fsync` each is on the device before it gets its name. `progress` is
-    called in the caller's thread, about four times a second.
+    Files are written through the page cache; with `fsync` each is synced to the device before it is renamed to its
+    final name. `progress` is called in the caller's thread, about four times a second.
 
     Raises:
-        SpaceError: the disk is full; nothing incomplete has a final name, and the same call resumes.
+        SpaceError: the disk is full; no incomplete file has a final name, and calling again resumes.
         UserError: the settings are impossible, or the folder can't be written.
     """
     files = files_of(spec)
@@ -114,7 +118,7 @@ def generate(
 
 
 def finish(spec: DatasetSpec, storage: StorageSpec = FOLDERS) -> Manifest:
-    """Check that every file is there and mark the manifest complete; one rank, after all have generated.
+    """Check that every file exists and mark the manifest complete. For one rank, after all have called `generate`.
 
     Raises:
         DatasetError: files are missing or have the wrong size; the manifest stays incomplete.
@@ -139,7 +143,7 @@ def finish(spec: DatasetSpec, storage: StorageSpec = FOLDERS) -> Manifest:
 
 
 class _Maker:
-    """Makes files in several threads and counts what was made now."""
+    """Writes files in several threads and counts them."""
 
     def __init__(self, files: Files, storage: StorageBase, tally: Tally, fsync: bool) -> None:
         self.files = 0
@@ -150,7 +154,7 @@ class _Maker:
         self._fsync = fsync
 
     def worker(self) -> Callable[[int], None]:
-        """Return a function that makes one file, with a buffer of its own."""
+        """Return a function that writes one file, with its own buffer; each thread calls this once."""
         buffer = AlignedBuffer()
         return lambda running_index: self._make(running_index, buffer)
 
@@ -160,7 +164,7 @@ class _Maker:
         self._count(sum(size for size in made if size is not None), any(size is not None for size in made))
 
     def _make_part(self, part: Part, running_index: int, buffer: AlignedBuffer) -> int | None:
-        """Return the bytes of a file made now, None if it was there."""
+        """Write one file unless it exists; return the bytes written, None if it existed."""
         expected = self._files.size_bytes(running_index) if part.size_bytes is None else part.size_bytes
         try:
             if part.is_made(self._storage):
@@ -186,7 +190,7 @@ class _Maker:
 
 
 class _CountingWriter(WriterAround):
-    """A writer that tells the tally of every write, and so ends when the others have."""
+    """Reports every write to the tally, which raises StoppedError when another thread failed."""
 
     def __init__(self, writer: Writer, tally: Tally) -> None:
         super().__init__(writer)
@@ -218,7 +222,7 @@ def _refuse_other_dataset(spec: DatasetSpec, storage: StorageBase) -> None:
 
 
 def _refuse_links(files: Files, storage: StorageBase) -> None:
-    """Raise UserError where files would be made behind a link: what is there is not the dataset's to replace."""
+    """Raise UserError where a link leads out of the dataset's folder and files would have to be created behind it."""
     top = files.spec.data_folder
     link = next((folder for folder in files.folders() if leads_elsewhere(top, folder, storage)), None)
     if link is not None and next(_missing(files, storage), None) is not None:
@@ -232,7 +236,7 @@ def _refuse_foreign_files(spec: DatasetSpec, storage: StorageBase) -> None:
         try:
             check_usable(spec.data_folder, "dataset.data_folder")
         except UserError as error:
-            raise UserError(f"{error}; to train on what is there, no dataset has to be made") from None
+            raise UserError(f"{error}; to train on those files, no dataset has to be generated") from None
         return
     for layout in layouts(spec):
         with contextlib.suppress(FileNotFoundError), storage.entries(layout.folder) as entries:
@@ -245,10 +249,10 @@ def _refuse_foreign_files(spec: DatasetSpec, storage: StorageBase) -> None:
 
 
 def _check_space(files: Files, storage: StorageBase) -> None:
-    """Raise SpaceError when what is still to be made exceeds what is free."""
+    """Raise SpaceError when the missing files exceed the free space."""
     folder = files.spec.data_folder
     if files.sizes is None:
-        return  # how far the bytes will shrink is not known before
+        return  # the compressed size is unknown
     free = storage.free_bytes(folder)
     if free is None:
         return
@@ -263,12 +267,12 @@ def _check_space(files: Files, storage: StorageBase) -> None:
 
 
 def _missing(files: Files, storage: StorageBase) -> Iterator[str]:
-    """Yield the files that are not there, or not whole; a storage may look up several at a time."""
+    """Yield the data files that are missing or have the wrong size, or whose side files do."""
     parts, same = itertools.tee((files.path(i), part) for i in range(len(files)) for part in files.parts(i))
-    missed = ""
+    last_yielded = ""
     for (path, part), size in zip(parts, storage.sizes(part.path for _, part in same), strict=True):
-        if not part.has(size) and path != missed:
-            missed = path
+        if not part.has(size) and path != last_yielded:
+            last_yielded = path
             yield path
 
 
@@ -279,7 +283,7 @@ def _bytes_stored(files: Files, storage: StorageBase) -> int:
 
 
 def _failed(error: OSError, path: str, storage: StorageBase, size_bytes: int = 0) -> UserError:
-    """Turn an error of the system into words: what it was, and what to do."""
+    """Return the error to raise for a failed write: what happened, and what to do."""
     reason = error.strerror or str(error)
     if error.errno not in NO_SPACE:
         where = error.filename or path

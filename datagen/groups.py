@@ -1,7 +1,7 @@
-"""Reading row groups: a batch brings every row group that holds some of its rows, each once, whole.
+"""Reading row groups: every row group that holds a row of the batch is read once, in full.
 
-That is how training reads columnar files: a group's columns are read at once and cut into batches. Batches whose rows
-lie far apart would read far more than they use, and are refused.
+That is how training reads columnar files: the columns of a row group are read together and cut into batches. A batch
+whose rows are far apart would read far more than it uses, and raises SpaceError.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from datagen.errors import DatasetError, SpaceError
 from datagen.formats.format_base import Format, Source, damaged
 from datagen.layout import Layout
 from datagen.places import Places, as_places
-from datagen.records import SmallReads
+from datagen.records import AllocatingSource
 from datagen.runs import Samples, runs_of
 from datagen.spec import DatasetSpec, Decode, EngineName
 from datagen.storage.storage_base import LibraryFile, Reader, StorageBase, read_in_transfers
@@ -29,92 +29,92 @@ class GroupBytes(NamedTuple):
     """The memory that a row group takes."""
 
     stored: int
-    """As it is in its file, alignment included."""
+    """As stored in the file, including what alignment adds."""
     unpacked: int
-    """Its values."""
+    """As decoded values."""
 
     @classmethod
-    def most(cls, all_of: Iterable[GroupBytes]) -> GroupBytes:
-        """Return the most that any of them takes of either; 0 of none."""
-        sizes = [*all_of, NO_GROUPS]
-        return cls(max(group.stored for group in sizes), max(group.unpacked for group in sizes))
+    def maximum(cls, sizes: Iterable[GroupBytes]) -> GroupBytes:
+        """Return the maximum of each field, 0 if there are no sizes."""
+        listed = [*sizes, NO_GROUPS]
+        return cls(max(group.stored for group in listed), max(group.unpacked for group in listed))
 
 
 NO_GROUPS = GroupBytes(0, 0)
 
 
 class GroupsFile(Protocol):
-    """One open file of row groups."""
+    """An open file of row groups. "Columns requested" are those with `read: true` in the settings."""
 
     def groups_of(self, index: int, count: int) -> range:
-        """Return the row groups that hold `count` rows from `index` on; raises DatasetError where there are none."""
+        """Return the row groups that hold `count` rows from `index` on; raises DatasetError if there are none."""
         ...
 
     def spans(self, group: int) -> list[tuple[int, int]]:
-        """Return offset and bytes in the file of the stretches that hold the columns requested."""
+        """Return (offset, bytes) in the file of the spans that hold the columns requested."""
         ...
 
     def values(self, group: int) -> list[tuple[int, int, int]]:
-        """Return (offset in the file, bytes, payload offset) of the values requested; none where they are packed."""
+        """Return (offset in the file, bytes, payload offset) of the values requested; empty if they are compressed."""
         ...
 
     def payload(self, group: int) -> list[tuple[int, int]]:
-        """Return (bytes, payload offset) of the values requested, column by column; none for tables of others."""
+        """Return (bytes, payload offset) of the values requested by column; empty if dlemu did not write the file."""
         ...
 
     def largest_bytes(self) -> GroupBytes:
-        """Return the most memory that one of its row groups takes."""
+        """Return the memory of the file's largest row group."""
         ...
 
 
 @runtime_checkable
 class GroupFormat(Format, Protocol):
-    """A format whose rows come in groups that are read whole, in part of their columns."""
+    """A format whose rows are stored in row groups, of which whole columns are read."""
 
     def group_bytes(self, spec: DatasetSpec, shapes: NDArray[np.int64]) -> GroupBytes:
-        """Return the most memory that a row group takes in files of these shapes."""
+        """Return the memory of the largest row group in files with these record shapes."""
         ...
 
     def open_groups(self, source: Source, spec: DatasetSpec) -> GroupsFile:
-        """Make a file ready for reading row groups; raises DatasetError when it is not of this format."""
+        """Open a file for reading row groups; raises DatasetError if it is not of this format."""
         ...
 
     def decode_group(self, source: Source, index: int, spec: DatasetSpec) -> list[memoryview]:
-        """Read and decode the columns requested; return their buffers."""
+        """Read and decode the columns requested of row group `index`; return their buffers."""
         ...
 
     def load_group(self, where: str | LibraryFile, index: int, spec: DatasetSpec) -> list[memoryview]:
-        """Do the same by the library call that a user's script would make, from a path or an open file."""
+        """Do as `decode_group` by the library call that a training script would make, from a path or an open file."""
         ...
 
 
 @runtime_checkable
 class CalledGroupFormat(GroupFormat, Protocol):
-    """One whose library's read calls can be made without it."""
+    """A format of row groups that can make the read calls of its library without the library."""
 
     def read_footer(self, source: Source) -> Source:
-        """Read what the library reads of a file first; return the file as one that need not be read there again."""
+        """Read the part of a file that the library reads first; return a source that has it in memory."""
         ...
 
     def called_spans(self, groups: Any, index: int) -> list[tuple[int, int]]:
-        """Return the stretches that the library reads of a row group; it announces all of them to the kernel first."""
+        """Return the spans of a row group that the library reads, after it requested read-ahead for all of them."""
         ...
 
 
-def most_groups(batch_size: int, rows: int, group_rows: int) -> int:
-    """Return how many row groups a batch of neighbouring rows may touch, in files of so many rows.
+def max_groups(batch_size: int, rows: int, group_rows: int) -> int:
+    """Return how many row groups a batch of consecutive rows can touch, given files of `rows` rows.
 
-    Each file that it begins, ends or crosses brings one group more than its rows fill.
+    The batch may begin and end within a row group, and the last row group of each file may have fewer rows.
     """
     return min(batch_size, batch_size // min(group_rows, rows) + batch_size // rows + 3)
 
 
 Spans = Sequence[tuple[int, int]]
-"""Offset and bytes of some stretches of a file."""
+"""(offset, bytes) of some spans of a file."""
 
 
 class OpenGroups(NamedTuple):
-    """The open file."""
+    """An open file of row groups."""
 
     file: int
     path: str
@@ -124,7 +124,7 @@ class OpenGroups(NamedTuple):
 
 
 class GroupReader:
-    """Reads row groups of one split. One thread at a time may use it; the file read last stays open."""
+    """Reads row groups of one split. Not thread-safe. The last file read stays open."""
 
     def __init__(
         self,
@@ -139,12 +139,12 @@ class GroupReader:
         *,
         called: bool = False,
     ) -> None:
-        """Begin; with `called` the read calls are those of the format's library (`CalledGroupFormat`)."""
+        """With `called`, make the read calls of the format's library (`CalledGroupFormat`)."""
         self.app_bytes = 0
         self.read_calls = 0
         self.read_ns = 0
         self.values: list[Values] = []
-        """The payload that the last batch read of files of ours, where it is to be verified."""
+        """With `verify`, the payload of the last batch."""
         self._storage = storage
         self._format = file_format
         self._layout = layout
@@ -160,41 +160,42 @@ class GroupReader:
         self.close()
 
     def read(self, samples: Samples, out: memoryview) -> Places:
-        """Read the row groups of these rows into `out`; return the place of each stretch, in their order.
+        """Read the row groups of these rows into `out`; return the place of each span (decoded: column), in order.
 
         Raises:
-            DatasetError: a file is gone, unreadable, truncated or damaged.
-            SpaceError: the rows are in more row groups than neighbouring rows would.
+            DatasetError: a file is missing, unreadable, truncated or damaged.
+            SpaceError: the rows are spread over more row groups than consecutive rows would be.
         """
         self.values = []
         flat: list[int] = []
         at = 0
         for opened, group in self._groups(samples):
-            read = self._decoded if self._decodes else self._as_it_lies
+            read = self._read_decoded if self._decodes else self._read_stored
             at = read(opened, group, out, at, flat)
         return as_places(flat)
 
     def finish(self) -> None:
-        """End a batch: the file stays open for the next."""
+        """End a batch; the file stays open for the next one."""
 
     def close(self) -> None:
-        """Close what is open."""
+        """Close the open file."""
         opened, self._open = self._open, None
         if opened is not None:
             opened.reader.close()
 
     def _groups(self, samples: Samples) -> Iterator[tuple[OpenGroups, int]]:
-        """Yield each row group once."""
+        """Yield each row group that holds some of the samples, once."""
         read = set()
         for first, count in runs_of(samples, self._layout.num_samples_per_file):
             file, index = self._layout.locate(first)
-            opened = self._file(file)
+            opened = self._open_file(file)
             for group in opened.groups.groups_of(index, count):
                 if (file, group) not in read:
                     read.add((file, group))
                     yield opened, group
 
-    def _file(self, file: int) -> OpenGroups:
+    def _open_file(self, file: int) -> OpenGroups:
+        """Return the open file, opening it first if it is not the last one read."""
         if self._open is not None and self._open.file == file:
             return self._open
         self.close()
@@ -204,10 +205,10 @@ class GroupReader:
             reader = self._storage.open(path)
         except OSError as error:
             raise unreadable(path, error) from error
-        source = SmallReads(path, reader, self._storage.alignment, self._transfer_bytes)
+        source = AllocatingSource(path, reader, self._storage.alignment, self._transfer_bytes)
         try:
-            known = source if self._called is None else self._called.read_footer(source)
-            groups = self._format.open_groups(known, self._spec)
+            cached = source if self._called is None else self._called.read_footer(source)
+            groups = self._format.open_groups(cached, self._spec)
             if self._verify and not groups.payload(0):
                 raise DatasetError(
                     f"{path} is not laid out as `dlemu datagen` does it, so reader.verify=true has nothing to compare "
@@ -217,11 +218,11 @@ class GroupReader:
             reader.close()
             raise
         self.read_ns += time.monotonic_ns() - begun
-        self._open = OpenGroups(file, path, reader, known, groups)
+        self._open = OpenGroups(file, path, reader, cached, groups)
         return self._open
 
-    def _as_it_lies(self, opened: OpenGroups, group: int, out: memoryview, at: int, flat: list[int]) -> int:
-        """Read a group's stretches one behind the other, and add their places; return where the last one ends."""
+    def _read_stored(self, opened: OpenGroups, group: int, out: memoryview, at: int, flat: list[int]) -> int:
+        """Read a group's spans one after another as stored, and append their places; return where the last one ends."""
         spans, alignment = self._spans(opened, group), self._storage.alignment
         reads = spans if alignment == 1 else [_aligned(offset, size, alignment) for offset, size in spans]
         ends = list(itertools.accumulate((size for _, size in reads), initial=at))
@@ -231,10 +232,8 @@ class GroupReader:
         places = list(zip(starts, (size for _, size in spans), strict=False))
         flat.extend(itertools.chain.from_iterable(places))
         if self._verify:
-            stretches = [
-                (span[0], out[start : start + size]) for span, (start, size) in zip(spans, places, strict=True)
-            ]
-            self.values += self._read_values(opened, group, Held(opened.source, stretches))
+            read = [(span[0], out[start : start + size]) for span, (start, size) in zip(spans, places, strict=True)]
+            self.values += self._values(opened, group, CachedSource(opened.source, read))
         return ends[-1]
 
     def _spans(self, opened: OpenGroups, group: int) -> list[tuple[int, int]]:
@@ -244,24 +243,23 @@ class GroupReader:
         self._storage.will_need(opened.reader, spans)
         return spans
 
-    def _read_values(self, opened: OpenGroups, group: int, held: Held) -> list[Values]:
-        """Return the values in what was read, unpacked where they are packed."""
+    def _values(self, opened: OpenGroups, group: int, cached: CachedSource) -> list[Values]:
+        """Return the values of a row group whose spans are in memory, decompressed if needed."""
         plain = opened.groups.values(group)
         if plain:
-            return [Values(opened.file, held.read(start, size), payload) for start, size, payload in plain]
-        return paired(
-            opened.file, opened.path, opened.groups.payload(group), self._format.decode_group(held, group, self._spec)
-        )
+            return [Values(opened.file, cached.read(start, size), payload) for start, size, payload in plain]
+        columns = self._format.decode_group(cached, group, self._spec)
+        return values_of_columns(opened.file, opened.path, opened.groups.payload(group), columns)
 
     def _fill(self, opened: OpenGroups, spans: Spans, reads: Spans, out: memoryview) -> None:
-        """Read what is requested, which is `spans` and what alignment adds; raises DatasetError."""
+        """Make the `reads`, which are the `spans` extended to the storage's alignment; raises DatasetError."""
         reader, calls, begun = opened.reader, opened.reader.read_calls, time.monotonic_ns()
         try:
             if reads is spans and not self._transfer_bytes and not self._storage.is_remote:
                 got = self._storage.read_stretches(reader, spans, out)
-                sizes = None if got == len(out) else _dealt(got, spans)
+                sizes = None if got == len(out) else _distribute(got, spans)
             else:
-                sizes = self._each(reader, reads, out)
+                sizes = self._read_each(reader, reads, out)
                 got = sum(sizes)
         except OSError as error:
             raise unreadable(opened.path, error) from error
@@ -272,17 +270,18 @@ class GroupReader:
             if begin + size_got < offset + size:
                 raise ended_early(opened.path, offset + size - begin - size_got, begin + size_got)
 
-    def _each(self, reader: Reader, reads: Spans, out: memoryview) -> list[int]:
-        """Read stretches one by one, by the calls that are wanted; return the bytes got of each."""
+    def _read_each(self, reader: Reader, reads: Spans, out: memoryview) -> list[int]:
+        """Read each span by its own calls, of at most `transfer_bytes`; return the bytes got of each."""
         ends = list(itertools.accumulate((size for _, size in reads), initial=0))
         fills = [(reader, out[start : start + size], begin) for start, (begin, size) in zip(ends, reads, strict=False)]
         if self._transfer_bytes and not self._storage.is_remote:
             return [read_in_transfers(*fill, self._transfer_bytes) for fill in fills]
         return self._storage.read_all(fills)
 
-    def _decoded(self, opened: OpenGroups, group: int, out: memoryview, at: int, flat: list[int]) -> int:
+    def _read_decoded(self, opened: OpenGroups, group: int, out: memoryview, at: int, flat: list[int]) -> int:
+        """Do as `_read_stored`, with the decoded columns in place of the spans."""
         columns = []
-        for column in self._unpacked(opened, group):
+        for column in self._columns(opened, group):
             stop = at + len(column)
             _check_fits(stop, out)
             out[at:stop] = column
@@ -290,32 +289,32 @@ class GroupReader:
             columns.append(out[at:stop])
             at = stop
         if self._verify:
-            self.values += paired(opened.file, opened.path, opened.groups.payload(group), columns)
+            self.values += values_of_columns(opened.file, opened.path, opened.groups.payload(group), columns)
         return at
 
-    def _unpacked(self, opened: OpenGroups, group: int) -> list[memoryview]:
-        """Return the columns of a row group."""
+    def _columns(self, opened: OpenGroups, group: int) -> list[memoryview]:
+        """Return the decoded columns of a row group."""
         if self._library:
             path = self._storage.local_path(opened.path)
             if path is not None:
-                return self._by_path(opened, path, group)
+                return self._load_path(opened, path, group)
             file = self._storage.open_by_library(opened.path, whole=False)
             if file is not None:
                 with file:
-                    return self._by_client(opened, file, group)
-        return self._by_decoding(opened, group)  # the library is the same, and the storage's own reader is its file
+                    return self._load_file(opened, file, group)
+        return self._read_and_decode(opened, group)  # by the same library, which reads through the storage's reader
 
-    def _by_decoding(self, opened: OpenGroups, group: int) -> list[memoryview]:
-        """Decode what is read through the storage; only the reads count as reading."""
+    def _read_and_decode(self, opened: OpenGroups, group: int) -> list[memoryview]:
+        """Read through the storage and decode; only the storage's reads count as reading."""
         if self._called is not None:
             spans = self._spans(opened, group)
             data = memoryview(bytearray(sum(size for _, size in spans)))
             self._fill(opened, spans, spans, data)
             begins = itertools.accumulate((size for _, size in spans), initial=0)
             pieces = [(span[0], data[at : at + span[1]]) for at, span in zip(begins, spans, strict=False)]
-            return self._format.decode_group(Held(opened.source, pieces), group, self._spec)
+            return self._format.decode_group(CachedSource(opened.source, pieces), group, self._spec)
         reader, source = opened.reader, opened.source
-        assert isinstance(source, SmallReads)
+        assert isinstance(source, AllocatingSource)
         before = reader.app_bytes, reader.read_calls, source.read_ns
         columns = self._format.decode_group(source, group, self._spec)
         self.app_bytes += reader.app_bytes - before[0]
@@ -323,17 +322,17 @@ class GroupReader:
         self.read_ns += source.read_ns - before[2]
         return columns
 
-    def _by_path(self, opened: OpenGroups, path: str, group: int) -> list[memoryview]:
+    def _load_path(self, opened: OpenGroups, path: str, group: int) -> list[memoryview]:
         with ThreadReads() as accounting:
-            columns = self._loaded(opened, path, group)
+            columns = self._load(opened, path, group)
             app_bytes, read_calls = accounting.since_start()
         self.app_bytes += app_bytes
         self.read_calls += read_calls
         return columns
 
-    def _by_client(self, opened: OpenGroups, file: LibraryFile, group: int) -> list[memoryview]:
+    def _load_file(self, opened: OpenGroups, file: LibraryFile, group: int) -> list[memoryview]:
         try:
-            return self._loaded(opened, file, group)
+            return self._load(opened, file, group)
         except Exception:
             if file.failure is not None:
                 raise file.failure from None
@@ -343,8 +342,8 @@ class GroupReader:
             self.app_bytes += app_bytes
             self.read_calls += read_calls
 
-    def _loaded(self, opened: OpenGroups, where: str | LibraryFile, group: int) -> list[memoryview]:
-        """As with other formats, the time that the library had the processor counts as decoding."""
+    def _load(self, opened: OpenGroups, where: str | LibraryFile, group: int) -> list[memoryview]:
+        """Call the library; as in `LibraryEngine`, CPU time counts as decoding and the rest as reading."""
         wall_ns, cpu_ns = time.monotonic_ns(), time.thread_time_ns()
         try:
             columns = self._format.load_group(where, group, self._spec)
@@ -355,13 +354,13 @@ class GroupReader:
 
 
 def _aligned(offset: int, size: int, alignment: int) -> tuple[int, int]:
-    """Return the offset and bytes to request where both are multiples of `alignment`."""
+    """Return the smallest span around (offset, size) whose offset and size are multiples of `alignment`."""
     before = offset % alignment
     return offset - before, -(-(before + size) // alignment) * alignment
 
 
-def _dealt(got: int, spans: Spans) -> list[int]:
-    """Return the bytes got of each stretch, of all together."""
+def _distribute(got: int, spans: Spans) -> list[int]:
+    """Return the bytes got of each span, given how many were got of all spans in order."""
     sizes = []
     for _, size in spans:
         sizes.append(min(got, size))
@@ -372,7 +371,7 @@ def _dealt(got: int, spans: Spans) -> list[int]:
 def _check_fits(wanted: int, out: memoryview) -> None:
     if wanted > len(out):
         raise SpaceError(
-            f"the row groups of a batch take more than the {len(out)} bytes into which neighbouring rows would fit: "
+            f"the row groups of a batch take more than the {len(out)} bytes that suffice for consecutive rows: "
             "set reader.sample_shuffle=off, or make the dataset with a dataset.parquet.row_group_size of fewer rows"
         )
 
@@ -380,46 +379,49 @@ def _check_fits(wanted: int, out: memoryview) -> None:
 def largest_group_bytes(
     file_format: GroupFormat, layout: Layout, spec: DatasetSpec, storage: StorageBase
 ) -> GroupBytes:
-    """Return the most memory that a row group takes, looked up in the footer of each file in use."""
-    return GroupBytes.most(_largest(file_format, layout.path(file), spec, storage) for file in range(layout.num_files))
+    """Return the memory of the largest row group, from the footer of each file in use."""
+    paths = map(layout.path, range(layout.num_files))
+    return GroupBytes.maximum(_largest_of_file(file_format, path, spec, storage) for path in paths)
 
 
-def _largest(file_format: GroupFormat, path: str, spec: DatasetSpec, storage: StorageBase) -> GroupBytes:
+def _largest_of_file(file_format: GroupFormat, path: str, spec: DatasetSpec, storage: StorageBase) -> GroupBytes:
     try:
         reader = storage.open(path)
     except OSError as error:
         raise unreadable(path, error) from error
     try:
-        return file_format.open_groups(SmallReads(path, reader, storage.alignment), spec).largest_bytes()
+        return file_format.open_groups(AllocatingSource(path, reader, storage.alignment), spec).largest_bytes()
     finally:
         reader.close()
 
 
 class Values(NamedTuple):
-    """Some of a file's payload as it was read."""
+    """A part of a file's payload as it was read."""
 
     file: int
     data: memoryview
     payload_offset: int
 
 
-class Held:
-    """A file of which some stretches are in memory: a `Source` that reads only the rest."""
+class CachedSource:
+    """A `Source` with parts of the file in memory, given as (offset, bytes): only other parts are read."""
 
-    def __init__(self, source: Source, stretches: Sequence[tuple[int, memoryview]]) -> None:
+    def __init__(self, source: Source, parts: Sequence[tuple[int, memoryview]]) -> None:
         self.path, self.size_bytes, self.scratch = source.path, source.size_bytes, source.scratch
         self._source = source
-        self._stretches = stretches
+        self._parts = parts
 
     def read(self, offset: int, size_bytes: int) -> memoryview:
-        for begin, data in self._stretches:
+        for begin, data in self._parts:
             if begin <= offset and offset + size_bytes <= begin + len(data):
                 return data[offset - begin : offset - begin + size_bytes]
         return self._source.read(offset, size_bytes)
 
 
-def paired(file: int, path: str, payload: Sequence[tuple[int, int]], columns: Sequence[memoryview]) -> list[Values]:
-    """Return the values of unpacked columns, cut as `payload` says it: (bytes, payload offset), column by column.
+def values_of_columns(
+    file: int, path: str, payload: Sequence[tuple[int, int]], columns: Sequence[memoryview]
+) -> list[Values]:
+    """Cut decoded columns into the pieces that `payload` lists by column: (bytes, payload offset).
 
     Raises:
         DatasetError: the columns have more or fewer bytes.

@@ -1,4 +1,4 @@
-"""Which dataset is in a folder, and whether it is the one that is requested."""
+"""Finds the dataset in a folder, and checks that it is the one requested."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from datagen.manifest import MANIFEST_NAME, Manifest, differing_keys, read
 from datagen.records import largest_record_bytes
 from datagen.scan import (
     SHOWN_NAMES,
-    count_ruled,
-    named_as_there,
-    other_files,
-    recognise,
+    count_by_pattern,
+    guess_layout,
+    match_names,
     scan,
     sizes_on_disk,
-    surplus,
+    surplus_note,
+    wrong_files_message,
     wrong_sizes,
 )
 from datagen.spec import DatasetSpec, ParquetSpec, Split
@@ -34,7 +34,7 @@ from datagen.storage.storage_base import FOLDERS, StorageBase, StorageSpec, open
 from datagen.unread import unread
 
 if TYPE_CHECKING:  # most datasets are dlemu's own
-    from datagen.own_folder import OwnFolder
+    from datagen.own_folder import UserFolder
 
 READ_KEYS = (
     "format",
@@ -50,15 +50,15 @@ READ_KEYS = (
     "hdf5",
     "parquet",
 )
-"""Settings in which a dataset must agree with the run that reads it."""
+"""Settings that must be the same for a dataset and the run that reads it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Dataset:
-    """A dataset as it is on disk."""
+    """A dataset as found on disk."""
 
     spec: DatasetSpec
-    """What it was made from; without a manifest, what was requested, with what the names show."""
+    """Settings it was made from; without a manifest, those requested, with the numbers of files found."""
     train: Layout
     valid: Layout | None
     """None when no validation files are requested."""
@@ -66,21 +66,21 @@ class Dataset:
     max_file_bytes: int
     """Size of the largest file in use."""
     max_sample_bytes: int
-    """Size of the largest sample in use; 0 where no law gives it."""
+    """Size of the largest sample in use; 0 if the settings don't determine it."""
     plain_samples: bool = False
-    """Files hold their samples as plain bytes, so that none is larger than `max_sample_bytes`."""
+    """Files hold samples as plain bytes, neither compressed nor as text: none is larger than `max_sample_bytes`."""
     max_group_bytes: GroupBytes = NO_GROUPS
-    """Memory that the largest row group in use takes; 0 for formats that have none."""
+    """Memory of the largest row group in use; 0 for formats without row groups."""
     max_record_bytes: int = 0
     """Size of the largest record in use, framing included; 0 for formats whose files are read whole."""
     total_bytes: int
     """Size of all files in use."""
     notes: tuple[str, ...] = ()
-    """What a user should know before trusting a run on it."""
+    """What a user should know before trusting a run on this dataset."""
 
 
 class _Advice:
-    """How to make the dataset, as text; the command is put together only for the message that shows it."""
+    """Text that says how to make the dataset. The command is built only when a message shows it."""
 
     def __init__(self, command_hint: str | Callable[[], str]) -> None:
         self._command_hint = command_hint
@@ -98,25 +98,25 @@ def inspect(
 ) -> Dataset:
     """Find the dataset that `spec` requests in a storage.
 
-    `command_hint` is the command that makes it, or returns it, for messages.
+    `command_hint` is the command that makes the dataset, or a function that returns it, for messages.
 
-    A set of more files than requested is used in part, the first in name order, as DLIO does. Meant for one rank: a
-    million files take seconds.
+    If there are more files than requested, the first ones in name order are used, as DLIO does. Meant for one rank,
+    because a million files take seconds.
 
     Raises:
-        DatasetError: there is no dataset, it is incomplete, unfinished, damaged, of another format or other settings.
+        DatasetError: the dataset is missing, incomplete or damaged, or has another format or other settings.
         UserError: there is no such storage.
     """
     advice, opened = _Advice(command_hint), open_storage(storage.buffered)
     try:
         opened.preflight(spec.data_folder)
         if spec.source == "folder":
-            from datagen.own_folder import look
+            from datagen.own_folder import inspect_own_folder
 
-            return _Inspection(spec, None, advice, opened).of_own(look(spec, storage))
+            return _Inspection(spec, None, advice, opened).own_dataset(inspect_own_folder(spec, storage))
         manifest = read(spec.data_folder, opened)
         if manifest is not None:
-            spec = _with_what_is_left_out(spec, manifest.spec)
+            spec = _with_parquet_defaults(spec, manifest.spec)
             _check_manifest(manifest, spec, advice)
         return _Inspection(spec, manifest, advice, opened).dataset()
     except OSError as error:
@@ -126,25 +126,25 @@ def inspect(
         ) from error
 
 
-def _with_what_is_left_out(asked: DatasetSpec, made: DatasetSpec) -> DatasetSpec:
-    """Return the settings with what they leave out of a Parquet file's shape: that is the dataset's own.
+def _with_parquet_defaults(requested: DatasetSpec, made: DatasetSpec) -> DatasetSpec:
+    """Return the settings with Parquet columns and row group size of the dataset where they have the defaults.
 
-    DLIO's workload files for training leave it out, as its readers take it from the files.
+    DLIO's workload files for training omit these settings, because DLIO's readers take them from the files.
     """
-    if asked.format != "parquet" or made.format != "parquet":
-        return asked
-    left_out, parquet = ParquetSpec(), asked.parquet
-    rows = made.parquet.row_group_size if parquet.row_group_size == left_out.row_group_size else parquet.row_group_size
+    if requested.format != "parquet" or made.format != "parquet":
+        return requested
+    defaults, parquet = ParquetSpec(), requested.parquet
+    rows = made.parquet.row_group_size if parquet.row_group_size == defaults.row_group_size else parquet.row_group_size
     return replace(
-        asked, parquet=replace(parquet, columns=parquet.columns or made.parquet.columns, row_group_size=rows)
+        requested, parquet=replace(parquet, columns=parquet.columns or made.parquet.columns, row_group_size=rows)
     )
 
 
-def _check_manifest(manifest: Manifest, asked: DatasetSpec, advice: _Advice) -> None:
-    folder = asked.data_folder
+def _check_manifest(manifest: Manifest, requested: DatasetSpec, advice: _Advice) -> None:
+    folder = requested.data_folder
     if manifest.content_version != CONTENT_VERSION:
         raise DatasetError(f"{folder} was made by another version of dlemu: make it again in an empty folder. {advice}")
-    differing = differing_keys(manifest.spec, asked, READ_KEYS)
+    differing = differing_keys(manifest.spec, requested, READ_KEYS)
     if differing:
         raise DatasetError(
             f"{folder} was made with other settings: {'; '.join(differing)}. "
@@ -158,25 +158,25 @@ def _check_manifest(manifest: Manifest, asked: DatasetSpec, advice: _Advice) -> 
 
 
 class _Inspection:
-    """One look at a dataset."""
+    """Inspects one dataset."""
 
-    def __init__(self, asked: DatasetSpec, manifest: Manifest | None, advice: _Advice, storage: StorageBase) -> None:
-        self._asked = asked
+    def __init__(self, spec: DatasetSpec, manifest: Manifest | None, advice: _Advice, storage: StorageBase) -> None:
+        self._requested = spec
         self._storage = storage
         self._manifest = manifest
         self._advice = advice
-        self._format: Format = registry.find("datagen.formats", asked.format, "Format")()
+        self._format: Format = registry.find("datagen.formats", spec.format, "Format")()
         self._notes: list[str] = []
-        self._lawless: set[Split] = set()
-        """Splits whose files are not those of the settings."""
+        self._foreign_splits: set[Split] = set()
+        """Splits whose sizes do not follow from the settings, so that records are looked up in the files."""
 
     def dataset(self) -> Dataset:
-        asked_train, asked_valid = layouts(self._asked)
-        if not self._storage.is_folder(self._asked.data_folder):
-            raise DatasetError(f"there is no dataset: {self._asked.data_folder} is not a folder. {self._advice}")
-        train = self._recognise(self._where_it_lies(asked_train))
-        first_valid = train.named_files if train.names is None else self._asked.num_files_train
-        valid = self._recognise(replace(asked_valid, first_running_index=first_valid))
+        train, valid = layouts(self._requested)
+        if not self._storage.is_folder(self._requested.data_folder):
+            raise DatasetError(f"there is no dataset: {self._requested.data_folder} is not a folder. {self._advice}")
+        train = self._find_files(self._located(train))
+        first_valid = train.named_files if train.names is None else self._requested.num_files_train
+        valid = self._find_files(replace(valid, first_running_index=first_valid))
         spec = self._spec_on_disk(train, valid)
         used = [layout for layout in (train, valid) if layout.num_files]
         sizes = [self._sizes(spec, layout) for layout in used]
@@ -188,15 +188,15 @@ class _Inspection:
             max_file_bytes=max((int(files.max()) for files, _ in sizes), default=0),
             max_sample_bytes=max((largest for _, largest in sizes), default=0),
             plain_samples=self._is_plain(spec) and all(largest for _, largest in sizes),
-            max_group_bytes=GroupBytes.most(self._largest_group(spec, layout) for layout in used),
+            max_group_bytes=GroupBytes.maximum(self._largest_group(spec, layout) for layout in used),
             max_record_bytes=max((self._largest_record(spec, layout) for layout in used), default=0),
             total_bytes=sum(int(files.sum()) for files, _ in sizes),
             notes=tuple(self._notes),
         )
 
-    def of_own(self, own: OwnFolder) -> Dataset:
-        """Return the dataset that a folder of a user's own files is."""
-        self._lawless.add("train")
+    def own_dataset(self, own: UserFolder) -> Dataset:
+        """Return the dataset that consists of a folder of a user's own files."""
+        self._foreign_splits.add("train")
         paths = map(own.layout.path, range(own.layout.num_files))
         with unread([local for path in paths if (local := self._storage.local_path(path)) is not None]):
             largest_group = self._largest_group(own.spec, own.layout)
@@ -213,40 +213,41 @@ class _Inspection:
             total_bytes=int(own.sizes.sum()),
         )
 
-    def _where_it_lies(self, train: Layout) -> Layout:
-        """Return the training split in the dataset's folder itself, where others put no folder `train` in between."""
+    def _located(self, train: Layout) -> Layout:
+        """Return the training split with the folder it is in: other tools may not make a sub-folder `train`."""
         if self._manifest is not None or self._storage.is_folder(train.folder):
             return train
-        return replace(train, folder=self._asked.data_folder)
+        return replace(train, folder=self._requested.data_folder)
 
-    def _recognise(self, asked: Layout) -> Layout:
-        if asked.num_files == 0:
-            return asked
-        ruled = self._as_made(asked)
-        guessed = self._manifest is None and ruled != asked
-        if (there := count_ruled(ruled, self._storage, alone=guessed)) is not None:
-            self._notes += surplus(ruled, there)
-            return ruled
-        scanned = scan(asked.folder, asked.extension, self._storage, without="valid")
+    def _find_files(self, requested: Layout) -> Layout:
+        """Return the layout of the files in use, by their names."""
+        if requested.num_files == 0:
+            return requested
+        likely = self._likely_layout(requested)
+        guessed = self._manifest is None and likely != requested
+        if (there := count_by_pattern(likely, self._storage, exclusive=guessed)) is not None:
+            self._notes += surplus_note(likely, there)
+            return likely
+        scanned = scan(requested.folder, requested.extension, self._storage, without="valid")
         if not scanned.names and scanned.other_extensions:
-            raise DatasetError(other_files(asked, scanned))
-        layout, notes = recognise(scanned, asked, self._advice)
+            raise DatasetError(wrong_files_message(requested, scanned))
+        layout, notes = match_names(scanned, requested, self._advice)
         self._notes += notes
         return layout
 
-    def _as_made(self, asked: Layout) -> Layout:
-        """Return the layout with the names that the manifest has; without one, those that a file found first has."""
+    def _likely_layout(self, requested: Layout) -> Layout:
+        """Return the layout with the names in the manifest; without a manifest, guessed from the first file found."""
         if self._manifest is None:
-            return named_as_there(asked, self._storage)
-        made = layouts(self._manifest.spec)[0 if asked.split == "train" else 1]
-        return replace(made, folder=asked.folder, num_files=asked.num_files)
+            return guess_layout(requested, self._storage)
+        made = layouts(self._manifest.spec)[0 if requested.split == "train" else 1]
+        return replace(made, folder=requested.folder, num_files=requested.num_files)
 
     def _spec_on_disk(self, train: Layout, valid: Layout) -> DatasetSpec:
         if self._manifest is not None:
-            return replace(self._manifest.spec, parquet=self._asked.parquet)  # which columns are read is asked for
-        self._notes.append(f"{self._asked.data_folder} has no {MANIFEST_NAME}: another tool made it, or copied it")
+            return replace(self._manifest.spec, parquet=self._requested.parquet)  # the run chooses the columns to read
+        self._notes.append(f"{self._requested.data_folder} has no {MANIFEST_NAME}: another tool made it, or copied it")
         return replace(
-            self._asked,
+            self._requested,
             num_files_train=train.named_files if train.names is None else train.num_files,
             num_files_eval=valid.named_files if valid.names is None else valid.num_files,
         )
@@ -255,9 +256,9 @@ class _Inspection:
         return self._format.file_bytes(spec, record_shapes(spec, 0, 1)) is not None
 
     def _sizes(self, spec: DatasetSpec, layout: Layout) -> tuple[NDArray[np.int64], int]:
-        """Return the size of each file in use and of the largest sample (0: unknown)."""
+        """Return the size of each file in use, and of the largest sample (0: unknown)."""
         if layout.names is not None:
-            self._lawless.add(layout.split)
+            self._foreign_splits.add(layout.split)
             return sizes_on_disk(layout, self._storage), 0
         shapes = record_shapes(spec, layout.first_running_index, layout.running_index(layout.num_files))
         largest = int(shapes.prod(axis=1).max()) * spec.element_bytes
@@ -268,8 +269,8 @@ class _Inspection:
         if not wrong:
             self._check_sides(spec, layout, shapes)
             return sizes, largest
-        self._lawless.add(layout.split)
-        if self._manifest is not None or len(wrong) <= looked_up // 2:
+        self._foreign_splits.add(layout.split)
+        if self._manifest is not None or len(wrong) <= looked_up // 2:  # if most differ, another tool made the files
             raise DatasetError(
                 f"{len(wrong)} of {looked_up} files looked up have the wrong size: {'; '.join(wrong[:SHOWN_NAMES])}. "
                 f"Delete them and run the command again, which makes only what is missing. {self._advice}"
@@ -278,7 +279,7 @@ class _Inspection:
         return sizes_on_disk(layout, self._storage), 0
 
     def _check_sides(self, spec: DatasetSpec, layout: Layout, shapes: NDArray[np.int64]) -> None:
-        """Look at the side files of a dataset of ours; those of others may come without, for samples need none."""
+        """Check the side files of a dataset that dlemu made; in others they may be missing, as they are optional."""
         if self._manifest is None:
             return
         for side in sides_of(self._format):
@@ -293,7 +294,7 @@ class _Inspection:
     def _largest_group(self, spec: DatasetSpec, layout: Layout) -> GroupBytes:
         if not isinstance(self._format, GroupFormat):
             return NO_GROUPS
-        if layout.split in self._lawless or (self._manifest is None and not self._is_plain(spec)):
+        if layout.split in self._foreign_splits or (self._manifest is None and not self._is_plain(spec)):
             return largest_group_bytes(self._format, layout, spec, self._storage)
         shapes = record_shapes(spec, layout.first_running_index, layout.running_index(layout.num_files))
         return self._format.group_bytes(spec, shapes)
@@ -301,7 +302,7 @@ class _Inspection:
     def _largest_record(self, spec: DatasetSpec, layout: Layout) -> int:
         if not isinstance(self._format, RecordFormat):
             return 0
-        if layout.split in self._lawless:
+        if layout.split in self._foreign_splits:
             return largest_record_bytes(self._format, layout, self._storage)
         shapes = record_shapes(spec, layout.first_running_index, layout.running_index(layout.num_files))
         return int(self._format.record_bytes(spec, shapes).max())

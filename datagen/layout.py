@@ -1,6 +1,6 @@
-"""Names, sizes and places of a dataset's files by arithmetic: nothing here grows with the number of samples.
+"""Names, sizes and paths of a dataset's files, computed: memory and time do not grow with the number of samples.
 
-The names and the law of sizes are DLIO's, so either tool trains on the other's datasets.
+Names and sizes follow DLIO's rules, so that either tool can train on the other's datasets.
 """
 
 from __future__ import annotations
@@ -18,36 +18,36 @@ from datagen import quantiles
 from datagen.spec import PICTURES, DatasetSpec, Split
 
 SIZE_SEED = 10
-"""DLIO seeds the draw of record shapes with this number, whatever the dataset."""
+"""DLIO draws the record shapes of every dataset with this seed."""
 DRAW_CHUNK_FILES = 1 << 16
-"""Files whose shapes are drawn at a time while skipping to the first one wanted."""
+"""Files whose random numbers are drawn and discarded at a time to reach the first file requested."""
 
 
 _EXTENSIONS = {"webdataset": "tar"}
-"""Formats whose files are not called by the format's own name."""
+"""Extensions of formats whose extension is not the format's name."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """Where the samples of one split lie. Sample s is number s % samples of file s // samples, files in name order."""
+    """Which files hold one split: sample s is sample s % N of file s // N, for N samples a file, in name order."""
 
     folder: str
     """The split's folder, `DATA_FOLDER/train` or `DATA_FOLDER/valid`."""
     split: Split
     num_files: int
-    """Files in use: the first so many in name order."""
+    """Files in use, the first ones in name order."""
     num_samples_per_file: int
     extension: str
     file_prefix: str = "img"
     named_files: int = 0
-    """The number of files that the names state (`_of_N`), which may be larger than `num_files`."""
+    """N in the file names (`_of_N`), which may be larger than `num_files`."""
     num_subfolders: int = 0
     first_running_index: int = 0
-    """Index of file 0 among all files of the dataset, training files first: it keys sizes and content."""
+    """Running index of file 0 (index among all files, training first), which selects its size and content."""
     names: tuple[str, ...] | None = None
-    """Paths below `folder` of files with names of their own, in order; None when the names follow the rule."""
+    """Paths below `folder`, in order, of files that do not follow the pattern PREFIX_I_of_N; None when they do."""
     used_bytes: int = 0
-    """Of each file, which is cut into samples of one length: what is behind belongs to none; 0: all of it is used."""
+    """Bytes of each file that are cut into samples of equal length, ignoring the remainder; 0: the whole file."""
 
     @property
     def num_samples(self) -> int:
@@ -57,16 +57,16 @@ class Layout:
         """Return a file's path below `folder`."""
         if self.names is not None:
             return self.names[file]
-        base = f"{self.file_prefix}_{str(file).zfill(len(str(self.named_files)))}{self.ruled_ending}"
+        base = f"{self.file_prefix}_{str(file).zfill(len(str(self.named_files)))}{self.pattern_suffix}"
         return f"{self.subfolder(file)}/{base}" if self.num_subfolders > 1 else base
 
     @functools.cached_property
-    def ruled_ending(self) -> str:
-        """What names by the rule end in after the file's number."""
+    def pattern_suffix(self) -> str:
+        """The end of names that follow the pattern, after the file's index."""
         return f"_of_{self.named_files}.{self.extension}"
 
     def subfolder(self, file: int) -> str:
-        """Return the sub-folder of a file whose name follows the rule; empty without sub-folders."""
+        """Return the sub-folder of a file whose name follows the pattern; empty without sub-folders."""
         return subfolder_name(file, self.num_subfolders) if self.num_subfolders > 1 else ""
 
     def path(self, file: int) -> str:
@@ -117,18 +117,18 @@ def layouts(spec: DatasetSpec) -> tuple[Layout, Layout]:
 
 
 def subfolder_name(index: int, count: int) -> str:
-    """Return a sub-folder's name: its index, zero-padded to the width of their count."""
+    """Return a sub-folder's name: its index, zero-padded to the number of digits of `count`."""
     index %= count
     return str(index).rjust(len(str(count)), "0")
 
 
 def record_shapes(spec: DatasetSpec, start: int, stop: int) -> NDArray[np.int64]:
-    """Return the record shapes of files `start` to `stop` - 1 as an array (files, axes).
+    """Return the record shapes of files `start` to `stop` - 1 as an array of shape (files, axes).
 
-    All have `record_dims` where these are given. Else the law is DLIO's, for two axes: seed 10, two normals a file
-    with mean int(sqrt(L)) and deviation S / (2 sqrt(L)), where L is `record_length_bytes` and S its deviation; each
-    cut to a whole number, at least 1. S = 0 draws nothing. A file's shape does not depend on how many there are.
-    Sizes given by their quantiles are near squares, rounded so that the mean stays.
+    All files have `record_dims` if that is set. Otherwise shapes have two axes, drawn as DLIO does: seed 10, two normal
+    deviates a file of mean int(sqrt(L)) and standard deviation S / (2 sqrt(L)), where L is `record_length_bytes` and S
+    its standard deviation; each truncated to an integer, at least 1. S = 0 draws nothing. A file's shape does not
+    depend on the number of files. Sizes given as quantiles become near squares, rounded so that the mean is kept.
     """
     if spec.record_dims:
         return np.tile(np.array(spec.record_dims, np.int64), (stop - start, 1))
@@ -150,10 +150,7 @@ def record_shapes(spec: DatasetSpec, start: int, stop: int) -> NDArray[np.int64]
 
 
 def nominal_sample_bytes(spec: DatasetSpec) -> int:
-    """Return the bytes of a sample of mean shape, before compression; of a picture those of its file.
-
-    Where it has columns, they are those that are read.
-    """
+    """Return the mean bytes of a sample before compression: for images, of the file; for tables, of columns read."""
     if spec.format in PICTURES or spec.record_length_bytes_quantiles:
         return int(spec.record_length_bytes) * spec.element_bytes
     if spec.format == "parquet" and spec.parquet.columns:
@@ -163,14 +160,14 @@ def nominal_sample_bytes(spec: DatasetSpec) -> int:
 
 
 def stored_sample_bytes(spec: DatasetSpec) -> int:
-    """Return the same, with the columns that are not read."""
+    """Return the mean bytes of a sample before compression, including table columns that are not read."""
     if spec.format == "parquet" and spec.parquet.columns:
         return sum(column.value_bytes for column in spec.parquet.columns)
     return nominal_sample_bytes(spec)
 
 
 def payload_bytes(spec: DatasetSpec, shapes: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the bytes of the samples in files with records of these shapes (files, axes), before compression."""
+    """Return for each file the bytes of its samples before compression; `shapes` are record shapes (files, axes)."""
     if spec.format == "parquet" and spec.parquet.columns:
         return np.full(len(shapes), stored_sample_bytes(spec) * spec.num_samples_per_file, np.int64)
     return cast("NDArray[np.int64]", shapes.prod(axis=1) * spec.element_bytes * spec.num_samples_per_file)

@@ -1,20 +1,20 @@
-"""Files that are opened for a format's library where no path names them: in object stores, in memory."""
+"""Opens files for a format's library on storage without local paths: in object stores, in memory."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
 
-from datagen.formats.format_base import MOST_KEPT_FILES
+from datagen.formats.format_base import MAX_KEPT_FILES
 from datagen.storage.memory import MemoryReader
 from datagen.storage.storage_base import Brought, LibraryFile, StorageBase, StoredFile
 
 
 class LibraryFiles:
-    """Files of a storage without paths, opened as scripts do it, for the libraries of formats.
+    """Opens files of a storage without local paths as training scripts do, for the libraries of formats.
 
-    By the library that the storage's users have in their scripts, where one is named (s3torchconnector, fsspec); else
-    an object that is wanted `whole` is fetched into memory, and of others parts are read where they are requested. The
-    file opened last serves all samples of it that follow each other in a batch, and index files are kept.
+    Files are opened by the client library of the storage's settings, if one is named (s3torchconnector, fsspec).
+    Otherwise, with `whole`, an object is fetched into memory; else parts of it are read when requested. The last file
+    stays open for further samples of a batch, and index files are kept in memory.
     """
 
     def __init__(self, storage: StorageBase, *, whole: bool) -> None:
@@ -28,34 +28,34 @@ class LibraryFiles:
         """Open a data file, or rewind it. Raises OSError, DlemuError."""
         if self._last is None or self._last.name != path:
             self.finish()
-            self._last = self._opened(path, self._whole)
+            self._last = self._open(path, self._whole)
         self._last.seek(0)
         return self._last
 
     def index(self, path: str) -> memoryview:
-        """Return all of an index file. Raises OSError, DlemuError."""
+        """Return the bytes of an index file. Raises OSError, DlemuError."""
         known = self._indexes.get(path)
         if known is None:
-            file = self._opened(path, True)
+            file = self._open(path, True)
             try:
                 known = self._indexes[path] = memoryview(file.readall())
             finally:
                 self._close(file)
-            if len(self._indexes) > MOST_KEPT_FILES:
+            if len(self._indexes) > MAX_KEPT_FILES:
                 self._indexes.popitem(last=False)
         return known
 
     def brought(self) -> Brought:
-        """Return what came from the storage so far."""
+        """Return the bytes and read calls so far."""
         return self._closed if self._last is None else _sum(self._closed, self._last.brought())
 
     @property
     def failure(self) -> Exception | None:
-        """What reading the file opened last raised."""
+        """The error that reading the last opened file raised, if any."""
         return None if self._last is None else self._last.failure
 
     def finish(self) -> None:
-        """Close what is open; the indexes stay."""
+        """Close the last file; index files stay in memory."""
         last, self._last = self._last, None
         if last is not None:
             self._close(last)
@@ -64,7 +64,7 @@ class LibraryFiles:
         self._closed = _sum(self._closed, file.brought())
         file.close()
 
-    def _opened(self, path: str, whole: bool) -> LibraryFile:
+    def _open(self, path: str, whole: bool) -> LibraryFile:
         opened = self._storage.open_by_library(path, whole=whole)
         if opened is not None:
             return opened
@@ -74,10 +74,10 @@ class LibraryFiles:
 
 
 class FetchedFile(StoredFile):
-    """An object that was fetched whole, as scripts do it: np.load(io.BytesIO(reader.read()))."""
+    """An object fetched whole into memory, as scripts do: np.load(io.BytesIO(reader.read()))."""
 
     def __init__(self, path: str, storage: StorageBase) -> None:
-        """Fetch it. Raises OSError, DlemuError."""
+        """Fetch the object. Raises OSError, DlemuError."""
         reader = storage.open_whole(path)
         try:
             data = memoryview(bytearray(reader.size_bytes))

@@ -1,4 +1,7 @@
-"""What was made, in `DATA_FOLDER/dlemu.json`: there from the first file on, complete only when the last one is."""
+"""The manifest `DATA_FOLDER/dlemu.json`: the settings of a dataset, and whether it is complete.
+
+It is written before the first file, marked incomplete, and written again as complete after the last one.
+"""
 
 from __future__ import annotations
 
@@ -10,18 +13,18 @@ from typing import Any
 
 from datagen.content import CONTENT_VERSION
 from datagen.errors import DatasetError, ServerError, UserError
-from datagen.spec import DatasetSpec, build, together
+from datagen.spec import DatasetSpec, build, joined_problems
 from datagen.storage.storage_base import StorageBase, read_whole, write_whole
 
 MANIFEST_NAME = "dlemu.json"
 SCHEMA_VERSION = 1
 FREE_KEYS = ("data_folder", "record_length_bytes_resize")
-"""Settings that do not change what is on disk: a dataset may be moved, and be cropped in another way."""
+"""Settings that do not affect the files: a dataset may be moved, and its samples cropped differently."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """What was made, or is being made."""
+    """The settings and state of a dataset."""
 
     spec: DatasetSpec
     complete: bool = False
@@ -29,13 +32,13 @@ class Manifest:
     bytes: int = 0
     """Bytes of all files; 0 while incomplete."""
     made_at: str = ""
-    """When it was begun (incomplete) or finished: ISO 8601, UTC."""
+    """When generation started (while incomplete) or finished: ISO 8601, UTC."""
     content_version: int = CONTENT_VERSION
     schema_version: int = SCHEMA_VERSION
 
 
 def now() -> str:
-    """Return the time of day for a manifest."""
+    """Return the current time as a manifest states it."""
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
@@ -43,7 +46,7 @@ def read(data_folder: str, storage: StorageBase) -> Manifest | None:
     """Return the manifest of a dataset, None if it has none.
 
     Raises:
-        DatasetError: it can't be read, or a newer dlemu wrote it.
+        DatasetError: the manifest can't be read, or a newer dlemu wrote it.
     """
     path = _path(data_folder)
     try:
@@ -52,8 +55,8 @@ def read(data_folder: str, storage: StorageBase) -> Manifest | None:
         if version != SCHEMA_VERSION:
             raise DatasetError(f"{path} has schema_version {version}, this dlemu reads {SCHEMA_VERSION}: update dlemu")
         manifest = build(Manifest, values)
-        if problems := manifest.spec.check():  # names outside the dataset's folder, sizes beyond any memory
-            raise ValueError(together(problems))
+        if problems := manifest.spec.check():  # such as names outside the dataset's folder, or impossible sizes
+            raise ValueError(joined_problems(problems))
     except FileNotFoundError:
         return None
     except NotADirectoryError as error:
@@ -71,7 +74,7 @@ def read(data_folder: str, storage: StorageBase) -> Manifest | None:
 
 
 def write(data_folder: str, manifest: Manifest, storage: StorageBase) -> None:
-    """Write a manifest, on the device before it has its name. Raises OSError."""
+    """Write a manifest, synced to the device before it is renamed to its final name. Raises OSError."""
     values = asdict(manifest)
     for key in FREE_KEYS:
         del values["spec"][key]
@@ -82,35 +85,38 @@ def _path(data_folder: str) -> str:
     return os.path.join(data_folder, MANIFEST_NAME)
 
 
-def differing_keys(made: DatasetSpec, asked: DatasetSpec, keys: tuple[str, ...] | None = None) -> list[str]:
-    """Return `key is A there, B expected` of each setting that differs, of those that shape the files."""
+def differing_keys(made: DatasetSpec, requested: DatasetSpec, keys: tuple[str, ...] | None = None) -> list[str]:
+    """Return "KEY is A in the dataset and B in the settings" for each of `keys` that differs.
+
+    By default, for all settings that affect the files.
+    """
     names = keys or tuple(key for key in asdict(made) if key not in FREE_KEYS)
-    made, asked = _on_disk(made), _on_disk(asked)
-    return [text for name in names for text in _differing(name, getattr(made, name), getattr(asked, name))]
+    made, requested = _without_read_flags(made), _without_read_flags(requested)
+    return [text for name in names for text in _differences(name, getattr(made, name), getattr(requested, name))]
 
 
-_SHOWN = 60
-"""Characters of a value that a message shows."""
+_MAX_SHOWN_CHARACTERS = 60
+"""Messages show the length of a tuple instead of the tuple when its text is longer."""
 
 
-def _differing(name: str, made: Any, asked: Any) -> list[str]:
-    """Return what differs of one setting, or of each setting of a section."""
-    if made == asked:
+def _differences(name: str, made: Any, requested: Any) -> list[str]:
+    """Return how a setting differs; for a section, each setting in it that differs."""
+    if made == requested:
         return []
-    if is_dataclass(made) and type(made) is type(asked):
-        inner = [each.name for each in fields(made)]
-        return [text for key in inner for text in _differing(f"{name}.{key}", getattr(made, key), getattr(asked, key))]
-    there, here = (f"{len(value)} of them" if _is_long(value) else str(value) for value in (made, asked))
+    if is_dataclass(made) and type(made) is type(requested):
+        pairs = [(field.name, getattr(made, field.name), getattr(requested, field.name)) for field in fields(made)]
+        return [text for key, *values in pairs for text in _differences(f"{name}.{key}", *values)]
+    there, here = (f"{len(value)} values" if _is_long(value) else str(value) for value in (made, requested))
     if there == here:
-        return [f"{name} there differ from those in the settings"]
-    return [f"{name} is {there} there and {here} in the settings"]
+        return [f"{name} of the dataset differs from the settings"]
+    return [f"{name} is {there} in the dataset and {here} in the settings"]
 
 
 def _is_long(value: Any) -> bool:
-    return isinstance(value, tuple) and len(str(value)) > _SHOWN
+    return isinstance(value, tuple) and len(str(value)) > _MAX_SHOWN_CHARACTERS
 
 
-def _on_disk(spec: DatasetSpec) -> DatasetSpec:
-    """Return a spec without what says nothing about its files: which columns are read."""
+def _without_read_flags(spec: DatasetSpec) -> DatasetSpec:
+    """Return the spec with every Parquet column marked as read: which columns are read does not affect the files."""
     columns = tuple(replace(column, read=True) for column in spec.parquet.columns)
     return replace(spec, parquet=replace(spec.parquet, columns=columns))

@@ -1,7 +1,7 @@
-"""A folder of a user's own files as a dataset: what is there, of which format, how large, how many samples.
+"""A folder of the user's own files as a dataset: detects their format, sizes and number of samples.
 
-It is only looked at: nothing is written there, and no manifest is requested or read. Files may lie flat, in folders of
-classes or deeper; hidden files are skipped, as are those that are not of the most common format.
+The folder is never written to, and no manifest is needed. Files may be in the folder itself, in one folder for each
+class, or deeper; hidden files are skipped, as are files that are not of the most common format.
 """
 
 from __future__ import annotations
@@ -29,38 +29,38 @@ from datagen.storage.storage_base import StorageBase, StorageSpec, open_storage
 from datagen.unread import unread
 
 RAW = "raw"
-DEEPEST = 16
-"""Folders below each other; more are a loop of links."""
+MAX_DEPTH = 16
+"""Maximum nesting of folders; deeper nesting is taken for a loop of links."""
 COUNTED_FILES = 256
-"""Files whose samples are counted; of a folder with more, as many that lie evenly among them."""
+"""Maximum files whose samples are counted, evenly spaced among all files."""
 QUANTILES = 65  # steps of 1.6 %: each is a number in config.yaml
 FLAT = ("indexed_binary", "mmap_indexed_binary")
 """Formats without framing, such as tokens: a user's files are cut into records of `record_length_bytes`."""
-FLAT_WITHOUT = (".idx", ".json", ".txt", ".pkl", ".model")
-"""Extensions of companion files (indexes, vocabularies), which are no data."""
+COMPANION_EXTENSIONS = (".idx", ".json", ".txt", ".pkl", ".model")
+"""Extensions of files beside those of FLAT formats that are not data, such as indexes and vocabularies."""
 _TRAIN = "train"
-_FRAME = struct.Struct("<Q")
+_LENGTH = struct.Struct("<Q")
 _FRAMING_BYTES = 16
-"""Of a record of tfrecord: its length, and two sums (tensorflow/core/lib/io/record_writer.h)."""
+"""Framing of a TFRecord record: its length and two checksums (tensorflow/core/lib/io/record_writer.h)."""
 
 
 @dataclass(frozen=True)
-class OwnFolder:
-    """What is in a folder of a user's own."""
+class UserFolder:
+    """What was detected in a folder of the user's own files."""
 
     spec: DatasetSpec
-    """What was requested, completed by what is there."""
+    """The settings requested, completed by those detected."""
     layout: Layout
     sizes: NDArray[np.int64]
     """Bytes of each file."""
     notes: tuple[str, ...]
 
 
-def look(spec: DatasetSpec, storage: StorageSpec) -> OwnFolder:
-    """Look at the folder `spec.data_folder`; raises DatasetError, UserError where there is nothing to read."""
+def inspect_own_folder(spec: DatasetSpec, storage: StorageSpec) -> UserFolder:
+    """Inspect the folder `spec.data_folder`; raises DatasetError, UserError if there is nothing to read."""
     opened = open_storage(storage.buffered)
     try:
-        return _look(spec, opened)
+        return _inspect(spec, opened)
     except OSError as error:
         raise DatasetError(
             f"{error.filename or spec.data_folder}: {error.strerror or error}: the folder can't be scanned; check "
@@ -68,7 +68,8 @@ def look(spec: DatasetSpec, storage: StorageSpec) -> OwnFolder:
         ) from error
 
 
-def _look(spec: DatasetSpec, storage: StorageBase) -> OwnFolder:
+def _inspect(spec: DatasetSpec, storage: StorageBase) -> UserFolder:
+    """Do as `inspect_own_folder`; raises OSError too."""
     folder = spec.data_folder.rstrip("/") or "/"
     if not storage.is_folder(folder):
         raise DatasetError(f"{folder} is not a folder: set dataset.data_folder to the folder of your files")
@@ -96,7 +97,7 @@ def _look(spec: DatasetSpec, storage: StorageBase) -> OwnFolder:
     sizes = sizes_on_disk(layout, storage)
     if empty := int((sizes == 0).sum()):
         full = np.flatnonzero(sizes)
-        layout, sizes = _some(layout, full), sizes[full]
+        layout, sizes = _subset(layout, full), sizes[full]
         notes.append(f"{empty} empty files are not read")
         if not len(full):
             raise DatasetError(f"{folder} holds only empty files: set dataset.data_folder to the folder of your files")
@@ -124,23 +125,23 @@ def _look(spec: DatasetSpec, storage: StorageBase) -> OwnFolder:
         compression="none",
         enable_chunking=False,
     )
-    return OwnFolder(completed, layout, sizes, (seen, *notes, *more))
+    return UserFolder(completed, layout, sizes, (seen, *notes, *more))
 
 
 def _quantiles(values: NDArray[np.float64]) -> tuple[float, ...]:
     return tuple(np.quantile(values, np.linspace(0, 1, QUANTILES)).tolist())
 
 
-def _some(layout: Layout, files: Sequence[int] | NDArray[np.intp]) -> Layout:
+def _subset(layout: Layout, files: Sequence[int] | NDArray[np.intp]) -> Layout:
     assert layout.names is not None
     names = tuple(layout.names[file] for file in files)
     return replace(layout, names=names, num_files=len(names))
 
 
 def _files_below(storage: StorageBase, folder: str, below: str = "", depth: int = 0) -> list[str]:
-    """Return the paths below a folder of all files whose names, and whose folders' names, are not hidden."""
-    if depth > DEEPEST:
-        raise UserError(f"{folder}/{below} lies more than {DEEPEST} folders deep: remove the link that leads back up")
+    """Return the paths, below a folder, of all files that are not hidden or in a hidden folder."""
+    if depth > MAX_DEPTH:
+        raise UserError(f"{folder}/{below} is more than {MAX_DEPTH} folders deep: remove the link that leads back up")
     found: list[str] = []
     folders: list[str] = []
     with storage.entries(f"{folder}/{below}".rstrip("/")) as entries:
@@ -152,35 +153,37 @@ def _files_below(storage: StorageBase, folder: str, below: str = "", depth: int 
     return found
 
 
-def _of_one_format(asked: str, listed: list[str]) -> tuple[str, list[str]]:
-    """Return the format, and its files: the one requested where there are any, else the one of most files.
+def _of_one_format(requested: str, listed: list[str]) -> tuple[str, list[str]]:
+    """Return a format and its files: the format requested if there are any such files, else the most common one.
 
-    Of `raw` those with the most common extension. A label may lie beside each picture, so unknown ones count half.
+    For `raw`, the files with the most common extension. Files of unknown formats count half when formats are compared,
+    because there may be a label file for each image.
     """
-    if mine := [name for name in listed if asked != RAW and format_of(name) == asked]:
-        return asked, mine
-    endings = Counter(os.path.splitext(name)[1].lower() for name in listed if asked == RAW or format_of(name) == RAW)
+    if matching := [name for name in listed if requested != RAW and format_of(name) == requested]:
+        return requested, matching
+    unknown = (name for name in listed if requested == RAW or format_of(name) == RAW)
+    endings = Counter(os.path.splitext(name)[1].lower() for name in unknown)
     ending, raw = endings.most_common(1)[0] if endings else ("", 0)
-    counts = Counter(format_of(name) for name in listed if asked != RAW and format_of(name) != RAW)
+    counts = Counter(format_of(name) for name in listed if requested != RAW and format_of(name) != RAW)
     name, known = counts.most_common(1)[0] if counts else (RAW, 0)
     if known >= raw / 2 and known:
         return name, [each for each in listed if format_of(each) == name]
     return RAW, [each for each in listed if os.path.splitext(each)[1].lower() == ending]
 
 
-def _flat_files(asked: str, listed: list[str]) -> list[str]:
-    """Return the files of records without structure, as of tokens; no name shows it, so such a format must be given."""
+def _flat_files(requested: str, listed: list[str]) -> list[str]:
+    """Return the files of a FLAT format, if it is requested: file names don't show such formats."""
     endings = Counter(os.path.splitext(name)[1].lower() for name in listed)
-    for ending in FLAT_WITHOUT:
+    for ending in COMPANION_EXTENSIONS:
         endings.pop(ending, None)
-    if asked not in FLAT or not endings:
+    if requested not in FLAT or not endings:
         return []
-    most = f".{asked}" if f".{asked}" in endings else endings.most_common(1)[0][0]
-    return [name for name in listed if os.path.splitext(name)[1].lower() == most]
+    chosen = f".{requested}" if f".{requested}" in endings else endings.most_common(1)[0][0]
+    return [name for name in listed if os.path.splitext(name)[1].lower() == chosen]
 
 
 def format_of(name: str) -> str:
-    """Return the format that a file's name says; `raw` for one that dlemu does not know."""
+    """Return the format that a file's name indicates; `raw` if unknown."""
     ending = os.path.splitext(name)[1].lower().lstrip(".")
     known = FORMAT_OF_ENDING.get(ending, ending)
     if known in registry.names(FORMATS):
@@ -191,7 +194,7 @@ def format_of(name: str) -> str:
 def _with_samples(
     name: str, layout: Layout, sizes: NDArray[np.int64], spec: DatasetSpec, storage: StorageBase
 ) -> tuple[str, Layout, NDArray[np.int64], list[str]]:
-    """Return the format by which the files can be read, those that are, and how many samples of each."""
+    """Return the format to read the files by, the layout and sizes of the files to be read, and notes for the user."""
     if name in FLAT:
         return _cut(name, layout, sizes, spec)
     count = COUNTERS.get(name)
@@ -203,13 +206,13 @@ def _with_samples(
         samples = spec.num_samples_per_file if count is not None else 1
         return name, replace(layout, num_samples_per_file=samples), sizes, []
     step = max(1, layout.num_files / COUNTED_FILES)
-    looked = sorted({int(place * step) for place in range(min(layout.num_files, COUNTED_FILES))})
-    counts = np.array([_counted(count, str(storage.local_path(layout.path(file)))) for file in looked])
-    if len(looked) < layout.num_files:
+    counted = sorted({int(place * step) for place in range(min(layout.num_files, COUNTED_FILES))})
+    counts = np.array([_count_samples(count, str(storage.local_path(layout.path(file)))) for file in counted])
+    if len(counted) < layout.num_files:
         samples = int(counts.min())
-        notes = [f"{samples} samples of each file are read: the fewest of {len(looked)} files that were counted"]
+        notes = [f"{samples} samples of each file are read: the fewest of {len(counted)} files that were counted"]
         return name, replace(layout, num_samples_per_file=samples), sizes, notes
-    # Each file gives as many; files that have fewer are left out where that leaves more samples in all.
+    # The same number of samples is read from each file. Files with fewer are skipped if that gives more samples in all.
     samples = max({int(each) for each in counts}, key=lambda each: each * int((counts >= each).sum()))
     if samples < 1:
         raise DatasetError(f"{layout.folder}: its {name} files hold no samples")
@@ -219,29 +222,29 @@ def _with_samples(
         notes.append(
             f"{samples * len(kept):,} of {int(counts.sum()):,} samples are read: {samples} of each of {len(kept)} files"
         )
-    return name, replace(_some(layout, kept), num_samples_per_file=samples), sizes[kept], notes
+    return name, replace(_subset(layout, kept), num_samples_per_file=samples), sizes[kept], notes
 
 
 def _cut(
     name: str, layout: Layout, sizes: NDArray[np.int64], spec: DatasetSpec
 ) -> tuple[str, Layout, NDArray[np.int64], list[str]]:
-    """Cut files into samples of the length that is requested, of each file as many."""
+    """Cut files into samples of `record_length_bytes`, the same number from each file."""
     length = max(1, int(spec.record_length_bytes))
     counts = sizes // length
     samples = max(map(int, counts), key=lambda each: each * int((counts >= each).sum()))
     if samples < 1:
         raise DatasetError(
-            f"{layout.folder}: no file has the {length} bytes of a sample: set dataset.record_length_bytes to what one "
-            "sample reads from a file"
+            f"{layout.folder}: no file has the {length} bytes of a sample: set dataset.record_length_bytes to "
+            "the bytes of one sample"
         )
     kept = np.flatnonzero(counts >= samples)
-    cut = replace(_some(layout, kept), num_samples_per_file=samples, used_bytes=samples * length)
+    cut = replace(_subset(layout, kept), num_samples_per_file=samples, used_bytes=samples * length)
     note = f"each file is cut into {samples:,} samples of {length:,} bytes (dataset.record_length_bytes)"
     return name, cut, np.minimum(sizes[kept], samples * length), [note]
 
 
 def _can_read(name: str, layout: Layout, storage: StorageBase) -> bool:
-    """Return whether dlemu's reader of the format understands the first and the last file."""
+    """Return whether the format's module can read the first and the last file."""
     file_format: Format = registry.find(FORMATS, name, "Format")()
     try:
         for file in {0, layout.num_files - 1}:
@@ -251,7 +254,7 @@ def _can_read(name: str, layout: Layout, storage: StorageBase) -> bool:
     return True
 
 
-def _counted(count: Callable[[str], int], path: str) -> int:
+def _count_samples(count: Callable[[str], int], path: str) -> int:
     try:
         with unread([path]):
             return count(path)
@@ -259,28 +262,28 @@ def _counted(count: Callable[[str], int], path: str) -> int:
         raise DatasetError(f"{path}: its samples can't be counted ({error}); move it away, or restore it") from error
 
 
-def _rows(path: str) -> int:
+def _count_rows(path: str) -> int:
     parquet: Any = library("pyarrow.parquet", "parquet")
     with os.fdopen(open_regular(path), "rb") as file:
         return int(parquet.read_metadata(file).num_rows)
 
 
-def _members(path: str) -> int:
-    """Count the samples of a tar of WebDataset: names that are alike up to the first dot of their last part."""
+def _count_tar_samples(path: str) -> int:
+    """Count the samples of a WebDataset tar: members that are the same up to the first dot of the base name."""
     with os.fdopen(open_regular(path), "rb") as file, tarfile.open(fileobj=file, mode="r:") as tar:
         names = (member.name.rpartition("/") for member in tar if member.isfile())
         return len({(folder, base.partition(".")[0]) for folder, _, base in names if not base.startswith(".")})
 
 
-def _records(path: str) -> int:
+def _count_tfrecords(path: str) -> int:
     descriptor = open_regular(path)
     try:
         size_bytes, offset, records = os.fstat(descriptor).st_size, 0, 0
         while offset < size_bytes:
-            head = os.pread(descriptor, _FRAME.size, offset)
-            if len(head) < _FRAME.size:
+            head = os.pread(descriptor, _LENGTH.size, offset)
+            if len(head) < _LENGTH.size:
                 raise ValueError(f"a record that ends at byte {offset + len(head)}")
-            offset += _FRAMING_BYTES + _FRAME.unpack(head)[0]
+            offset += _FRAMING_BYTES + _LENGTH.unpack(head)[0]
             records += 1
         if offset != size_bytes:
             raise ValueError("it is not a tfrecord file, or is truncated")
@@ -289,5 +292,9 @@ def _records(path: str) -> int:
         os.close(descriptor)
 
 
-COUNTERS: dict[str, Callable[[str], int]] = {"parquet": _rows, "webdataset": _members, "tfrecord": _records}
-"""Format of many samples a file -> the function that counts them, by the file's index or its records' headers."""
+COUNTERS: dict[str, Callable[[str], int]] = {
+    "parquet": _count_rows,
+    "webdataset": _count_tar_samples,
+    "tfrecord": _count_tfrecords,
+}
+"""Functions that count the samples of a file from its footer or record headers, for formats with several a file."""

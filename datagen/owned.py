@@ -1,10 +1,9 @@
-"""What dlemu made in a folder of this host, so that it never removes anything else.
+"""Ownership of files and folders: dlemu removes only what it created itself.
 
-A folder in which dlemu writes files that it may remove again has a marker, `.dlemu-owned`: a line of JSON for each
-name that dlemu put there, noted before the file is made. Removing goes by these lines alone. A line names a direct
-child of its folder: nothing in a marker, whoever wrote it, leads out of the folder, and links are never followed.
-All of dlemu that removes folders does it here; what removes single files elsewhere is listed, with its reason, in a
-test.
+A folder in which dlemu creates files that it may remove again has a marker, `.dlemu-owned`: one line of JSON for each
+name that dlemu created there, written before the file is created. Only names in a marker are removed. Each is a direct
+child of the folder: no marker, whoever wrote it, can name anything outside its folder, and links are never followed.
+All code that removes folders is here; code elsewhere that removes single files is listed, with the reason, in a test.
 """
 
 from __future__ import annotations
@@ -25,13 +24,13 @@ from datagen.errors import SpaceError, UserError
 MARKER = ".dlemu-owned"
 _HEAD = {"dlemu": "names in this folder that dlemu made, and may remove", "version": 1}
 _PART = re.compile(r"\.(.+)\.dlemu-[0-9a-f]{16}\.part", re.DOTALL)
-_MOST_BYTES = 64 << 20
-"""A marker of a million names has less; what is larger, nobody of us wrote."""
-_OF_FILE_SYSTEMS = re.compile(
+_MAX_MARKER_BYTES = 64 << 20
+"""Larger than a marker of a million names; dlemu did not write larger ones, and they are ignored."""
+_SYSTEM_NAMES = re.compile(
     r"lost\+found|\.Trash.*|\.snapshots?|\.zfs|\.nfs.*|\.fuse_hidden.*|\.lustre|\.DS_Store|\.gitkeep|\$RECYCLE\.BIN|"
     r"System Volume Information"
 )
-"""What file systems, and programs that show them, put into folders by themselves: an empty folder may hold it."""
+"""Names that file systems and file managers create by themselves; a folder with only these counts as empty."""
 
 
 @dataclass(frozen=True)
@@ -40,24 +39,24 @@ class OwnFolder:
 
     path: str
     made: tuple[str, ...]
-    """Folders that were made for it, the outermost first: those that were there before are not ours to remove."""
+    """Folders that this command created to make the path, the outermost first."""
     marked: bool
-    """Its marker was made now: all that it lists is of this command."""
+    """This command created the marker, so that it created everything the marker lists."""
 
     def drop(self) -> None:
-        """Remove what this command made in it, and the folders made for it that hold nothing else."""
+        """Remove what this command created in the folder, and the folders it created if they are empty then."""
         if self.marked:
             remove_claimed(self.path, keep_folder=True)
         for folder in reversed(self.made):
-            with contextlib.suppress(OSError):  # something else lies there now; it stays
+            with contextlib.suppress(OSError):  # not empty: something else was put there
                 os.rmdir(folder)
 
 
 def check_usable(folder: str, setting: str, *, ours: Sequence[str] = ()) -> None:
-    """Raise UserError for a folder that holds what dlemu did not make; touches nothing.
+    """Raise UserError for a folder with files that dlemu did not create; changes nothing.
 
-    A folder is usable that does not exist, holds no file but what file systems keep in their root, or has a marker.
-    `ours` are names of files by which a folder of an older version is known. `setting` is what the user sets it by.
+    A folder is usable if it does not exist, has no files except those of the file system itself, or has a marker.
+    `ours` are file names that identify a folder of an older version. `setting` is the user's setting for the folder.
     """
     status = _status(folder)
     if status is not None and not stat.S_ISDIR(status.st_mode):
@@ -78,22 +77,22 @@ def check_usable(folder: str, setting: str, *, ours: Sequence[str] = ()) -> None
 
 
 def _status(folder: str) -> os.stat_result | None:
-    """Return the state of what a path leads to, None where nothing is; raises UserError for a link to nothing."""
+    """Return the stat of a path, None if it does not exist; raises UserError for a dangling link."""
     try:
         return os.stat(folder)
     except (FileNotFoundError, NotADirectoryError):
         if os.path.islink(folder):
-            raise UserError(f"{folder} is a link to nothing: remove it, or name another folder") from None
+            raise UserError(f"{folder} is a broken link: remove it, or name another folder") from None
         return None
     except OSError as error:  # a loop of links, a name that is too long, a folder that may not be entered
         raise UserError(f"{folder} can't be used: {error.strerror}; name another folder") from error
 
 
 def first_foreign(folder: str) -> str | None:
-    """Return a file of somebody's in a folder without marker, None where there is none; empty folders don't count."""
+    """Return the first file below a folder that is not the file system's own, None if there is none."""
     with os.scandir(folder) as entries:
         for entry in sorted(entries, key=lambda entry: entry.name):
-            if _OF_FILE_SYSTEMS.fullmatch(entry.name):
+            if _SYSTEM_NAMES.fullmatch(entry.name):
                 continue
             if not entry.is_dir(follow_symlinks=False):
                 return entry.path
@@ -104,7 +103,7 @@ def first_foreign(folder: str) -> str | None:
 
 
 def take_folder(folder: str, setting: str, *, ours: Sequence[str] = ()) -> OwnFolder:
-    """Make a folder, or take one that `check_usable` lets pass, with its marker; raises UserError, SpaceError."""
+    """Create a folder, or use one that passes `check_usable`, and add the marker; raises UserError, SpaceError."""
     check_usable(folder, setting, ours=ours)
     marked = not os.path.lexists(os.path.join(folder, MARKER))
     taken = OwnFolder(folder, missing_folders(folder), marked)
@@ -120,7 +119,7 @@ def take_folder(folder: str, setting: str, *, ours: Sequence[str] = ()) -> OwnFo
 
 
 def missing_folders(folder: str) -> tuple[str, ...]:
-    """Return the folder and those above it that are not there, the outermost first."""
+    """Return those of the folder and its parents that do not exist, the outermost first."""
     missing: list[str] = []
     path = os.path.abspath(folder)
     while not os.path.lexists(path):
@@ -130,10 +129,7 @@ def missing_folders(folder: str) -> tuple[str, ...]:
 
 
 def fresh_folder(parent: str, name: str) -> str:
-    """Make a folder that was not there, `NAME` or `NAME-2` and so on, in one of ours; return its path.
-
-    What an interrupted run left under the name stays, and so does whatever somebody else put there.
-    """
+    """Create a new folder, `NAME`, or `NAME-2` and so on if that exists, in a folder of ours; return its path."""
     os.makedirs(parent, exist_ok=True)
     number = 1
     while True:
@@ -149,9 +145,9 @@ def fresh_folder(parent: str, name: str) -> str:
 
 
 def claim(folder: str, *names: str) -> None:
-    """Note names that dlemu is about to make in a folder: files, or folders (`NAME/`). Raises OSError.
+    """List in the folder's marker names that dlemu is about to create: files, or folders (`NAME/`). Raises OSError.
 
-    A name under which something lies already is not ours and is not noted, unless it was noted before.
+    A name that already exists is not ours and is not added.
     """
     names = tuple(name for name in names if not os.path.lexists(os.path.join(folder, name.rstrip("/"))))
     path = os.path.join(folder, MARKER)
@@ -169,7 +165,7 @@ def claim(folder: str, *names: str) -> None:
 
 
 def claimed(folder: str) -> set[str]:
-    """Return the names that the marker of a folder lists, `NAME/` for folders; none where there is no marker."""
+    """Return the names that the marker of a folder lists, `NAME/` for folders; empty without a marker."""
     try:
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError:
@@ -181,18 +177,19 @@ def claimed(folder: str) -> set[str]:
 
 
 def _claimed_in(folder: int) -> set[str]:
+    """Return the names that the marker of an open folder lists; empty if it is not a marker of ours."""
     try:
         flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
         with open(os.open(MARKER, flags, dir_fd=folder), "rb") as file:
             status = os.fstat(file.fileno())
-            if not stat.S_ISREG(status.st_mode) or status.st_size > _MOST_BYTES:
+            if not stat.S_ISREG(status.st_mode) or status.st_size > _MAX_MARKER_BYTES:
                 return set()
             lines = file.read().splitlines()
     except OSError:
         return set()
     names = set()
     for line in lines:
-        with contextlib.suppress(ValueError, RecursionError):  # a torn line of a process that was killed names nothing
+        with contextlib.suppress(ValueError, RecursionError):  # ignore an incomplete line of a process that was killed
             name = json.loads(line)
             if isinstance(name, str) and _is_child(name.removesuffix("/")):
                 names.add(name)
@@ -200,15 +197,14 @@ def _claimed_in(folder: int) -> set[str]:
 
 
 def _is_child(name: str) -> bool:
-    """Return whether a name is that of a direct child."""
+    """Return whether a name can be that of a direct child of the folder."""
     return name not in ("", ".", "..", MARKER) and not any(sign in name for sign in "/\0")
 
 
 def remove_claimed(folder: str, *, keep_folder: bool = False) -> None:
-    """Remove what the marker of a folder lists, then the marker, then the folder if nothing else is in it.
+    """Remove what the marker of a folder lists, then the marker, then the folder if it is empty.
 
-    Files that are regular, and folders by their own marker in turn; a link stays, and so does what is behind it.
-    What can't be removed stays, too.
+    Listed folders are emptied by their own markers. Links stay, as does what can't be removed.
     """
     with contextlib.suppress(OSError):
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -221,7 +217,7 @@ def remove_claimed(folder: str, *, keep_folder: bool = False) -> None:
 
 
 def remove_files(folder: str, names: Iterable[str]) -> None:
-    """Remove regular files of these names, as far as the marker of a folder lists them; all else in it stays."""
+    """Remove the regular files among `names` that the marker of a folder lists."""
     with contextlib.suppress(OSError):
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
@@ -238,7 +234,7 @@ def _remove_file(folder: int, name: str) -> None:
 
 
 def _remove_in(folder: int) -> bool:
-    """Remove what is claimed in an open folder; return whether it had a marker."""
+    """Remove what the marker of an open folder lists, and the marker; return whether there was one."""
     for name in _claimed_in(folder):
         if name.endswith("/"):
             with contextlib.suppress(OSError, RecursionError):
@@ -263,42 +259,42 @@ def _remove_child(parent: int, name: str) -> None:
 
 @contextlib.contextmanager
 def scratch_folder(parent: str, name: str) -> Iterator[str]:
-    """Give a folder beside its final place, under a name that nobody can know before; it is gone afterwards.
+    """Create a temporary folder in `parent` with an unpredictable name; on exit it is removed with its contents.
 
-    All in it is ours. Raises OSError.
+    Callers rename it to `name` to keep it. Raises OSError.
     """
     folder = os.path.join(parent, part_name(name))
     os.mkdir(folder)
     try:
         yield folder
     finally:
-        shutil.rmtree(folder, ignore_errors=True)  # follows no link; gone already where it was renamed
+        shutil.rmtree(folder, ignore_errors=True)  # does not follow links; if it was renamed, there is nothing to do
 
 
 def part_name(name: str) -> str:
-    """Return a name for a file under way, in the folder where it will be `name`: nobody can know it before."""
-    return f".{name}.dlemu-{os.urandom(8).hex()}.part"  # as the module secrets does it
+    """Return an unpredictable temporary name for a file that will be renamed to `name`."""
+    return f".{name}.dlemu-{os.urandom(8).hex()}.part"  # the module secrets does the same
 
 
 def create_part(path: str, *, flags: int = 0, mode: int = 0o666) -> tuple[str, int]:
-    """Begin a file under way; return its path and descriptor. While its writer lives, it holds a lock on it."""
+    """Create a temporary file for `path`; return its path and descriptor, which holds a lock until it is closed."""
     folder, slash, name = path.rpartition("/")
     part = f"{folder}{slash}{part_name(name)}"
     descriptor = create_new(part, flags=os.O_WRONLY | flags, mode=mode)
-    with contextlib.suppress(OSError):  # file systems without locks: then only its name says whose it is
+    with contextlib.suppress(OSError):  # a file system without locks
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     return part, descriptor
 
 
 def create_new(path: str, *, flags: int = os.O_RDWR, mode: int = 0o644) -> int:
-    """Create a file that was not there, following no link, and return its descriptor. Raises OSError."""
+    """Create a new file without following links; return its descriptor. Raises OSError."""
     return os.open(path, flags | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
 
 
 def create_claimed(folder: str, name: str) -> int:
-    """Create a file, in place of one that was claimed before; return its descriptor.
+    """Create a file listed in the folder's marker, replacing one listed before; return its descriptor.
 
-    Raises OSError, FileExistsError where somebody else's has the name.
+    Raises OSError; FileExistsError if the name exists and is not listed.
     """
     claim(folder, name)
     path = os.path.join(folder, name)
@@ -309,10 +305,9 @@ def create_claimed(folder: str, name: str) -> int:
 
 
 def remove_parts(folder: str, name: str | None = None) -> None:
-    """Remove the files under way that writers of dlemu left in a folder when they were killed: all, or one name's.
+    """Remove temporary files (`part_name`) that killed writers left in a folder: all of them, or those for `name`.
 
-    Known by their names; a file whose writer still lives (it holds a lock) stays, as does whatever is no regular file.
-    Raises OSError.
+    Files that a living writer holds a lock on stay. Raises OSError.
     """
     with os.scandir(folder) as entries:
         left = [
@@ -329,9 +324,10 @@ def remove_parts(folder: str, name: str | None = None) -> None:
 
 
 def _is_locked(path: str) -> bool:
+    """Return whether the writer of a temporary file still runs."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
-    except PermissionError:  # another user's: whether its writer lives can't be seen
+    except PermissionError:  # another user's file, whose lock can't be tested
         return True
     except OSError:
         return False

@@ -1,4 +1,4 @@
-"""Where samples are in a buffer: one array for a batch, so that no sample of it costs anything by itself."""
+"""Places: where the samples of a batch are in a buffer, as one array, which is cheaper than an object per sample."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 Places = NDArray[np.int64]
-"""Offset and bytes of each stretch, shape (stretches, 2)."""
+"""(offset, bytes) of each sample, or of each span read of a row group; shape (places, 2)."""
 NO_PLACES: Places = np.empty((0, 2), np.int64)
 
 
 def as_places(flat: Sequence[int]) -> Places:
-    """Return places given one behind the other: offset, bytes, offset, bytes, ..."""
+    """Return the places given as a flat sequence: offset, bytes, offset, bytes, ..."""
     return np.array(flat, np.int64).reshape(-1, 2)
 
 
 def even_places(first: int, step: int, size_bytes: int, count: int) -> Places:
-    """Return the places of `count` stretches of one size, one every `step` bytes from offset `first` on."""
+    """Return `count` places of `size_bytes` bytes, one every `step` bytes from offset `first` on."""
     places = np.empty((count, 2), np.int64)
     places[:, 0] = np.arange(first, first + count * step, step)
     places[:, 1] = size_bytes
@@ -26,5 +26,5 @@ def even_places(first: int, step: int, size_bytes: int, count: int) -> Places:
 
 
 def shifted(places: Places, by: int) -> Places:
-    """Return the same places, so many bytes behind."""
+    """Return the places with `by` bytes added to each offset."""
     return places + np.array((by, 0), np.int64) if by else places

@@ -1,8 +1,9 @@
-"""A distribution as its quantiles at equal steps of probability, from the least value to the largest, and its mean.
+"""A distribution given by its mean and its quantiles at equal steps of probability, from minimum to maximum.
 
-Between neighbours it is linear. Recorded times and sizes have rare, far larger values, of which so few quantiles see
-only the largest: a straight line up to that would make the mean too large. So the last stretch is bent,
-`a + (b - a) * t ** k`, until the mean is the stated one; what that can't bring about, a factor on all values does.
+Values between two quantiles are interpolated linearly, except in the last interval. Recorded times and sizes have rare,
+very large values, of which the quantiles show only the maximum: a straight line up to it would give too large a mean.
+So the last interval is `a + (b - a) * t ** k`, with k chosen to give the stated mean. If no k does, all values are
+scaled.
 """
 
 from __future__ import annotations
@@ -17,16 +18,16 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-MOST_QUANTILES = 1001  # steps of a thousandth: more would bloat a file that people read
-MOST_BEND = 1e4
-"""Of the last stretch: all but none of it is above its beginning."""
+MAX_QUANTILES = 1001  # steps of a thousandth: more would bloat a file that people read
+MAX_EXPONENT = 1e4
+"""Limit of the exponent k, and 1 / k: with it, the last interval is practically a step."""
 _WEYL = 0x9E3779B97F4A7C15
 """2**64 divided by the golden ratio: its multiples modulo 2**64 fill any range evenly (Weyl; Knuth vol. 3, 6.4)."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Percentiles:
-    """Of a distribution, in milliseconds."""
+    """Percentiles of a time, in milliseconds."""
 
     p50: float
     p90: float
@@ -35,9 +36,9 @@ class Percentiles:
 
 
 def problems(quantiles: Sequence[float], mean: float, where: str, mean_at: str) -> Iterator[str]:
-    """Name what is wrong with quantiles that stand at one key, and their mean at another."""
-    if not 2 <= len(quantiles) <= MOST_QUANTILES:
-        yield f"{where} has {len(quantiles)} values: wanted 2 to {MOST_QUANTILES} quantiles"
+    """Yield what is wrong with quantiles and their mean; `where` and `mean_at` are their keys in the settings."""
+    if not 2 <= len(quantiles) <= MAX_QUANTILES:
+        yield f"{where} has {len(quantiles)} values: wanted 2 to {MAX_QUANTILES} quantiles"
     elif not all(math.isfinite(value) and value >= 0 for value in quantiles):
         yield f"{where} has a value that is negative or not finite: wanted quantiles of 0 or more"
     elif any(above < below for below, above in pairwise(quantiles)):
@@ -47,35 +48,35 @@ def problems(quantiles: Sequence[float], mean: float, where: str, mean_at: str) 
 
 
 def values_at(quantiles: Sequence[float], mean: float, shares: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the values below which these shares (0 to 1) of the distribution lie; its mean is exactly `mean`."""
+    """Return the values of the distribution at these probabilities (`shares`, 0 to 1); its mean is exactly `mean`."""
     import numpy as np
 
     known = np.asarray(quantiles, np.float64)
-    bend, factor = _fitted(known, mean)
+    exponent, factor = _fit(known, mean)
     values = np.interp(shares, np.linspace(0, 1, len(known)), known)
-    within = shares * (len(known) - 1) - (len(known) - 2)  # of the last stretch
+    within = shares * (len(known) - 1) - (len(known) - 2)  # position in the last interval, 0 to 1
     last = within > 0
-    values[last] = known[-2] + (known[-1] - known[-2]) * within[last] ** bend
+    values[last] = known[-2] + (known[-1] - known[-2]) * within[last] ** exponent
     return np.asarray(values * factor)
 
 
-def _fitted(known: NDArray[np.float64], mean: float) -> tuple[float, float]:
-    """Return the exponent of the last stretch, and the factor on all values."""
-    stretches = len(known) - 1
+def _fit(known: NDArray[np.float64], mean: float) -> tuple[float, float]:
+    """Return the exponent of the last interval, and the factor for all values."""
+    intervals = len(known) - 1
     before = float((known[:-2] + known[1:-1]).sum()) / 2
     low, rise = float(known[-2]), float(known[-1] - known[-2])
-    wanted = mean * stretches - before - low  # 0 to `rise`, where the bend can do it: rise / (bend + 1)
-    bend = 1.0
+    wanted = mean * intervals - before - low  # must equal rise / (exponent + 1)
+    exponent = 1.0
     if rise > 0:
-        bend = min(MOST_BEND, max(1 / MOST_BEND, rise / wanted - 1 if wanted > 0 else MOST_BEND))
-    law = (before + low + rise / (bend + 1)) / stretches
-    return bend, mean / law if law > 0 else 1.0
+        exponent = min(MAX_EXPONENT, max(1 / MAX_EXPONENT, rise / wanted - 1 if wanted > 0 else MAX_EXPONENT))
+    fitted_mean = (before + low + rise / (exponent + 1)) / intervals
+    return exponent, mean / fitted_mean if fitted_mean > 0 else 1.0
 
 
 def even_shares(start: int, stop: int) -> NDArray[np.float64]:
-    """Return the shares (0 to 1) that items `start` to `stop` - 1 of any number have: any run of them is spread evenly.
+    """Return a probability (0 to 1) for each of the items `start` to `stop` - 1, evenly spread over any range of items.
 
-    So the mean of a few items is near that of the law, and an item's share does not depend on how many there are.
+    So even a few items have nearly the distribution's mean, and an item's value does not depend on their number.
     """
     import numpy as np
 
@@ -84,9 +85,9 @@ def even_shares(start: int, stop: int) -> NDArray[np.float64]:
 
 
 def drawn_shares(random: np.random.Generator, count: int) -> NDArray[np.float64]:
-    """Return so many random shares (0 to 1), one in each of as many equal parts.
+    """Return `count` random probabilities (0 to 1), one in each of `count` equal parts: a stratified sample.
 
-    Their mean is hardly a matter of luck.
+    Its mean has little variance.
     """
     import numpy as np
 

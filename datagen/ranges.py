@@ -1,4 +1,4 @@
-"""What a setting may be, declared at its field: `Annotated[int, at_least(1), Unit("samples")] = 4`."""
+"""Ranges and units of settings, declared at their fields: `Annotated[int, at_least(1), Unit("samples")] = 4`."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from dataclasses import dataclass, fields, is_dataclass
 from functools import cache
 from typing import Annotated, Any, get_origin, get_type_hints
 
-MOST_COUNT, MOST_BYTES = 10**9, 1 << 60
-"""Far beyond any run, and far below where arithmetic of nanoseconds and bytes in 64 bits ends."""
-MOST_PLANNED = 10**12  # as far beyond; of what multiplies, such as the steps of all epochs
+MAX_COUNT, MAX_BYTES = 10**9, 1 << 60
+"""Larger than any run needs, yet small enough that sums of nanoseconds and bytes fit in 64 bits."""
+MAX_PLANNED = 10**12  # the same for products of settings, such as the steps of all epochs
 
 
 class Unit(str):
-    """What a setting's number measures, where it is not a count of what its meaning names."""
+    """Unit of a setting's number, unless it counts what its description names."""
 
 
 BYTES, SECONDS = Unit("bytes"), Unit("seconds")
@@ -23,32 +23,32 @@ BYTES, SECONDS = Unit("bytes"), Unit("seconds")
 
 @dataclass(frozen=True)
 class Range:
-    """The numbers that a setting may be, both ends included."""
+    """The numbers that a setting may have, both ends included."""
 
-    least: float
-    most: float
+    minimum: float
+    maximum: float
     words: str
-    """The same for people, as in "wanted 0 to 19"."""
+    """The range in words, as in "wanted 0 to 19"."""
     minus_one: str = ""
-    """What -1 means, where it is possible besides: "-1 for every step"."""
+    """What -1 means, if it is allowed too: "-1 for every step"."""
 
     def wanted(self, number: float) -> str:
-        """Return what is wanted instead of a number; empty where it is possible."""
-        if self.least <= number <= self.most or (self.minus_one and number == -1):
+        """Return what is allowed instead of a number out of range; empty for a number in range."""
+        if self.minimum <= number <= self.maximum or (self.minus_one and number == -1):
             return ""
-        if self.minus_one and number > self.most:
-            return f"at most {self.most}, or {self.minus_one}"
+        if self.minus_one and number > self.maximum:
+            return f"at most {self.maximum}, or {self.minus_one}"
         return self.words
 
 
-def at_least(least: float, most: float = MOST_COUNT) -> Range:
+def at_least(minimum: float, maximum: float = MAX_COUNT) -> Range:
     """Return the range of a count or an amount."""
-    return Range(least, most, f"{least} or more, and at most {most}")
+    return Range(minimum, maximum, f"{minimum} or more, and at most {maximum}")
 
 
 def positive_or(minus_one: str) -> Range:
-    """Return the range of a count that -1 leaves open."""
-    return Range(1, MOST_PLANNED, f"1 or more, or {minus_one}", minus_one)
+    """Return the range of a count that may also be -1; `minus_one` says what -1 means."""
+    return Range(1, MAX_PLANNED, f"1 or more, or {minus_one}", minus_one)
 
 
 MORE_THAN_0 = Range(sys.float_info.min, math.inf, "more than 0")
@@ -56,7 +56,7 @@ MORE_THAN_0 = Range(sys.float_info.min, math.inf, "more than 0")
 
 @cache
 def declared(section: Any) -> dict[str, tuple[Any, ...]]:
-    """Return what the fields of a dataclass declare besides their types, by name."""
+    """Return the metadata of each `Annotated` field of a dataclass, by field name."""
     hints = get_type_hints(section, include_extras=True)
     names = [field.name for field in fields(section)]
     return {name: hints[name].__metadata__ if get_origin(hints[name]) is Annotated else () for name in names}
@@ -68,7 +68,7 @@ def _ranges(section: Any) -> list[tuple[str, Range]]:
 
 
 def out_of_range(section: Any, where: str) -> Iterator[str]:
-    """Name each number of one section, a dataclass called `where`, that is out of its field's range."""
+    """Yield a message for each number of a section that is out of range; `where` is the key of the section."""
     for name, allowed in _ranges(section.__class__):
         number = getattr(section, name)
         if wanted := allowed.wanted(number):
@@ -76,9 +76,9 @@ def out_of_range(section: Any, where: str) -> Iterator[str]:
 
 
 def problems(value: Any, where: str = "") -> Iterator[str]:
-    """Name each impossible value of a tree of dataclasses and tables of them; `where` is the key of its root.
+    """Yield a message for each wrong value in a tree of dataclasses and mappings of them; `where` is the root's key.
 
-    A dataclass that has a method `problems(where)` adds what it says of its values together.
+    A dataclass may have a method `problems(where)` that checks combinations of its values.
     """
     if isinstance(value, Mapping):
         for key, item in value.items():

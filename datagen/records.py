@@ -1,7 +1,7 @@
-"""Reading records: many small reads a batch, from files that stay open between batches.
+"""Reading samples that are records of larger files: many small reads a batch, from files that stay open.
 
-Neighbouring records of a batch that are side by side in a file are read by one call. Locating and checking is the
-format's (`RecordFormat`); this module knows open files, memory and the account.
+Consecutive samples of a batch that are adjacent in a file are read by one call. The format (`RecordFormat`) locates
+and checks records; this module keeps files open, places records in memory and counts bytes, calls and time.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ from datagen.places import NO_PLACES, Places, as_places, shifted
 from datagen.runs import Run, Runs, Samples, runs_of
 from datagen.storage.storage_base import Reader, StorageBase, StorageSpec, open_storage, read_in_transfers
 
-MOST_OPEN_FILES = 512
-"""Files that a reader keeps open; enough for each file of DLIO's bert."""
-SHARE_OF_LIMIT = 8
-"""A reader takes one part in so many of the process's file descriptors, which it shares with others of its kind."""
+MAX_OPEN_FILES = 512
+"""Maximum files that a reader keeps open; enough for all files of DLIO's bert."""
+DESCRIPTOR_DIVISOR = 8
+"""A reader uses at most 1 / 8 of the process's file descriptors: a process may have several readers."""
 
 
 OpenRecords = tuple[str, Reader, RecordFile]
-"""Path of an open file, and what reads it. Plain tuples: small records are read at a few microseconds each."""
+"""Path, reader and records of an open file. A plain tuple, because reading a small record takes only a few us."""
 Request = tuple[OpenRecords, int, int, int, int]
-"""An open file, index of a record, how many, their offset and bytes."""
+"""A read: an open file, index of the first record, number of records, their offset and bytes in the file."""
 
 
 class RecordReader:
-    """Reads samples of one split. One thread at a time may use it."""
+    """Reads samples of one split. Not thread-safe."""
 
     def __init__(
         self,
@@ -58,10 +58,7 @@ class RecordReader:
         *,
         called: bool = False,
     ) -> None:
-        """Begin; with `called` the read calls are those of the format's library, not the fewest.
-
-        What the library reads by is known of `StreamedRecordFormat` and `CalledRecordFormat`; of others nothing is.
-        """
+        """With `called`, make the read calls of the format's library, where known, instead of as few as possible."""
         self.app_bytes = 0
         self.read_calls = 0
         self.read_ns = 0
@@ -72,13 +69,13 @@ class RecordReader:
         self._verify = verify
         known = called and isinstance(file_format, StreamedRecordFormat | CalledRecordFormat)
         self._transfer_bytes = 0 if known else transfer_bytes
-        self._files = OpenFiles(storage, file_format, layout, open_files_wanted(), self._transfer_bytes, called=known)
+        self._files = OpenFiles(storage, file_format, layout, max_open_files(), self._transfer_bytes, called=known)
 
     def read(self, samples: Samples, out: memoryview) -> Places:
-        """Read samples into `out`, as densely as the storage's alignment lets them lie; return the place of each.
+        """Read samples into `out`, as densely as the storage's alignment permits; return the place of each.
 
         Raises:
-            DatasetError: a file is gone, unreadable, truncated or damaged.
+            DatasetError: a file is missing, unreadable, truncated or damaged.
             SpaceError: `out` is too small, or too many files are open.
             IndexError: there is no such sample.
         """
@@ -91,32 +88,33 @@ class RecordReader:
         if not 0 <= lowest <= highest < self._samples:
             raise IndexError(f"samples {lowest} to {highest} of {self._samples}")
         batch_runs = runs_of(listed, self._samples_per_file)
-        most = self._files.most
+        step = self._files.max_open
         places: list[Places] = []
         at = 0
-        for start in range(0, len(batch_runs), most):  # so that no file is closed before its turn
-            at = self._read_runs(batch_runs[start : start + most], out, at, places)
+        for start in range(0, len(batch_runs), step):  # as many runs as open files: none is closed before it is read
+            at = self._read_runs(batch_runs[start : start + step], out, at, places)
         return places[0] if len(places) == 1 else np.concatenate([NO_PLACES, *places])
 
     def finish(self) -> None:
-        """End a batch: files stay open for the next."""
+        """End a batch; files stay open for the next one."""
 
     def close(self) -> None:
-        """Close what is open."""
+        """Close all files."""
         self._files.close()
 
     def _read_runs(self, batch_runs: list[Run], out: memoryview, at: int, places: list[Places]) -> int:
-        """Read runs one behind the other from `at` on, add the samples' places, return where the last run ends."""
+        """Read runs into `out` one after another from `at` on, append their samples' places; return the end."""
         while True:
             requests = self._requests(batch_runs)
-            starts, end = (self._fill_together if self._storage.is_remote else self._fill)(requests, out, at)
+            starts, end = (self._fill_concurrently if self._storage.is_remote else self._fill)(requests, out, at)
             try:
                 places.append(self._places(requests, starts, out))
                 return end
-            except MovedError:  # once for each file at most
+            except MovedError:  # at most once for each file
                 continue
 
     def _requests(self, batch_runs: list[Run]) -> list[Request]:
+        """Return the reads for some runs: one for each run, or for each record where records are scattered."""
         get, per_file = self._files.get, self._samples_per_file
         requests = []
         for first, count in batch_runs:
@@ -131,8 +129,8 @@ class RecordReader:
         return requests
 
     def _fill(self, requests: list[Request], out: memoryview, at: int) -> tuple[list[int], int]:
-        """Read all requests; return where each begins and the end of the last."""
-        alignment, transfer_bytes, most_bytes = self._alignment, self._transfer_bytes, len(out)
+        """Read all requests; return the index in `out` of each, and where the last one ends."""
+        alignment, transfer_bytes = self._alignment, self._transfer_bytes
         starts = []
         app_bytes = read_calls = 0
         begun = time.monotonic_ns()
@@ -140,8 +138,8 @@ class RecordReader:
             before = offset % alignment
             start = at + before
             stop = -(-(start + size) // alignment) * alignment
-            if stop > most_bytes:
-                raise SpaceError(f"{path}: its records are larger than the {most_bytes} bytes set aside for a batch")
+            if stop > len(out):
+                raise SpaceError(f"{path}: its records are larger than the {len(out)} bytes reserved for a batch")
             calls = reader.read_calls
             try:
                 got = read_in_transfers(reader, out[at:stop], offset - before, transfer_bytes)
@@ -158,12 +156,12 @@ class RecordReader:
         self.read_calls += read_calls
         return starts, at
 
-    def _fill_together(self, requests: list[Request], out: memoryview, at: int) -> tuple[list[int], int]:
+    def _fill_concurrently(self, requests: list[Request], out: memoryview, at: int) -> tuple[list[int], int]:
         """Do as `_fill`, with several requests in flight."""
         starts, fills = [], []
         for (path, reader, _), _, _, offset, size in requests:
             if at + size > len(out):
-                raise SpaceError(f"{path}: its records are larger than the {len(out)} bytes set aside for a batch")
+                raise SpaceError(f"{path}: its records are larger than the {len(out)} bytes reserved for a batch")
             fills.append((reader, out[at : at + size], offset))
             starts.append(at)
             at += size
@@ -183,6 +181,7 @@ class RecordReader:
         return starts, at
 
     def _places(self, requests: list[Request], starts: list[int], out: memoryview) -> Places:
+        """Return the places of the samples read; with `verify`, their checksums are checked."""
         verify = self._verify
         if len(requests) == 1:
             ((_, _, records), index, count, _, size), start = requests[0], starts[0]
@@ -197,46 +196,46 @@ class RecordReader:
 
 
 class OpenFiles:
-    """The files read last, still open."""
+    """Keeps the most recently used files open (LRU)."""
 
     def __init__(
         self,
         storage: StorageBase,
         file_format: RecordFormat,
         layout: Layout,
-        most: int,
+        max_open: int,
         transfer_bytes: int = 0,
         *,
         called: bool = False,
     ) -> None:
         self._storage = storage
-        # Libraries map the index; where nothing can be mapped, its entries are read.
+        # Libraries read index files through memory maps, which only folders have.
         posix = called and storage.spec.type in ("posix", "mapped")
         self._sides_storage = open_storage(StorageSpec(type="mapped")) if posix else storage
         self._called = called
         self._format = file_format
         self._layout = layout
         self._transfer_bytes = transfer_bytes
-        self.most = most
+        self.max_open = max_open
         self._open: OrderedDict[int, OpenRecords] = OrderedDict()
         self._closing = weakref.finalize(self, _close_all, self._open)
 
     def get(self, file: int) -> OpenRecords:
-        """Return a file, opened if need be; the one used longest ago may be closed for it."""
+        """Return an open file; opening it may close the least recently used one."""
         opened = self._open.get(file)
         if opened is None:
-            while len(self._open) >= self.most:
+            while len(self._open) >= self.max_open:
                 self._open.popitem(last=False)[1][1].close()
-            opened = self._open[file] = self._opened(file)
+            opened = self._open[file] = self._open_file(file)
         else:
             self._open.move_to_end(file)
         return opened
 
     def close(self) -> None:
-        """Close all."""
+        """Close all files."""
         _close_all(self._open)
 
-    def _opened(self, file: int) -> OpenRecords:
+    def _open_file(self, file: int) -> OpenRecords:
         path = self._layout.path(file)
         try:
             reader: Reader = self._storage.open(path)
@@ -247,7 +246,7 @@ class OpenFiles:
                 reader = ReopenedReader(reader, partial(self._storage.open, path))
             if self._called and isinstance(self._format, StreamedRecordFormat):
                 reader = StreamedReader(reader, self._format.stream_calls)
-            source = SmallReads(path, reader, self._storage.alignment, self._transfer_bytes)
+            source = AllocatingSource(path, reader, self._storage.alignment, self._transfer_bytes)
             source.size_bytes = min(self._layout.used_bytes or source.size_bytes, source.size_bytes)
             side = partial(_open_side, self._sides_storage, self._format, self._layout, self._transfer_bytes, file)
             if self._called and isinstance(self._format, CalledRecordFormat):
@@ -261,7 +260,7 @@ class OpenFiles:
 
 
 class ReopenedReader:
-    """Reads one file that is opened for each call, so that the kernel knows nothing of the ones before; a `Reader`."""
+    """A `Reader` that opens the file for each call, so that the kernel's read-ahead keeps no state between calls."""
 
     def __init__(self, reader: Reader, reopen: Callable[[], Reader]) -> None:
         self.size_bytes = reader.size_bytes
@@ -280,13 +279,14 @@ class ReopenedReader:
             reader.close()
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: no file stays open."""
 
 
 class StreamedReader:
-    """Reads one file by the calls of a library that knows no records; a `Reader`.
+    """A `Reader` that makes the calls of a library that streams files regardless of record boundaries (`StreamCalls`).
 
-    What follows on what was read before is read on; of other places as `StreamCalls` says.
+    The last piece read stays in memory and serves the reads within it and after it. A read elsewhere restarts the
+    stream there or, if it is shorter than `min_stream_bytes`, makes the calls of Python's buffered files.
     """
 
     def __init__(self, reader: Reader, calls: StreamCalls) -> None:
@@ -296,19 +296,21 @@ class StreamedReader:
         self._calls = calls
         self._block_bytes = block_bytes_of(reader)
         self._sizes = calls.sizes(self._block_bytes)
-        self._held = bytearray()
-        self._begin = self._end = self._follows = 0
-        """What of the file is held, and what comes next."""
+        self._piece = bytearray()
+        """The last piece read; it starts with the bytes `_begin` to `_end` of the file."""
+        self._begin = self._end = 0
+        self._next_offset = 0
+        """Where the last read ended: a read from there on is sequential."""
         self._by_index = False
 
     def read_into(self, buffer: memoryview, offset: int) -> int:
-        if offset != self._follows or self._by_index:
-            self._jump(offset, len(buffer))
-        got = self._take(buffer, offset)
+        if offset != self._next_offset or self._by_index:
+            self._seek(offset, len(buffer))
+        got = self._copy(buffer, offset)
         while got < len(buffer) and self._end < self.size_bytes:
             got += self._call(buffer[got:])
-        self._follows = offset + got
-        while not self._by_index and self._end < self.size_bytes <= self._follows + self._calls.tail_bytes:
+        self._next_offset = offset + got
+        while not self._by_index and self._end < self.size_bytes <= self._next_offset + self._calls.tail_bytes:
             self._call(memoryview(b""))
         self.app_bytes += got
         return got
@@ -316,12 +318,13 @@ class StreamedReader:
     def close(self) -> None:
         self._reader.close()
 
-    def _jump(self, offset: int, size_bytes: int) -> None:
+    def _seek(self, offset: int, size_bytes: int) -> None:
+        """Prepare for a read that is not sequential: reposition the stream, or switch to reading by an index."""
         if not self._begin <= offset <= self._end:
             self._begin = self._end = offset
         elif not self._by_index:
             return
-        self._by_index = size_bytes < self._calls.least_bytes
+        self._by_index = size_bytes < self._calls.min_stream_bytes
         if self._by_index:
             missing = offset + size_bytes - self._end
             sizes = (missing,) if self._end > offset else (HEAD_BYTES, missing - HEAD_BYTES)
@@ -329,46 +332,46 @@ class StreamedReader:
         else:
             self._sizes = self._calls.sizes(self._block_bytes)
 
-    def _take(self, out: memoryview, offset: int) -> int:
-        """Copy what is held of it."""
+    def _copy(self, out: memoryview, offset: int) -> int:
+        """Copy bytes of the piece in memory to `out`, as far as it has those from `offset` on; return their number."""
         size = max(0, min(len(out), self._end - offset))
         at = offset - self._begin
         if size:
-            out[:size] = memoryview(self._held)[at : at + size]
+            out[:size] = memoryview(self._piece)[at : at + size]
         return size
 
     def _call(self, out: memoryview) -> int:
-        """Make the next call; return the bytes that came to `out`, where the rest of it is wanted."""
+        """Make the library's next call, directly into `out` if it fits; return the bytes added to `out`."""
         size, at = next(self._sizes, max(1, len(out))), self._end
         if size <= len(out):
             got = self._read(out[:size], at, size)
             self._begin = self._end = at + got
             return got
-        if len(self._held) < size:
-            self._held = bytearray(size)
-        got = self._read(memoryview(self._held)[:size], at, size)
+        if len(self._piece) < size:
+            self._piece = bytearray(size)
+        got = self._read(memoryview(self._piece)[:size], at, size)
         self._begin, self._end = at, at + got
-        return self._take(out, at)
+        return self._copy(out, at)
 
     def _read(self, target: memoryview, offset: int, size_bytes: int) -> int:
         calls = self._reader.read_calls
         got = self._reader.read_into(target, offset)
         if got < min(size_bytes, self.size_bytes - offset):
-            self.size_bytes = offset + got  # it ends before what it said
-        elif got < size_bytes and self._calls.asks_again:
+            self.size_bytes = offset + got  # the file is shorter than it was when it was opened
+        elif got < size_bytes and self._calls.retries_short_reads:
             self._reader.read_into(target[got:], offset + got)
         self.read_calls += self._reader.read_calls - calls
         return got
 
 
 HEAD_BYTES = 16
-"""A script with an index reads the length of a record, or its header, before the record."""
+"""Bytes that a script with an index reads first of each record: its length or header."""
 
 
 def _open_side(
     storage: StorageBase, file_format: RecordFormat, layout: Layout, transfer_bytes: int, file: int, number: int
 ) -> Source | None:
-    """Open a side file for as long as its source lives."""
+    """Open a side file, which is closed when its source is garbage-collected; None if it does not exist."""
     path = file_format.sides[number].path(layout, file)
     try:
         reader = storage.open(path)
@@ -376,7 +379,7 @@ def _open_side(
         return None
     except OSError as error:
         raise unreadable(path, error) from error
-    source = SmallReads(path, reader, storage.alignment, transfer_bytes)
+    source = AllocatingSource(path, reader, storage.alignment, transfer_bytes)
     weakref.finalize(source, reader.close)
     return source
 
@@ -387,14 +390,14 @@ def _close_all(opened: OrderedDict[int, OpenRecords]) -> None:
             opened.popitem()[1][1].close()
 
 
-def open_files_wanted() -> int:
-    """Return how many files a reader may keep open under this process's limit."""
+def max_open_files() -> int:
+    """Return how many files a reader may keep open under this process's limit on file descriptors."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return MOST_OPEN_FILES if soft == resource.RLIM_INFINITY else max(1, min(MOST_OPEN_FILES, soft // SHARE_OF_LIMIT))
+    return MAX_OPEN_FILES if soft == resource.RLIM_INFINITY else max(1, min(MAX_OPEN_FILES, soft // DESCRIPTOR_DIVISOR))
 
 
-class SmallReads:
-    """A `Source` for what a format must know of a file beside its records: each read gets memory of its own."""
+class AllocatingSource:
+    """A `Source` that allocates memory for each read: for the structure of a file, such as headers and indexes."""
 
     def __init__(self, path: str, reader: Reader, alignment: int, transfer_bytes: int = 0) -> None:
         self.path = path
@@ -424,14 +427,14 @@ class SmallReads:
 
 
 def _aligned(size_bytes: int, alignment: int) -> memoryview:
-    """Return memory that begins at a multiple of `alignment`."""
+    """Return new memory whose address is a multiple of `alignment`."""
     memory = np.empty(size_bytes + alignment - 1, np.uint8)
     start = -memory.__array_interface__["data"][0] % alignment
     return memory[start : start + size_bytes].data
 
 
 def largest_record_bytes(file_format: RecordFormat, layout: Layout, storage: StorageBase) -> int:
-    """Return the bytes of the largest record in use, looked up in each file or its index: it takes a while.
+    """Return the bytes of the largest record in use, which takes a while: each file or its index is read.
 
     Raises:
         DatasetError: a file can't be read, or is damaged.

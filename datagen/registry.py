@@ -1,4 +1,4 @@
-"""The folder is the registry: a module in a package is found by its name, anyone else's by its dotted name."""
+"""Finds plug-ins by name: a module of a package by its plain name, a module of the user's by its dotted name."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from datagen.errors import UserError
 
 
 def names(package: str) -> list[str]:
-    """Return the names a user may write: the modules of `package`, in order, without `_private` and `..._base` ones."""
+    """Return the names a user may write: the modules of `package`, sorted, without `_private` and `..._base` ones."""
     return list(_names_in(*importlib.import_module(package).__path__))
 
 
-@cache  # whatever is checked or opened asks again, and a folder of modules stays as it is while they run
+@cache  # called for every check and every file opened, and the modules in a folder don't change meanwhile
 def _names_in(*folders: str) -> tuple[str, ...]:
     modules = [module.name for module in pkgutil.iter_modules(folders)]
     return tuple(sorted(name for name in modules if not name.endswith("_base") and not name.startswith("_")))
@@ -39,36 +39,36 @@ def find(package: str, name: str, attribute: str) -> Any:
 
 
 def companion(package: str, name: str, attribute: str, default: Any = None) -> Any:
-    """Return what else the module that `name` means has under the name `attribute`, or `default`; errors as of `find`.
+    """Return `attribute` of the module called `name`, or `default` if it has none; raises like `find`.
 
-    A plug-in says so what is to be known of it before its class, and a library behind that, is imported.
+    Modules use this for facts about a plug-in besides its class.
     """
     return getattr(_located(package, name)[0], attribute, default)
 
 
 def is_dotted(name: str) -> bool:
-    """Return whether `name` is that of a module in a package, or of a class in a module: `.jpg` is neither."""
+    """Return whether `name` can be a module in a package or a class in a module; `.jpg` can't."""
     return "." in name.strip(".")
 
 
 def is_built_in(package: str, name: str) -> bool:
     """Return whether `name` is a module of `package` itself.
 
-    What was received (a result, a manifest, a note) may name any module: `find` would import it, and so run its code.
+    Use it for names in files from others (results, manifests): `find` would import, and so run, any module named there.
     """
     return "." not in name and name in names(package)
 
 
 def built_in(package: str, name: str, attribute: str, default: Any) -> Any:
-    """Return what `companion` does for a module of `package`; `default` for any other name, of which none is imported.
+    """Return `companion` for a module of `package`, `default` for any other name, which is not imported.
 
-    For names that were received.
+    For names in files from others.
     """
     return companion(package, name, attribute, default) if is_built_in(package, name) else default
 
 
 def _located(package: str, name: str) -> tuple[ModuleType, str]:
-    """Return the module that a name means, and the class in it that the name itself ends with, or nothing."""
+    """Return the module that a name refers to, and the class if the name ends in one, else ''."""
     if not is_dotted(name):
         known = names(package)
         if name not in known:
@@ -86,7 +86,7 @@ def _located(package: str, name: str) -> tuple[ModuleType, str]:
 
 
 def _exists(module: str) -> bool:
-    """Return whether a module can be found; its parents are imported, so their own failures are reported as such."""
+    """Return whether a module can be found. Its parents are imported, so that their failures are reported."""
     parent = module.rpartition(".")[0]
     if parent and not _exists(parent):
         return False
@@ -120,7 +120,7 @@ def _unknown(package: str, name: str, known: list[str]) -> str:
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """Return a question for the name that was probably meant; empty when none is near."""
+    """Return "did you mean X? " for the most similar known name; empty if none is similar."""
     by_lower = {one.lower(): one for one in known}
     near = difflib.get_close_matches(name.strip(".").lower(), by_lower, 1)
     return f"did you mean {by_lower[near[0]]}? " if near else ""

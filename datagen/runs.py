@@ -1,4 +1,4 @@
-"""Samples that follow each other in a file: what is planned, read and accounted for as ranges, not one by one."""
+"""Runs: consecutive samples of a file, which are planned and read together rather than one by one."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 LONG_BATCH = 256
-"""Batches of more samples are cut by numpy, whose calls cost as much as a loop over so many."""
+"""Larger batches are cut into runs by numpy; for smaller ones a Python loop is faster."""
 
 Run = tuple[int, int]
-"""First sample, and how many that follow each other in a file."""
+"""(first sample, number of samples) of a run."""
 
 
 class Runs:
-    """The samples of a batch as runs, in the order in which they are wanted."""
+    """The samples of a batch as runs, in the order requested."""
 
     def __init__(self, runs: Sequence[Run]) -> None:
         self.runs = runs
@@ -25,11 +25,11 @@ class Runs:
         return sum(count for _, count in self.runs)
 
     def tolist(self) -> list[int]:
-        """Return the samples one by one, as an array of them does."""
+        """Return the sample numbers, like `ndarray.tolist`."""
         return list(itertools.chain.from_iterable(range(first, first + count) for first, count in self.runs))
 
     def within(self, samples_per_file: int) -> list[Run]:
-        """Return the runs, cut where a file ends."""
+        """Return the runs, split at file boundaries."""
         cut: list[Run] = []
         for first, count in self.runs:
             while (left := samples_per_file - first % samples_per_file) < count:
@@ -41,11 +41,11 @@ class Runs:
 
 
 Samples = Sequence[int] | NDArray[np.int64] | Runs
-"""Sample numbers, in any of the ways in which a batch may be requested."""
+"""Sample numbers of a batch, in any of the accepted forms."""
 
 
 def runs_of(samples: Samples, samples_per_file: int) -> list[Run]:
-    """Cut a batch into runs (first sample, count) of ascending neighbours within a file, in the order given."""
+    """Cut a batch into runs of consecutive samples within a file, in the order given."""
     if isinstance(samples, Runs):
         return samples.within(samples_per_file)
     if isinstance(samples, np.ndarray) or len(samples) > LONG_BATCH:

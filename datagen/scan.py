@@ -1,4 +1,7 @@
-"""What is in a split's folder: files by their names, and whether their sizes are what the law of sizes says."""
+"""Finding the files of a split by their names, and comparing their sizes with the expected ones.
+
+Names that dlemu and DLIO give follow a pattern, PREFIX_I_of_N.EXTENSION, in sub-folder I % number of sub-folders.
+"""
 
 from __future__ import annotations
 
@@ -20,23 +23,23 @@ from datagen.spec import Split
 from datagen.storage.storage_base import Entry, StorageBase
 
 SHOWN_NAMES = 3
-"""Names that a message shows of many."""
+"""Maximum names in a message."""
 SIZE_CHECKS = 4096
-"""Files of a dataset whose size is looked up, drawn by a seed; all the others are known by arithmetic."""
-SIZE_CHECK_SEED = 1  # fixed, so that two looks at a folder check the same files; its value does not matter
-_LISTED_AT_ONCE = 1 << 16  # bounds the memory for names, whatever the folder holds
+"""Maximum files whose size is looked up, chosen at random; the others are assumed to have their computed sizes."""
+SIZE_CHECK_SEED = 1  # arbitrary but fixed, so that every inspection checks the same files
+_LISTED_AT_ONCE = 1 << 16  # directory entries in memory at a time
 _ENDINGS = {"jpeg": (".jpeg", ".jpg"), "tiff": (".tiff", ".tif")}
-"""Extension -> what others' files end in beside it; all in any case: `.JPEG` is ImageNet's."""
+"""Extensions that are accepted for a format's extension, in lower or upper case: ImageNet has `.JPEG`."""
 FORMAT_OF_ENDING = {"jpg": "jpeg", "tif": "tiff", "tar": "webdataset", "h5": "hdf5", "tfrecords": "tfrecord"}
-"""Ending that is no format's name -> the format."""
+"""Formats of extensions that are not a format's name."""
 
 
 _KEYS: dict[Split, str] = {"train": "train", "valid": "eval"}
-"""Split -> the end of the key that says how many files it has."""
+"""Suffix of the setting `num_files_...` of each split."""
 
 
 def has_ending(name: str, extension: str) -> bool:
-    """Return whether a file's name says that it is of the format with this extension."""
+    """Return whether a file's name has this extension or an equivalent one."""
     return name.lower().endswith(_ENDINGS.get(extension, (f".{extension}",)))
 
 
@@ -45,15 +48,15 @@ class Scan:
     """The files below one split's folder, at most one folder down."""
 
     names: list[str]
-    """Paths below the folder of those with the wanted extension, in order of their base names."""
+    """Paths, below the folder, of files with the format's extension, sorted by base name."""
     other_extensions: Counter[str]
     num_subfolders: int
 
 
 def scan(folder: str, extension: str, storage: StorageBase, without: str = "") -> Scan:
-    """List a split's folder; one that does not exist is empty.
+    """List a split's folder; a folder that does not exist counts as empty.
 
-    Hidden names, and the sub-folder `without`, are passed over. Raises OSError.
+    Hidden names and the sub-folder `without` are skipped. Raises OSError.
     """
     names: list[str] = []
     others: Counter[str] = Counter()
@@ -88,34 +91,35 @@ def _sort_out(listed: list[str], extension: str, names: list[str], others: Count
             others[os.path.splitext(name)[1] or name] += 1
 
 
-def named_as_there(asked: Layout, storage: StorageBase) -> Layout:
-    """Return the layout that made the name of a file found first; the one requested when that follows no rule.
+def guess_layout(requested: Layout, storage: StorageBase) -> Layout:
+    """Return `requested` with prefix, N and sub-folders taken from the first file found, if its name fits the pattern.
 
-    Most often it made all the others too, which `count_ruled` finds sooner than `scan` lists a million. Raises OSError.
+    Most often all other names fit too, and `count_by_pattern` is faster than `scan` on a million files. Raises OSError.
     """
     subfolders: list[str] = []
     try:
-        with storage.entries(asked.folder) as entries:
+        with storage.entries(requested.folder) as entries:
             for entry in entries:
                 if entry.name.startswith("."):
                     continue
                 if entry.is_dir():
-                    subfolders.append(f"{asked.folder}/{entry.name}")
-                elif has_ending(entry.name, asked.extension):
-                    return asked if subfolders else _ruled(Scan([entry.name], Counter(), 0), asked) or asked
+                    subfolders.append(f"{requested.folder}/{entry.name}")
+                elif has_ending(entry.name, requested.extension):
+                    guess = None if subfolders else _match_pattern(Scan([entry.name], Counter(), 0), requested)
+                    return guess or requested
         names = _visible_names(subfolders[0], storage)[:1] if subfolders else []
     except FileNotFoundError:
-        return asked
-    return _ruled(Scan(names, Counter(), len(subfolders)), asked) or asked
+        return requested
+    return _match_pattern(Scan(names, Counter(), len(subfolders)), requested) or requested
 
 
-def count_ruled(layout: Layout, storage: StorageBase, *, alone: bool = False) -> int | None:
-    """Return how many files of the layout's own names are there, or None when one of those in use is missing.
+def count_by_pattern(layout: Layout, storage: StorageBase, *, exclusive: bool = False) -> int | None:
+    """Return how many files have the layout's names, or None if one of the files in use is missing.
 
-    With `alone` also when others of its extension or further folders are beside them.
+    With `exclusive`, return None also if there are other files of its extension, or other folders.
 
-    Names are taken apart many at a time and a byte is kept for each file, so that a million files cost less than a
-    second and a megabyte; `scan` and `recognise` are for folders that are not as they should be. Raises OSError.
+    Names are parsed many at a time, and one byte is kept per file, so that a million files take less than a second and
+    about a megabyte; `scan` and `match_names` are for folders where this returns None. Raises OSError.
     """
     if layout.named_files < layout.num_files:
         return None
@@ -125,11 +129,11 @@ def count_ruled(layout: Layout, storage: StorageBase, *, alone: bool = False) ->
         try:
             with storage.entries(folder) as entries:
                 rest = iter(entries)
-                while some := list(itertools.islice(rest, _LISTED_AT_ONCE)):
-                    files = _numbers([entry.name for entry in some], layout)
-                    ours = (files >= 0) & (files < layout.named_files) & (files % len(folders) == place)
-                    listed[files[ours]] = True
-                    others = (some[at] for at in np.flatnonzero(~ours).tolist()) if alone else ()
+                while batch := list(itertools.islice(rest, _LISTED_AT_ONCE)):
+                    files = _file_numbers([entry.name for entry in batch], layout)
+                    fits = (files >= 0) & (files < layout.named_files) & (files % len(folders) == place)
+                    listed[files[fits]] = True
+                    others = (batch[at] for at in np.flatnonzero(~fits).tolist()) if exclusive else ()
                     if any(_may_hold_samples(entry, layout) for entry in others):
                         return None
         except FileNotFoundError:
@@ -137,126 +141,121 @@ def count_ruled(layout: Layout, storage: StorageBase, *, alone: bool = False) ->
     return int(listed.sum()) if listed[: layout.num_files].all() else None
 
 
-def _numbers(names: list[str], layout: Layout) -> NDArray[np.int64]:
-    """Return the file's number of each name by the layout's rule, -1 of any other name."""
-    prefix, ending, digits = f"{layout.file_prefix}_", layout.ruled_ending, len(str(layout.named_files))
-    width = len(prefix) + digits + len(ending)
+def _file_numbers(names: list[str], layout: Layout) -> NDArray[np.int64]:
+    """Return the index I in each name that follows the layout's pattern, -1 for other names."""
+    prefix, suffix, digits = f"{layout.file_prefix}_", layout.pattern_suffix, len(str(layout.named_files))
+    width = len(prefix) + digits + len(suffix)
     text = "".join(names)
     if set(map(len, names)) != {width} or not text.isascii():
-        numbered = _numbered(layout)
-        return np.array([int(match[1]) if (match := numbered(name)) else -1 for name in names], np.int64)
+        pattern = re.compile(rf"{re.escape(prefix)}([0-9]{{{digits}}}){re.escape(suffix)}")
+        return np.array([int(match[1]) if (match := pattern.fullmatch(name)) else -1 for name in names], np.int64)
     letters = np.frombuffer(text.encode(), np.uint8).reshape(len(names), width)
     values = letters[:, len(prefix) : len(prefix) + digits].astype(np.int64) - ord("0")
-    is_ruled = ((values >= 0) & (values <= 9)).all(axis=1)
-    for part, wanted in ((letters[:, : len(prefix)], prefix), (letters[:, -len(ending) :], ending)):
-        is_ruled &= (part == np.frombuffer(wanted.encode(), np.uint8)).all(axis=1) if wanted.isascii() else False
-    return np.where(is_ruled, values @ 10 ** np.arange(digits - 1, -1, -1), -1)
+    fits = ((values >= 0) & (values <= 9)).all(axis=1)
+    for part, wanted in ((letters[:, : len(prefix)], prefix), (letters[:, -len(suffix) :], suffix)):
+        fits &= (part == np.frombuffer(wanted.encode(), np.uint8)).all(axis=1) if wanted.isascii() else False
+    return np.where(fits, values @ 10 ** np.arange(digits - 1, -1, -1), -1)
 
 
 def _may_hold_samples(entry: Entry, layout: Layout) -> bool:
     return not entry.name.startswith(".") and (has_ending(entry.name, layout.extension) or entry.is_dir())
 
 
-def _numbered(layout: Layout) -> Callable[[str], re.Match[str] | None]:
-    """Return what takes the file's number, in a group, out of a name by the layout's rule."""
-    digits = len(str(layout.named_files))
-    return re.compile(rf"{re.escape(layout.file_prefix)}_([0-9]{{{digits}}}){re.escape(layout.ruled_ending)}").fullmatch
+def match_names(scanned: Scan, requested: Layout, advice: object) -> tuple[Layout, list[str]]:
+    """Return a layout of as many of the files found as requested, and notes for the user.
 
-
-def recognise(scanned: Scan, asked: Layout, advice: object) -> tuple[Layout, list[str]]:
-    """Return the layout of the files found, holding as many as requested, and notes.
-
-    Names of DLIO's rule give a layout by arithmetic, `_of_N` with an N of its own included; other names a sorted list.
+    If names follow the pattern, for any N, the layout computes them; else it lists the names in order.
 
     Raises:
-        DatasetError: fewer files than requested, or some of them missing.
+        DatasetError: there are fewer files than requested, or some are missing.
     """
-    wanted = asked.num_files
-    if len(scanned.names) < wanted and not _states_more(scanned, asked):
-        raise DatasetError(_incomplete(asked, scanned, advice))
-    ruled = _ruled(scanned, asked)
-    if ruled is None:
-        return _listed(scanned, asked, "their names do not follow one pattern, so they are taken in order of name")
+    wanted = requested.num_files
+    if len(scanned.names) < wanted and not _states_more(scanned, requested):
+        raise DatasetError(_incomplete(requested, scanned, advice))
+    matched = _match_pattern(scanned, requested)
+    if matched is None:
+        return _listed(scanned, requested, "their names do not follow one pattern, so they are taken in order of name")
     there = set(scanned.names)
-    missing = [name for name in map(ruled.name, range(wanted)) if name not in there]
+    missing = [name for name in map(matched.name, range(wanted)) if name not in there]
     if not missing:
-        return ruled, surplus(ruled, len(scanned.names))
+        return matched, surplus_note(matched, len(scanned.names))
     base_names = {name.rpartition("/")[2] for name in there}
     lost = [name for name in missing if name.rpartition("/")[2] not in base_names]
     if lost:
-        raise DatasetError(_incomplete(asked, scanned, advice, lost))
-    return _listed(scanned, asked, "their sub-folders do not follow the pattern, so they are taken in order of name")
+        raise DatasetError(_incomplete(requested, scanned, advice, lost))
+    return _listed(
+        scanned, requested, "their sub-folders do not follow the pattern, so they are taken in order of name"
+    )
 
 
-def _states_more(scanned: Scan, asked: Layout) -> bool:
-    """Return whether some of the files requested are missing from a set that had enough of them."""
-    ruled = _ruled(scanned, asked)
-    return ruled is not None and ruled.named_files >= asked.num_files
+def _states_more(scanned: Scan, requested: Layout) -> bool:
+    """Return whether N in the names is at least the number of files requested, so that the others must be missing."""
+    matched = _match_pattern(scanned, requested)
+    return matched is not None and matched.named_files >= requested.num_files
 
 
-def _ruled(scanned: Scan, asked: Layout) -> Layout | None:
-    """Return the layout that most likely made these names: the one requested, or the only one there is."""
-    rule = re.compile(rf"(?:.*/)?(.+)_\d+_of_(\d+)\.{re.escape(asked.extension)}")
-    matches = map(rule.fullmatch, scanned.names)
-    sets = {(match[1], int(match[2])) for match in matches if match}
-    mine = (asked.file_prefix, asked.named_files)
-    if mine not in sets:
-        if len(sets) != 1:
+def _match_pattern(scanned: Scan, requested: Layout) -> Layout | None:
+    """Return the layout whose pattern the names follow, with the prefix and N requested or the only ones found."""
+    pattern = re.compile(rf"(?:.*/)?(.+)_\d+_of_(\d+)\.{re.escape(requested.extension)}")
+    matches = map(pattern.fullmatch, scanned.names)
+    found = {(match[1], int(match[2])) for match in matches if match}
+    chosen = (requested.file_prefix, requested.named_files)
+    if chosen not in found:
+        if len(found) != 1:
             return None
-        mine = sets.pop()
-    prefix, named_files = mine
-    if named_files < asked.num_files:
+        chosen = found.pop()
+    prefix, named_files = chosen
+    if named_files < requested.num_files:
         return None
-    return replace(asked, file_prefix=prefix, named_files=named_files, num_subfolders=scanned.num_subfolders)
+    return replace(requested, file_prefix=prefix, named_files=named_files, num_subfolders=scanned.num_subfolders)
 
 
-def _listed(scanned: Scan, asked: Layout, why: str) -> tuple[Layout, list[str]]:
-    layout = replace(asked, names=tuple(scanned.names[: asked.num_files]))
-    return layout, [f"{asked.folder}: {len(scanned.names)} files; {why}"]
+def _listed(scanned: Scan, requested: Layout, why: str) -> tuple[Layout, list[str]]:
+    layout = replace(requested, names=tuple(scanned.names[: requested.num_files]))
+    return layout, [f"{requested.folder}: {len(scanned.names)} files; {why}"]
 
 
-def surplus(layout: Layout, there: int) -> list[str]:
-    """Return a note when more files are there than are used."""
+def surplus_note(layout: Layout, there: int) -> list[str]:
+    """Return a note if there are more files than are used."""
     if there <= layout.num_files:
         return []
     return [f"{layout.folder} holds {there} files; the first {layout.num_files} by name are used"]
 
 
-def _incomplete(asked: Layout, scanned: Scan, advice: object, missing: list[str] | None = None) -> str:
-    there, wanted = len(scanned.names), asked.num_files
-    seen = f"{asked.folder} holds {there} {asked.extension} file{'s' * (there != 1)}"
+def _incomplete(requested: Layout, scanned: Scan, advice: object, missing: list[str] | None = None) -> str:
+    """Return the message for missing files: which ones, or how to use the files that are there."""
+    there, wanted = len(scanned.names), requested.num_files
+    seen = f"{requested.folder} holds {there} {requested.extension} file{'s' * (there != 1)}"
     folders = scanned.num_subfolders
     seen += f" in {folders} folder{'s' * (folders != 1)}" if folders and there else ""
-    if missing is None and there and _ruled(scanned, replace(asked, num_files=0)) is None:
+    if missing is None and there and _match_pattern(scanned, replace(requested, num_files=0)) is None:
         first = os.path.basename(scanned.names[0])
         return (
             f"{seen}, such as {first}, and {wanted} are requested: to use what is there, set "
-            f"dataset.num_files_{_KEYS[asked.split]}={there}"
+            f"dataset.num_files_{_KEYS[requested.split]}={there}"
         )
     if missing is None:
         found = set(scanned.names)
-        missing = [name for name in map(asked.name, range(wanted)) if name not in found]
+        missing = [name for name in map(requested.name, range(wanted)) if name not in found]
     shown = ", ".join(missing[:SHOWN_NAMES]) + (", ..." if len(missing) > SHOWN_NAMES else "")
     return f"{seen}, {wanted} are requested: {len(missing)} missing ({shown}). {advice}"
 
 
-def other_files(asked: Layout, scanned: Scan) -> str:
-    """Return which other files are there where none has the format's extension, and what reads them."""
+def wrong_files_message(requested: Layout, scanned: Scan) -> str:
+    """Return the message for a folder without files of the format: which files it has, and which format reads them."""
     extension, count = scanned.other_extensions.most_common(1)[0]
     ending = extension.lstrip(".").lower()
     name = FORMAT_OF_ENDING.get(ending, ending)
     known = name in registry.names("datagen.formats")
     what = f"set dataset.format={name}, or" if known else "no format of dlemu reads these; set"
-    seen = f"{asked.folder} holds {count} {extension} file{'s' * (count != 1)}, none of .{asked.extension}"
+    seen = f"{requested.folder} holds {count} {extension} file{'s' * (count != 1)}, none of .{requested.extension}"
     return f"{seen}: {what} dataset.data_folder to another folder"
 
 
 def wrong_sizes(path: Callable[[int], str], sizes: NDArray[np.int64], storage: StorageBase) -> tuple[int, list[str]]:
-    """Look up the sizes of at most 4096 files; return how many were looked up, and a message for each wrong one.
+    """Compare the sizes of at most 4096 files with `sizes`; return how many were compared, and a message per mismatch.
 
-    `path` gives the path of a file of which `sizes` says how many bytes it should have.
-
-    Raises OSError.
+    `path` returns the path of a file, given its index in `sizes`. Raises OSError.
     """
     count = min(len(sizes), SIZE_CHECKS)
     random = np.random.default_rng(SIZE_CHECK_SEED)

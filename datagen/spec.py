@@ -1,6 +1,6 @@
-"""What a dataset is: a frozen value that crosses processes, and is written into the manifest beside the files.
+"""The settings that define a dataset: an immutable value, picklable, and stored in the manifest beside the files.
 
-Field names are DLIO's, so its users and its YAML are at home.
+Field names are those of DLIO, so that its users know them and its YAML files work.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from typing import Annotated, Literal
 
 from datagen import quantiles
 from datagen.ranges import BYTES, Range, at_least, out_of_range, problems
-from datagen.strict import build, together
+from datagen.strict import build, joined_problems
 
-__all__ = ["BLOCK_BYTES", "Compression", "DatasetSpec", "Decode", "Hdf5", "Split", "build", "together"]
+__all__ = ["BLOCK_BYTES", "Compression", "DatasetSpec", "Decode", "Hdf5", "Split", "build", "joined_problems"]
 
 Split = Literal["train", "valid"]
 Compression = Literal["none", "gzip", "zip", "snappy", "zstd"]
@@ -24,9 +24,9 @@ EngineName = Literal["matched", "fast", "library"]
 BLOCK_BYTES = 4096
 """Every block of this many payload bytes is unique and names its file and offset (`datagen.content`)."""
 PICTURES = ("jpeg", "png", "tiff")
-"""Formats whose records are pictures: their files have the bytes stated, whatever the shape of the picture."""
+"""Image formats: their files are `record_length_bytes` long, whatever the shape of the image."""
 NUMBER_KINDS = "iufc"
-"""Kinds of NumPy's types that records may have: integers with and without sign, floats and complex numbers."""
+"""`dtype.kind` of the NumPy types allowed in records: signed and unsigned integers, floats and complex numbers."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,11 +34,11 @@ class Hdf5:
     """How HDF5 files are laid out."""
 
     chunk_dims: tuple[int, ...] = ()
-    """Shape of a chunk, its first number counting samples; empty leaves the layout to the other settings."""
+    """Shape of a chunk; the first axis counts samples. Empty: `enable_chunking` and `chunk_size` decide."""
     num_dset_per_record: int = 1
-    """Datasets that share a record, which is cut along the first of `record_dims`."""
+    """HDF5 datasets over which each record is split, along the first axis of `record_dims`."""
     max_shape: tuple[int, ...] = ()
-    """What a record's shape could grow to; it makes the datasets chunked."""
+    """Maximum shape of a record (HDF5's maxshape); if set, the HDF5 datasets are chunked."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,17 +46,17 @@ class ParquetColumn:
     """One column of a Parquet file."""
 
     name: str
-    """The column's name."""
+    """Name of the column."""
     dtype: Literal["float16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "uint16"] = "float32"
-    """Type of its numbers."""
+    """Type of the numbers."""
     size: int = 1
-    """Numbers in each value: several of 4 or 8 bytes are a list, of fewer bytes a byte array of fixed length."""
+    """Numbers in each value; if above 1, types of 4 or 8 bytes make a list, smaller ones a fixed-length byte array."""
     read: bool = True
     """Training reads this column."""
 
     @property
     def value_bytes(self) -> int:
-        """Return the bytes of a value."""
+        """Return the bytes of one value."""
         import numpy as np  # settings are imported by every command, for which numpy would be slow
 
         return np.dtype(self.dtype).itemsize * self.size
@@ -64,74 +64,74 @@ class ParquetColumn:
 
 @dataclass(frozen=True, kw_only=True)
 class ParquetSpec:
-    """What format `parquet` needs to know beside the rest."""
+    """Settings that only format `parquet` has."""
 
     columns: tuple[ParquetColumn, ...] = ()
-    """The columns of a row; without any there is one, `data`, of `record_length_bytes`."""
+    """Columns of the table; if empty, it has one, `data`, of `record_length_bytes`."""
     row_group_size: int = 1024
-    """Rows of a row group, which is read whole."""
+    """Rows in each row group; row groups are read whole."""
 
 
-MOST_RECORD_BYTES, MOST_DATASET_BYTES = 1 << 50, 1 << 62
-"""Far beyond any dataset, and below where offsets and sums in 64 bits end."""
+MAX_RECORD_BYTES, MAX_DATASET_BYTES = 1 << 50, 1 << 62
+"""Larger than any dataset, yet small enough that offsets and sums of sizes fit in 64 bits."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DatasetSpec:
-    """The dataset as requested. Defaults are DLIO's where DLIO has the key."""
+    """Settings of the dataset. Defaults are DLIO's where DLIO has the key."""
 
     data_folder: str = "./data/"
     """Folder that holds `train/` and `valid/`."""
     source: Literal["generated", "folder"] = "generated"
-    """`generated`: a dataset as these settings say. `folder`: your own files, whatever is in `data_folder`.
+    """`generated`: a dataset made from these settings. `folder`: your own files, whatever is in `data_folder`.
 
-    Their format, number and sizes are determined from them; they are only read (docs/own-workload.md).
+    The format, number and sizes of your own files are detected; they are only read (docs/own-workload.md).
     """
     format: str = "tfrecord"
-    """Name of a module in `datagen.formats`, or the dotted name of your own."""
+    """Name of a module in `datagen.formats`, or the dotted name of your own module."""
     num_files_train: Annotated[int, at_least(0)] = 8
     """Files of the training set."""
     num_files_eval: Annotated[int, at_least(0)] = 0
     """Files of the validation set."""
     num_samples_per_file: Annotated[int, at_least(1)] = 1
     """Samples (records) in each file."""
-    record_length_bytes: Annotated[float, at_least(1, MOST_RECORD_BYTES), BYTES] = 64 * 1024
-    """Mean bytes of one sample, as elements of one byte; of an image those of its file."""
-    record_length_bytes_stdev: Annotated[float, at_least(0, MOST_RECORD_BYTES), BYTES] = 0
-    """Standard deviation of the samples' bytes, drawn as DLIO draws them; 0: all are alike."""
+    record_length_bytes: Annotated[float, at_least(1, MAX_RECORD_BYTES), BYTES] = 64 * 1024
+    """Mean elements of one sample: bytes, unless `record_element_type` is wider; for images, bytes of the file."""
+    record_length_bytes_stdev: Annotated[float, at_least(0, MAX_RECORD_BYTES), BYTES] = 0
+    """Standard deviation of `record_length_bytes`, drawn for each file as DLIO does; 0: all samples have one size."""
     record_length_bytes_quantiles: Annotated[tuple[float, ...], BYTES] = ()
-    """The samples' bytes as quantiles at equal steps of probability, from the least to the largest.
+    """Quantiles of the sample size at equal steps of probability, from the minimum to the maximum.
 
-    `record_length_bytes` is their mean, which stays. A file's size does not depend on how many there are.
+    `record_length_bytes` remains the mean. The size of a file does not depend on the number of files.
     """
-    record_length_bytes_resize: Annotated[int, at_least(0, MOST_RECORD_BYTES), BYTES] = 0
-    """Bytes of each sample that a worker ships to the trainer, cropped from what it read; 0 ships the whole sample."""
+    record_length_bytes_resize: Annotated[int, at_least(0, MAX_RECORD_BYTES), BYTES] = 0
+    """Bytes of each sample that a worker passes to the trainer, cropped from the sample; 0 passes the whole sample."""
     record_dims: tuple[int, ...] = ()
-    """Shape of a record, of an image height, width, channels; empty makes two axes from `record_length_bytes`."""
+    """Shape of a record; for images: height, width, channels. Empty: a square made from `record_length_bytes`."""
     record_element_type: str = "uint8"
-    """NumPy type of a record's numbers. A record has the bytes of its shape times those of the type (DLIO's rule)."""
+    """NumPy type of a record's elements. As in DLIO, the bytes of a record are its elements times the type's bytes."""
     num_subfolders_train: Annotated[int, at_least(0)] = 0
-    """Folders below `train/` over which its files are distributed; 0 or 1: all are in `train/` itself."""
+    """Sub-folders of `train/` over which its files are distributed; 0 or 1: all files are in `train/` itself."""
     num_subfolders_eval: Annotated[int, at_least(0)] = 0
-    """The same for `valid/`."""
+    """Sub-folders of `valid/`, likewise."""
     file_prefix: str = "img"
-    """What file names begin with, as in `img_3_of_8.npz`."""
+    """Prefix of file names, as in `img_3_of_8.npz`."""
     compression: Compression = "none"
-    """How the format compresses its records; each format supports some of these."""
+    """Compression of the records; each format supports some of these."""
     compression_level: Annotated[int, Range(1, 9, "1 to 9")] = 4
-    """Level of gzip, zip and zstd, 1 (fast) to 9 (small); snappy has none."""
+    """Level of gzip, zip and zstd, 1 (fastest) to 9 (smallest); ignored for snappy."""
     compressibility: Annotated[float, Range(0, math.nextafter(1, 0), "0 or more, and below 1")] = 0.0
     """Share of each block that a compressor can remove, 0 (random) to below 1 (nearly constant)."""
     enable_chunking: bool = False
-    """Cut HDF5 datasets into chunks of one sample and `chunk_size` bytes."""
-    chunk_size: Annotated[int, at_least(0, MOST_RECORD_BYTES), BYTES] = 0
-    """Bytes of a chunk, made square, where `enable_chunking` is set."""
+    """Store HDF5 datasets in chunks; each chunk has one sample, or `chunk_size` bytes of it."""
+    chunk_size: Annotated[int, at_least(0, MAX_RECORD_BYTES), BYTES] = 0
+    """Bytes of a chunk where `enable_chunking` is set; chunks are equally long along each axis."""
     hdf5: Hdf5 = Hdf5()
-    """How HDF5 files are laid out."""
+    """Layout of HDF5 files."""
     parquet: ParquetSpec = ParquetSpec()
     """Columns and row groups of Parquet files."""
     seed: Annotated[int, at_least(0, 2**63 - 1)] = 0
-    """Two datasets with different seeds share no block."""
+    """Seed of the contents: datasets with different seeds have no 4096-byte block in common."""
 
     @property
     def sizes_vary(self) -> bool:
@@ -151,19 +151,19 @@ class DatasetSpec:
         return math.prod(self.record_dims) if self.record_dims else self.record_length_bytes
 
     def check(self) -> list[str]:
-        """Return the problems with this spec's values, each naming the key, what was seen and what is wanted.
+        """Return what is wrong with these settings: for each problem the key, the value found and the value expected.
 
-        What its format can't do (a compression, several samples in a picture) is reported by that format.
+        The format reports what it does not support (a compression, several samples in an image).
         """
         return list(problems(self, "dataset"))
 
     def problems(self, where: str) -> Iterator[str]:
-        """Name what is wrong besides single numbers; `where` is the key of this section."""
-        if not any(out_of_range(self, where)):  # else the product may be more than a float holds
+        """Yield problems other than numbers out of range; `where` is the key of this section."""
+        if not any(out_of_range(self, where)):  # numbers out of range could make the product overflow
             total_bytes = (self.num_files_train + self.num_files_eval) * self.num_samples_per_file * self.record_bytes
-            if total_bytes > MOST_DATASET_BYTES:
+            if total_bytes > MAX_DATASET_BYTES:
                 seen = f"{where}.num_files_train, num_samples_per_file and record_length_bytes multiply to"
-                yield f"{seen} {total_bytes:.3g} bytes: wanted at most {MOST_DATASET_BYTES:.3g}"
+                yield f"{seen} {total_bytes:.3g} bytes: wanted at most {MAX_DATASET_BYTES:.3g}"
         yield from self._record_problems(where)
         yield from self._name_problems(where)
         yield from self._format_problems()
@@ -185,8 +185,8 @@ class DatasetSpec:
     def _quantile_problems(self, where: str) -> Iterator[str]:
         key, sizes = f"{where}.record_length_bytes_quantiles", self.record_length_bytes_quantiles
         yield from quantiles.problems(sizes, self.record_length_bytes, key, f"{where}.record_length_bytes")
-        if max(sizes) > MOST_RECORD_BYTES:
-            yield f"{key} goes up to {max(sizes):g}: wanted at most {MOST_RECORD_BYTES:g}"
+        if max(sizes) > MAX_RECORD_BYTES:
+            yield f"{key} goes up to {max(sizes):g}: wanted at most {MAX_RECORD_BYTES:g}"
         others = {
             "record_dims": self.record_dims,
             "record_length_bytes_stdev": self.record_length_bytes_stdev,
@@ -197,10 +197,11 @@ class DatasetSpec:
 
     def _format_problems(self) -> list[str]:
         if not _is_number_type(self.record_element_type):
-            return []  # reported already, and formats compute with it
-        # Formats build on this module, and an unknown one is reported when it is needed, with the list of those known.
+            return []  # reported already; the formats' own checks need a valid type
+        # Imported here because the formats import this module.
         from datagen import registry
 
+        # An unknown format is reported when it is opened, with the list of known ones.
         if self.format not in registry.names("datagen.formats"):
             return []
         unfit: list[str] = registry.find("datagen.formats", self.format, "Format")().unfit(self)

@@ -1,4 +1,4 @@
-"""Strict building of frozen dataclass trees from plain mappings (parsed YAML or JSON): every problem in one message."""
+"""Builds trees of frozen dataclasses from plain mappings (parsed YAML or JSON), and reports all problems at once."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ _FAILED: Any = object()
 def build(cls: type[T], mapping: Mapping[str, object], where: str = "") -> T:
     """Build a dataclass from a mapping whose keys are its field names; `where` is the section's name for messages.
 
-    Understands nested dataclasses, Literal, tuple[X, ...], dict[str, X], unions, bool, int (also a whole float), float
-    (also an int) and str. A dataclass with a classmethod `from_value(value, where)` is built by that instead.
+    Supports nested dataclasses, Literal, tuple[X, ...], dict[str, X], unions, bool, int (also given as 1.0), float
+    (also given as an int) and str. A dataclass with a classmethod `from_value(value, where)` is built by that instead.
 
     Raises:
-        UserError: listing every unknown key (with the nearest), missing key and value of a wrong type.
+        UserError: listing every unknown key (with the most similar known one), missing key and value of a wrong type.
     """
     builder = _Builder(cls, where)
     result = builder.dataclass(cls, mapping, where)
     if builder.problems:
-        raise UserError(together(builder.problems))
+        raise UserError(joined_problems(builder.problems))
     return typing.cast(T, result)
 
 
-def together(problems: list[str]) -> str:
-    """Make one message of one or several problems."""
+def joined_problems(problems: list[str]) -> str:
+    """Join problems into one message."""
     if len(problems) == 1:
         return problems[0]
     return f"{len(problems)} problems:" + "".join(f"\n  - {problem}" for problem in problems)
 
 
 class _Builder:
-    """One build: collects problems, knows the root so that a key in the wrong section can be pointed to its own."""
+    """Builds one tree and collects problems; it knows the root, to suggest the right section for a misplaced key."""
 
     def __init__(self, root: type[object], where: str) -> None:
         self.problems: list[str] = []
@@ -48,7 +48,7 @@ class _Builder:
         self._where = where
 
     def dataclass(self, cls: type[Any], value: object, where: str) -> Any:
-        if value is None:  # a section that YAML shows empty
+        if value is None:  # an empty section in YAML
             value = {}
         if not isinstance(value, Mapping):
             return self._wrong(where, value, "a mapping of " + ", ".join(_keys(cls)))
@@ -129,6 +129,7 @@ class _Builder:
         return _FAILED
 
     def _unknown(self, cls: type[Any], key: str, where: str) -> str:
+        """Return the message for an unknown key: the section it belongs to, or the most similar key."""
         unknown = f"unknown key {_join(where, key)}"
         elsewhere = _paths(self._root, self._where)
         same_name = [path for path in elsewhere if path.rpartition(".")[2] == key]
@@ -149,7 +150,7 @@ def _keys(cls: type[Any]) -> list[str]:
 
 
 def _paths(cls: type[Any], where: str) -> list[str]:
-    """Return the dotted names of all keys below `cls`, sections included."""
+    """Return the dotted names of all keys in `cls`, including sections."""
     hints = typing.get_type_hints(cls)
     paths = []
     for key in _keys(cls):
@@ -171,7 +172,7 @@ def _join(where: str, key: str) -> str:
 def _scalar(hint: Any, value: object) -> Any:
     if hint is type(None):
         return None if value is None else _FAILED
-    if isinstance(value, bool):  # bool is an int to Python, never to a user
+    if isinstance(value, bool):  # bool is an int in Python, but not for users
         return value if hint is bool else _FAILED
     if hint is int:
         return _whole(value)
@@ -203,7 +204,7 @@ _WORDS = {
 
 
 def _describe(hint: Any) -> str:
-    """Say in words what a type hint wants."""
+    """Describe in words the values that a type hint accepts."""
     origin = get_origin(hint)
     if origin is Literal:
         return _describe_literal(get_args(hint))

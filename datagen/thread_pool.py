@@ -1,4 +1,4 @@
-"""A pool of threads over many files: progress, the first failure and Ctrl-C reach the caller's thread alone."""
+"""A pool of threads for many files. The caller's thread gets progress reports, the first failure and Ctrl-C."""
 
 from __future__ import annotations
 
@@ -9,34 +9,34 @@ from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 
 PROGRESS_SECONDS = 0.25
-"""How often progress is reported."""
+"""Interval of progress reports."""
 
 
 @dataclass(frozen=True)
 class Progress:
-    """How far one rank is."""
+    """Progress of one rank."""
 
     files: int
-    """Done, those found made included."""
+    """Files done, including those that already existed."""
     bytes: int
-    """Done, those found made included."""
+    """Bytes done, including files that already existed."""
     total_bytes: int
-    """To do in all; estimated where the sizes of files are not known before."""
+    """Bytes to do in all; an estimate if the sizes of files are not known in advance."""
     total_files: int
-    """To do in all."""
+    """Files to do in all."""
     seconds: float
-    """Since the start."""
+    """Time since the start."""
 
 
 class StoppedError(Exception):
-    """Raised inside a worker when another one failed or the caller was interrupted."""
+    """Raised in a worker when another one failed or the caller was interrupted."""
 
 
 class Tally:
-    """What is done so far, and whether to go on; shared by the threads."""
+    """Counts the work done, and tells threads to stop; shared by all threads."""
 
     def __init__(self, total_files: int, total_bytes: int, *, exact: bool) -> None:
-        """With `exact`, `total_bytes` is what the files will have; else what they hold before it is packed or spelt."""
+        """With `exact`, `total_bytes` is the size of the files; else of their samples, before encoding."""
         self.files = 0
         self.bytes = 0
         self._total_files, self._total_bytes, self._exact = total_files, total_bytes, exact
@@ -45,7 +45,7 @@ class Tally:
         self._stopping = False
 
     def add(self, *, files: int = 0, size_bytes: int = 0) -> None:
-        """Count work done; raises StoppedError when no more is wanted."""
+        """Count work done; raises StoppedError after `stop`."""
         if self._stopping:
             raise StoppedError
         with self.lock:
@@ -53,7 +53,7 @@ class Tally:
             self.bytes += size_bytes
 
     def stop(self) -> None:
-        """Make every worker end at its next `add`."""
+        """Make every worker stop at its next `add`."""
         self._stopping = True
 
     def progress(self) -> Progress:
@@ -70,9 +70,9 @@ def run(
     threads: int,
     progress: Callable[[Progress], None] | None,
 ) -> None:
-    """Hand every number to one of `threads` workers, each made in its own thread; tell progress from this one.
+    """Pass every number to one of `threads` workers, each created in its own thread; call `progress` in this thread.
 
-    Raises what a worker raised first, after all have ended; KeyboardInterrupt and the like in the same way.
+    Raises the first exception of a worker, or KeyboardInterrupt, after all workers have stopped.
     """
     source = iter(numbers)
     lock = threading.Lock()

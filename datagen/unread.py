@@ -1,4 +1,4 @@
-"""Looking into a user's files without leaving pages of them in memory: what is cached would be served before a run."""
+"""Inspecting a user's files without leaving them in the page cache, from which a later run would then be served."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ import numpy as np
 
 @contextlib.contextmanager
 def unread(paths: Sequence[str]) -> Iterator[None]:
-    """Drop what was read of local files meanwhile, of those of whose middle nothing was in memory before."""
+    """On exit, drop from the page cache those of the local files whose middle page was not cached on entry."""
     cold = [path for path in paths if not _in_memory(path)]
     try:
         yield
     finally:
         for path in cold:
-            with contextlib.suppress(OSError):  # who reads it next says what is wrong with it
+            with contextlib.suppress(OSError):  # the next reader will report the error
                 descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
                 try:
                     os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
@@ -28,7 +28,7 @@ def unread(paths: Sequence[str]) -> Iterator[None]:
 
 
 def _in_memory(path: str) -> bool:
-    """Return whether the page in the middle of a file is cached (mincore(2)); of what can't be mapped, that it is."""
+    """Return whether the page in the middle of a file is cached (mincore(2)); True for a file that can't be mapped."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError:

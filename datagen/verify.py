@@ -1,4 +1,4 @@
-"""Checking a dataset: every byte of every file against what was generated, and every file against the list."""
+"""Verifies a dataset: every byte of every file against what was generated, and its folders for foreign files."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from datagen.errors import DatasetError
 from datagen.files import Files, Part, files_of
 from datagen.formats.format_base import FORMATS
 from datagen.groups import GroupFormat
-from datagen.records import SmallReads
+from datagen.records import AllocatingSource
 from datagen.registry import is_built_in
 from datagen.spec import BLOCK_BYTES, DatasetSpec
 from datagen.storage.storage_base import FOLDERS, Bytes, Reader, StorageBase, StorageSpec, open_storage
@@ -28,13 +28,13 @@ Kind = Literal["truncated", "changed", "swapped", "missing", "foreign", "unreada
 
 @dataclass(frozen=True)
 class Damage:
-    """One thing that is wrong."""
+    """One damaged, missing or foreign file."""
 
     severity: Literal["error", "warning"]
     path: str
     kind: Kind
     message: str
-    """What was found and at which offset, what was wanted."""
+    """What was found, at which offset, and what was expected."""
 
 
 def verify(
@@ -46,11 +46,12 @@ def verify(
     threads: int = 1,
     progress: Callable[[Progress], None] | None = None,
 ) -> list[Damage]:
-    """Compare the files i with i % ranks == rank with what was generated; rank 0 also looks for files that are not
-    of the dataset. Returns what is wrong, by path; an empty list means that every byte is right.
+    """Compare the files i with i % ranks == rank with what was generated; rank 0 also looks for foreign files.
+
+    Returns the damage found, sorted by path; an empty list means that every byte is right.
 
     Raises:
-        DatasetError: no manifest says what was generated.
+        DatasetError: there is no manifest, so that the expected contents are unknown.
     """
     opened = open_storage(storage.buffered)
     made = manifest.read(spec.data_folder, opened)
@@ -76,7 +77,7 @@ def verify(
 
 
 class _Checker:
-    """Checks files in several threads."""
+    """Verifies files in several threads."""
 
     def __init__(self, files: Files, storage: StorageBase, tally: Tally) -> None:
         self.findings: list[Damage] = []
@@ -86,7 +87,7 @@ class _Checker:
         self._lock = threading.Lock()
 
     def worker(self) -> Callable[[int], None]:
-        """Return a function that checks one file, with buffers of its own."""
+        """Return a function that checks one file, with its own buffers; each thread calls this once."""
         made, stored = AlignedBuffer(), AlignedBuffer()
 
         def check(running_index: int) -> None:
@@ -118,23 +119,23 @@ class _Checker:
     def _check_bytes(
         self, running_index: int, part: Part, wanted: int, made: AlignedBuffer, stored: AlignedBuffer
     ) -> Damage | None:
-        """Write the file again, into a writer that compares instead."""
+        """Generate the file again, into a writer that compares instead of writing."""
         reader = self._storage.open(part.path)
         try:
             comparison = _Comparison(reader, stored, self._tally)
             try:
                 part.write(comparison, made)
             except _DifferenceError as difference:
-                return self._judge(running_index, part, wanted, reader, difference.offset)
+                return self._damage(running_index, part, wanted, reader, difference.offset)
             if reader.size_bytes != comparison.position:
                 at = min(reader.size_bytes, comparison.position)
-                return self._judge(running_index, part, wanted, reader, at)
+                return self._damage(running_index, part, wanted, reader, at)
             return None
         finally:
             reader.close()
 
-    def _judge(self, running_index: int, part: Part, wanted: int, reader: Reader, offset: int) -> Damage:
-        """Return what is wrong with a file that first differs at `offset`."""
+    def _damage(self, running_index: int, part: Part, wanted: int, reader: Reader, offset: int) -> Damage:
+        """Return the kind of damage of a file that first differs at `offset`."""
         path, content = part.path, self._files.content
         if reader.size_bytes == wanted and part.is_side:
             message = f"it differs from what was generated, at offset {offset}"
@@ -152,13 +153,13 @@ class _Checker:
         return Damage("error", path, "truncated" if reader.size_bytes < wanted else "changed", message)
 
     def _check_table(self, path: str) -> Damage | None:
-        """Look for the columns of a file of row groups: a batch takes them by their names."""
+        """Check that a file of row groups has the columns and row groups of the settings."""
         files, storage = self._files, self._storage
         if not isinstance(files.format, GroupFormat):
             return None
         reader = storage.open(path)
         try:
-            groups = files.format.open_groups(SmallReads(path, reader, storage.alignment), files.spec)
+            groups = files.format.open_groups(AllocatingSource(path, reader, storage.alignment), files.spec)
             if groups.payload(0):
                 return None
             return Damage("error", path, "changed", "its columns or row groups differ from those it was made with")
@@ -166,7 +167,7 @@ class _Checker:
             reader.close()
 
     def _check_payload(self, running_index: int) -> Damage | None:
-        """Read the samples as a loader would, and compare them: packed bytes depend on the library that packed them."""
+        """Read and compare the samples as a loader would: compressed bytes depend on the library's version."""
         files = self._files
         path, samples = files.path(running_index), files.spec.num_samples_per_file
         engine = FastEngine(self._storage, files.format, samples, 0)
@@ -179,7 +180,7 @@ class _Checker:
                 sample = engine.read(path, index, memoryview(b""))
                 payload, start = sample.plain_payload, sample.payload_offset
                 if start in starts:
-                    continue  # the payload of a sample may be that of others too
+                    continue  # several samples may share a payload, which was compared already
                 starts.add(start)
                 at = sample.first_difference(files.content, running_index)
                 self._tally.add(size_bytes=len(payload))
@@ -205,7 +206,7 @@ class _DifferenceError(Exception):
 
 
 class _Comparison:
-    """A writer that compares what it is given with a file that exists."""
+    """A writer that compares the bytes to be written with an existing file."""
 
     def __init__(self, reader: Reader, buffer: AlignedBuffer, tally: Tally) -> None:
         self.position = 0
@@ -243,7 +244,7 @@ class _Comparison:
 
 
 def _around(reader: Reader, offset: int) -> tuple[memoryview, int]:
-    """Return the bytes of a file near an offset, enough to hold the stamp of the block there, and its index in them."""
+    """Return bytes of a file around an offset, with the stamp of the block there, and the offset's index in them."""
     start = max(0, offset - BLOCK_BYTES)
     view = memoryview(bytearray(2 * BLOCK_BYTES))
     got = reader.read_into(view, start)
@@ -251,7 +252,7 @@ def _around(reader: Reader, offset: int) -> tuple[memoryview, int]:
 
 
 def _foreign(files: Files, storage: StorageBase) -> list[Damage]:
-    """Find what is in the dataset's folders and is not of it."""
+    """Find files in the dataset's folders that do not belong to it."""
     known = {part.path for i in range(len(files)) for part in files.parts(i)}
     folders = {files.train.folder, files.valid.folder, *files.folders()}
     known |= folders
@@ -261,10 +262,10 @@ def _foreign(files: Files, storage: StorageBase) -> list[Damage]:
             continue
         try:
             with storage.entries(folder) as entries:
-                strangers = [path for entry in entries if (path := f"{folder}/{entry.name}") not in known]
+                unknown = [path for entry in entries if (path := f"{folder}/{entry.name}") not in known]
         except OSError as error:
             message = f"it can't be listed: {error.strerror or error}"
             findings.append(Damage("error", folder, "unreadable", message))
             continue
-        findings += [Damage("warning", path, "foreign", "it does not belong to this dataset") for path in strangers]
+        findings += [Damage("warning", path, "foreign", "it does not belong to this dataset") for path in unknown]
     return findings

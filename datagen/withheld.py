@@ -1,7 +1,7 @@
-"""What is never written down: credentials among the options of a storage, and in URLs.
+"""Keeps credentials, in storage options and in URLs, out of files and messages.
 
-Nobody can list how the options of every storage call their credentials (`account_key`, `sas`, `passphrase`, ...), so it
-is the harmless ones that are listed: names are kept, and every other value is withheld.
+Every storage names its credentials differently (`account_key`, `sas`, `passphrase`, ...), so this is an allow-list: the
+values of harmless options are kept, all other values are withheld. Names of options are always kept.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 from urllib.parse import quote
 
 WITHHELD = "withheld"
-"""Stands where a value was not written down; a storage refuses it as a value."""
+"""Written in place of a withheld value; storages reject it as a value."""
 HARMLESS_OPTIONS = frozenset(
     (
         *("endpoint_url", "endpoint", "region", "region_name", "host", "port", "project", "account_name", "protocol"),
@@ -23,22 +23,22 @@ HARMLESS_OPTIONS = frozenset(
         *("checksum_writes", "auto_mkdir", "use_listings_cache", "skip_instance_cache"),
     )
 )
-"""Options whose values say where a storage is and how it is used, and let nobody in."""
-_SHORTEST = 4
-"""Characters of a value that is looked for in messages: shorter ones are parts of other words."""
-_SHORTEST_PART = 8
-"""The same of a part of a value, as in `AccountName=x;AccountKey=y`."""
+"""Options whose values say where a storage is and how it is used, but grant no access."""
+_MIN_SECRET = 4
+"""Minimum characters of a value that is removed from messages: shorter ones occur within other words."""
+_MIN_SECRET_PART = 8
+"""The same for a part of a value, as in `AccountName=x;AccountKey=y`."""
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://\S+")
 _USER, _QUERY = re.compile(r"(://)[^/\s?#]*@"), re.compile(r"([?&;][^=&;\s]*=)[^&;\s\"')\]},]+")
 
 
 def public_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of a storage as they may be written down: all names, and the values that let nobody in."""
+    """Return a storage's options as they may be written to files: all names, and the values of harmless options."""
     return {name: public_option(name, value) for name, value in options.items()}
 
 
 def public_option(name: str, value: Any) -> Any:
-    """Return the value of an option as it may be written down."""
+    """Return the value of an option as it may be written to files."""
     if value is None or isinstance(value, bool):
         return value
     if name not in HARMLESS_OPTIONS:
@@ -47,24 +47,24 @@ def public_option(name: str, value: Any) -> Any:
 
 
 def printable(text: str) -> str:
-    """Return a name as a UTF-8 file can state it: bytes that are no text (PEP 383) are escaped."""
+    """Return a text that can be encoded as UTF-8: undecodable bytes in a file name (PEP 383) are escaped."""
     return text.encode("utf-8", "backslashreplace").decode()
 
 
 def public_text(text: str) -> str:
-    """Return a text without what its URLs say of users, and without the values of their queries (signatures)."""
+    """Return a text whose URLs have their user names, passwords and query values (signatures) withheld."""
     if "://" not in text:
         return text
     return _URL.sub(lambda found: _QUERY.sub(rf"\1{WITHHELD}", _USER.sub(rf"\1{WITHHELD}@", found[0])), text)
 
 
 def scrubbed(text: str, options: Mapping[str, object]) -> str:
-    """Return a message without the values of options that are withheld, as the words of a library may quote them."""
+    """Return a message without the values of withheld options, which a library's error message may quote."""
     for name, option in options.items():
         for value in _scalars(option) if public_option(name, option) == WITHHELD else ():
             parts = [part.partition("=")[2] for part in re.split("[;&]", value)]
-            for secret in (value, *(part for part in parts if len(part) >= _SHORTEST_PART)):
-                if len(secret) >= _SHORTEST and secret != WITHHELD:
+            for secret in (value, *(part for part in parts if len(part) >= _MIN_SECRET_PART)):
+                if len(secret) >= _MIN_SECRET and secret != WITHHELD:
                     text = text.replace(secret, WITHHELD).replace(
                         quote(secret, safe="", errors="surrogateescape"), WITHHELD
                     )
@@ -72,7 +72,7 @@ def scrubbed(text: str, options: Mapping[str, object]) -> str:
 
 
 def _scalars(value: object) -> Iterator[str]:
-    """Yield the numbers and texts of an option, which may be given as a list or a mapping by mistake."""
+    """Yield the numbers and strings of an option, also if it was given as a list or mapping by mistake."""
     if isinstance(value, Mapping):
         value = list(value.values())
     if isinstance(value, (list, tuple)):

@@ -1,4 +1,4 @@
-"""What files look like: one module a format, each with one class `Format` that writes and reads it.
+"""File formats: each module has one class `Format`, which writes and reads the files of one format.
 
-`datagen.formats.format_base` says what such a class does; a new file in this folder is all that a new format needs.
+`datagen.formats.format_base` defines the interface; to add a format, add a module to this folder.
 """

@@ -1,4 +1,4 @@
-"""NumPy's array files (.npy): their header, written as np.save does, and their samples, picked along the last axis.
+"""NumPy's array files (.npy): headers as np.save writes them, and samples as slices along the last axis.
 
 Format: NEP 1. Magic of 6 bytes, version, length of the header, the header as a Python literal, the items.
 """
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from datagen.formats.format_base import FileJob, Sample, Source, damaged
 
 CHUNK_BYTES = 1 << 20
-"""Payload made and written at a time: it stays in a core's second-level cache meanwhile."""
+"""Payload generated and written at a time: it stays in a core's L2 cache."""
 _PREFIX = struct.Struct("<6sBxH")
 """Magic, major version, and in files of version 1 the length of the header."""
 PREFIX_BYTES = _PREFIX.size
@@ -28,27 +28,27 @@ MAGIC = b"\x93NUMPY"
 ALIGNMENT = 64
 """NumPy pads the header so that the items begin at a multiple of this."""
 GROWTH_DIGITS = 21
-"""Room that NumPy leaves for the first axis: the digits of the largest 64-bit number, and one."""
-KNOWN_HEADERS = 256
-"""Headers whose meaning is remembered."""
+"""Characters that NumPy reserves for the first axis: the digits of the largest 64-bit number, and one."""
+CACHED_HEADERS = 256
+"""Size of the cache of parsed headers."""
 
 _HEADER = re.compile(rb"\{'descr': '([^']*)', 'fortran_order': (True|False), 'shape': \(([0-9, ]*)\), \} *\n")
 
 
 class ArrayError(Exception):
-    """What is wrong with an array; its path is added by who knows it."""
+    """An array is damaged or not supported; the caller adds the path to the message."""
 
 
 @dataclass(frozen=True)
-class _Stated:
-    """What a header states of its array."""
+class _Header:
+    """A parsed header."""
 
     descr: Any
     fortran_order: bool
     shape: tuple[int, ...]
     item_bytes: int
     fault: str
-    """Why no such array is read; empty for those that are."""
+    """Why such an array is not supported; empty if it is."""
 
     @functools.cached_property
     def payload_bytes(self) -> int:
@@ -56,7 +56,7 @@ class _Stated:
 
 
 class Array(NamedTuple):
-    """A .npy in memory, taken apart."""
+    """A parsed .npy in memory."""
 
     payload: memoryview
     item_bytes: int
@@ -79,7 +79,7 @@ def array_header(descr: str, shape: tuple[int, ...]) -> bytes:
 
 def array_bytes(descr: str, shapes: NDArray[np.int64], samples: int) -> NDArray[np.int64]:
     """Return the size of .npy files whose records have these shapes (files, axes)."""
-    # Shapes drawn have two axes, whose digits always fit the same header; those of more axes are all equal.
+    # Random shapes have two axes, whose digits always fit in the same header size; shapes of more axes are all equal.
     largest = tuple(shapes.max(axis=0, initial=1).tolist())
     header_bytes = len(array_header(descr, (*largest, samples)))
     sizes: NDArray[np.int64] = header_bytes + shapes.prod(axis=1) * samples * np.dtype(descr).itemsize
@@ -87,7 +87,7 @@ def array_bytes(descr: str, shapes: NDArray[np.int64], samples: int) -> NDArray[
 
 
 def write_payload(job: FileJob, chunk: memoryview, write: Callable[[memoryview], None]) -> None:
-    """Make a file's whole payload, a piece of `chunk` at a time."""
+    """Generate a file's payload in `chunk`, a piece at a time, and write it."""
     for offset in range(0, job.payload_bytes, len(chunk)):
         piece = chunk[: min(len(chunk), job.payload_bytes - offset)]
         job.content.fill(piece, job.running_index, offset)
@@ -95,11 +95,11 @@ def write_payload(job: FileJob, chunk: memoryview, write: Callable[[memoryview],
 
 
 def parse(data: memoryview, name: str) -> Array:
-    """Take a .npy apart.
+    """Parse a .npy; `name` is what messages call the array.
 
     Raises:
-        ArrayError: `data` is none, or does not hold what its header states; `name` is the array's in the message.
-        ValueError, SyntaxError, TypeError, LookupError, struct.error: its header is no header.
+        ArrayError: `data` is not a .npy, or does not match its header.
+        ValueError, SyntaxError, TypeError, LookupError, struct.error: the header can't be parsed.
     """
     magic, version, header_bytes = _PREFIX.unpack_from(data)
     if magic != MAGIC:
@@ -110,33 +110,33 @@ def parse(data: memoryview, name: str) -> Array:
         start += 2
     end = start + header_bytes
     payload = data[end:]
-    stated = _stated(bytes(data[start:end]))
-    if stated.fault:
-        raise ArrayError(f"{name} {stated.fault},")
-    if len(payload) != stated.payload_bytes:
-        raise ArrayError(f"{name} has {len(payload)} bytes, which do not make {stated.shape} of {stated.descr},")
-    return Array(payload, stated.item_bytes, stated.fortran_order, stated.shape[-1] if stated.shape else 1)
+    parsed = _parse_header(bytes(data[start:end]))
+    if parsed.fault:
+        raise ArrayError(f"{name} {parsed.fault},")
+    if len(payload) != parsed.payload_bytes:
+        raise ArrayError(f"{name} has {len(payload)} bytes, which do not make {parsed.shape} of {parsed.descr},")
+    return Array(payload, parsed.item_bytes, parsed.fortran_order, parsed.shape[-1] if parsed.shape else 1)
 
 
 def header_bytes(prefix: memoryview) -> int:
-    """Return the bytes of the header behind the first `PREFIX_BYTES` of a .npy; 0 where these are none."""
+    """Return the bytes of the header after the first `PREFIX_BYTES` of a .npy; 0 if `prefix` is not that of a .npy."""
     return int.from_bytes(prefix[8:PREFIX_BYTES], "little") if bytes(prefix[:6]) == MAGIC else 0
 
 
-@functools.lru_cache(KNOWN_HEADERS)
-def _stated(header: bytes) -> _Stated:
-    """Take a header apart; most files of a dataset have the same. Raises as `parse` does of what is no header."""
-    descr, fortran_order, shape = _parse_header(header)
+@functools.lru_cache(CACHED_HEADERS)  # most files of a dataset have the same header
+def _parse_header(header: bytes) -> _Header:
+    """Parse a header. Raises as `parse` does for a header that can't be parsed."""
+    descr, fortran_order, shape = _header_fields(header)
     if str(descr).lstrip("<>=|").startswith("a"):  # NumPy 2 warns of this name, and no release ever wrote it
-        return _Stated(descr, fortran_order, shape, 0, f"is of type {descr}, which NumPy does not write")
+        return _Header(descr, fortran_order, shape, 0, f"is of type {descr}, which NumPy does not write")
     dtype = np.dtype(descr)
     fault = "holds Python objects, which only pickle can read" if dtype.hasobject else ""
-    return _Stated(descr, fortran_order, shape, dtype.itemsize, fault)
+    return _Header(descr, fortran_order, shape, dtype.itemsize, fault)
 
 
-def _parse_header(text: bytes) -> tuple[Any, bool, tuple[int, ...]]:
+def _header_fields(text: bytes) -> tuple[Any, bool, tuple[int, ...]]:
     match = _HEADER.fullmatch(text)
-    if match is None:  # a structured type, or a writer with other spacing
+    if match is None:  # a structured type, or a header with other spacing
         fields = ast.literal_eval(text.decode("latin-1").strip())
         return fields["descr"], bool(fields["fortran_order"]), tuple(fields["shape"])
     descr, order, shape = match.groups()
@@ -144,7 +144,7 @@ def _parse_header(text: bytes) -> tuple[Any, bool, tuple[int, ...]]:
 
 
 class Samples:
-    """The samples of an array in memory; nothing is copied unless they interleave."""
+    """The samples of an array in memory; a sample is copied only if samples are interleaved."""
 
     def __init__(self, source: Source, array: Array, samples: int, name: str) -> None:
         self._source = source
@@ -160,7 +160,7 @@ class Samples:
         return Sample(self._pick(index), payload, 0)
 
     def _pick(self, index: int) -> memoryview:
-        """Copy x[..., index] out: in C order its items lie one stride apart."""
+        """Return x[..., index]: a view in Fortran order, a copy in C order."""
         array = self._array
         if array.last_axis != self._samples:
             problem = f"{self._name} holds {array.last_axis} samples, not {self._samples} as in the settings"
@@ -174,12 +174,12 @@ class Samples:
         return self._picked
 
 
-def loaded(array: NDArray[np.generic], index: int, samples: int) -> Sample:
-    """Return a sample of an array that np.load made."""
-    payload = as_it_lies(array)
-    return Sample(payload if samples == 1 else as_it_lies(array[..., index]), payload, 0)
+def sample_of(array: NDArray[np.generic], index: int, samples: int) -> Sample:
+    """Return sample `index` of an array that np.load returned."""
+    payload = _in_memory_order(array)
+    return Sample(payload if samples == 1 else _in_memory_order(array[..., index]), payload, 0)
 
 
-def as_it_lies(array: NDArray[np.generic]) -> memoryview:
-    """Return an array's bytes in the order of its memory, copied together where they lie apart."""
+def _in_memory_order(array: NDArray[np.generic]) -> memoryview:
+    """Return an array's bytes in memory order; they are copied only if the array is not contiguous."""
     return np.ascontiguousarray(array.reshape(-1, order="A")).view(np.uint8).data

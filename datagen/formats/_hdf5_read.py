@@ -1,7 +1,6 @@
-"""The reading half of HDF5: where a file's records are, as HDF5 reports it, and their bytes from there.
+"""Reading HDF5 files: the HDF5 library reports where records are, and their bytes are read from there directly.
 
-HDF5 builds the structure once for all files that have the same; the bytes of records that are in one piece pass it
-by. Unpacking chunks is HDF5's.
+HDF5 parses the structure once for all files with the same structure. Chunks are decoded by HDF5.
 """
 
 from __future__ import annotations
@@ -21,39 +20,39 @@ from datagen.extras import library
 from datagen.formats.format_base import Sample, Source, damaged
 
 OLD_NAME = "records"
-"""The one dataset of records in files of DLIO up to 2.0.0; files with it are read, and never written."""
+"""Name of the dataset of records in files of DLIO up to 2.0.0, which are read but never written."""
 BLOCK_BYTES = 16 << 10
-"""HDF5's records of a file's structure are read in pieces of this, which hold several."""
+"""The structure of a file, which consists of many small pieces, is read in blocks of this size."""
 HDF5_ERRORS = (OSError, KeyError, ValueError, RuntimeError, TypeError, IndexError)
-"""What h5py raises of files that are damaged or foreign."""
+"""Errors that h5py raises for files that are damaged or not HDF5."""
 
 
 def hdf5() -> Any:
-    """Return h5py. Raises UserError where it is not installed."""
+    """Return h5py. Raises UserError if it is not installed."""
     return library("h5py", "hdf5")
 
 
 class Hdf5File:
-    """One file: its structure as HDF5 reports it, its samples from where they lie."""
+    """One open file. Its `parts` are the datasets of records, each of which holds a part of every sample."""
 
     def __init__(self, source: Source, samples: int, known: Known, *, called: bool = False) -> None:
-        """Begin; with `called` each read is one that HDF5 makes: of the structure, and of each record or chunk."""
+        """With `called`, make the read calls of HDF5: of the structure, and of each record or chunk."""
         self._source = source
         self._gathered: memoryview | None = None
         self._decoded: memoryview | None = None
-        # A file of one sample is read as a whole, by one call; of several only what is asked for.
+        # A file of one sample is read whole, by one call; of a file of several samples, only what is requested.
         self._whole = samples == 1
-        self._window = Calls(source) if called else Window(source, whole=self._whole)
-        self._parts = self._parts_as_in(known) or self._ask_hdf5(samples)
+        self._file = CalledFile(source) if called else SourceFile(source, whole=self._whole)
+        self._parts = self._known_parts(known) or self._parts_by_hdf5(samples)
         self._record_bytes = sum(part.bytes for part in self._parts)
-        self._is_plain = all(isinstance(part, _Stretch) for part in self._parts)
-        if self._is_plain and self._whole and source.size_bytes not in known and len(known) < _MOST_KNOWN:
+        self._is_plain = all(isinstance(part, _Contiguous) for part in self._parts)
+        if self._is_plain and self._whole and source.size_bytes not in known and len(known) < _MAX_KNOWN:
             known[source.size_bytes] = self._structure()
 
-    def _parts_as_in(self, known: Known) -> Sequence[_Stretch | _Chunked]:
-        """Return the parts of a known file that has the same bytes everywhere but in its records; else none.
+    def _known_parts(self, known: Known) -> Sequence[_Contiguous | _Chunked]:
+        """Return the parts of a known file that has the same bytes outside its records; empty if there is none.
 
-        HDF5 would find the same structure in both, and finding it costs a millisecond.
+        HDF5 would find the same structure, but takes a millisecond.
         """
         structure = known.get(self._source.size_bytes) if self._whole else None
         if structure is None or self._bytes_at(structure.gaps) != structure.around:
@@ -61,9 +60,10 @@ class Hdf5File:
         return structure.parts
 
     def _structure(self) -> Structure:
-        parts = tuple(part for part in self._parts if isinstance(part, _Stretch))
-        if isinstance(self._window, Calls):
-            return Structure(list(self._window.asked), list(self._window.asked.values()), parts)
+        """Return what later files of the same size are compared with."""
+        parts = tuple(part for part in self._parts if isinstance(part, _Contiguous))
+        if isinstance(self._file, CalledFile):
+            return Structure(list(self._file.structure), list(self._file.structure.values()), parts)
         gaps, end = [], 0
         for start, size in sorted((part.offset, part.samples * part.bytes) for part in parts):
             gaps.append((end, start - end))
@@ -72,16 +72,16 @@ class Hdf5File:
         return Structure(gaps, self._bytes_at(gaps), parts)
 
     def _bytes_at(self, gaps: list[tuple[int, int]]) -> list[bytes]:
-        return [bytes(piece) for piece in self._window.around(gaps)]
+        return [bytes(piece) for piece in self._file.around(gaps)]
 
-    def _ask_hdf5(self, samples: int) -> Sequence[_Stretch | _Chunked]:
-        """Have HDF5 read the structure, and check what it found."""
+    def _parts_by_hdf5(self, samples: int) -> Sequence[_Contiguous | _Chunked]:
+        """Let HDF5 read the structure, and check that it fits the settings and the file."""
         source = self._source
-        self._window.look()  # storage that fails at once must not fail inside h5f.open, which leaks what it opened
+        self._file.probe()  # a failing storage must not first fail inside h5f.open, which would leak resources
         self._check_storage()
         try:
-            file = _open(self._window)
-            # HDF5 must let go of the file before Python ends: it would call a window that is no more.
+            file = _open(self._file)
+            # HDF5 must close the file before Python exits: later it would call a file object that no longer exists.
             close = weakref.finalize(self, file.close)
             parts = [_part(dataset) for dataset in _records(file)]
         except HDF5_ERRORS as error:
@@ -91,9 +91,9 @@ class Hdf5File:
             if part.samples != samples:
                 problem = f"a dataset holds {part.samples} samples, not {samples} as in the settings"
                 raise damaged(source.path, problem, 0)
-            if isinstance(part, _Stretch) and part.offset + part.samples * part.bytes > source.size_bytes:
+            if isinstance(part, _Contiguous) and part.offset + part.samples * part.bytes > source.size_bytes:
                 raise damaged(source.path, "a dataset ends beyond the end of the file", part.offset)
-        if all(isinstance(part, _Stretch) for part in parts):
+        if all(isinstance(part, _Contiguous) for part in parts):
             close()
         return parts
 
@@ -103,23 +103,23 @@ class Hdf5File:
         except HDF5_ERRORS as error:
             raise self._failed(f"no readable chunks of sample {index}", error) from error
         self._check_storage()
-        if isinstance(self._window, Calls):
+        if isinstance(self._file, CalledFile):
             for part in self._parts:
-                if isinstance(part, _Stretch):
-                    self._window.sieve(*next(part.extents(index)), part.offset + part.samples * part.bytes)
-        data = self._together(self._window.extents(extents))
+                if isinstance(part, _Contiguous):
+                    self._file.sieve(*next(part.extents(index)), part.offset + part.samples * part.bytes)
+        data = self._joined(self._file.extents(extents))
         offset = index * self._record_bytes
         if self._is_plain:
             return Sample(data, data, offset)
         return Sample(data, memoryview(b""), offset, decode=lambda: self._decode(index))
 
     def forget(self) -> None:
-        """Forget the samples read so far."""
-        self._window.forget()
+        """Release the samples read so far."""
+        self._file.forget()
         self._gathered = self._decoded = None
 
-    def _together(self, pieces: list[memoryview]) -> memoryview:
-        """Return the bytes of all pieces, copied together if there are several."""
+    def _joined(self, pieces: list[memoryview]) -> memoryview:
+        """Return the bytes of all pieces, copied if there are several."""
         if len(pieces) == 1:
             return pieces[0]
         size = sum(map(len, pieces))
@@ -130,7 +130,7 @@ class Hdf5File:
         return target
 
     def _decode(self, index: int) -> memoryview:
-        """Let HDF5 put a sample together from its chunks, which are in memory by now."""
+        """Let HDF5 decode a sample from its chunks, which have been read into memory."""
         self._decoded = self._decoded or self._source.scratch(self._record_bytes)
         done = 0
         try:
@@ -139,7 +139,7 @@ class Hdf5File:
                 if isinstance(part, _Chunked):
                     part.read(index, out)
                 else:
-                    (out[:],) = self._window.extents([*part.extents(index)])
+                    (out[:],) = self._file.extents([*part.extents(index)])
                 done += part.bytes
         except HDF5_ERRORS as error:
             raise self._failed(f"no readable chunks of sample {index}", error) from error
@@ -147,47 +147,48 @@ class Hdf5File:
         return self._decoded
 
     def _check_storage(self) -> None:
-        """Raise the storage's error of a read during HDF5's last call."""
-        if self._window.failure is not None:
-            raise self._window.failure
+        """Raise the storage's error if a read failed during the last call of HDF5."""
+        if self._file.failure is not None:
+            raise self._file.failure
 
     def _failed(self, problem: str, error: Exception) -> DatasetError | OSError:
-        if isinstance(self._window.failure, DatasetError | OSError):
-            return self._window.failure
+        if isinstance(self._file.failure, DatasetError | OSError):
+            return self._file.failure
         return damaged(self._source.path, f"{problem} ({error})", 0)
 
 
 @dataclass(frozen=True)
-class _Stretch:
-    """A dataset that is in one piece."""
+class _Contiguous:
+    """A contiguous dataset."""
 
     samples: int
     bytes: int
-    """Of one sample."""
+    """Bytes of one sample."""
     offset: int
 
     def extents(self, index: int) -> Iterator[tuple[int, int]]:
-        """Return (offset, bytes) of a sample."""
+        """Yield (offset, bytes) of a sample."""
         yield self.offset + index * self.bytes, self.bytes
 
 
 @dataclass(frozen=True)
 class Structure:
-    """Where the records of a file lie that are not chunked, and all bytes around them."""
+    """Where the records of an unchunked file are, and the bytes outside of the records."""
 
     gaps: list[tuple[int, int]]
-    """(offset, bytes) of what is no record, or of what HDF5 requests of that."""
+    """(offset, bytes) of the ranges outside of the records, or of those that HDF5 reads of them."""
     around: list[bytes]
-    """What stands there."""
-    parts: tuple[_Stretch, ...]
+    """The bytes in these ranges."""
+    parts: tuple[_Contiguous, ...]
 
 
 Known = dict[int, Structure]
-"""Size of a file -> the structure of one that was read."""
-_MOST_KNOWN = 1024  # distinct file sizes; HDF5 reads the structure of any further one, which is right but slower
+"""Structure of a file that was read, by file size."""
+_MAX_KNOWN = 1024  # the structure of files of further sizes is always read by HDF5, which is slower
 
 
-def _part(dataset: Any) -> _Stretch | _Chunked:
+def _part(dataset: Any) -> _Contiguous | _Chunked:
+    """Return a dataset of records, as one that is contiguous or chunked."""
     layout = dataset.get_create_plist()
     chunk: tuple[int, ...] = layout.get_chunk() if layout.get_layout() == hdf5().h5d.CHUNKED else ()
     sample_bytes = math.prod(dataset.shape[1:]) * int(dataset.get_type().get_size())
@@ -196,11 +197,11 @@ def _part(dataset: Any) -> _Stretch | _Chunked:
     offset: int | None = dataset.get_offset()
     if offset is None:
         raise ValueError("a dataset whose bytes are not in the file")
-    return _Stretch(dataset.shape[0], sample_bytes, offset)
+    return _Contiguous(dataset.shape[0], sample_bytes, offset)
 
 
 class _Chunked:
-    """A dataset in chunks."""
+    """A chunked dataset."""
 
     def __init__(self, dataset: Any, chunk: tuple[int, ...], sample_bytes: int) -> None:
         self._dataset, self._chunk = dataset, chunk
@@ -209,7 +210,7 @@ class _Chunked:
         self.bytes = sample_bytes
 
     def extents(self, index: int) -> Iterator[tuple[int, int]]:
-        """Return (offset, bytes) of the chunks that a sample has a share in."""
+        """Yield (offset, bytes) of the chunks that hold parts of a sample."""
         first = index - index % self._chunk[0]
         grid = [range(0, axis, step) for axis, step in zip(self._shape[1:], self._chunk[1:], strict=True)]
         for cell in np.ndindex(*map(len, grid)):
@@ -229,16 +230,16 @@ class _Chunked:
         self._dataset.read(spaces.create_simple(count), there, array)
 
 
-def _open(window: Window) -> Any:
+def _open(file: SourceFile) -> Any:
     h5py = hdf5()
     access = h5py.h5p.create(h5py.h5p.FILE_ACCESS)
-    access.set_fileobj_driver(h5py.h5fd.fileobj_driver, window)
+    access.set_fileobj_driver(h5py.h5fd.fileobj_driver, file)
     access.set_fclose_degree(h5py.h5f.CLOSE_STRONG)
     return h5py.h5f.open(b"file", h5py.h5f.ACC_RDONLY, access)
 
 
 def _records(file: Any) -> Iterator[Any]:
-    """Open the datasets of records: `records_0` and those numbered after it, or the one that old files have."""
+    """Yield the datasets of records, opened: `records_0`, `records_1` and so on, or `OLD_NAME`."""
     h5py = hdf5()
     group = h5py.h5g.open(file, b"/")
     names = itertools.takewhile(lambda name: name in group, (b"records_%d" % part for part in itertools.count()))
@@ -246,15 +247,14 @@ def _records(file: Any) -> Iterator[Any]:
         yield h5py.h5d.open(group, name)
 
 
-class Window:
-    """A file that HDF5 reads, brought by a `Source`: whole, or in the pieces that are requested, each of them once."""
+class SourceFile:
+    """A file object for HDF5 that reads from a `Source`: the whole file, or each piece when it is first requested."""
 
     def __init__(self, source: Source, *, whole: bool) -> None:
         self.failure: DlemuError | OSError | None = None
-        """The storage's error of a read that HDF5 requested: look at it after each call of HDF5.
+        """The storage's error of a failed read, to be checked after each call of HDF5, which got zeros instead.
 
-        HDF5 was given zeros instead. An error thrown through it would leave a file open inside, which then calls a
-        window that is no more when Python ends.
+        An exception raised through HDF5 would leave a file open in it, which calls this object when Python exits.
         """
         self._source = source
         self._whole = source.read(0, source.size_bytes) if whole else None
@@ -263,11 +263,7 @@ class Window:
         self._position = 0
 
     def extents(self, extents: list[tuple[int, int]]) -> list[memoryview]:
-        """Return the bytes at each (offset, bytes); those that lie one behind the other come by one read.
-
-        Raises:
-            DatasetError: the file has fewer.
-        """
+        """Return the bytes of each extent (offset, bytes), reading adjacent ones by one call. Raises DatasetError."""
         if self._whole is not None:
             return [self._whole[offset : offset + size] for offset, size in extents]
         missing = sorted(extent for extent in extents if extent[0] not in self._extents)
@@ -279,11 +275,11 @@ class Window:
         return [self._extents[offset] for offset, _ in extents]
 
     def around(self, gaps: list[tuple[int, int]]) -> list[memoryview]:
-        """Return the bytes at each (offset, bytes), which are no records. Raises DatasetError."""
+        """Return the bytes of ranges (offset, bytes) outside of records. Raises DatasetError."""
         return self.extents(gaps)
 
-    def look(self) -> None:
-        """Read something, so that `failure` shows whether that is possible."""
+    def probe(self) -> None:
+        """Read from the file, which sets `failure` if the storage fails."""
         self.read(1)
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
@@ -326,11 +322,11 @@ class Window:
         if number not in self._blocks:
             start = number * BLOCK_BYTES
             read = self._source.read(start, min(BLOCK_BYTES, self._source.size_bytes - start))
-            self._blocks[number] = memoryview(bytes(read))  # the structure outlives the memory of a batch
+            self._blocks[number] = memoryview(bytes(read))  # copied, because the memory of a batch is reused
         return self._blocks[number]
 
     def forget(self) -> None:
-        """Forget all but the structure."""
+        """Release all bytes except those of the structure."""
         self._extents = {}
 
     def flush(self) -> None:
@@ -338,29 +334,30 @@ class Window:
 
 
 SIGNATURE_BYTES = 8
-"""What HDF5 reads of a file first."""
+"""Bytes that HDF5 reads of a file first."""
 SIEVE_BYTES = 64 << 10
-"""HDF5 reads at least so much of a dataset that is in one piece, and keeps it (`H5Pset_sieve_buf_size`)."""
+"""Minimum that HDF5 reads of a contiguous dataset, and keeps in a buffer (`H5Pset_sieve_buf_size`)."""
 
 
-class Calls(Window):
-    """A file that is read by HDF5's own calls: those for its structure come through here, the others are made alike."""
+class CalledFile(SourceFile):
+    """A file that is read by HDF5's own calls: HDF5 makes those for the structure, this class those for records."""
 
     def __init__(self, source: Source) -> None:
         super().__init__(source, whole=False)
-        self.asked: dict[tuple[int, int], bytes] = {}
-        """What HDF5 requested of the structure."""
-        self._looked: memoryview | None = None
+        self.structure: dict[tuple[int, int], bytes] = {}
+        """The reads that HDF5 made of the structure: (offset, bytes) -> data."""
+        self._signature: memoryview | None = None
         self._sieves: dict[int, tuple[int, memoryview]] = {}
+        """Sieve buffer (offset, data) of each dataset, by the dataset's end."""
 
-    def look(self) -> None:
+    def probe(self) -> None:
         try:
-            self._looked = self._source.read(0, min(SIGNATURE_BYTES, self._source.size_bytes))
+            self._signature = self._source.read(0, min(SIGNATURE_BYTES, self._source.size_bytes))
         except (DlemuError, OSError) as error:
             self.failure = error
 
     def extents(self, extents: list[tuple[int, int]]) -> list[memoryview]:
-        """Return the bytes at each (offset, bytes), by a call for each."""
+        """Return the bytes of each extent (offset, bytes), by one call each."""
         for offset, size in extents:
             if offset not in self._extents:
                 self._extents[offset] = self._source.read(offset, size)
@@ -370,7 +367,7 @@ class Calls(Window):
         return [self._source.read(offset, size) for offset, size in gaps]
 
     def sieve(self, offset: int, size_bytes: int, end: int) -> None:
-        """Read a record of a dataset that ends there: of small ones HDF5 reads more than was requested."""
+        """Read a small record through the sieve buffer of its dataset, which ends at `end`, as HDF5 does."""
         if size_bytes > SIEVE_BYTES or offset in self._extents:
             return
         start, held = self._sieves.get(end, (0, memoryview(b"")))
@@ -381,17 +378,17 @@ class Calls(Window):
 
     def _copy(self, out: memoryview) -> int:
         start, size = self._position, max(0, min(len(out), self._source.size_bytes - self._position))
-        known = self._extents.get(start)  # of a chunk that is unpacked
+        known = self._extents.get(start)  # a chunk that is being decoded
         if known is None or len(known) < size:
-            first, self._looked = self._looked, None
+            first, self._signature = self._signature, None
             known = first if first and not start and len(first) == size else self._source.read(start, size)
-            self.asked[start, size] = bytes(known)
+            self.structure[start, size] = bytes(known)
         out[:size] = known[:size]
         return size
 
 
 def _runs(extents: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    """Return (first, last) of each stretch of places that follow each other without a gap."""
+    """Yield the indexes (first, last) of each run of adjacent extents."""
     first = 0
     for i, extent in enumerate(extents):
         if i + 1 == len(extents) or sum(extent) != extents[i + 1][0]:

@@ -1,8 +1,7 @@
-"""What lies where in a Parquet file of ours: plain values in pages of about 1 MiB, and the metadata in bytes.
+"""The layout of Parquet files that dlemu writes: plain values in pages of about 1 MiB, and encoded metadata.
 
-Each column is required. A number of 4 or 8 bytes is Parquet's own type and several of them a list, as DLIO has them;
-all else is a byte array of fixed length. What is reported of a compressed file's offsets and sizes is what they would
-be were it plain.
+All columns are required. Numbers of 4 or 8 bytes have Parquet's own types, several of them are a list, as in DLIO's
+files; everything else is a byte array of fixed length. A `FilePlan` has the offsets and sizes of an uncompressed file.
 Format: github.com/apache/parquet-format, README.md, Encodings.md, LogicalTypes.md, src/main/thrift/parquet.thrift;
 metadata are in Thrift's compact protocol (github.com/apache/thrift, doc/specs/thrift-compact-protocol.md).
 """
@@ -23,7 +22,7 @@ I32, I64, BINARY, LIST, STRUCT = 5, 6, 8, 9, 12  # types of Thrift's compact pro
 
 
 def varint(value: int) -> bytes:
-    """Return a number of 7 bits a byte, the low ones first."""
+    """Encode a number as a varint: 7 bits per byte, lowest first."""
     out = bytearray()
     while value > 0x7F:
         out.append(value & 0x7F | 0x80)
@@ -33,29 +32,29 @@ def varint(value: int) -> bytes:
 
 
 def number(value: int) -> bytes:
-    """Return a whole number, 0 or more, in zigzag."""
+    """Encode an integer of 0 or more (zigzag)."""
     return varint(value << 1)
 
 
 def text(value: str) -> bytes:
-    """Return a string."""
+    """Encode a string."""
     data = value.encode()
     return varint(len(data)) + data
 
 
 def array(kind: int, items: Sequence[bytes]) -> bytes:
-    """Return a list of items of one kind."""
+    """Encode a list of encoded items of one type."""
     head = bytes([len(items) << 4 | kind]) if len(items) < 15 else bytes([0xF0 | kind]) + varint(len(items))
     return head + b"".join(items)
 
 
 def struct(*fields: tuple[int, int, bytes]) -> bytes:
-    """Return a struct of fields (id, kind, value) in the order of ids."""
+    """Encode a struct of fields (id, type, encoded value), sorted by id."""
     return part(0, *fields) + b"\0"
 
 
 def part(last: int, *fields: tuple[int, int, bytes]) -> bytes:
-    """Return some fields of a struct, which come after the one of id `last`."""
+    """Encode some fields of a struct that follow the field with id `last`."""
     out = bytearray()
     for field, kind, value in fields:
         out.append((field - last) << 4 | kind)
@@ -71,7 +70,7 @@ _PLAIN, _RLE = 0, 3  # parquet.thrift: Encoding
 _REQUIRED, _REPEATED = 0, 2  # parquet.thrift: FieldRepetitionType
 _LIST = 3  # parquet.thrift: ConvertedType
 _DICTIONARY_PAGE = 2  # parquet.thrift: PageType
-_MOST_DICTIONARY_BYTES = 64  # a longer value would add to every column chunk what nobody reads
+_MAX_DICTIONARY_BYTES = 64  # longer values are left out: the dictionary is in every column chunk, and never used
 _CODECS = {"none": 0, "snappy": 1, "gzip": 2, "zstd": 6}
 COMPRESSIONS = tuple(_CODECS)
 
@@ -82,44 +81,44 @@ class Column:
 
     name: str
     type: int
-    """Parquet's number of its physical type."""
+    """Physical type, as numbered in parquet.thrift."""
     width: int
     """Bytes of a row's value."""
     read: bool
     length: int = 1
-    """Numbers in each row's list; of 1 they are no list."""
+    """Numbers in each row's value; if above 1, the value is a list."""
 
     @property
     def path(self) -> tuple[str, ...]:
-        """Its names in the schema, from the outside in."""
+        """Names of the column in the schema, outermost first."""
         return (self.name,) if self.length == 1 else (self.name, "list", "element")
 
     @property
     def dictionary(self) -> bytes:
-        """The values of its dictionary, which no page uses: one, or none where that would weigh."""
+        """The values of the column's dictionary, which no page uses: a single one, or none if values are long."""
         value = bytes(self.width // self.length)
-        return value if len(value) <= _MOST_DICTIONARY_BYTES else b""
+        return value if len(value) <= _MAX_DICTIONARY_BYTES else b""
 
     @property
     def in_schema(self) -> tuple[str, str, int]:
-        """Path, physical type and length as pyarrow reports them of a file's schema."""
+        """Path, physical type and length as pyarrow reports them from a file's schema."""
         return ".".join(self.path), _TYPE_NAMES[self.type], self.width if self.type == FIXED else 0
 
 
 class Stored(NamedTuple):
-    """One column chunk as it is in the file."""
+    """Position and sizes of a column chunk in a file."""
 
     offset: int
     dictionary_bytes: int
     size_bytes: int
     plain_bytes: int
-    """Its size were nothing compressed."""
+    """Size without compression."""
 
 
 def footer(
     columns: Sequence[Column], counts: Sequence[int], groups: Sequence[Sequence[Stored]], compression: str
 ) -> bytes:
-    """Return a file's metadata, of the rows of each row group and where its column chunks lie."""
+    """Encode a file's metadata; `counts` are the rows and `groups` the column chunks of each row group."""
     root = struct((4, BINARY, text("schema")), (5, I32, number(len(columns))))
     elements = [element for column in columns for element in _schema_elements(column)]
     codec = _CODECS[compression]
@@ -133,31 +132,32 @@ def footer(
     )
 
 
-def footer_bytes(columns: Sequence[Column], stretches: Sequence[tuple[int, Sequence[Stored], Sequence[int]]]) -> int:
-    """Return the size of a footer of uncompressed row groups that are alike but for where they begin.
+def footer_bytes(columns: Sequence[Column], alike: Sequence[tuple[int, Sequence[Stored], Sequence[int]]]) -> int:
+    """Return the size of the footer of an uncompressed file without encoding it.
 
-    Each stretch has the rows of its groups, the chunks of one that begins at 0, and where the groups begin.
+    `alike` lists sets of row groups that differ only in their offsets: the rows of each group, the chunks that a group
+    at offset 0 would have, and the offsets of the groups.
     """
-    groups = sum(len(starts) for _, _, starts in stretches)
-    rows = sum(rows * len(starts) for rows, _, starts in stretches)
+    groups = sum(len(starts) for _, _, starts in alike)
+    rows = sum(rows * len(starts) for rows, _, starts in alike)
     total = len(footer(columns, [], [], "none")) + len(number(rows)) + len(array(STRUCT, [b""] * groups))
     total -= len(number(0)) + len(array(STRUCT, []))
-    for rows, chunks, starts in stretches:
+    for rows, chunks, starts in alike:
         begins = np.array([chunk.offset for chunk in chunks])
         pages = begins + [chunk.dictionary_bytes for chunk in chunks]
-        placeless = len(_group_meta(columns, rows, chunks, _CODECS["none"])) - _places_bytes(begins, pages)
+        without_offsets = len(_group_meta(columns, rows, chunks, _CODECS["none"])) - _offsets_bytes(begins, pages)
         at = np.array(starts, np.int64).reshape(-1, 1)
-        total += placeless * len(starts) + _places_bytes(at + begins, at + pages)
+        total += without_offsets * len(starts) + _offsets_bytes(at + begins, at + pages)
     return total
 
 
-def _places_bytes(begins: NDArray[np.int64], pages: NDArray[np.int64]) -> int:
-    """Return the bytes that the places of chunks take in `_chunk_meta`: begins twice, pages once."""
+def _offsets_bytes(begins: NDArray[np.int64], pages: NDArray[np.int64]) -> int:
+    """Return the encoded bytes of offsets in `_chunk_meta`, which has those of chunks twice and of first pages once."""
     return 2 * _numbers_bytes(begins) + _numbers_bytes(pages)
 
 
 def _numbers_bytes(values: NDArray[np.int64]) -> int:
-    """Return the bytes of numbers together, as `number` writes them: 7 bits a byte, after a shift by one."""
+    """Return the total bytes of numbers encoded by `number`: 7 bits per byte, after a shift by one."""
     return values.size + sum(int((values >= 1 << bits).sum()) for bits in range(6, 62, 7))
 
 
@@ -168,15 +168,15 @@ def _group_meta(columns: Sequence[Column], rows: int, chunks: Sequence[Stored], 
 
 
 def page_header(numbers: int, plain_bytes: int, stored_bytes: int) -> bytes:
-    """Return what precedes a page of so many bytes, levels included, plain and as they are stored."""
+    """Encode a page header; the sizes are those of the page, with levels, before and after compression."""
     data = struct((1, I32, number(numbers)), (2, I32, number(_PLAIN)), (3, I32, number(_RLE)), (4, I32, number(_RLE)))
     return struct((1, I32, number(0)), (2, I32, number(plain_bytes)), (3, I32, number(stored_bytes)), (5, STRUCT, data))
 
 
 def dictionary_page(column: Column, stored: bytes) -> bytes:
-    """Return a column's dictionary, given how it is stored.
+    """Return the dictionary page of a column; `stored` is the (compressed) dictionary.
 
-    pyarrow's files begin each chunk with one, used or not, and DLIO's reader does not go on without.
+    Each chunk has one, as in pyarrow's files, although it is not used: DLIO's reader requires it.
     """
     values = column.dictionary
     header = struct((1, I32, number(len(values) // (column.width // column.length))), (2, I32, number(_PLAIN)))
@@ -199,14 +199,14 @@ def _schema_elements(column: Column) -> list[bytes]:
 
 def _chunk_meta(column: Column, stored: Stored, rows: int, codec: int) -> bytes:
     begins, pages = number(stored.offset), number(stored.offset + stored.dictionary_bytes)
-    meta = _placeless(column, stored.size_bytes, stored.plain_bytes, rows, codec)
-    places = part(7, (9, I64, pages), (11, I64, begins)) + b"\0"
-    return struct((2, I64, begins), (3, STRUCT, meta + places))
+    meta = _meta_before_offsets(column, stored.size_bytes, stored.plain_bytes, rows, codec)
+    offsets = part(7, (9, I64, pages), (11, I64, begins)) + b"\0"
+    return struct((2, I64, begins), (3, STRUCT, meta + offsets))
 
 
 @functools.lru_cache(maxsize=4096)
-def _placeless(column: Column, size_bytes: int, plain_bytes: int, rows: int, codec: int) -> bytes:
-    """Return the metadata of a chunk up to where it lies: alike in all full row groups, of which there are hundreds."""
+def _meta_before_offsets(column: Column, size_bytes: int, plain_bytes: int, rows: int, codec: int) -> bytes:
+    """Encode the metadata of a chunk up to its offsets, which is the same in all full row groups."""
     return part(
         0,
         (1, I32, number(column.type)),
@@ -228,33 +228,33 @@ class Page(NamedTuple):
     """One page of a column chunk."""
 
     before: bytes
-    """What lies before the values where nothing is compressed: header, levels, of the first page the dictionary."""
+    """Bytes before the values in an uncompressed file: the dictionary (first page only), header and levels."""
     value_bytes: int
     levels: bytes
     numbers: int
 
 
 class Chunk(NamedTuple):
-    """One column of a row group; offsets count from the group's start."""
+    """A column chunk: one column of a row group. Offsets are relative to the row group."""
 
     offset: int
     dictionary_bytes: int
     size_bytes: int
     payload_offset: int
-    """Where its values begin among all values of the group."""
+    """Offset of its values among all values of the group."""
     pages: list[Page]
 
 
 @dataclass(frozen=True)
 class Group:
-    """A row group of so many rows."""
+    """A row group of `rows` rows."""
 
     rows: int
     columns: tuple[Column, ...]
 
     @functools.cached_property
     def chunks(self) -> list[Chunk]:
-        """Its column chunks, one behind the other."""
+        """The column chunks, in file order."""
         chunks, at, payload = [], 0, 0
         for column in self.columns:
             dictionary = dictionary_page(column, column.dictionary)
@@ -270,7 +270,7 @@ class Group:
         return sum(chunk.size_bytes for chunk in self.chunks)
 
     def stored(self, start: int) -> list[Stored]:
-        """Return where its chunks are in a file that has it at `start`, nothing compressed."""
+        """Return its chunks as in an uncompressed file with the group at offset `start`."""
         return [
             Stored(start + chunk.offset, chunk.dictionary_bytes, chunk.size_bytes, chunk.size_bytes)
             for chunk in self.chunks
@@ -282,7 +282,7 @@ class Group:
 
     @functools.cached_property
     def spans(self) -> list[tuple[int, int]]:
-        """Offset and bytes of the stretches that hold the columns to read."""
+        """(offset, bytes) of the spans that hold the columns to read."""
         spans: list[tuple[int, int]] = []
         for chunk, column in zip(self.chunks, self.columns, strict=True):
             if not column.read:
@@ -305,7 +305,7 @@ class Group:
 
 
 class FilePlan:
-    """A whole file: equal row groups, and a last one of the rows that are left."""
+    """The layout of a file: equal row groups, and a last one with the remaining rows."""
 
     def __init__(self, rows: int, group_rows: int, columns: tuple[Column, ...]) -> None:
         self.rows = rows
@@ -326,25 +326,25 @@ class FilePlan:
         return len(MAGIC) + index * self._full.size_bytes
 
     def payload_start(self, index: int) -> int:
-        """Return where a row group's values begin among all values of the file."""
+        """Return the offset of a row group's values among all values of the file."""
         return index * self._full.payload_bytes
 
     @functools.cached_property
     def tail(self) -> bytes:
-        """What follows the last row group where nothing is compressed."""
+        """The bytes after the last row group of an uncompressed file."""
         groups = [self.group(index).stored(self.start(index)) for index in range(self.groups)]
         return self.tail_of(groups, "none")
 
     @functools.cached_property
     def tail_bytes(self) -> int:
-        """The size of `tail`, by arithmetic: with hundreds of columns and groups it takes seconds to make."""
+        """The size of `tail`, computed: with hundreds of columns and groups, encoding it takes seconds."""
         full = [self.start(index) for index in range(self.groups - 1)]
         first, last = self.group(0), self.group(self.groups - 1)
-        stretches = [(first.rows, first.stored(0), full), (last.rows, last.stored(0), [self.start(self.groups - 1)])]
-        return footer_bytes(self.columns, stretches) + LENGTH_BYTES + len(MAGIC)
+        alike = [(first.rows, first.stored(0), full), (last.rows, last.stored(0), [self.start(self.groups - 1)])]
+        return footer_bytes(self.columns, alike) + LENGTH_BYTES + len(MAGIC)
 
     def tail_of(self, groups: Sequence[Sequence[Stored]], compression: str) -> bytes:
-        """Return what follows the last row group: metadata, its length, the magic number."""
+        """Return the bytes after the last row group: metadata, its length, the magic number."""
         metadata = footer(self.columns, [self.group(index).rows for index in range(self.groups)], groups, compression)
         return metadata + len(metadata).to_bytes(LENGTH_BYTES, "little") + MAGIC
 
@@ -355,30 +355,29 @@ class FilePlan:
 
 
 def plan_of(spec: DatasetSpec, record_bytes: int) -> FilePlan:
-    """Return the plan of a file; without `dataset.parquet.columns` it has one column `data` of `record_bytes`."""
-    columns = _Same(spec.parquet.columns)
-    return _plan(spec.num_samples_per_file, spec.parquet.row_group_size, columns, 0 if columns.it else record_bytes)
+    """Return the layout of a file; without `dataset.parquet.columns` it has one column `data` of `record_bytes`."""
+    columns = _ByIdentity(spec.parquet.columns)
+    return _plan(spec.num_samples_per_file, spec.parquet.row_group_size, columns, 0 if columns.value else record_bytes)
 
 
-class _Same:
-    """Is equal to what holds the very same columns: to compare hundreds of them takes longer than to read a batch."""
+class _ByIdentity:
+    """A cache key that compares columns by identity: comparing hundreds by value takes longer than reading a batch."""
 
-    __slots__ = ("it",)
+    __slots__ = ("value",)
 
-    def __init__(self, it: tuple[ParquetColumn, ...]) -> None:
-        self.it = it
+    def __init__(self, value: tuple[ParquetColumn, ...]) -> None:
+        self.value = value
 
     def __hash__(self) -> int:
-        return id(self.it)
+        return id(self.value)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Same) and self.it is other.it
+        return isinstance(other, _ByIdentity) and self.value is other.value
 
 
-@functools.lru_cache(maxsize=4)
-def _plan(rows: int, group_rows: int, columns: _Same, record_bytes: int) -> FilePlan:
-    """Return a plan, that of the last files again: the metadata of hundreds of columns and groups takes a second."""
-    made = tuple(_column(column.name, column.dtype, column.size, column.read) for column in columns.it)
+@functools.lru_cache(maxsize=4)  # with hundreds of columns and groups, the metadata takes a second
+def _plan(rows: int, group_rows: int, columns: _ByIdentity, record_bytes: int) -> FilePlan:
+    made = tuple(_column(column.name, column.dtype, column.size, column.read) for column in columns.value)
     return FilePlan(rows, group_rows, made or (Column("data", FIXED, record_bytes, True),))
 
 
@@ -388,9 +387,9 @@ def _column(name: str, dtype: str, size: int, read: bool) -> Column:
 
 
 def _pages(rows: int, column: Column, before: bytes) -> Iterator[Page]:
-    most = max(1, PAGE_BYTES // column.width)
-    for first in range(0, rows, most):
-        count = min(most, rows - first)
+    step = max(1, PAGE_BYTES // column.width)
+    for first in range(0, rows, step):
+        count = min(step, rows - first)
         levels = _levels(count, column.length) if column.length > 1 else b""
         numbers, value_bytes = count * column.length, count * column.width
         size = len(levels) + value_bytes
@@ -399,10 +398,10 @@ def _pages(rows: int, column: Column, before: bytes) -> Iterator[Page]:
 
 
 def _levels(rows: int, length: int) -> bytes:
-    """Return where each row's list begins (repetition levels) and that every number is there (definition levels).
+    """Encode repetition levels (0 where a row's list begins) and definition levels (all present) of a page of lists.
 
-    Both as runs (Encodings.md, RLE): a count, shifted by one bit, and the level that so many numbers have.
+    Both as runs (Encodings.md, RLE): a count, shifted by one bit, and the level of so many numbers.
     """
-    begins = (varint(1 << 1) + b"\0" + varint((length - 1) << 1) + b"\1") * rows
-    are_there = varint(rows * length << 1) + b"\1"
-    return b"".join(len(runs).to_bytes(4, "little") + runs for runs in (begins, are_there))
+    repetition = (varint(1 << 1) + b"\0" + varint((length - 1) << 1) + b"\1") * rows
+    definition = varint(rows * length << 1) + b"\1"
+    return b"".join(len(runs).to_bytes(4, "little") + runs for runs in (repetition, definition))

@@ -1,6 +1,6 @@
-"""Row groups as they are in a Parquet file, located by our layout or, in files of others, by their footer.
+"""Reading Parquet files: row groups are located by dlemu's own layout or, in files of other tools, by the footer.
 
-Unpacking values is pyarrow's: row groups for training, single rows for looking into a file.
+Values are decoded by pyarrow: row groups for training, single rows for verification.
 """
 
 from __future__ import annotations
@@ -24,40 +24,40 @@ from datagen.groups import GroupBytes
 from datagen.spec import DatasetSpec
 
 READ_SLACK_BYTES = 8192
-"""What aligned reading may add to each stretch."""
+"""Maximum bytes that alignment adds to the read of a span."""
 _WIDTHS = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 8, "FLOAT": 4, "DOUBLE": 8}
-"""Most bytes of an unpacked number of each physical type; those of other types are in the schema, or vary."""
-_OFFSET_BYTES = 8  # of a value of variable length: Arrow has 4, and 8 in its large types
-_MOST_PAGE_BYTES = 64
-"""What compression may add to a page of few bytes."""
+"""Maximum bytes of a decoded number of each physical type; the schema has those of fixed-length byte arrays."""
+_OFFSET_BYTES = 8  # offset of a value of variable length in Arrow: 4 bytes, or 8 in its large types
+_MAX_PAGE_OVERHEAD_BYTES = 64
+"""Maximum bytes that compression adds to a small page."""
 TAIL_BYTES = LENGTH_BYTES + len(MAGIC)
 """The footer's length and the magic number."""
 
 
 def spans_bytes(spans: list[tuple[int, int]]) -> int:
-    """Return the memory that reading some stretches takes."""
+    """Return the memory for reading some spans."""
     return sum(size + READ_SLACK_BYTES for _, size in spans)
 
 
-def packed_bytes(group: Group) -> int:
-    """Return the most that a row group becomes when its pages, and each chunk's dictionary, are compressed.
+def max_compressed_bytes(group: Group) -> int:
+    """Return the maximum size of a row group after its pages and dictionaries are compressed.
 
-    Snappy adds most to what it can't pack: a sixth (MaxCompressedLength in github.com/google/snappy, snappy.cc); gzip
-    most to each page.
+    On incompressible data, Snappy adds most per byte, a sixth (MaxCompressedLength in github.com/google/snappy,
+    snappy.cc), and gzip most per page.
     """
     pages = sum(len(chunk.pages) + 1 for chunk in group.chunks)
-    return spans_bytes(group.spans) * 7 // 6 + pages * _MOST_PAGE_BYTES
+    return spans_bytes(group.spans) * 7 // 6 + pages * _MAX_PAGE_OVERHEAD_BYTES
 
 
 class GroupsFile:
-    """One file as row groups. Of a table laid out as ours its footer is not read."""
+    """An open file of row groups. If it has dlemu's own layout and named columns, the footer is not parsed."""
 
     def __init__(self, source: Source, spec: DatasetSpec) -> None:
         self._source, self._spec = source, spec
         self._plan: FilePlan | None = None
         self._metadata: Any = None
         if spec.parquet.columns and spec.compression == "none":
-            self._plan = _laid_out(source, plan_of(spec, 0))
+            self._plan = _if_it_fits(source, plan_of(spec, 0))
             if self._plan:
                 return
         self._names = names_of(spec)
@@ -81,23 +81,23 @@ class GroupsFile:
         return range(first, last + 1)
 
     def spans(self, group: int) -> list[tuple[int, int]]:
-        """Return offset and bytes in the file of the stretches that hold the columns requested."""
+        """Return (offset, bytes) in the file of the spans that hold the columns requested."""
         if self._plan:
             start = self._plan.start(group)
             return [(start + offset, size) for offset, size in self._plan.group(group).spans]
         return _joined(self._chunks(group))
 
     def called_spans(self, group: int) -> list[tuple[int, int]]:
-        """Return the stretches that pyarrow reads of a row group (`CoalesceReadRanges` in arrow/io/caching.cc)."""
+        """Return the spans that pyarrow reads of a row group (`CoalesceReadRanges` in arrow/io/caching.cc)."""
         if self._plan:
             start, named = self._plan.start(group), zip(self._plan.columns, self._plan.group(group).chunks, strict=True)
             chunks = [(start + chunk.offset, chunk.size_bytes) for column, chunk in named if column.read]
         else:
             chunks = self._chunks(group)
-        return _joined(chunks, HOLE_BYTES, TOGETHER_BYTES)
+        return _joined(chunks, MAX_HOLE_BYTES, MAX_READ_BYTES)
 
     def values(self, group: int) -> list[tuple[int, int, int]]:
-        """Return (offset in the file, bytes, payload offset) of the values requested; none where they are packed."""
+        """Return (offset in the file, bytes, payload offset) of the values requested; empty if they are compressed."""
         plan = self._plan or self._plan_of_records
         if plan is None:
             return []
@@ -105,7 +105,7 @@ class GroupsFile:
         return [(start + at, size, payload + before) for at, size, before in plan.group(group).values()]
 
     def payload(self, group: int) -> list[tuple[int, int]]:
-        """Return (bytes, payload offset) of the values requested, column by column; none for tables of others."""
+        """Return (bytes, payload offset) of the values requested by column; empty if dlemu did not write the file."""
         plan = self._plan or self._plan_of_table
         if plan is None:
             return []
@@ -114,14 +114,14 @@ class GroupsFile:
 
     @functools.cached_property
     def _plan_of_records(self) -> FilePlan | None:
-        """The plan of a file laid out as ours without named columns."""
+        """The layout of an uncompressed file that dlemu wrote without named columns, else None."""
         if self._spec.parquet.columns or self._plan_of_table is None:
             return None
-        return _laid_out(self._source, self._plan_of_table)
+        return _if_it_fits(self._source, self._plan_of_table)
 
     @functools.cached_property
     def _plan_of_table(self) -> FilePlan | None:
-        """The plan of a table of the settings' columns and row groups, however they are packed."""
+        """The uncompressed layout of a file with the columns and row groups of the settings, else None."""
         schema = self._metadata.schema
         with parsing(self._source.path, "the schema can't be parsed", self._source.size_bytes):
             stored = [schema.column(index) for index in range(len(schema))]
@@ -131,17 +131,17 @@ class GroupsFile:
         return plan if same_rows and columns == [column.in_schema for column in plan.columns] else None
 
     def largest_bytes(self) -> GroupBytes:
-        """Return the most memory that one of its row groups takes."""
+        """Return the memory of the file's largest row group."""
         if self._plan:
             plain = spans_bytes(self._plan.group(0).spans)
             return GroupBytes(plain, plain)
         groups = range(len(self._rows))
-        return GroupBytes.most(GroupBytes(spans_bytes(self.spans(group)), self._unpacked(group)) for group in groups)
+        return GroupBytes.maximum(GroupBytes(spans_bytes(self.spans(group)), self._unpacked(group)) for group in groups)
 
     def _chunks(self, group: int) -> list[tuple[int, int]]:
-        """Return offset and bytes of the requested column chunks."""
+        """Return (offset, bytes) of the requested column chunks."""
         chunks = []
-        for _, chunk in self._wanted_chunks(group):
+        for _, chunk in self._requested_chunks(group):
             start = chunk.data_page_offset
             if chunk.has_dictionary_page and chunk.dictionary_page_offset > 0:
                 start = min(start, chunk.dictionary_page_offset)
@@ -152,16 +152,16 @@ class GroupsFile:
         return sorted(chunks)
 
     def _unpacked(self, group: int) -> int:
-        """Return the bytes of the values requested; of texts those that they would have without a dictionary."""
+        """Return the bytes of the values requested once decoded; values of variable length as without a dictionary."""
         schema, total = self._metadata.schema, 0
-        for index, chunk in self._wanted_chunks(group):
+        for index, chunk in self._requested_chunks(group):
             width = _WIDTHS.get(chunk.physical_type, schema.column(index).length)
-            texts = 0 if width else chunk.total_uncompressed_size
-            total += texts + chunk.num_values * (width or _OFFSET_BYTES) + READ_SLACK_BYTES
+            variable = 0 if width else chunk.total_uncompressed_size
+            total += variable + chunk.num_values * (width or _OFFSET_BYTES) + READ_SLACK_BYTES
         return total
 
-    def _wanted_chunks(self, group: int) -> list[tuple[int, Any]]:
-        """Return the requested column chunks, with their numbers."""
+    def _requested_chunks(self, group: int) -> list[tuple[int, Any]]:
+        """Return (column index, metadata) of the requested column chunks."""
         with parsing(self._source.path, f"row group {group} can't be found", self._source.size_bytes):
             row_group = self._metadata.row_group(group)
             chunks = [(index, row_group.column(index)) for index in range(row_group.num_columns)]
@@ -169,25 +169,25 @@ class GroupsFile:
         return [column for column, name in zip(chunks, names, strict=True) if not self._names or name in self._names]
 
 
-HOLE_BYTES, TOGETHER_BYTES = 8192, 32 << 20
-"""pyarrow reads columns together that lie no further apart, up to so many bytes (arrow/io/caching.h)."""
+MAX_HOLE_BYTES, MAX_READ_BYTES = 8192, 32 << 20
+"""pyarrow merges reads that are at most 8 KiB apart, up to reads of 32 MiB (arrow/io/caching.h)."""
 
 
-def _joined(chunks: list[tuple[int, int]], hole_bytes: int = 0, most_bytes: int = sys.maxsize) -> list[tuple[int, int]]:
-    """Join stretches (offset, bytes), in their order, that lie one behind the other."""
+def _joined(chunks: list[tuple[int, int]], max_hole: int = 0, max_bytes: int = sys.maxsize) -> list[tuple[int, int]]:
+    """Merge spans (offset, bytes), given in file order, that are at most `max_hole` bytes apart."""
     joined: list[tuple[int, int]] = []
     for start, size in chunks:
-        if joined and start <= sum(joined[-1]) + hole_bytes and start + size - joined[-1][0] <= most_bytes:
+        if joined and start <= sum(joined[-1]) + max_hole and start + size - joined[-1][0] <= max_bytes:
             joined[-1] = joined[-1][0], start + size - joined[-1][0]
         else:
             joined.append((start, size))
     return joined
 
 
-def _laid_out(source: Source, plan: FilePlan) -> FilePlan | None:
-    """Return the plan where the file is laid out like that, else None."""
-    ours = plan.size_bytes == source.size_bytes and footer_bytes(source) == plan.tail_bytes - TAIL_BYTES
-    return plan if ours else None
+def _if_it_fits(source: Source, plan: FilePlan) -> FilePlan | None:
+    """Return the plan if the sizes of the file and its footer are those of the plan, else None."""
+    fits = plan.size_bytes == source.size_bytes and footer_bytes(source) == plan.tail_bytes - TAIL_BYTES
+    return plan if fits else None
 
 
 def footer_bytes(source: Source) -> int:
@@ -208,7 +208,7 @@ def _metadata(source: Source) -> Any:
 
 @contextmanager
 def parsing(path: str, what: str, offset: int = 0) -> Iterator[None]:
-    """Tell what pyarrow can't make sense of as a damaged file."""
+    """Report errors of pyarrow as a damaged file."""
     try:
         yield
     except (pa.ArrowException, EOFError, OSError, ValueError) as error:
@@ -218,23 +218,23 @@ def parsing(path: str, what: str, offset: int = 0) -> Iterator[None]:
 
 
 def names_of(spec: DatasetSpec) -> list[str] | None:
-    """Return the columns requested; None for all there are."""
+    """Return the names of the columns requested; None for all columns."""
     return [column.name for column in spec.parquet.columns if column.read] or None
 
 
-def decoded(path: str, where: Any, index: int, spec: DatasetSpec) -> list[memoryview]:
-    """Return the values of the columns requested in a row group, numbers of lists one behind the other.
+def decode_columns(path: str, where: Any, index: int, spec: DatasetSpec) -> list[memoryview]:
+    """Return the buffers of the columns requested of a row group; lists are flattened.
 
-    Values that differ in size come with the buffer of where each begins.
+    Columns of variable-length values also have a buffer of offsets.
     """
     with parsing(path, "no readable Parquet file"):
         file = pq.ParquetFile(where, memory_map=False, pre_buffer=False)
     table = _row_group(path, file, index, names_of(spec))
-    return [data for column in table.columns for chunk in column.chunks for data in _buffers(_flat(chunk))]
+    return [data for column in table.columns for chunk in column.chunks for data in _buffers(_flatten(chunk))]
 
 
 class Stream(io.RawIOBase):
-    """A source as Python's kind of file."""
+    """A `Source` as a Python file object."""
 
     def __init__(self, source: Source) -> None:
         self._source = source
@@ -261,7 +261,7 @@ class Stream(io.RawIOBase):
 
 
 class RowsFile:
-    """A file read row by row, not for speed."""
+    """A file that is read row by row, which is slow."""
 
     def __init__(self, path: str, where: Any) -> None:
         self._path = path
@@ -270,7 +270,7 @@ class RowsFile:
         self._unpacked: tuple[int, list[bytes]] = -1, []
 
     def sample(self, index: int) -> Sample:
-        """Return one row, its columns one behind the other; its payload is that of its row group."""
+        """Return one row as its concatenated columns; the payload is that of the whole row group."""
         metadata, first = self._file.metadata, 0
         for group in range(metadata.num_row_groups):
             rows = metadata.row_group(group).num_rows
@@ -298,8 +298,8 @@ def _row_group(path: str, file: Any, index: int, names: list[str] | None) -> Any
         return file.read_row_group(index, names, use_threads=False)
 
 
-def _flat(chunk: Any) -> Any:
-    """Return the numbers of lists, out of them."""
+def _flatten(chunk: Any) -> Any:
+    """Return the numbers in (nested) lists without the lists."""
     while isinstance(chunk.type, (pa.ListType, pa.LargeListType, pa.FixedSizeListType)):
         chunk = chunk.flatten()
     return chunk
@@ -307,18 +307,14 @@ def _flat(chunk: Any) -> Any:
 
 def _buffers(chunk: Any) -> Iterator[memoryview]:
     if width := _width(chunk.type):
-        yield _fixed(chunk, width)
+        yield _fixed_width_buffer(chunk, width)
     else:
         yield from (memoryview(buffer).cast("B") for buffer in chunk.buffers() if buffer is not None)
 
 
 def _values(path: str, name: str, column: Any) -> bytes:
-    """Return all values of a column, which must be of one size.
-
-    Raises:
-        DatasetError: they are not.
-    """
-    flat = [_flat(chunk) for chunk in column.chunks]
+    """Return all values of a column. Raises DatasetError if they differ in size."""
+    flat = [_flatten(chunk) for chunk in column.chunks]
     listed = isinstance(column.type, (pa.ListType, pa.LargeListType))
     width = _width(flat[0].type) if flat else 0
     if not width or (listed and len(pc.unique(pc.list_value_length(column))) > 1):
@@ -326,17 +322,17 @@ def _values(path: str, name: str, column: Any) -> bytes:
             f"{path} has a column {name} of type {column.type}, whose values vary in size: read its row groups "
             "with reader.engine=fast, or make a dataset with `dlemu datagen`"
         )
-    return b"".join(_fixed(chunk, width) for chunk in flat)
+    return b"".join(_fixed_width_buffer(chunk, width) for chunk in flat)
 
 
 def _width(kind: Any) -> int:
-    """Return the bytes of a value; 0 where they differ, or are less than one."""
+    """Return the bytes of a value; 0 if values differ in size or are smaller than a byte."""
     try:
         return int(kind.bit_width) // 8
     except ValueError:
         return 0
 
 
-def _fixed(chunk: Any, width: int) -> memoryview:
+def _fixed_width_buffer(chunk: Any, width: int) -> memoryview:
     data = memoryview(chunk.buffers()[-1] or b"").cast("B")
     return data[chunk.offset * width : (chunk.offset + len(chunk)) * width]

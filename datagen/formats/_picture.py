@@ -1,7 +1,7 @@
-"""What all formats of pictures share: one picture a file, of the file's stated size, whatever the picture's shape.
+"""The common part of image formats: one image per file, of exactly the requested file size, whatever its shape.
 
-The bytes of a file are a pure function of (content, running index, shape, size), so they can be made again to compare
-with: no library encodes them, whose next version might do it in another way.
+The bytes of a file are a pure function of (content, running index, shape, size), so that they can be generated again
+for comparison. Therefore no library encodes the images: its next version might give other bytes.
 """
 
 from __future__ import annotations
@@ -25,35 +25,35 @@ from datagen.spec import BLOCK_BYTES, DatasetSpec
 from datagen.storage.storage_base import LibraryFile, Writer
 
 LIBRARY = LibraryReads(call="Pillow", transfer_bytes=128 << 10)
-"""Pillow reads 64 KiB at a time, of which Linux makes requests of 128 KiB to a device (its usual read-ahead)."""
-LEAST_PADDING_BYTES = STAMP_BYTES
-"""Each file begins with so much of its content as it is, so that it shows whose it is."""
+"""Pillow reads 64 KiB at a time, which Linux turns into device requests of 128 KiB (its default read-ahead)."""
+MIN_PADDING_BYTES = STAMP_BYTES
+"""Minimum padding of a file: the first bytes of its content unchanged, whose stamp identifies the file."""
 CHANNELS = (1, 3)
-"""Grey, and red, green and blue."""
-MOST_PIXELS = 1_000_000_000
-"""Of one picture: 3 GB once it is decoded. A header that states more is damaged, or made to fill the memory."""
+"""Numbers of channels: grey, or red, green and blue."""
+MAX_PIXELS = 1_000_000_000
+"""Maximum pixels of an image, 3 GB once decoded. A header with more is damaged, or meant to exhaust the memory."""
 
 PILLOW_BYTES = 64 << 10
-"""What a decoder is fed at a time (`MAXBLOCK` in PIL/ImageFile.py)."""
+"""Bytes that Pillow passes to a decoder at a time (`MAXBLOCK` in PIL/ImageFile.py)."""
 _SAFE_BYTES = 1 << 20
-"""What all else is read by (`SAFEBLOCK` there)."""
+"""Bytes by which Pillow reads everything else (`SAFEBLOCK` in PIL/ImageFile.py)."""
 
 
 def read_in_blocks(file: BufferedFile, size_bytes: int, block_bytes: int = _SAFE_BYTES) -> None:
-    """Read so many bytes as Pillow's `_safe_read` does: in blocks where there are many."""
+    """Read `size_bytes` as Pillow's `_safe_read` does, a block at a time."""
     for at in range(0, size_bytes, block_bytes):
         if not file.read(min(block_bytes, size_bytes - at)):
             return
 
 
 def feed_decoder(file: BufferedFile, end: int) -> None:
-    """Read as a decoder is fed that is done at `end`: it does not know before how much is left."""
+    """Read as Pillow does for a decoder that finds the end of the image at offset `end`."""
     while file.position < end and file.read(PILLOW_BYTES):
         continue
 
 
 class Shape(NamedTuple):
-    """The shape of a picture, in pixels."""
+    """The shape of an image, in pixels."""
 
     height: int
     width: int
@@ -61,12 +61,12 @@ class Shape(NamedTuple):
 
     @property
     def size_bytes(self) -> int:
-        """Return the bytes of its pixels."""
+        """Return the bytes of the pixels."""
         return self.height * self.width * self.channels
 
 
 class PictureError(Exception):
-    """What is wrong with a picture's file, and where; its path is added by who knows it."""
+    """A file is damaged at an offset; the caller adds the path to the message."""
 
     def __init__(self, problem: str, offset: int) -> None:
         super().__init__(problem)
@@ -74,24 +74,24 @@ class PictureError(Exception):
 
 
 class Codec(Protocol):
-    """One kind of picture."""
+    """The encoding of one image format."""
 
     name: str
     longest_side: int
 
-    def smallest(self, shape: Shape) -> int:
-        """Return the bytes of the smallest file that holds a picture of a shape, and the least padding."""
+    def min_bytes(self, shape: Shape) -> int:
+        """Return the bytes of the smallest file for an image of this shape, including the minimum padding."""
         ...
 
-    def make(self, content: Content, file: int, shape: Shape, size_bytes: int) -> NDArray[np.uint8]:
-        """Return the bytes of a file of this size, at least the smallest."""
+    def encode(self, content: Content, file: int, shape: Shape, size_bytes: int) -> NDArray[np.uint8]:
+        """Return the bytes of a file of this size, which is at least `min_bytes`."""
         ...
 
-    def look(self, data: memoryview) -> Shape:
-        """Return the shape of a picture whose file is whole, from its marks alone.
+    def parse_shape(self, data: memoryview) -> Shape:
+        """Return the shape of an image from the structure of its file, without decoding it.
 
         Raises:
-            PictureError: the file is truncated or none of this kind.
+            PictureError: the file is truncated or not of this format.
         """
         ...
 
@@ -99,18 +99,18 @@ class Codec(Protocol):
         """Read the file by the calls of Pillow's plugin.
 
         Raises:
-            struct.error, KeyError, PictureError: it ends within its structure, or is none of this kind.
+            struct.error, KeyError, PictureError: the file is truncated or not of this format.
         """
         ...
 
     def decode(self, data: memoryview, shape: Shape, scratch: memoryview) -> memoryview:
-        """Return a picture's pixels, in `scratch` (which is theirs) if the library can. Raises as the library does."""
+        """Return the pixels, in `scratch` (memory of their size) if the library can. Raises what the library raises."""
         ...
 
 
 @dataclass(frozen=True)
 class PictureFormat:
-    """Reads and writes pictures of one kind."""
+    """Reads and writes images of one format."""
 
     codec: Codec
 
@@ -134,7 +134,7 @@ class PictureFormat:
             return [
                 f"an image of {_words(dims)} pixels: {self.codec.name} has at most {self.codec.longest_side} per side"
             ]
-        least = self.codec.smallest(_shape(dims))
+        least = self.codec.min_bytes(_shape(dims))
         if not spec.sizes_vary and spec.record_length_bytes < least:
             return [
                 f"dataset.record_length_bytes is {spec.record_length_bytes:g}: a {self.codec.name} file of "
@@ -145,43 +145,43 @@ class PictureFormat:
     def file_bytes(self, spec: DatasetSpec, shapes: NDArray[np.int64]) -> NDArray[np.int64] | None:
         if not spec.sizes_vary:
             return np.full(len(shapes), int(spec.record_length_bytes), np.int64)
-        # Shapes that are drawn are of one byte a pixel, and may be too small for any file.
-        least = (self.codec.smallest(_shape(tuple(shape))) for shape in shapes.tolist())
+        # Random shapes assume one byte per pixel, and may be too small for any file.
+        least = (self.codec.min_bytes(_shape(tuple(shape))) for shape in shapes.tolist())
         sizes: NDArray[np.int64] = np.maximum(shapes.prod(axis=1), np.fromiter(least, np.int64, len(shapes)))
         return sizes
 
     def write(self, job: FileJob, writer: Writer, buffer: object) -> None:
         sizes = self.file_bytes(job.spec, np.array([job.shape], np.int64))
         assert sizes is not None
-        writer.write(self.codec.make(job.content, job.running_index, _shape(job.shape), int(sizes[0])).data)
+        writer.write(self.codec.encode(job.content, job.running_index, _shape(job.shape), int(sizes[0])).data)
 
     def open(self, source: Source, samples: int) -> PictureFile:
-        """Read the file whole, by one call."""
+        """Read the whole file by one call."""
         return PictureFile(self.codec, source.path, source.read(0, source.size_bytes), source.scratch)
 
     def open_called(self, source: CallSource, samples: int) -> PictureFile:
         """Read as Pillow does from an open file (torchvision's `pil_loader`), undecoded."""
         file = BufferedFile(source)
-        with contextlib.suppress(struct.error, KeyError, PictureError):  # the look at it will tell
+        with contextlib.suppress(struct.error, KeyError, PictureError):  # PictureFile reports the damage
             self.codec.read_by_pillow(file)
         file.blank_rest()
         return PictureFile(self.codec, source.path, file.image, source.scratch, file.read_rest)
 
     def load(self, path: str, index: int, samples: int) -> Sample:
-        """Read the file whole; Pillow decodes it, as it does in most scripts."""
+        """Read the whole file; Pillow decodes it, as in most scripts."""
         with open(path, "rb") as file:
-            return self._loaded(path, memoryview(file.read()))
+            return self._load_sample(path, memoryview(file.read()))
 
     def load_stream(self, file: LibraryFile, index: int, samples: int) -> Sample:
-        return self._loaded(file.name, memoryview(file.readall()))
+        return self._load_sample(file.name, memoryview(file.readall()))
 
-    def _loaded(self, path: str, data: memoryview) -> Sample:
+    def _load_sample(self, path: str, data: memoryview) -> Sample:
         opened = PictureFile(self.codec, path, data, lambda size: memoryview(bytearray(size)))
         return opened.sample(0)._replace(decode=lambda: opened.guarded(lambda: pillow_pixels(data)))
 
 
 class PictureFile:
-    """One picture, whose file is in memory."""
+    """An image file in memory."""
 
     def __init__(
         self,
@@ -197,7 +197,7 @@ class PictureFile:
         self._scratch = scratch
         self._read_rest = read_rest
         try:
-            self._shape = codec.look(data)
+            self._shape = codec.parse_shape(data)
         except PictureError as error:
             raise damaged(path, str(error), error.offset) from error
 
@@ -205,7 +205,7 @@ class PictureFile:
         return Sample(self._data, self._data, 0, decode=self._decode, rebuild=self._rebuild)
 
     def guarded(self, decode: Callable[[], memoryview]) -> memoryview:
-        """Decode; what a library has against a picture is reported as damage of its file."""
+        """Decode, and report errors of the library as damage of the file."""
         try:
             return decode()
         except DlemuError:
@@ -218,22 +218,22 @@ class PictureFile:
         return self.guarded(lambda: self._codec.decode(self._data, shape, self._scratch(shape.size_bytes)))
 
     def _rebuild(self, content: Content, file: int) -> memoryview:
-        if len(self._data) < self._codec.smallest(self._shape):
-            return memoryview(b"")  # no file of ours, which are never that small
-        self._read_rest()  # padding that no reader looks at
-        return self._codec.make(content, file, self._shape, len(self._data)).data
+        if len(self._data) < self._codec.min_bytes(self._shape):
+            return memoryview(b"")  # too small for a file of dlemu's
+        self._read_rest()  # the padding, which readers skip
+        return self._codec.encode(content, file, self._shape, len(self._data)).data
 
 
 def pillow_pixels(data: memoryview) -> memoryview:
-    """Decode by Pillow. Raises OSError, ValueError, SyntaxError; UserError where it is not installed."""
+    """Decode by Pillow. Raises OSError, ValueError, SyntaxError; UserError if Pillow is not installed."""
     pixels: NDArray[np.uint8] = np.ascontiguousarray(pillow_image(data))
     return pixels.reshape(-1).data
 
 
 def pillow_image(data: memoryview) -> Any:
-    """Open a picture by Pillow, which decodes it later. Raises as `pillow_pixels`; ValueError for too many pixels."""
+    """Open an image by Pillow, which decodes it later. Raises as `pillow_pixels`; ValueError for too many pixels."""
     pillow = library("PIL.Image", "image")
-    # Pillow warns above 89 million pixels and refuses twice as many: fewer than a scan on one slide has.
+    # Pillow warns above 89 million pixels and refuses twice as many, fewer than a scanned slide may have.
     pillow.MAX_IMAGE_PIXELS = None
     image = pillow.open(io.BytesIO(data))
     check_pixels(image.height, image.width)
@@ -241,17 +241,17 @@ def pillow_image(data: memoryview) -> Any:
 
 
 def check_pixels(height: int, width: int) -> None:
-    """Raise ValueError for more pixels than a picture has, before anything makes room for them."""
-    if height * width > MOST_PIXELS:
-        raise ValueError(f"{width:,} x {height:,} pixels are more than the {MOST_PIXELS:,} allowed in an image")
+    """Raise ValueError for more than MAX_PIXELS, before memory is allocated for them."""
+    if height * width > MAX_PIXELS:
+        raise ValueError(f"{width:,} x {height:,} pixels are more than the {MAX_PIXELS:,} allowed in an image")
 
 
 def padding_then_codes(
     content: Content, file: int, padding: memoryview | NDArray[np.uint8], count: int
 ) -> NDArray[np.uint8]:
-    """Fill `padding` with the first bytes of a file's content, and return `count` of those after them.
+    """Fill `padding` with the first bytes of a file's content, and return `count` bytes after them.
 
-    They begin at the next block, for whole blocks are made fastest.
+    The latter begin at the next block, because generating whole blocks is fastest.
     """
     content.fill(padding, file, 0)
     codes = np.empty(count, np.uint8)

@@ -1,6 +1,6 @@
-"""The reading half of TFRecord: where records lie, by arithmetic, by the index, or by walking; and what is in them.
+"""Reading TFRecord files: locating records (by equal length, by the index, or by walking the file) and parsing them.
 
-A record is a tf.train.Example of two features, `image` (bytes) and `size` (int64), in protobuf's wire format by hand.
+A record is a tf.train.Example of two features, `image` (bytes) and `size` (int64); protobuf messages are coded by hand.
 Wire format: protobuf.dev/programming-guides/encoding. Messages: tensorflow/core/example/{example,feature}.proto, where
 Example.features = 1; Features.feature = 1, a map whose entries have key = 1 and value = 2; Feature.bytes_list = 1,
 .int64_list = 3; BytesList.value = 1; Int64List.value = 1, packed.
@@ -21,11 +21,11 @@ from datagen.formats.format_base import Extents, MovedError, OffsetRecords, Open
 from datagen.places import even_places
 
 HEAD_BYTES = 12
-"""Length and its sum, before the data."""
+"""Bytes before a record's data: its length and the checksum of the length."""
 FRAME_BYTES = 16
-"""What the framing adds to a record."""
+"""Bytes that the framing adds to a record's data."""
 HEAD = struct.Struct("<QL")
-CRC_MASK = 0xA282EAD8  # kMaskDelta in TensorFlow's crc32c.h: sums of data that holds sums stay independent
+CRC_MASK = 0xA282EAD8  # kMaskDelta in TensorFlow's crc32c.h; masking lets data contain checksums
 _FULL = 0xFFFFFFFF
 
 Bytes = bytes | NDArray[np.uint8]
@@ -42,13 +42,13 @@ def mask(crc: int) -> int:
 
 
 class TfrecordFile(OffsetRecords):
-    """One file. Its records are taken to have one length until one of them says otherwise; then its index is read."""
+    """One file. Its records are assumed to have one length; once a record contradicts, its index is read."""
 
     def __init__(self, source: Source, samples: int, side: OpenSide) -> None:
         record_bytes, rest = divmod(source.size_bytes, samples)
         super().__init__(source, samples, record_bytes)
         self._side = side
-        self._before = b""
+        self._before = b""  # the bytes before the image in the last record parsed; most records have the same
         self._image_bytes = 0
         if rest or record_bytes < FRAME_BYTES:
             self._offsets = self._find_offsets()
@@ -71,14 +71,14 @@ class TfrecordFile(OffsetRecords):
         return super().largest_bytes()
 
     def _parsed(self, index: int, count: int, data: memoryview, verify: bool) -> list[tuple[int, int]]:
-        """Take records apart one by one, and remember what an ordinary one looks like."""
+        """Parse records one by one, and keep the bytes before the image for comparison with later records."""
         places, at = [], 0
         for number in range(index, index + count):
             offset, size = self.span(number, 1)
             record = data[at : at + size]
             self._check_length(record, offset, size)
             if verify:
-                _check_sum(self._source.path, record, offset)
+                _check_data(self._source.path, record, offset)
             start, image_bytes = image_extent(self._source.path, record[HEAD_BYTES:-4], offset)
             start += HEAD_BYTES
             self._before, self._image_bytes = bytes(record[:start]), image_bytes
@@ -87,6 +87,7 @@ class TfrecordFile(OffsetRecords):
         return places
 
     def _check_length(self, record: memoryview, offset: int, size: int) -> None:
+        """Check the length that a record states; raises MovedError if records turn out to differ in length."""
         length, crc = HEAD.unpack_from(record)
         if length + FRAME_BYTES != size and self._offsets is None:
             self._offsets = self._find_offsets()
@@ -98,15 +99,15 @@ class TfrecordFile(OffsetRecords):
             raise damaged(self._source.path, problem, offset)
 
     def _find_offsets(self) -> NDArray[np.int64]:
-        """Return where each record begins and the last one ends: from the index if it fits the file, or by a walk."""
+        """Return the offset of each record and the end of the last: from the index if it fits the file, else walk."""
         source = self._side(0)
-        offsets = None if source is None else _indexed(bytes(source.read(0, source.size_bytes)), self._samples)
+        offsets = None if source is None else _parse_index(bytes(source.read(0, source.size_bytes)), self._samples)
         if offsets is None or offsets[-1] != self._source.size_bytes:
             offsets = self._walk()
         return offsets
 
     def _walk(self) -> NDArray[np.int64]:
-        """Go from record to record."""
+        """Return the offsets by reading the head of each record."""
         source = self._source
         offsets = np.empty(self._samples + 1, np.int64)
         at = 0
@@ -120,10 +121,10 @@ class TfrecordFile(OffsetRecords):
 
 
 def seek_record(file: BinaryIO, index: int, samples: int) -> int:
-    """Go to where a record begins and return that place.
+    """Seek to the start of a record and return its offset.
 
-    Records of one length lie at its multiples; the sum over the length that a record begins with proves that it does so
-    there. Others are found by walking from record to record.
+    If all records have one length, the offset is a multiple of it, which the checksum of the length found there proves.
+    Otherwise the file is walked from record to record.
     """
     record_bytes, rest = divmod(file.seek(0, os.SEEK_END), samples)
     if not rest and index < samples:
@@ -142,7 +143,7 @@ def seek_record(file: BinaryIO, index: int, samples: int) -> int:
 
 
 def _next_record(source: Source, at: int) -> int:
-    """Return where the record at `at` ends."""
+    """Return the end of the record at offset `at`."""
     if at + FRAME_BYTES > source.size_bytes:
         raise damaged(source.path, "the file ends within a record", at)
     head = bytes(source.read(at, HEAD_BYTES))
@@ -154,8 +155,8 @@ def _next_record(source: Source, at: int) -> int:
     return at + int(length) + FRAME_BYTES
 
 
-def _indexed(text: bytes, samples: int) -> NDArray[np.int64] | None:
-    """Return where the records of an index begin and the last one ends; None when it is no index of so many."""
+def _parse_index(text: bytes, samples: int) -> NDArray[np.int64] | None:
+    """Return the offset of each record and the end of the last one; None if it is not an index of so many records."""
     try:
         numbers = [int(word) for word in text.split()]
     except ValueError:
@@ -171,8 +172,8 @@ def _indexed(text: bytes, samples: int) -> NDArray[np.int64] | None:
     return np.array([*offsets, ends[-1]], np.int64)
 
 
-def _check_sum(path: str, record: memoryview, offset: int) -> None:
-    """Check the sum over the data of a record at `offset` of a file; raises DatasetError."""
+def _check_data(path: str, record: memoryview, offset: int) -> None:
+    """Raise DatasetError if a record's data does not match its checksum; `offset` is the record's in the file."""
     data = np.frombuffer(record, np.uint8)
     (data_crc,) = struct.unpack("<L", record[-4:])
     if masked_crc(data[HEAD_BYTES:-4]) != data_crc:
@@ -180,7 +181,7 @@ def _check_sum(path: str, record: memoryview, offset: int) -> None:
 
 
 def image_extent(path: str, example: memoryview, offset: int) -> tuple[int, int]:
-    """Return start and bytes of the image in an Example; of a record that is no Example, all of it."""
+    """Return start and bytes of the image in an Example; the whole record if it is not an Example."""
     try:
         return find_image(example)
     except ValueError:
@@ -194,31 +195,31 @@ _FIXED_BYTES = {_FIXED64: 8, _FIXED32: 4}
 
 
 def around_image(image_bytes: int) -> tuple[bytes, bytes]:
-    """Return what is before and behind the image in an Example with an image of so many bytes."""
+    """Return the bytes before and after an image of `image_bytes` bytes in an Example."""
     values = _field(_KEY_OF_FIELD_1, _varint(image_bytes))
     size = _field(_KEY_OF_FIELD_1, SIZE) + _field(_KEY_OF_FIELD_2, _field(_KEY_OF_FIELD_3, values))
-    behind = _field(_KEY_OF_FIELD_1, size)
-    # From the inside out: each message's length counts the image, which is put in by the caller.
+    after = _field(_KEY_OF_FIELD_1, size)
+    # From the inside out: the length of each message includes the image, which the caller inserts.
     before = _KEY_OF_FIELD_1 + _varint(image_bytes)  # BytesList.value
     for key in (_KEY_OF_FIELD_1, _KEY_OF_FIELD_2):  # Feature.bytes_list, the entry's value
         before = key + _varint(len(before) + image_bytes) + before
     before = _field(_KEY_OF_FIELD_1, IMAGE) + before
     before = _KEY_OF_FIELD_1 + _varint(len(before) + image_bytes) + before  # Features.feature
-    return _KEY_OF_FIELD_1 + _varint(len(before) + image_bytes + len(behind)) + before, behind
+    return _KEY_OF_FIELD_1 + _varint(len(before) + image_bytes + len(after)) + before, after
 
 
 def example_bytes(image_bytes: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the size of Examples with images of so many bytes."""
+    """Return the size of Examples with images of these sizes."""
     unique, places = np.unique(image_bytes, return_inverse=True)
     sizes = np.array([sum(map(len, around_image(size))) for size in unique.tolist()], np.int64) + unique
     return sizes[places]
 
 
 def find_image(example: memoryview) -> tuple[int, int]:
-    """Return start and bytes of the feature `image` in an Example, or of all of it where it has no such feature.
+    """Return start and bytes of the feature `image` in an Example; the whole Example if it has no such feature.
 
     Raises:
-        ValueError: it is no Example.
+        ValueError: the bytes are not an Example.
     """
     start, stop = _only(example, 0, len(example))
     while start < stop:
@@ -245,7 +246,7 @@ def _varint(value: int) -> bytes:
 
 
 def _read_varint(data: memoryview, at: int, stop: int) -> tuple[int, int]:
-    """Return a number and the offset behind it."""
+    """Return a number and the offset after it."""
     value = 0
     for shift in range(0, 70, 7):
         if at >= stop:
@@ -259,7 +260,7 @@ def _read_varint(data: memoryview, at: int, stop: int) -> tuple[int, int]:
 
 
 def _message(data: memoryview, at: int, stop: int) -> tuple[int, int, int]:
-    """Return start and stop of the first field with a length from `at` on, and the offset behind it."""
+    """Return start and stop of the first length-delimited field from `at` on, and the offset after it."""
     while at < stop:
         key, at = _read_varint(data, at, stop)
         kind = key & 7
@@ -283,7 +284,7 @@ def _only(data: memoryview, start: int, stop: int) -> tuple[int, int]:
 
 
 def _entry(data: memoryview, start: int, stop: int) -> tuple[tuple[int, int], tuple[int, int]]:
-    """Return where key and value of a map's entry lie."""
+    """Return (start, stop) of the key and of the value of a map's entry."""
     key_start, key_stop, at = _message(data, start, stop)
     value_start, value_stop, _ = _message(data, at, stop)
     return (key_start, key_stop), (value_start, value_stop)

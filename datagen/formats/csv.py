@@ -1,7 +1,7 @@
-"""CSV: a line of numbers a record, without a header, as pandas writes it (DLIO's datasets).
+"""CSV: one line of numbers per record, without a header, as pandas writes it (DLIO's datasets).
 
-A record's bytes stand as decimal numbers, 0 to 255, separated by commas and a line feed behind the last. How long
-that text is depends on the numbers; of random ones 3.57 bytes each.
+Each byte of a record is a decimal number, 0 to 255; numbers are separated by commas and end in a line feed. The length
+of the text depends on the numbers: 3.57 bytes each on average if they are random.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ PARSER_BYTES = 256 << 10
 LIBRARY = LibraryReads(call="pandas.read_csv", transfer_bytes=PARSER_BYTES)
 COMMA, LINE_FEED, ZERO = b",\n0"
 NUMBER_BYTES = 4
-"""The longest number and what follows it."""
+"""Maximum bytes of a number with its comma or line feed."""
 Bytes = NDArray[np.uint8]
 
 
@@ -55,32 +55,32 @@ class Format:
                 writer.write(text.data)
 
     def open(self, source: Source, samples: int) -> CsvFile:
-        """Read the file whole, by one call: where a line begins is not known before."""
+        """Read the whole file by one call, because line lengths vary."""
         return CsvFile(source.path, source.read(0, source.size_bytes), samples)
 
     def open_called(self, source: CallSource, samples: int) -> CsvFile:
-        """Read as pandas' parser does: a buffered file in pieces, up to where nothing comes."""
+        """Read as pandas' parser does: a buffered file in pieces, until a read returns nothing."""
         file = BufferedFile(source)
         while file.read(PARSER_BYTES):
             continue
         return CsvFile(source.path, file.image, samples)
 
     def load(self, path: str, index: int, samples: int) -> Sample:
-        """Read the file whole; NumPy makes numbers of the line."""
+        """Read the whole file; np.loadtxt decodes the sample's line."""
         with open(path, "rb") as file:
-            return _loaded(path, file.read(), index, samples)
+            return _load_sample(path, file.read(), index, samples)
 
     def load_stream(self, file: LibraryFile, index: int, samples: int) -> Sample:
-        return _loaded(file.name, file.readall(), index, samples)
+        return _load_sample(file.name, file.readall(), index, samples)
 
 
-def _loaded(path: str, text: bytes, index: int, samples: int) -> Sample:
+def _load_sample(path: str, text: bytes, index: int, samples: int) -> Sample:
     sample = CsvFile(path, memoryview(text), samples).sample(index)
-    return sample._replace(decode=lambda: _by_numpy(path, sample.data))
+    return sample._replace(decode=lambda: _loadtxt(path, sample.data))
 
 
 class CsvFile:
-    """One file in memory, its lines found."""
+    """One file in memory, split into lines."""
 
     def __init__(self, path: str, data: memoryview, samples: int) -> None:
         self._path = path
@@ -96,7 +96,7 @@ class CsvFile:
     def sample(self, index: int) -> Sample:
         first, last = self._bounds[index], self._bounds[index + 1]
         line = self._data[first : last - 1]
-        # Lines of one file hold equally many numbers, so a line tells where in the payload it stands.
+        # All lines of a file have equally many numbers, which gives the offset of this line in the payload.
         numbers = int(np.count_nonzero(np.frombuffer(line, np.uint8) == COMMA)) + 1
         return Sample(line, memoryview(b""), index * numbers, decode=lambda: self._decode(line, first))
 
@@ -108,23 +108,23 @@ class CsvFile:
 
 
 def _texts() -> tuple[Bytes, Bytes]:
-    """Return the text of each number from 0 to 255 with a comma behind it, and its length."""
+    """Return the text of each number from 0 to 255, followed by a comma, and its length."""
     texts = [f"{number},".encode() for number in range(256)]
     table = np.frombuffer(b"".join(text.ljust(NUMBER_BYTES) for text in texts), np.uint8)
     return table.reshape(256, NUMBER_BYTES), np.array([len(text) for text in texts], np.uint8)
 
 
 def _numbers(line: Bytes) -> Bytes:
-    """Return the numbers of a line: their last digits stand before the commas, and so on.
+    """Parse the numbers of a line, vectorised: last digits are those before a comma, and so on.
 
     Raises:
-        ValueError: a field is no whole number from 0 to 255, written without a sign or leading zeros.
+        ValueError: a field is not a whole number from 0 to 255 without sign or leading zeros.
     """
     ends = np.append(np.flatnonzero(line == COMMA), len(line))
     lengths = np.diff(ends, prepend=-1) - 1
     if not ((lengths >= 1) & (lengths <= 3)).all():
         raise ValueError("a field that is not a number from 0 to 255")
-    digits = line - np.uint8(ZERO)  # wraps: what is no digit is 10 or more
+    digits = line - np.uint8(ZERO)  # unsigned: any byte that is not a digit gives 10 or more
     if ((digits > 9) & (line != COMMA)).any() or (digits[(ends - lengths)[lengths > 1]] == 0).any():
         raise ValueError("a field that is not a number from 0 to 255")
     values = digits[ends - 1].astype(np.int64)
@@ -137,7 +137,7 @@ def _numbers(line: Bytes) -> Bytes:
     return numbers
 
 
-def _by_numpy(path: str, line: memoryview) -> memoryview:
+def _loadtxt(path: str, line: memoryview) -> memoryview:
     try:
         numbers: Bytes = np.loadtxt(io.BytesIO(line), np.uint8, delimiter=",", ndmin=1)
     except (ValueError, OverflowError) as error:

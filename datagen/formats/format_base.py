@@ -1,4 +1,10 @@
-"""What every format does: sizes by arithmetic, writing from a `Content`, reading from a `Source`."""
+"""The interface of a file format: compute file sizes, write files from a `Content`, read samples from a `Source`.
+
+`Format` is what every format implements; the other protocols are optional capabilities. Payload: the bytes of all
+samples of a file in order, without framing, encoding or compression; `Content` generates it. Side file: a file that
+accompanies each data file, such as an index. Called: read by exactly the read calls that the usual Python library of
+the format makes, without that library (the setting `reader.engine=matched`).
+"""
 
 from __future__ import annotations
 
@@ -19,34 +25,31 @@ from datagen.spec import DatasetSpec
 from datagen.storage.storage_base import LibraryFile, Writer
 
 FORMATS = "datagen.formats"
-"""The folder of formats; a name in it is a format's."""
+"""The package of formats; each module in it is a format."""
 
 
 class Sample(NamedTuple):
     """One sample in memory."""
 
     data: memoryview
-    """Its bytes as they were read."""
+    """The bytes as they were read."""
     payload: memoryview
-    """The stretch of the file's payload that was read for it, in the order in which `Content` numbers it.
-
-    Empty where `decode` gives it.
-    """
+    """The part of the file's payload that was read for this sample; empty if only `decode` can produce it."""
     payload_offset: int
-    """Where that stretch begins in the file's payload."""
+    """Offset of that part in the file's payload."""
     decode: Callable[[], memoryview] | None = None
-    """Unpacks `data` (pixels, numbers, plain bytes); None where that is plain already. Raises DatasetError."""
+    """Decodes `data` (to pixels, numbers or plain bytes); None if `data` is not encoded. Raises DatasetError."""
     rebuild: Callable[[Content, int], memoryview] | None = None
-    """Makes what `payload` must be, of the dataset's content and the file's running index.
+    """Returns the expected `payload`, given the dataset's content and the file's running index.
 
-    None where it is the content itself. Raises DatasetError.
+    None if the payload is the content itself. Raises DatasetError.
     """
 
     def first_difference(self, content: Content, file: int) -> int | None:
         """Return the index in `plain_payload` of the first byte that was not generated for `file`; None if all were.
 
         Raises:
-            DatasetError: it can't be unpacked.
+            DatasetError: the sample can't be decoded.
         """
         actual = self.plain_payload
         if self.rebuild is None:
@@ -60,39 +63,39 @@ class Sample(NamedTuple):
 
     @property
     def plain_payload(self) -> memoryview:
-        """Return the payload, unpacked where that is needed. Raises DatasetError."""
+        """Return the payload, decoded if needed. Raises DatasetError."""
         return self.payload if self.decode is None or len(self.payload) else self.decode()
 
 
 class Source(Protocol):
-    """One file to read from, and memory for what it holds."""
+    """An open file, and memory for the bytes read from it."""
 
     path: str
     size_bytes: int
 
     def read(self, offset: int, size_bytes: int) -> memoryview:
-        """Return bytes of the file, exactly as many as requested; they stay until the file is closed.
+        """Return exactly the bytes requested; they stay valid until the file is closed.
 
         Raises:
-            DatasetError: the file ends before, or can't be read.
+            DatasetError: the file ends too early, or can't be read.
         """
         ...
 
     def scratch(self, size_bytes: int) -> memoryview:
-        """Return memory for decoded bytes, other at each call; it stays until the file is closed."""
+        """Return memory for decoded bytes, new at each call; it stays valid until the file is closed."""
         ...
 
 
 class CallSource(Source, Protocol):
-    """One whose every read call is the format's to choose."""
+    """A source for which the format chooses every single read call."""
 
     block_bytes: int
-    """What the file system states as the best size of reads (st_blksize)."""
-    again_bytes: int
-    """Bytes that calls brought which others had brought before."""
+    """Preferred read size that the file system reports (st_blksize)."""
+    reread_bytes: int
+    """Bytes that were read more than once, counted each further time; the format adds to it."""
 
     def memory(self, size_bytes: int) -> memoryview:
-        """Return memory for bytes of the file, other at each call; it stays until the file is closed."""
+        """Return memory for bytes of the file, new at each call; it stays valid until the file is closed."""
         ...
 
     def call(self, target: memoryview, offset: int) -> int:
@@ -101,10 +104,10 @@ class CallSource(Source, Protocol):
 
 
 class OpenFile(Protocol):
-    """One file whose structure is known."""
+    """An open file whose structure has been read."""
 
     def sample(self, index: int) -> Sample:
-        """Return one of its samples.
+        """Return a sample.
 
         Raises:
             DatasetError: there is no such sample, or it is damaged.
@@ -112,22 +115,22 @@ class OpenFile(Protocol):
         ...
 
 
-MOST_KEPT_FILES = 16
-"""Files that an engine keeps open, or their indexes; loaders of threads have an engine a thread in one process."""
+MAX_KEPT_FILES = 16
+"""Files, or indexes of files, that an engine keeps open; a loader with threads has one engine for each thread."""
 
 
 @runtime_checkable
 class KeptFile(OpenFile, Protocol):
-    """One that is worth keeping open when batches have more of its samples to come: its structure costs reads."""
+    """A file that stays open between batches, because reading its structure again would cost read calls."""
 
     def forget(self) -> None:
-        """Forget the samples read so far: their memory will hold others. What is known of the structure stays."""
+        """Release the samples read so far, whose memory is going to be reused; keep the structure of the file."""
         ...
 
 
 @dataclass(frozen=True)
 class FileJob:
-    """One file to write."""
+    """A file to be written."""
 
     spec: DatasetSpec
     content: Content
@@ -137,7 +140,7 @@ class FileJob:
 
     @property
     def record_bytes(self) -> int:
-        """Return the bytes of a record of this shape."""
+        """Return the bytes of one record."""
         return math.prod(self.shape) * self.spec.element_bytes
 
     @property
@@ -150,19 +153,22 @@ class Format(Protocol):
     """A file format. It holds no state."""
 
     def unfit(self, spec: DatasetSpec) -> list[str]:
-        """Return the problems of a spec that this format can't do: key, what was seen, what is wanted."""
+        """Return the settings that this format does not support: for each the key, its value and the value expected."""
         ...
 
     def file_bytes(self, spec: DatasetSpec, shapes: NDArray[np.int64]) -> NDArray[np.int64] | None:
-        """Return the exact size of files with records of these shapes (files, axes); None when content decides it."""
+        """Return the exact size of each file; None if it depends on the contents, as with compression.
+
+        `shapes` are the record shapes of the files, an array (files, axes).
+        """
         ...
 
     def write(self, job: FileJob, writer: Writer, buffer: AlignedBuffer) -> None:
-        """Write one file, front to back, its bytes a pure function of the job where `file_bytes` knows their count."""
+        """Write one file sequentially. If `file_bytes` gives its size, its bytes are a pure function of `job`."""
         ...
 
     def open(self, source: Source, samples: int) -> OpenFile:
-        """Read a file fast, as far as its samples need it.
+        """Open a file of `samples` samples, to read them by as few calls as possible.
 
         Raises:
             DatasetError: the file is truncated or not of this format.
@@ -170,7 +176,7 @@ class Format(Protocol):
         ...
 
     def load(self, path: str, index: int, samples: int) -> Sample:
-        """Read one of a file's `samples` by the library call that a user's script would make.
+        """Read sample `index` of a file of `samples` samples by the library call that a training script would make.
 
         Raises:
             DatasetError: the file is damaged or not of this format.
@@ -180,97 +186,81 @@ class Format(Protocol):
 
 @runtime_checkable
 class WholeFormat(Format, Protocol):
-    """A format whose files of one sample are read by one call: small ones cost as much CPU to manage as to read."""
+    """A format that parses one-sample files from memory: for small files, `open` costs as much CPU as the read."""
 
-    def take_apart(self, path: str, data: memoryview) -> Sample:
-        """Return the sample of a file of one sample, all of which is `data`.
-
-        Raises:
-            DatasetError: the file is damaged or not of this format.
-        """
+    def parse_whole(self, path: str, data: memoryview) -> Sample:
+        """Return the sample of a one-sample file, given all bytes of the file. Raises DatasetError if damaged."""
         ...
 
 
 @runtime_checkable
 class CalledFormat(Format, Protocol):
-    """A format whose files can be read by its library's own read calls, without the library."""
+    """A format that can make the read calls of its library without the library."""
 
     def open_called(self, source: CallSource, samples: int) -> OpenFile:
-        """Do as `open`, by the calls that the library makes (`LIBRARY`): the same offsets and lengths, in their order.
-
-        Raises:
-            DatasetError: the file is truncated or not of this format.
-        """
+        """Do as `open`, by the read calls that the library makes: the same offsets and lengths in the same order."""
         ...
 
 
 @runtime_checkable
 class StreamFormat(Format, Protocol):
-    """A format whose library also takes an open file: `reader.engine=library` works where a storage has no paths."""
+    """A format whose library also takes an open file: `reader.engine=library` then works on storage without paths."""
 
     def load_stream(self, file: LibraryFile, index: int, samples: int) -> Sample:
-        """Do as `load` does, from an open file; its `name` is its path.
-
-        Raises:
-            DatasetError: the file is damaged or not of this format.
-        """
+        """Do as `load`, from an open file, whose `name` is its path."""
         ...
 
 
 @runtime_checkable
 class IndexedStreamFormat(Format, Protocol):
-    """The same for a format with index files beside each data file, which scripts read whole and keep."""
+    """Like `StreamFormat`, for a format with index files, which training scripts read whole and keep in memory."""
 
     index_suffixes: tuple[str, ...]
-    """What follows a data file's path in those of its index files."""
+    """Suffixes that turn the path of a data file into the paths of its index files."""
 
     def load_indexed(self, file: LibraryFile, indexes: Sequence[memoryview], index: int, samples: int) -> Sample:
-        """Do as `load` does, from an open file and the bytes of its index files.
-
-        Raises:
-            DatasetError: a file is damaged or not of this format.
-        """
+        """Do as `load`, from an open file and the bytes of its index files."""
         ...
 
 
 class SideFile(Protocol):
-    """A file that goes with each data file, such as its index. It holds no state."""
+    """One kind of side file: a file that accompanies each data file, such as an index. It holds no state."""
 
     def path(self, layout: Layout, file: int) -> str:
         """Return the path of the side file of data file `file`."""
         ...
 
     def folder(self, layout: Layout) -> str | None:
-        """Return the folder of its own that it needs, None when it is beside the data file."""
+        """Return the folder to be made for these side files; None if they are beside the data files."""
         ...
 
     def file_bytes(self, spec: DatasetSpec, shapes: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the exact size of the side files of data files with these shapes (files, 2)."""
+        """Return the exact size of the side file of each data file; `shapes` are record shapes (files, axes)."""
         ...
 
     def write(self, job: FileJob, writer: Writer, buffer: AlignedBuffer) -> None:
-        """Write it, front to back, its bytes a pure function of the job: it is made without reading the data file."""
+        """Write the side file sequentially, as a pure function of `job`: the data file is not read."""
         ...
 
 
 OpenSide = Callable[[int], Source | None]
-"""Opens the side file of that number among a format's `sides`; None where there is none. Raises OSError."""
+"""Opens a side file, given its position in the format's `sides`; None if it does not exist. Raises OSError."""
 
 
 Extents = Sequence[tuple[int, int]] | NDArray[np.int64]
-"""(start, bytes) of some samples: one by one, or as an array of shape (samples, 2)."""
+"""(start, bytes) of each sample, as a sequence or as an array of shape (samples, 2)."""
 
 
 class RecordFile(Protocol):
-    """One file of records, open for as long as its reader likes; what it knows of the file does not grow by reading."""
+    """An open file of records. Its memory does not grow with the number of reads, so it may stay open."""
 
     @property
     def scattered(self) -> bool:
-        """Say that neighbours may lie apart: then they are requested one by one."""
+        """Whether consecutive records may not be adjacent in the file; they are then read one by one."""
         ...
 
     def span(self, index: int, count: int) -> tuple[int, int]:
-        """Return offset and bytes in the file of `count` neighbouring records.
+        """Return the offset and the bytes in the file of `count` consecutive records.
 
         Raises:
             DatasetError: there are no such records.
@@ -278,16 +268,18 @@ class RecordFile(Protocol):
         ...
 
     def samples(self, index: int, count: int, data: memoryview, verify: bool) -> Extents:
-        """Return (start, bytes) of each sample of `data`, bytes of `span(index, count)`; sums are checked if wanted.
+        """Return (start in `data`, bytes) of each sample; `data` was read from `span(index, count)`.
+
+        With `verify`, checksums in the file are checked.
 
         Raises:
-            MovedError: the records are elsewhere than `span` supposed; it knows better now.
+            MovedError: the span was wrong; `span` now returns the right one.
             DatasetError: the records are damaged.
         """
         ...
 
     def largest_bytes(self) -> int:
-        """Return the bytes of the largest record, looked up in the file or its index.
+        """Return the bytes of the largest record, from the file or its index.
 
         Raises:
             DatasetError: the file is damaged.
@@ -296,24 +288,24 @@ class RecordFile(Protocol):
 
 
 class MovedError(Exception):
-    """Records lie elsewhere than supposed: request their span again."""
+    """The span of records was a guess, and wrong; `span` now returns the right one: read again."""
 
 
 @runtime_checkable
 class RecordFormat(Format, Protocol):
-    """A format of many records a file, each read by itself, in place, from files that stay open between batches."""
+    """A format with many records in each file, read one by one into place from files that stay open."""
 
     sides: tuple[SideFile, ...]
-    """Side files that are made, counted, resumed and verified along with each data file."""
+    """Side files, which are generated, counted, resumed and verified along with each data file."""
     mapped: bool
-    """Ordinary files are read through memory maps."""
+    """Files in folders are read through memory maps."""
 
     def record_bytes(self, spec: DatasetSpec, shapes: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the bytes that each record takes in files of these shapes (files, 2)."""
+        """Return for each file the bytes of one record, framing included; `shapes` are record shapes (files, axes)."""
         ...
 
     def open_records(self, source: Source, samples: int, side: OpenSide) -> RecordFile:
-        """Make a file ready for reading records. `source` and sides serve until the reader closes the file.
+        """Open a file for reading records. `source` and side files stay open until the reader closes the file.
 
         Raises:
             DatasetError: the file can't be of this format.
@@ -323,65 +315,65 @@ class RecordFormat(Format, Protocol):
 
 @runtime_checkable
 class CalledRecordFormat(RecordFormat, Protocol):
-    """One whose library looks records up in another way: `open_called_records` in place of `open_records`."""
+    """A record format whose library locates records differently, so that its read calls differ too."""
 
     def open_called_records(self, source: Source, samples: int, side: OpenSide) -> RecordFile:
-        """Do as `open_records`, as the library does; where files are not `mapped`, it opens them for each record."""
+        """Do as `open_records`, by the library's read calls. A library that does not map files opens one per record."""
         ...
 
 
 class StreamCalls(NamedTuple):
-    """How a library reads a file of records from some place on."""
+    """The read calls by which a library streams a file of records."""
 
     sizes: Callable[[int], Iterator[int]]
-    """Bytes that its read calls request, one after the other without end; of a file system's block size."""
-    least_bytes: int = 0
-    """Less than this, anywhere but behind what was read, is read as scripts with an index do: by Python's own files."""
-    asks_again: bool = False
-    """A call that the end of the file cut short is followed by one for the rest."""
+    """Takes the file system's block size; yields the bytes that successive read calls request, endlessly."""
+    min_stream_bytes: int = 0
+    """A non-sequential read of fewer bytes is made as scripts with an index do: through Python's buffered files."""
+    retries_short_reads: bool = False
+    """A call cut short by the end of the file is followed by one for the missing bytes, as TensorFlow does."""
     tail_bytes: int = 0
-    """What a file has behind its last record."""
+    """Bytes of a file after its last record."""
 
 
 @runtime_checkable
 class StreamedRecordFormat(RecordFormat, Protocol):
-    """One whose library reads files from their beginning to their end, in pieces that know nothing of records."""
+    """A record format whose library streams each file in pieces that are independent of record boundaries."""
 
     stream_calls: StreamCalls
 
 
 class PackedSample(NamedTuple):
-    """One sample on its way into a packed file."""
+    """One sample to be packed into a file by `dlemu pack`."""
 
     name: str
-    """Where it comes from: the path of its file below the folder of all."""
+    """Path of the sample's source file below the source folder."""
     data: memoryview
-    """Its bytes."""
+    """The sample's bytes."""
     ending: str
-    """What a file of these bytes would be called: jpg, png, bin."""
+    """Extension that a file of these bytes would have: jpg, png, bin."""
     array: NDArray[Any] | None = None
-    """The same as numbers, where they are not encoded."""
+    """The sample as an array, if it is not encoded."""
 
 
 class Packer(Protocol):
-    """Puts samples that were made elsewhere into one file of a format, front to back.
+    """Packs existing samples into one file of a format, sequentially.
 
-    A format's module may have a class `Packer`; `dlemu pack` writes these formats.
+    A format's module may define a class `Packer`; `dlemu pack` can then write the format.
     """
 
     wants_arrays: ClassVar[bool]
     """Samples must be arrays, all of one shape."""
     ending: ClassVar[str]
-    """What the files' names end in."""
+    """Extension of the files."""
 
     def __init__(self, writer: Writer) -> None: ...
 
     def add(self, sample: PackedSample) -> None:
-        """Write a sample, or keep it until the file is finished. Raises ValueError for one that does not fit."""
+        """Write a sample, or keep it until `finish`. Raises ValueError for one that does not fit."""
         ...
 
     def finish(self) -> bytes:
-        """Write what is left, and return the bytes of the format's first side file, empty where it has none."""
+        """Write the rest of the file; return the bytes of the format's first side file, empty if it has none."""
         ...
 
 
@@ -396,40 +388,40 @@ class UnreadFormat(Format, Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class LibraryReads:
-    """How the library reads a format by which most training scripts do; a format's module may say it as `LIBRARY`.
+    """How the library used by most training scripts reads a format; a format's module may define it as `LIBRARY`.
 
-    Values and how they were found: docs/loaders.md, "Size of requests", and docs/benchmarks.md, "library".
+    Values and how they were measured: docs/loaders.md, "Size of requests", and docs/benchmarks.md, "library".
     """
 
     call: str = ""
-    """What such a script calls; empty where nothing is known."""
+    """The library function that scripts call; empty if unknown."""
     in_parts: bool = False
-    """Of a file of several samples it reads what one of them needs, not all."""
+    """From a file of several samples, the library reads only the bytes that one sample needs."""
     transfer_bytes: int = 0
-    """Bytes that its read calls request at most, and so those of dlemu's own reader; 0: as much as is wanted."""
+    """Maximum bytes of the library's read calls, which dlemu's own reader then also uses; 0: no maximum."""
     cpu_ratio: float | None = None
-    """CPU time of a byte read by it, times that of dlemu's own reader, out of the page cache and not decoded."""
+    """CPU time per byte of the library divided by that of dlemu's own reader, from the page cache, without decoding."""
 
 
 def library_reads(format_name: str) -> LibraryReads:
-    """Return how the library reads a format; nothing is known of one whose module does not say it. Raises UserError."""
+    """Return the `LIBRARY` of a format's module, or defaults if it defines none. Raises UserError."""
     reads: LibraryReads = registry.companion(FORMATS, format_name, "LIBRARY", LibraryReads())
     return reads
 
 
 def built_in_reads(format_name: str) -> LibraryReads:
-    """Return the same of a format that is named by what was received: nothing is known of any but those built in."""
+    """Return `library_reads` for an untrusted name: only built-in modules are imported, others give defaults."""
     reads: LibraryReads = registry.built_in(FORMATS, format_name, "LIBRARY", LibraryReads())
     return reads
 
 
 def sides_of(file_format: Format) -> tuple[SideFile, ...]:
-    """Return the side files of a format; only record formats have any."""
+    """Return the kinds of side files of a format; only record formats have any."""
     return file_format.sides if isinstance(file_format, RecordFormat) else ()
 
 
 def damaged(path: str, problem: str, offset: int) -> DatasetError:
-    """Say that a file is not what it should be, and what to do."""
+    """Return the error for a damaged file, with what to do about it."""
     return DatasetError(
         f"{path}: {problem} at offset {offset}. Run `dlemu datagen verify` to find every damaged file; "
         "delete those and run `dlemu datagen` with the same settings to make them again"
@@ -437,24 +429,24 @@ def damaged(path: str, problem: str, offset: int) -> DatasetError:
 
 
 def sample_bytes(spec: DatasetSpec, shapes: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the bytes of the samples in files with records of these shapes (files, axes)."""
+    """Return for each file the bytes of one sample; `shapes` are record shapes (files, axes)."""
     return cast("NDArray[np.int64]", shapes.prod(axis=1) * spec.element_bytes)
 
 
 def no_side(_number: int) -> Source | None:
-    """Serve where side files are out of reach."""
+    """An `OpenSide` for where side files can't be opened."""
     return None
 
 
 class RecordSamples:
-    """A file of records as an `OpenFile`: reads each record when it is requested."""
+    """Makes an `OpenFile` of a file of records: each record is read when it is requested."""
 
     def __init__(self, source: Source, records: RecordFile) -> None:
         self._source = source
         self._records = records
 
     def sample(self, index: int) -> Sample:
-        """Return a sample; its payload is the sample itself."""
+        """Return a sample, whose payload is the sample itself."""
         try:
             return self._read(index)
         except MovedError:
@@ -468,7 +460,7 @@ class RecordSamples:
 
 
 class OffsetRecords:
-    """A file of records that are taken to have one length, until `_offsets` finds where each of them is."""
+    """A file of records, all assumed to have one length until a subclass fills `_offsets`."""
 
     scattered = False
 
@@ -477,7 +469,7 @@ class OffsetRecords:
         self._samples = samples
         self._record_bytes = record_bytes
         self._offsets: NDArray[np.int64] | None = None
-        """Where each record begins, and the last one ends."""
+        """Offset of each record, and the end of the last one."""
 
     def span(self, index: int, count: int) -> tuple[int, int]:
         if not 0 <= index <= index + count <= self._samples:
@@ -492,7 +484,7 @@ class OffsetRecords:
 
 
 def no_such_record(path: str, index: int, samples: int) -> DatasetError:
-    """Say that a file has fewer records than the settings state."""
+    """Return the error for a file that has fewer records than the settings say."""
     return DatasetError(
         f"{path} has no record {index}: it holds {samples}. "
         "Set dataset.num_samples_per_file to what its files hold, or make the dataset again with `dlemu datagen`"

@@ -1,11 +1,10 @@
 """HDF5 as DLIO lays it out: datasets `records_0` ... (samples, d1, d2, ...) and `labels` (samples) of zeros.
 
-HDF5's own library writes and reads the structure (file format of its latest version, as DLIO requests). The bytes of
-records that are in one piece pass it by: they are generated to, and read from, the place that it names, which is the
-place where a file written by DLIO has them. Chunked records are packed here too, so that threads share that work.
-`_hdf5_read` is the reading half.
+The HDF5 library writes and reads the structure (in its latest file format, as DLIO requests). Contiguous records bypass
+the library: they are written to, and read from, the offset that it reports, which is the same as in a file written by
+DLIO. Chunks are compressed here, in parallel threads, and only placed by the library. `_hdf5_read` reads the files.
 
-Sample i's payload is its part of each dataset in order, then comes sample i + 1.
+The payload of a sample is its part of each dataset in order, followed by the payload of the next sample.
 """
 
 from __future__ import annotations
@@ -36,9 +35,9 @@ LABEL_BYTES = 8  # int64, as DLIO's
 _LIBC = ctypes.CDLL(None)
 _PUNCH_HOLE = 0x03
 """FALLOC_FL_KEEP_SIZE | FALLOC_FL_PUNCH_HOLE (Linux, falloc.h)."""
-_TOGETHER_BYTES = 16 << 20  # fewer: HDF5 walks its chunks more often; more: memory
+_GROUP_BYTES = 16 << 20  # bytes of chunks added at a time: with fewer, HDF5 walks all chunks more often
 Chunk = tuple[tuple[int, ...], bytes]
-"""Its first element, and what is stored of it."""
+"""A chunk's position in its dataset (index of the first element), and its stored bytes."""
 
 
 class Format:
@@ -67,7 +66,7 @@ class Format:
         payload: NDArray[np.int64] = shapes.prod(axis=1) * spec.element_bytes * spec.num_samples_per_file
         if not len(payload):
             return payload
-        # The structure has the same size whatever the numbers in it.
+        # The structure has the same size for all shapes.
         structure, _ = _outline(spec, tuple(shapes[0].tolist()))
         return payload + (structure.size_bytes - int(payload[0]))
 
@@ -84,15 +83,15 @@ class Format:
         return Hdf5File(source, samples, self._known, called=True)
 
     def load(self, path: str, index: int, samples: int) -> Sample:
-        with open(path, "rb"):  # what the system has against the file is reported as that, not as damage
+        with open(path, "rb"):  # raises OSError for a file that can't be opened, which h5py would report as damage
             pass
-        return _loaded(path, path, index)
+        return _load_sample(path, path, index)
 
     def load_stream(self, file: LibraryFile, index: int, samples: int) -> Sample:
-        return _loaded(file.name, file, index)
+        return _load_sample(file.name, file, index)
 
 
-def _loaded(path: str, where: str | LibraryFile, index: int) -> Sample:
+def _load_sample(path: str, where: str | LibraryFile, index: int) -> Sample:
     try:
         with hdf5().File(where, "r") as file:
             names = [f"records_{i}" for i in range(len(file)) if f"records_{i}" in file] or [OLD_NAME]
@@ -105,14 +104,14 @@ def _loaded(path: str, where: str | LibraryFile, index: int) -> Sample:
 def _unfit_shapes(spec: DatasetSpec) -> list[str]:
     record = _dataset_shape(spec, spec.record_dims or (2, 2))[1:]
     problems = []
-    chunk, most = spec.hdf5.chunk_dims, spec.hdf5.max_shape
+    chunk, max_shape = spec.hdf5.chunk_dims, spec.hdf5.max_shape
     if chunk and (len(chunk) != len(record) + 1 or min(chunk) < 1):
         wanted = f"{len(record) + 1} numbers of 1 or more, samples and then a record's {len(record)} axes"
         problems.append(f"dataset.hdf5.chunk_dims is {list(chunk)}: wanted {wanted}")
-    if most and len(most) != len(record):
-        problems.append(f"dataset.hdf5.max_shape is {list(most)}: wanted {len(record)} numbers, a record's axes")
-    elif most and spec.record_dims and any(a < b for a, b in zip(most, record, strict=True)):
-        problems.append(f"dataset.hdf5.max_shape is {list(most)}: wanted at least the record's {list(record)}")
+    if max_shape and len(max_shape) != len(record):
+        problems.append(f"dataset.hdf5.max_shape is {list(max_shape)}: wanted {len(record)} numbers, a record's axes")
+    elif max_shape and spec.record_dims and any(a < b for a, b in zip(max_shape, record, strict=True)):
+        problems.append(f"dataset.hdf5.max_shape is {list(max_shape)}: wanted at least the record's {list(record)}")
     return problems
 
 
@@ -121,7 +120,7 @@ def _is_chunked(spec: DatasetSpec) -> bool:
 
 
 def _dataset_shape(spec: DatasetSpec, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the shape of each dataset; of a record with `record_dims` DLIO leaves out a first axis of 1."""
+    """Return the shape of each dataset of records; like DLIO, omit a first axis of 1 in `record_dims`."""
     record = (shape[0] // spec.hdf5.num_dset_per_record, *shape[1:])
     if spec.record_dims and record[0] == 1:
         record = record[1:]
@@ -129,7 +128,7 @@ def _dataset_shape(spec: DatasetSpec, shape: tuple[int, ...]) -> tuple[int, ...]
 
 
 def _chunk_shape(spec: DatasetSpec, shape: tuple[int, ...]) -> tuple[int, ...] | None:
-    """Return the shape of a chunk of a dataset of this shape; None leaves it to h5py, as DLIO does."""
+    """Return the chunk shape for a dataset of this shape; None: h5py chooses it, as in DLIO."""
     if spec.hdf5.chunk_dims:
         wanted = spec.hdf5.chunk_dims
     elif spec.enable_chunking:
@@ -141,29 +140,29 @@ def _chunk_shape(spec: DatasetSpec, shape: tuple[int, ...]) -> tuple[int, ...] |
 
 
 def _outline(spec: DatasetSpec, shape: tuple[int, ...]) -> tuple[Outline, list[int]]:
-    """Return the structure of a file, and where the bytes of its datasets lie, the labels' last."""
+    """Return the structure of an unchunked file, and the offset of each dataset, labels last."""
     h5py = hdf5()
     extents = []
     layout = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
-    layout.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)  # gives the datasets their places though nothing is written
+    layout.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)  # allocates the datasets although nothing is written
     layout.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
     layout.set_obj_track_times(False)
-    with skeleton() as bones:
-        with _new_file(bones) as file:
+    with skeleton() as temporary:
+        with _new_file(temporary) as file:
             for name, size, element in _datasets(spec, shape):
                 kind = h5py.h5t.py_create(np.dtype(element))
                 dataset = h5py.h5d.create(file.id, name.encode(), kind, h5py.h5s.create_simple(size), layout)
                 extents.append((int(dataset.get_offset()), math.prod(size) * np.dtype(element).itemsize))
-        return bones.outline(extents), [offset for offset, _ in extents]
+        return temporary.outline(extents), [offset for offset, _ in extents]
 
 
 @contextlib.contextmanager
-def _new_file(bones: Skeleton) -> Iterator[Any]:
-    """Make a new file, as h5py.File(..., libver="latest") makes it, but for the time of making. Raises SpaceError."""
+def _new_file(temporary: Skeleton) -> Iterator[Any]:
+    """Create a file as h5py.File(..., libver="latest") does, but without creation times. Raises SpaceError."""
     h5py = hdf5()
     creation, access = _file_properties()
     with writing():
-        file = h5py.File(h5py.h5f.create(bones.path, h5py.h5f.ACC_TRUNC, creation, access))
+        file = h5py.File(h5py.h5f.create(temporary.path, h5py.h5f.ACC_TRUNC, creation, access))
     try:
         yield file
     finally:
@@ -172,10 +171,9 @@ def _new_file(bones: Skeleton) -> Iterator[Any]:
 
 
 def _file_properties() -> tuple[Any, Any]:
-    """Return how files are created and accessed.
+    """Return the properties by which files are created and accessed.
 
-    Old releases of h5py note the time of making in the root group: two equal files would differ, and `verify` writes
-    one again.
+    Old releases of h5py store the creation time in the root group, with which `verify` could not reproduce a file.
     """
     h5py = hdf5()
     creation = h5py.h5p.create(h5py.h5p.FILE_CREATE)
@@ -193,6 +191,7 @@ def _datasets(spec: DatasetSpec, shape: tuple[int, ...]) -> Iterator[tuple[str, 
 
 
 def _write_plain(job: FileJob, writer: Writer, chunk: memoryview) -> None:
+    """Write an unchunked file sequentially: the pieces of the structure and the datasets, by offset."""
     structure, offsets = _outline(job.spec, job.shape)
     contents: dict[int, bytes | int] = {**structure.pieces, **{offset: part for part, offset in enumerate(offsets)}}
     for offset in sorted(contents):
@@ -207,7 +206,7 @@ def _write_plain(job: FileJob, writer: Writer, chunk: memoryview) -> None:
 
 
 def _write_part(job: FileJob, part: int, writer: Writer, chunk: memoryview) -> None:
-    """Write the bytes of one dataset: a part of each sample."""
+    """Write one dataset: its part of each sample."""
     if job.spec.hdf5.num_dset_per_record == 1:
         _array.write_payload(job, chunk, writer.write)
         return
@@ -229,9 +228,9 @@ def _write_labels(job: FileJob, writer: Writer) -> None:
 
 
 def _write_chunked(job: FileJob, writer: Writer) -> None:
-    """Have HDF5 write a skeleton, from which each chunk goes to its place as soon as it has one.
+    """Let HDF5 write a skeleton (`Skeleton`), and copy each chunk to the offset that HDF5 gave it.
 
-    Outside of HDF5's calls, so that a full disk or a stop is reported as what it is.
+    Files are written outside of HDF5's calls, so that a full disk or an interruption is reported as such.
     """
     spec = job.spec
     shape = _dataset_shape(spec, job.shape)
@@ -241,37 +240,37 @@ def _write_chunked(job: FileJob, writer: Writer) -> None:
     if spec.compression == "gzip":
         options |= {"compression": "gzip", "compression_opts": spec.compression_level}
     extents = []
-    with skeleton() as bones:
-        with _new_file(bones) as file:
+    with skeleton() as temporary:
+        with _new_file(temporary) as file:
             for part in range(spec.hdf5.num_dset_per_record):
                 dataset = file.create_dataset(f"records_{part}", shape, **options)
-                for some in _together(_chunks(job, part, shape, dataset.chunks)):
-                    for offset, packed in _placed(dataset.id, some):
+                for group in _grouped(_chunks(job, part, shape, dataset.chunks)):
+                    for offset, packed in _place(dataset.id, group):
                         _put(writer, offset, packed)
-                        bones.empty(offset, len(packed))
+                        temporary.empty(offset, len(packed))
                         extents.append((offset, len(packed)))
             file.create_dataset("labels", data=np.zeros(shape[0], np.int64))
-        structure = bones.outline(extents)
+        structure = temporary.outline(extents)
     for offset, piece in structure.pieces.items():
         _put(writer, offset, piece)
 
 
-def _together(chunks: Iterator[Chunk]) -> Iterator[list[Chunk]]:
-    """Group chunks, for HDF5 finds one only by going through all."""
-    some, size_bytes = [], 0
+def _grouped(chunks: Iterator[Chunk]) -> Iterator[list[Chunk]]:
+    """Yield groups of chunks, because HDF5 finds offsets only by iterating over all chunks."""
+    group, size_bytes = [], 0
     for start, packed in chunks:
-        some.append((start, packed))
+        group.append((start, packed))
         size_bytes += len(packed)
-        if size_bytes >= _TOGETHER_BYTES:
-            yield some
-            some, size_bytes = [], 0
-    yield some
+        if size_bytes >= _GROUP_BYTES:
+            yield group
+            group, size_bytes = [], 0
+    yield group
 
 
-def _placed(dataset: Any, chunks: list[Chunk]) -> list[tuple[int, bytes]]:
-    """Add chunks to a dataset; return the offset at which HDF5 put each, and its bytes."""
+def _place(dataset: Any, chunks: list[Chunk]) -> list[tuple[int, bytes]]:
+    """Add chunks to a dataset; return the offset of each in the file, and its bytes."""
     offsets: dict[tuple[int, ...], int] = {}
-    with writing(), hdf5()._objects.phil:  # chunk_iter does not take h5py's lock, and HDF5 is for one thread
+    with writing(), hdf5()._objects.phil:  # chunk_iter does not take h5py's lock, and HDF5 is not thread-safe
         for start, packed in chunks:
             dataset.write_direct_chunk(start, packed)
         dataset.chunk_iter(lambda chunk: offsets.update({chunk.chunk_offset: chunk.byte_offset}))
@@ -284,7 +283,7 @@ def _put(writer: Writer, offset: int, data: bytes) -> None:
 
 
 def _chunks(job: FileJob, part: int, shape: tuple[int, ...], chunk: tuple[int, ...]) -> Iterator[Chunk]:
-    """Return each chunk of a dataset, packed; a chunk that juts out is filled with zeros."""
+    """Yield each chunk of a dataset, compressed if needed; chunks beyond the dataset's edge are filled with zeros."""
     level = job.spec.compression_level if job.spec.compression == "gzip" else None
     grid = [range(0, axis, step) for axis, step in zip(shape[1:], chunk[1:], strict=True)]
     for first in range(0, shape[0], chunk[0]):
@@ -300,7 +299,7 @@ def _chunks(job: FileJob, part: int, shape: tuple[int, ...], chunk: tuple[int, .
 
 
 def _slab(job: FileJob, part: int, shape: tuple[int, ...], first: int, samples: int) -> NDArray[Any]:
-    """Return a part of some samples, as an array."""
+    """Return one dataset's part of some samples, as an array."""
     part_bytes = job.record_bytes // job.spec.hdf5.num_dset_per_record
     slab = np.empty((samples, part_bytes), np.uint8)
     for i in range(samples):
@@ -310,16 +309,16 @@ def _slab(job: FileJob, part: int, shape: tuple[int, ...], first: int, samples: 
 
 @dataclass(frozen=True)
 class Outline:
-    """A file's structure: its size, and all bytes that are not a dataset's own."""
+    """A file's structure: its size, and all bytes that are not in a dataset."""
 
     size_bytes: int
     pieces: dict[int, bytes]
-    """Offset -> bytes there."""
+    """Bytes by offset."""
 
 
 @contextlib.contextmanager
 def skeleton() -> Iterator[Skeleton]:
-    """Make a skeleton, which is gone afterwards. Raises SpaceError."""
+    """Create a skeleton, which is removed on exit. Raises SpaceError."""
     with contextlib.ExitStack() as stack:
         with writing():
             file = stack.enter_context(tempfile.NamedTemporaryFile(prefix="dlemu-hdf5-"))
@@ -328,10 +327,10 @@ def skeleton() -> Iterator[Skeleton]:
 
 @contextlib.contextmanager
 def writing() -> Iterator[None]:
-    """Tell what the system has against a skeleton as that: the dataset's folder is not at fault. Raises SpaceError."""
+    """Raise SpaceError for an error in writing the skeleton, which is in another folder than the dataset."""
     try:
         yield
-    except (OSError, RuntimeError) as error:  # which of them is h5py's choice
+    except (OSError, RuntimeError) as error:  # h5py raises either
         folder = tempfile.tempdir or "any temporary folder"
         raise SpaceError(
             f"HDF5's temporary file can't be written in {folder} ({error}); it needs room for a few chunks of "
@@ -341,22 +340,20 @@ def writing() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Skeleton:
-    """A temporary file that HDF5 writes by its own driver, sparse where datasets lie.
+    """A temporary file that HDF5 writes, sparse where the datasets are, to learn the structure and all offsets.
 
-    Through any other driver it would give them other places: only the drivers for real files gather the pieces of a
-    structure into blocks.
+    It must be a real file: with other drivers, HDF5 does not gather the structure into blocks, and offsets differ.
     """
 
     descriptor: int
     path: bytes
 
     def empty(self, offset: int, size_bytes: int) -> None:
-        """Give back the memory of bytes that nobody will read again."""
-        # Where the kernel can't, the file stays as large as it is.
+        """Free the space of bytes that are not needed any more; on file systems without holes, do nothing."""
         _LIBC.fallocate(self.descriptor, _PUNCH_HOLE, ctypes.c_long(offset), ctypes.c_long(size_bytes))
 
     def outline(self, extents: list[tuple[int, int]]) -> Outline:
-        """Return what the file holds around the (offset, bytes) given."""
+        """Return the file's bytes except those in the `extents` (offset, bytes)."""
         size_bytes = os.fstat(self.descriptor).st_size
         pieces, at = {}, 0
         for offset, extent_bytes in [*sorted(extents), (size_bytes, 0)]:

@@ -1,8 +1,7 @@
-"""Records one behind the other without framing, read by ordinary reads (DLIO's `indexed_binary`).
+"""Consecutive records without framing, read by ordinary reads (DLIO's `indexed_binary`).
 
-FILE holds the records; FILE.off.idx and FILE.sz.idx hold for each the offset and the bytes, little-endian uint64, as
-Megatron-like data sets have them. There may be hundreds of millions of records a file, so nothing here keeps anything
-for each of them.
+FILE holds the records; FILE.off.idx and FILE.sz.idx hold the offset and the bytes of each, little-endian uint64, as in
+Megatron-like datasets. A file may have hundreds of millions of records, so nothing is kept in memory per record.
 """
 
 from __future__ import annotations
@@ -35,10 +34,10 @@ from datagen.storage.storage_base import LibraryFile, Writer
 
 LIBRARY = LibraryReads(call="np.fromfile", in_parts=True)
 CHUNK_BYTES = 1 << 20
-"""Bytes made and written, or looked through, at a time."""
+"""Bytes of data generated and written, or of an index read, at a time."""
 ENTRY_BYTES = 8
 OFFSETS, SIZES = 0, 1
-"""The side files by their numbers."""
+"""Positions of the two index files in `SIDES`."""
 
 
 class Side:
@@ -107,11 +106,11 @@ class Format:
         return IndexedFile(source, samples, side)
 
     def open_called_records(self, source: Source, samples: int, side: OpenSide) -> IndexedFile:
-        """Look each record up in a memory map of the index, and read it by a call of its own, as Megatron-LM does."""
+        """Look up each record in a memory map of the index, and read each by its own call, as Megatron-LM does."""
         return IndexedFile(source, samples, side, by_index=True)
 
     def load(self, path: str, index: int, samples: int) -> Sample:
-        """Read a record by np.fromfile, after the whole index."""
+        """Read the whole index, then the record by np.fromfile."""
         offset, size = entry(path, indexes_of(path, samples), index, samples)
         record = np.fromfile(path, np.uint8, size, offset=offset)
         if record.size != size:
@@ -119,7 +118,7 @@ class Format:
         return Sample(record.data, record.data, offset)
 
     def load_indexed(self, file: LibraryFile, indexes: Sequence[memoryview], index: int, samples: int) -> Sample:
-        """Read a record after seeking to it, as scripts do that have no file np.fromfile could take."""
+        """Seek to the record and read it, as scripts do where np.fromfile does not work."""
         whole = [np.frombuffer(data[: len(data) - len(data) % ENTRY_BYTES], "<u8")[:samples] for data in indexes]
         offset, size = entry(file.name, whole, index, samples)
         end = file.seek(0, os.SEEK_END)
@@ -131,7 +130,7 @@ class Format:
 
 
 class IndexedFile:
-    """One data file: records of one length are found by arithmetic, others by their entries in the index."""
+    """One data file: offsets of records of equal length are computed, others are looked up in the index."""
 
     def __init__(self, source: Source, samples: int, side: OpenSide, *, by_index: bool = False) -> None:
         self._source = source
@@ -185,7 +184,7 @@ class IndexedFile:
             raise damaged(side.path, problem, side.size_bytes)
 
     def _is_even(self, offsets: Source, sizes: Source) -> bool:
-        """Return whether the first, middle and last entries are those of records of one length that fill the file."""
+        """Return whether the first, middle and last index entries fit records of equal length that fill the file."""
         for number in {0, self._samples // 2, self._samples - 1}:
             at = number * ENTRY_BYTES
             if (_entry(offsets, at), _entry(sizes, at)) != (number * self._record_bytes, self._record_bytes):
@@ -194,23 +193,19 @@ class IndexedFile:
 
 
 def _entry(side: Source, at: int) -> int:
-    """Return an entry of an index, looked at in place where it is mapped."""
+    """Return an entry of an index, from memory if the index is mapped."""
     mapped: memoryview | None = getattr(side, "mapped", None)
     data = side.read(at, ENTRY_BYTES) if mapped is None else mapped[at : at + ENTRY_BYTES]
     return int.from_bytes(data, "little")
 
 
 def indexes_of(path: str, samples: int) -> list[NDArray[np.uint64]]:
-    """Read the whole index into memory, as scripts do it."""
+    """Read the whole index into memory, as scripts do."""
     return [np.fromfile(path + suffix, "<u8", samples) for suffix in SUFFIXES]
 
 
 def entry(path: str, indexes: Sequence[NDArray[np.uint64]], index: int, samples: int) -> tuple[int, int]:
-    """Return offset and bytes of one record.
-
-    Raises:
-        DatasetError: an index is shorter than stated.
-    """
+    """Return offset and bytes of a record. Raises DatasetError if an index has the wrong number of entries."""
     for suffix, entries in zip(SUFFIXES, indexes, strict=True):
         if entries.size != samples:
             raise damaged(path + suffix, f"an index of {entries.size} records, not {samples},", 0)

@@ -1,16 +1,16 @@
-"""JPEG: one picture a file, grey or colour, whose entropy-coded bytes are the content's own.
+"""JPEG: one image per file, grey or colour, whose entropy-coded bytes are the dataset's content.
 
-The pictures are baseline JPEG (ITU-T T.81) with Huffman tables chosen so that a coefficient is exactly one byte:
+The images are baseline JPEG (ITU-T T.81) with Huffman tables chosen so that each coefficient is exactly one byte:
 
     bits of the byte       meaning
     0vvvvvvv               a coefficient of 7 bits, `v`
-    10vvvvvv               one of 6 bits, and so on
-    1111110v               one of 1 bit
+    10vvvvvv               a coefficient of 6 bits, and so on
+    1111110v               a coefficient of 1 bit
     11111110               the end of the block; as a DC code: no difference
 
-11111111 is no code, so no byte must be escaped, and every other byte is a coefficient: content goes into the picture as
-it is. A decoder does the same work for it as for any picture that fills as many bytes, and sees noise, as in DLIO's
-pictures. What a block can't take goes into comment segments, so that the file has exactly the size requested.
+11111111 is not a code, so no byte needs escaping, and every other byte is a coefficient: content is the image data.
+A decoder does as much work as for any image of so many bytes, and sees noise, as in DLIO's images. Content that does
+not fit into the blocks goes into comment segments, so that the file has exactly the requested size.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from datagen.content import Content
 from datagen.extras import library
 from datagen.formats._buffered import BufferedFile
 from datagen.formats._picture import (
-    LEAST_PADDING_BYTES,
+    LIBRARY as LIBRARY,
+)
+from datagen.formats._picture import (
+    MIN_PADDING_BYTES,
     PictureError,
     PictureFormat,
     Shape,
     feed_decoder,
     padding_then_codes,
     read_in_blocks,
-)
-from datagen.formats._picture import (
-    LIBRARY as LIBRARY,
 )
 
 SOI, EOI = b"\xff\xd8", b"\xff\xd9"
@@ -42,16 +42,16 @@ SOS = 0xDA  # start of scan (ITU-T T.81, table B.1)
 STANDALONE = frozenset((0x01, *range(0xD0, 0xD8)))
 """Markers without a segment: TEM and the restart markers."""
 FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
-"""Markers of frame headers, which tell a picture's shape."""
+"""Markers of frame headers, which hold an image's shape."""
 _SEGMENT = struct.Struct(">BBH")
-"""How a segment begins: 0xFF, its marker, and its length, which counts itself."""
+"""Start of a segment: 0xFF, its marker, and its length, including these 2 bytes of length."""
 SEGMENT_BYTES = 65533
-"""A comment's bytes at most: the length of a segment has 16 bits and counts itself."""
-END_OF_BLOCK = 0xFE  # the code of 8 bits, which stands for size 0: the last in SIZES
-NO_DIFFERENCE = 0xFE  # the same code, by the table of differences
-MOST_COEFFICIENTS = 63  # AC coefficients of a block of 8 x 8
+"""Maximum bytes of a comment: a segment's length has 16 bits and includes its own 2 bytes."""
+END_OF_BLOCK = 0xFE  # the code of 8 bits, for size 0: the last one in SIZES
+NO_DIFFERENCE = 0xFE  # the same code in the table of DC differences
+MAX_COEFFICIENTS = 63  # AC coefficients of a block of 8 x 8
 SIZES = bytes([7, 6, 5, 4, 3, 2, 1, 0])
-"""Bits of a coefficient (0: end of block, or no difference), of the code with 1 bit, 2 bits, ... 8 bits."""
+"""Bits of a coefficient for the Huffman codes of 1 to 8 bits; 0: end of block, or no difference."""
 
 
 class Jpeg:
@@ -60,18 +60,18 @@ class Jpeg:
     name = "jpeg"
     longest_side = 65535
 
-    def smallest(self, shape: Shape) -> int:
+    def min_bytes(self, shape: Shape) -> int:
         return _fixed_bytes(shape) + 2 * _blocks(shape)
 
-    def make(self, content: Content, file: int, shape: Shape, size_bytes: int) -> NDArray[np.uint8]:
+    def encode(self, content: Content, file: int, shape: Shape, size_bytes: int) -> NDArray[np.uint8]:
         blocks = _blocks(shape)
-        width = min((size_bytes - _fixed_bytes(shape)) // blocks, MOST_COEFFICIENTS + 1)
+        width = min((size_bytes - _fixed_bytes(shape)) // blocks, MAX_COEFFICIENTS + 1)
         spare = size_bytes - _fixed_bytes(shape) - width * blocks
         out = np.empty(size_bytes, np.uint8)
-        comments = _comments(LEAST_PADDING_BYTES + 4 + spare)
+        comments = _comments(MIN_PADDING_BYTES + 4 + spare)
         head, tail = SOI + JFIF, _tables(shape)
         padding = np.empty(sum(comments), np.uint8)
-        coefficients = MOST_COEFFICIENTS if width > MOST_COEFFICIENTS else width - 2
+        coefficients = MAX_COEFFICIENTS if width > MAX_COEFFICIENTS else width - 2
         codes = padding_then_codes(content, file, padding, blocks * coefficients)
         at = _put(out, 0, head)
         taken = 0
@@ -84,9 +84,9 @@ class Jpeg:
         _put(out, at + blocks * width, EOI)
         return out
 
-    def look(self, data: memoryview) -> Shape:
+    def parse_shape(self, data: memoryview) -> Shape:
         try:
-            shape = _stated_shape(data)
+            shape = _shape_in_header(data)
         except struct.error as error:
             raise PictureError(f"no readable JPEG structure ({error})", 0) from error
         if data[-2:] != EOI:
@@ -94,7 +94,7 @@ class Jpeg:
         return shape
 
     def read_by_pillow(self, file: BufferedFile) -> None:
-        file.read(16)  # Image.open looks what it is
+        file.read(16)  # Image.open identifies the format
         file.seek(0)
         file.read(3)
         marker = 0xFF
@@ -125,19 +125,19 @@ class Format(PictureFormat):
 
 
 def _blocks(shape: Shape) -> int:
-    """Return the blocks of 8 x 8 values: of grey one plane; of colour 4 and 2 for each 16 x 16 pixels (4:2:0)."""
+    """Return the number of blocks of 8 x 8 values: for colour, 4 of luma and 2 of chroma per 16 x 16 pixels (4:2:0)."""
     if shape.channels == 1:
         return -(-shape.height // 8) * -(-shape.width // 8)
     return 6 * -(-shape.height // 16) * -(-shape.width // 16)
 
 
 def _fixed_bytes(shape: Shape) -> int:
-    """Return the bytes of all but the blocks, with the least padding in its segment."""
-    return len(SOI + JFIF + EOI) + 4 + LEAST_PADDING_BYTES + len(_tables(shape))
+    """Return the bytes of a file without the blocks, with the minimum padding in its segment."""
+    return len(SOI + JFIF + EOI) + 4 + MIN_PADDING_BYTES + len(_tables(shape))
 
 
 def _tables(shape: Shape) -> bytes:
-    """Return the segments between the comments and the blocks."""
+    """Return the segments between the comments and the blocks: tables, frame header and scan header."""
     quantization = b"\xff\xdb\x00\x43\x00" + b"\x01" * 64
     count = shape.channels
     sampling = [0x11] if count == 1 else [0x22, 0x11, 0x11]
@@ -152,7 +152,7 @@ def _tables(shape: Shape) -> bytes:
 
 
 def _write_scan(scan: NDArray[np.uint8], codes: NDArray[np.uint8]) -> None:
-    """Write the blocks, a row each: no difference in brightness, the coefficients, and the end if they are not all."""
+    """Write the blocks, one per row: no DC difference, the coefficients, and an end of block after fewer than 63."""
     coefficients = codes.shape[1]
     scan[:, 0] = NO_DIFFERENCE
     scan[:, coefficients + 1 :] = END_OF_BLOCK
@@ -161,7 +161,7 @@ def _write_scan(scan: NDArray[np.uint8], codes: NDArray[np.uint8]) -> None:
 
 
 def _comments(size_bytes: int) -> list[int]:
-    """Return the bytes in each of the comments that take so many with their markers and lengths."""
+    """Return the bytes in each comment, for comments of `size_bytes` in total, including their markers and lengths."""
     count = -(-size_bytes // (SEGMENT_BYTES + 4))
     each, more = divmod(size_bytes, count)
     return [each - 4 + (i < more) for i in range(count)]
@@ -172,8 +172,8 @@ def _put(out: NDArray[np.uint8], at: int, data: bytes | NDArray[np.uint8]) -> in
     return at + len(data)
 
 
-def _stated_shape(data: memoryview) -> Shape:
-    """Go from marker to marker, up to the picture's data; raises PictureError, and struct.error behind the file."""
+def _shape_in_header(data: memoryview) -> Shape:
+    """Parse the markers up to the image data; raises PictureError, and struct.error if the file is truncated."""
     if data[:2] != SOI:
         raise PictureError("no JPEG start", 0)
     shape = None
@@ -182,7 +182,7 @@ def _stated_shape(data: memoryview) -> Shape:
         fill, marker, size = _SEGMENT.unpack_from(data, at)
         if fill != 0xFF:
             raise PictureError("no JPEG marker", at)
-        if marker == 0xFF:  # a fill byte, of which any number may stand before a marker
+        if marker == 0xFF:  # fill bytes before a marker
             at += 1
             continue
         if marker in STANDALONE:

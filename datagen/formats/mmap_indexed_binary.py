@@ -1,7 +1,7 @@
 """The files of `indexed_binary`, read through memory maps (DLIO's `mmap_indexed_binary`).
 
-Page faults do the reading, as far as the kernel reads ahead of them. Past the page cache (`reader.odirect`) and in an
-object store nothing can be mapped, so there these files are read as `indexed_binary` reads them.
+Data is read by page faults and the kernel's read-ahead. With direct I/O (`reader.odirect`) and in object stores, files
+can't be mapped and are read as `indexed_binary`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class Format(indexed_binary.Format):
     mapped = True
 
     def load(self, path: str, index: int, samples: int) -> Sample:
-        """Copy a record out of np.memmap, after the whole index."""
+        """Read the whole index, then copy the record from an np.memmap."""
         offset, size = indexed_binary.entry(path, indexed_binary.indexes_of(path, samples), index, samples)
         try:
             record = np.array(np.memmap(path, np.uint8, "r")[offset : offset + size])

@@ -34,7 +34,7 @@ class Format:
         _array.write_payload(job, buffer.view(_array.CHUNK_BYTES), writer.write)
 
     def open(self, source: Source, samples: int) -> _array.Samples:
-        """Read the array whole, by one call; nothing is copied unless its samples interleave."""
+        """Read the whole array by one call; a sample is copied only if samples are interleaved."""
         data = source.read(0, source.size_bytes)
         return _array.Samples(source, _parsed(source.path, data), samples, NAME)
 
@@ -46,15 +46,15 @@ class Format:
         read_by_stdio(file, source.size_bytes - len(array.payload), len(array.payload))
         return _array.Samples(source, array, samples, NAME)
 
-    def take_apart(self, path: str, data: memoryview) -> Sample:
+    def parse_whole(self, path: str, data: memoryview) -> Sample:
         payload = _parsed(path, data).payload
         return Sample(payload, payload, 0)
 
     def load(self, path: str, index: int, samples: int) -> Sample:
-        return _loaded(path, path, index, samples)
+        return _load_sample(path, path, index, samples)
 
     def load_stream(self, file: LibraryFile, index: int, samples: int) -> Sample:
-        return _loaded(file.name, file, index, samples)
+        return _load_sample(file.name, file, index, samples)
 
 
 def _parsed(path: str, data: memoryview) -> _array.Array:
@@ -66,8 +66,8 @@ def _parsed(path: str, data: memoryview) -> _array.Array:
         raise damaged(path, f"no readable .npy structure ({error})", 0) from error
 
 
-def _loaded(path: str, where: str | LibraryFile, index: int, samples: int) -> Sample:
+def _load_sample(path: str, where: str | LibraryFile, index: int, samples: int) -> Sample:
     try:
-        return _array.loaded(np.load(where), index, samples)
+        return _array.sample_of(np.load(where), index, samples)
     except (ValueError, IndexError, EOFError) as error:
         raise damaged(path, f"np.load can't read it ({error})", 0) from error

@@ -1,9 +1,9 @@
 """NumPy's .npz: a zip archive of two arrays, `x` (d1, d2, ..., samples) of records and `y` (samples) of zeros.
 
 Files have the exact layout of `np.savez(path, x=..., y=[0] * samples)` (DLIO's datasets): two members, each with zip64
-sizes in its local header, then the central directory, as Python's zipfile writes them with force_zip64: written as a
-stream, taken apart in memory. Format: APPNOTE.TXT of PKWARE, sections 4.3 (records) and 4.5.3 (the zip64 field); NEP 1
-for the arrays in it.
+sizes in its local header, then the central directory, as Python's zipfile writes them with force_zip64. Files are
+written as a stream and parsed in memory. Format: PKWARE's APPNOTE.TXT, sections 4.3 (records) and 4.5.3 (the zip64
+field); NEP 1 for the arrays.
 """
 
 from __future__ import annotations
@@ -60,33 +60,33 @@ class Format:
         writer.write(directory([x_entry, y.close()], writer.position))
 
     def open(self, source: Source, samples: int) -> _array.Samples:
-        """Read the archive whole, by one call; nothing is copied unless it is deflated or its samples interleave."""
+        """Read the whole archive by one call; samples are copied only if they are compressed or interleaved."""
         data = source.read(0, source.size_bytes)
-        with _damage_told(source):
-            return _samples(source, data, _used(_entries(data), samples, source.size_bytes)[0], samples)
+        with _reporting_damage(source):
+            return _samples(source, data, _members_to_read(_entries(data), samples, source.size_bytes)[0], samples)
 
     def open_called(self, source: CallSource, samples: int) -> _array.Samples:
         """Read as np.load does: Python's zipfile on a buffered file, arrays in pieces."""
         file = BufferedFile(source)
-        with _damage_told(source):
-            used = _used(_listed_by_zipfile(file), samples, file.size_bytes)
+        with _reporting_damage(source):
+            used = _members_to_read(_list_by_zipfile(file), samples, file.size_bytes)
             for entry in sorted(used, key=lambda entry: entry.start):
                 _read_by_zipfile(file, entry)
             return _samples(source, file.image, used[0], samples)
 
     def load(self, path: str, index: int, samples: int) -> Sample:
-        # Opened here, for np.load leaves the file open when it is no archive.
+        # Opened here, because np.load leaves the file open if it is not an archive.
         with open(path, "rb") as file:
-            return _loaded(path, file, index, samples)
+            return _load_sample(path, file, index, samples)
 
     def load_stream(self, file: LibraryFile, index: int, samples: int) -> Sample:
-        return _loaded(file.name, file, index, samples)
+        return _load_sample(file.name, file, index, samples)
 
 
 class Packer:
-    """Writes samples as one array `x`, samples last, and `y`, zeros: what np.load gives is DLIO's shape.
+    """Writes samples as an array `x`, samples along the last axis, and zeros `y`, as DLIO's datasets have them.
 
-    The samples of a file lie behind each other (Fortran's order), so that one of them is read without the others.
+    `x` is in Fortran order, so that each sample is contiguous and can be read without the others.
     """
 
     wants_arrays = True
@@ -97,7 +97,7 @@ class Packer:
         self._arrays: list[NDArray[Any]] = []
 
     def add(self, sample: PackedSample) -> None:
-        assert sample.array is not None  # it wants arrays
+        assert sample.array is not None  # because of wants_arrays
         first = self._arrays[0] if self._arrays else sample.array.T
         if (sample.array.T.shape, sample.array.dtype) != (first.shape, first.dtype):
             raise ValueError(
@@ -112,22 +112,22 @@ class Packer:
         return b""
 
 
-def _loaded(path: str, file: BinaryIO | LibraryFile, index: int, samples: int) -> Sample:
+def _load_sample(path: str, file: BinaryIO | LibraryFile, index: int, samples: int) -> Sample:
     try:
         with np.load(file) as archive:
             entries = [
                 Entry(info.filename, 0, 0, info.compress_size, info.file_size, info.header_offset)
                 for info in archive.zip.infolist()
             ]
-            used = sorted(_used(entries, samples, 0), key=lambda entry: entry.start)
+            used = sorted(_members_to_read(entries, samples, 0), key=lambda entry: entry.start)
             arrays = {entry.name: archive[entry.name] for entry in used}
-            return _array.loaded(arrays[_used(entries, samples, 0)[0].name], index, samples)
+            return _array.sample_of(arrays[_members_to_read(entries, samples, 0)[0].name], index, samples)
     except (ValueError, KeyError, IndexError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         raise damaged(path, f"np.load can't read array x ({error})", 0) from error
 
 
 @contextlib.contextmanager
-def _damage_told(source: Source) -> Iterator[None]:
+def _reporting_damage(source: Source) -> Iterator[None]:
     try:
         yield
     except StructureError as error:
@@ -137,7 +137,7 @@ def _damage_told(source: Source) -> Iterator[None]:
 
 
 def _samples(source: Source, data: memoryview, entry: Entry, samples: int) -> _array.Samples:
-    """Take array `x` apart, whose file is `data`."""
+    """Parse the member `entry` of the archive `data` as the array that holds the samples."""
     try:
         array = _array.parse(_member(source, data, entry), X_NAME)
     except _array.ArrayError as error:
@@ -146,14 +146,14 @@ def _samples(source: Source, data: memoryview, entry: Entry, samples: int) -> _a
 
 
 LOAD_BYTES = 1 << 18
-"""What np.load requests from an archive's member at a time (`BUFFER_SIZE` in numpy/lib/_format_impl.py)."""
-MOST_LABEL_BYTES = 4096
-"""Of a member beside the samples that is taken for a label: DLIO's `y`, which its reader leaves alone."""
+"""Bytes that np.load reads of an archive's member at a time (`BUFFER_SIZE` in numpy/lib/_format_impl.py)."""
+MAX_LABEL_BYTES = 4096
+"""Maximum size of a member that is taken for a label and not read, as DLIO's reader does not read `y`."""
 ZIP_BYTES = 4096
-"""The least that Python's zipfile reads of a member at a time (`ZipExtFile.MIN_READ_SIZE`)."""
+"""Minimum bytes that Python's zipfile reads of a member at a time (`ZipExtFile.MIN_READ_SIZE`)."""
 
 
-def _listed_by_zipfile(file: BufferedFile) -> list[Entry]:
+def _list_by_zipfile(file: BufferedFile) -> list[Entry]:
     """List the members by the calls of np.load and zipfile.ZipFile (`_EndRecData`, `_RealGetContents`)."""
     file.read(len(_array.MAGIC))
     file.seek_from_end(END_BYTES)
@@ -175,13 +175,13 @@ def _listed_by_zipfile(file: BufferedFile) -> list[Entry]:
 def _read_by_zipfile(file: BufferedFile, entry: Entry) -> None:
     """Read a member by the calls of np.load (`read_array`) and zipfile (`ZipExtFile.read`).
 
-    How many bytes a piece of a deflated member takes is not known before it is unpacked: as many as of all on average.
+    The compressed size of each piece is unknown before it is decompressed, so the member's mean ratio is assumed.
     """
     file.seek(entry.start)
     file.read(sum(_LOCAL.unpack(file.read(_LOCAL.size))[-2:]))
     packed, _ = packed_member(file.image, entry)
     packed_left, growth = len(packed), entry.plain_bytes / max(1, len(packed))
-    held = waiting = 0.0  # plain bytes unpacked ahead, and packed ones read ahead
+    held = waiting = 0.0  # bytes decompressed ahead, and compressed bytes read ahead
     for size in _pieces(entry, packed):
         missing = size - held
         held = max(0.0, -missing)
@@ -199,7 +199,7 @@ def _read_by_zipfile(file: BufferedFile, entry: Entry) -> None:
 
 
 def _pieces(entry: Entry, packed: memoryview) -> Iterator[int]:
-    """Yield the plain bytes that np.load reads of a member: header, then items (which begin where a header ends)."""
+    """Yield the decompressed bytes that np.load reads of a member at a time: prefix, header, then items."""
     yield _array.PREFIX_BYTES
     usual = 2 * _array.ALIGNMENT - _array.PREFIX_BYTES
     header = _array.header_bytes(packed[: _array.PREFIX_BYTES]) if entry.method == STORED else usual
@@ -209,7 +209,7 @@ def _pieces(entry: Entry, packed: memoryview) -> Iterator[int]:
 
 
 def _member(source: Source, data: memoryview, entry: Entry) -> memoryview:
-    """Return the plain bytes of a member."""
+    """Return the decompressed bytes of a member."""
     packed, start = packed_member(data, entry)
     if entry.method == STORED:
         return packed
@@ -220,14 +220,14 @@ STORED, DEFLATED = 0, 8  # compression methods (APPNOTE 4.4.5)
 ZIP64_LIMIT = (1 << 31) - 1
 """Above this, Python's zipfile stores sizes and offsets as 64-bit numbers in the central directory."""
 DATE_1980 = 1 << 5 | 1
-"""MS-DOS date 1980-01-01: a file's bytes do not depend on when it was made."""
+"""MS-DOS date 1980-01-01, so that a file's bytes do not depend on when it was made."""
 ZIP64_VERSION = 45
-"""The version of the zip format that knows 64-bit sizes."""
+"""Version of the zip format that introduced 64-bit sizes."""
 UNIX = 3  # "version made by" a Unix system, as Python's zipfile writes it (APPNOTE 4.4.2)
-READABLE = 0o600
-"""Mode that an unpacked member gets."""
-END_BYTES = 22  # end of the central directory without its comment (APPNOTE 4.3.16)
-MAX_COMMENT_BYTES = 65535  # its length has 16 bits
+FILE_MODE = 0o600
+"""Mode of an extracted member."""
+END_BYTES = 22  # the end-of-central-directory record without its comment (APPNOTE 4.3.16)
+MAX_COMMENT_BYTES = 65535  # the comment's length has 16 bits
 
 _DAMAGED = cast("type[Exception]", isal_zlib.error)  # the library's type stub calls the class an instance
 Sizes = NDArray[np.int64]
@@ -239,13 +239,13 @@ _END = struct.Struct("<4sHHHHLLH")
 _END64_LOCATOR = struct.Struct("<4sLQL")
 _END64 = struct.Struct("<4sQHHLLQQQQ")
 INFLATE_BYTES = 1 << 20
-"""Plain bytes unpacked at a time."""
-MOST_INFLATION = 1032
-"""No deflate stream grows by more (zlib's technical notes)."""
+"""Bytes decompressed at a time."""
+MAX_INFLATION = 1032
+"""Maximum compression ratio of deflate (zlib's technical notes)."""
 
 
 class StructureError(Exception):
-    """What is wrong with a file, and where; its path is added by who knows it."""
+    """A file is damaged at an offset; the caller adds the path to the message."""
 
     def __init__(self, problem: str, offset: int) -> None:
         super().__init__(problem)
@@ -253,7 +253,7 @@ class StructureError(Exception):
 
 
 class Entry(NamedTuple):
-    """A member as the central directory knows it."""
+    """A member as listed in the central directory."""
 
     name: str
     method: int
@@ -261,11 +261,11 @@ class Entry(NamedTuple):
     packed_bytes: int
     plain_bytes: int
     start: int
-    """Offset of its local header."""
+    """Offset of the member's local header."""
 
 
 class MemberWriter:
-    """Writes one member; its local header comes last, when the sum is known."""
+    """Writes one member. Its local header is written last, when the checksum is known."""
 
     def __init__(self, writer: Writer, name: str, method: int, level: int) -> None:
         self._writer = writer
@@ -292,7 +292,7 @@ class MemberWriter:
 
 
 def archive_bytes(first: str, first_bytes: Sizes, second: str, second_bytes: int) -> Sizes:
-    """Return the size of archives of two stored members with so many plain bytes."""
+    """Return the size of archives of two uncompressed members, given the members' names and sizes."""
     second_start = local_bytes(first) + first_bytes
     start = second_start + local_bytes(second) + second_bytes
     listed = 2 * _ENTRY.size + len(first) + len(second)
@@ -302,7 +302,7 @@ def archive_bytes(first: str, first_bytes: Sizes, second: str, second_bytes: int
 
 
 def packed_member(data: memoryview, entry: Entry) -> tuple[memoryview, int]:
-    """Return a member's bytes as they are in the file, and their offset."""
+    """Return a member's bytes as stored in the file, and their offset."""
     signature, *_, name_bytes, extra_bytes = _LOCAL.unpack_from(data, entry.start)
     if signature != b"PK\x03\x04":
         raise StructureError("no member where the directory points", entry.start)
@@ -314,21 +314,22 @@ def packed_member(data: memoryview, entry: Entry) -> tuple[memoryview, int]:
         raise StructureError(f"member {entry.name} ends beyond the end of the file", entry.start)
     if entry.method == STORED and entry.plain_bytes != entry.packed_bytes:
         raise StructureError(f"member {entry.name} is stored, yet its two sizes differ,", entry.start)
-    if entry.plain_bytes > MOST_INFLATION * (entry.packed_bytes + 1):
-        raise StructureError(f"member {entry.name} can't hold {entry.plain_bytes} bytes, as stated", entry.start)
+    if entry.plain_bytes > MAX_INFLATION * (entry.packed_bytes + 1):
+        raise StructureError(f"member {entry.name} is too small for the {entry.plain_bytes} bytes stated", entry.start)
     return member, start
 
 
-def _used(entries: Iterable[Entry], samples: int, size_bytes: int) -> list[Entry]:
-    """Return the members that a job reads, first the one that the samples are taken from: `x`, as DLIO has it.
+def _members_to_read(entries: Iterable[Entry], samples: int, size_bytes: int) -> list[Entry]:
+    """Return the members to be read, first the one that holds the samples: `x` in DLIO's datasets.
 
-    An archive of one sample may be a user's own: with a volume and its mask, under any names. All of it is read.
+    An archive of one sample may be the user's own, such as a volume and its mask under any names: all arrays but labels
+    are read, and the largest holds the sample.
     """
     arrays = {entry.name: entry for entry in entries if entry.name.endswith(".npy")}
     main = arrays.get("x.npy")
     if samples == 1 and arrays:
         main = main or max(arrays.values(), key=lambda entry: entry.plain_bytes)
-        others = [entry for entry in arrays.values() if entry is not main and entry.plain_bytes > MOST_LABEL_BYTES]
+        others = [entry for entry in arrays.values() if entry is not main and entry.plain_bytes > MAX_LABEL_BYTES]
         return [main, *others]
     if main is None:
         raise StructureError("no member x.npy in the zip directory", size_bytes)
@@ -347,14 +348,14 @@ def _entries(data: memoryview) -> Iterator[Entry]:
         name_at = position + _ENTRY.size
         extra_at = name_at + name_bytes
         extra = data[extra_at : extra_at + extra_bytes]
-        plain, packed, start = _wide([fields[9], fields[8], fields[16]], extra)
+        plain, packed, start = _zip64_values([fields[9], fields[8], fields[16]], extra)
         name = bytes(data[name_at:extra_at]).decode(errors="replace")
         yield Entry(name, fields[4], fields[7], packed, plain, start)
         position = extra_at + extra_bytes + comment_bytes
 
 
 def _find_directory(data: memoryview) -> tuple[int, int, int]:
-    """Return offset, entries and bytes of the central directory, from the record at the end of the file."""
+    """Return offset, number of entries and bytes of the central directory, from the record at the end of the file."""
     end = len(data) - END_BYTES
     if end < 0 or bytes(data[end : end + 4]) != b"PK\x05\x06":  # a comment follows, or the end is missing
         first = max(0, end - MAX_COMMENT_BYTES)
@@ -374,8 +375,8 @@ def _find_directory(data: memoryview) -> tuple[int, int, int]:
     return position, count, size
 
 
-def _wide(values: list[int], extra: memoryview) -> list[int]:
-    """Replace each 32-bit value that is full by its 64-bit one from the zip64 field (id 1), which keeps the order."""
+def _zip64_values(values: list[int], extra: memoryview) -> list[int]:
+    """Replace each value of 0xFFFFFFFF by the next 64-bit value of the zip64 field (id 1)."""
     position = 0
     while position + 4 <= len(extra):
         field, size = struct.unpack_from("<HH", extra, position)
@@ -391,7 +392,7 @@ def local_bytes(name: str) -> int:
 
 
 def _local_header(entry: Entry) -> bytes:
-    """Return a local header whose sizes are in a zip64 field, as zipfile writes it with force_zip64."""
+    """Return a local header with its sizes in a zip64 field, as zipfile writes it with force_zip64."""
     name = entry.name.encode()
     full = 0xFFFFFFFF
     fixed = _LOCAL.pack(
@@ -401,8 +402,8 @@ def _local_header(entry: Entry) -> bytes:
 
 
 def directory(entries: list[Entry], start: int) -> bytes:
-    """Return the central directory that begins at `start`, and the records after it, as zipfile writes them."""
-    listed = b"".join(_listed(entry) for entry in entries)
+    """Return the central directory at offset `start`, and the records after it, as zipfile writes them."""
+    listed = b"".join(_directory_entry(entry) for entry in entries)
     count, size = len(entries), len(listed)
     end64 = b""
     if start > ZIP64_LIMIT:
@@ -413,7 +414,7 @@ def directory(entries: list[Entry], start: int) -> bytes:
     return listed + end64 + end
 
 
-def _listed(entry: Entry) -> bytes:
+def _directory_entry(entry: Entry) -> bytes:
     """Return a member's entry in the central directory; numbers above the limit move to a zip64 field."""
     plain, packed, start = entry.plain_bytes, entry.packed_bytes, entry.start
     wide: list[int] = []
@@ -428,15 +429,15 @@ def _listed(entry: Entry) -> bytes:
     made_by = UNIX << 8 | ZIP64_VERSION
     sizes = (entry.crc, packed, plain, len(name), len(extra))
     fixed = _ENTRY.pack(
-        b"PK\x01\x02", made_by, ZIP64_VERSION, 0, entry.method, 0, DATE_1980, *sizes, 0, 0, 0, READABLE << 16, start
+        b"PK\x01\x02", made_by, ZIP64_VERSION, 0, entry.method, 0, DATE_1980, *sizes, 0, 0, 0, FILE_MODE << 16, start
     )
     return fixed + name + extra
 
 
 def inflate(packed: memoryview, out: memoryview, offset: int, crc: int) -> memoryview:
-    """Unpack a deflated member into `out`, which has its plain size, in pieces that stay in the cache.
+    """Decompress a member into `out`, which has its decompressed size, in pieces that stay in the cache.
 
-    A stream whose bits are damaged most often still unpacks, to other bytes: `crc` is the CRC32 that these must have.
+    Damaged data mostly decompresses without an error, so the CRC32 is compared with `crc`.
     """
     inflater = isal_zlib.decompressobj(-15)  # raw deflate, as zip has it
     done = summed = 0

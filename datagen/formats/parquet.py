@@ -1,7 +1,7 @@
 """Parquet: fixed-width columns in row groups; training reads whole row groups, of the columns requested.
 
-What is written here is laid out by `_parquet_layout`, so an uncompressed file's bytes do not depend on a library's
-version: pages of content, as they are or compressed each by itself, and the footer. `_parquet_read` is the other half.
+Files are written without a Parquet library, so that the bytes of an uncompressed file do not depend on its version:
+`_parquet_layout` lays out pages, column chunks and the footer. `_parquet_read` reads files.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ from datagen.formats._parquet_read import (
     GroupsFile,
     RowsFile,
     Stream,
-    decoded,
+    decode_columns,
     footer_bytes,
-    packed_bytes,
+    max_compressed_bytes,
     spans_bytes,
 )
 from datagen.formats.format_base import FileJob, LibraryReads, PackedSample, Sample, Source, sample_bytes
-from datagen.groups import GroupBytes, Held
+from datagen.groups import CachedSource, GroupBytes
 from datagen.spec import BLOCK_BYTES, DatasetSpec
 from datagen.storage.storage_base import LibraryFile, Writer
 
 LIBRARY = LibraryReads(call="pyarrow.parquet")
 FOOTER_BYTES = 64 << 10
-"""What pyarrow reads of a file first (`kDefaultFooterReadSize` in parquet/properties.h)."""
-_KNOWN = f"{', '.join(COMPRESSIONS[:-1])} and {COMPRESSIONS[-1]}"
+"""Bytes that pyarrow reads first, from the end of a file (`kDefaultFooterReadSize` in parquet/properties.h)."""
+_SUPPORTED = f"{', '.join(COMPRESSIONS[:-1])} and {COMPRESSIONS[-1]}"
 
 
 class Format:
@@ -55,9 +55,9 @@ class Format:
     def unfit(self, spec: DatasetSpec) -> list[str]:
         problems = []
         if spec.compression not in COMPRESSIONS:
-            problems.append(f"dataset.compression is {spec.compression}: format parquet supports {_KNOWN}")
+            problems.append(f"dataset.compression is {spec.compression}: format parquet supports {_SUPPORTED}")
         if spec.record_length_bytes_resize:
-            wanted = "wanted 0, because whole row groups are shipped"
+            wanted = "wanted 0, because whole row groups are passed to the trainer"
             problems.append(f"dataset.record_length_bytes_resize is {spec.record_length_bytes_resize}: {wanted}")
         if spec.parquet.row_group_size < 1:
             problems.append(f"dataset.parquet.row_group_size is {spec.parquet.row_group_size}: wanted 1 or more")
@@ -84,7 +84,7 @@ class Format:
 
     def write(self, job: FileJob, writer: Writer, buffer: AlignedBuffer) -> None:
         plan = plan_of(job.spec, job.record_bytes)
-        (write_plain if job.spec.compression == "none" else write_packed)(job, plan, writer, buffer)
+        (write_plain if job.spec.compression == "none" else write_compressed)(job, plan, writer, buffer)
 
     def open(self, source: Source, samples: int) -> RowsFile:
         data = source.read(0, source.size_bytes)
@@ -94,46 +94,40 @@ class Format:
         return RowsFile(path, path).sample(index)
 
     def group_bytes(self, spec: DatasetSpec, shapes: NDArray[np.int64]) -> GroupBytes:
-        """Return the most memory that a row group takes."""
+        """Return the memory of the largest row group."""
         sizes = [0] if spec.parquet.columns else np.unique(sample_bytes(spec, shapes)).tolist()
         groups = [plan_of(spec, size).group(0) for size in sizes]
         plain = max(spans_bytes(group.spans) for group in groups)
-        return GroupBytes(plain if spec.compression == "none" else max(map(packed_bytes, groups)), plain)
+        return GroupBytes(plain if spec.compression == "none" else max(map(max_compressed_bytes, groups)), plain)
 
     def open_groups(self, source: Source, spec: DatasetSpec) -> GroupsFile:
-        """Make a file ready for reading row groups.
-
-        Raises:
-            DatasetError: it is no Parquet file.
-        """
+        """Open a file for reading row groups. Raises DatasetError if it is not a Parquet file."""
         return GroupsFile(source, spec)
 
     def read_footer(self, source: Source) -> Source:
-        """Read the end of a file as pyarrow does: so much as footers usually have, and of a longer one all."""
-        tail = min(FOOTER_BYTES, source.size_bytes)
-        held = Held(source, [(source.size_bytes - tail, source.read(source.size_bytes - tail, tail))])
-        size = footer_bytes(held) + TAIL_BYTES
-        return (
-            held
-            if size <= tail
-            else Held(held, [(source.size_bytes - size, source.read(source.size_bytes - size, size))])
-        )
+        """Read the footer as pyarrow does: by one read of the usual size, and a second one of a larger footer."""
+        start = source.size_bytes - min(FOOTER_BYTES, source.size_bytes)
+        cached = CachedSource(source, [(start, source.read(start, source.size_bytes - start))])
+        size = footer_bytes(cached) + TAIL_BYTES
+        if size <= source.size_bytes - start:
+            return cached
+        return CachedSource(cached, [(source.size_bytes - size, source.read(source.size_bytes - size, size))])
 
     def called_spans(self, groups: GroupsFile, index: int) -> list[tuple[int, int]]:
         return groups.called_spans(index)
 
     def decode_group(self, source: Source, index: int, spec: DatasetSpec) -> list[memoryview]:
-        """Read the columns requested of one row group by pyarrow, through the storage."""
-        return decoded(source.path, pa.PythonFile(Stream(source), mode="r"), index, spec)
+        """Read the columns requested of a row group by pyarrow, through the storage."""
+        return decode_columns(source.path, pa.PythonFile(Stream(source), mode="r"), index, spec)
 
     def load_group(self, where: str | LibraryFile, index: int, spec: DatasetSpec) -> list[memoryview]:
         if isinstance(where, str):
-            return decoded(where, where, index, spec)
-        return decoded(where.name, pa.PythonFile(where, mode="r"), index, spec)
+            return decode_columns(where, where, index, spec)
+        return decode_columns(where.name, pa.PythonFile(where, mode="r"), index, spec)
 
 
 class Packer:
-    """Writes samples as rows of a column `data` by pyarrow: bytes of fixed length where all have one, uncompressed."""
+    """Writes samples as rows of a column `data` by pyarrow: uncompressed, of fixed length if all are equally long."""
 
     wants_arrays = False
     ending = "parquet"
@@ -156,17 +150,17 @@ class Packer:
 
 
 def write_plain(job: FileJob, plan: FilePlan, writer: Writer, buffer: AlignedBuffer) -> None:
-    """Write a file as it is laid out."""
+    """Write an uncompressed file according to its plan."""
     writer.write(MAGIC)
     for index in range(plan.groups):
         _write_group(job, plan.group(index), plan.payload_start(index), writer, buffer)
     writer.write(plan.tail)
 
 
-def write_packed(job: FileJob, plan: FilePlan, writer: Writer, buffer: AlignedBuffer) -> None:
-    """Write a file whose pages are compressed; where they lie is known as they are written."""
+def write_compressed(job: FileJob, plan: FilePlan, writer: Writer, buffer: AlignedBuffer) -> None:
+    """Write a file whose pages are compressed; offsets are known only as pages are written."""
     compression = job.spec.compression
-    # Snappy knows no levels.
+    # Snappy has no levels.
     level = None if compression == "snappy" else job.spec.compression_level
     codec = pa.Codec(compression, compression_level=level)
     writer.write(MAGIC)
@@ -180,7 +174,7 @@ def write_packed(job: FileJob, plan: FilePlan, writer: Writer, buffer: AlignedBu
             writer.write(dictionary)
             at += len(dictionary)
             for page, values in itertools.islice(pages, len(chunk.pages)):
-                data, header = _packed(codec, page, values)
+                data, header = _compress(codec, page, values)
                 writer.write(header + data)
                 at += len(header) + len(data)
                 plain += len(header) + len(page.levels) + page.value_bytes
@@ -189,15 +183,15 @@ def write_packed(job: FileJob, plan: FilePlan, writer: Writer, buffer: AlignedBu
     writer.write(plan.tail_of(groups, compression))
 
 
-def _packed(codec: Any, page: Page, values: memoryview) -> tuple[bytes, bytes]:
-    """Return a page's compressed bytes, levels and values together, and its header."""
+def _compress(codec: Any, page: Page, values: memoryview) -> tuple[bytes, bytes]:
+    """Return a page's levels and values, compressed together, and its header."""
     plain = page.levels + values if page.levels else values
     data = codec.compress(plain, asbytes=True)
     return data, page_header(page.numbers, len(plain), len(data))
 
 
 def _write_group(job: FileJob, group: Group, payload: int, writer: Writer, buffer: AlignedBuffer) -> None:
-    """Write a row group, as many pages at a time as make a chunk of content."""
+    """Write a row group, about 1 MiB of pages at a time."""
     for pages in _batches(group):
         pieces: list[bytes | memoryview] = []
         for page, values in _with_values(job, pages, payload, buffer):
@@ -213,7 +207,7 @@ def _write_group(job: FileJob, group: Group, payload: int, writer: Writer, buffe
 def _pages_with_values(
     job: FileJob, group: Group, payload: int, buffer: AlignedBuffer
 ) -> Iterator[tuple[Page, memoryview]]:
-    """Yield the pages of a row group with their values, which the next page may overwrite."""
+    """Yield the pages of a row group with their values, which are valid until the next page."""
     for pages in _batches(group):
         yield from _with_values(job, pages, payload, buffer)
         payload += sum(page.value_bytes for page in pages)
@@ -222,7 +216,7 @@ def _pages_with_values(
 def _with_values(
     job: FileJob, pages: list[Page], payload: int, buffer: AlignedBuffer
 ) -> Iterator[tuple[Page, memoryview]]:
-    """Yield pages with their values, those from `payload` on, made in one go."""
+    """Yield pages with their values; the first value has payload offset `payload`. All are generated at once."""
     values = _values(job, payload, sum(page.value_bytes for page in pages), buffer)
     at = 0
     for page in pages:
@@ -231,7 +225,7 @@ def _with_values(
 
 
 def _batches(group: Group) -> Iterator[list[Page]]:
-    """Yield a row group's pages, as many at a time as make a chunk of content."""
+    """Yield a row group's pages in batches of about 1 MiB."""
     batch: list[Page] = []
     waiting = 0
     for page in (page for chunk in group.chunks for page in chunk.pages):
@@ -244,7 +238,7 @@ def _batches(group: Group) -> Iterator[list[Page]]:
 
 
 def _values(job: FileJob, payload: int, size_bytes: int, buffer: AlignedBuffer) -> memoryview:
-    """Return a stretch of the file's payload, which is made in whole blocks."""
+    """Generate `size_bytes` of the file's payload from offset `payload` on, in whole blocks."""
     before = payload % BLOCK_BYTES
     made = buffer.view(before + size_bytes)
     job.content.fill(made, job.running_index, payload - before)

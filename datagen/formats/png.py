@@ -1,9 +1,9 @@
-"""PNG: one picture a file, grey or colour, 8 bits a channel.
+"""PNG: one image per file, grey or colour, 8 bits per channel.
 
-The pixels are the content's, of so many levels that the picture fits the file: deflate data of one block whose Huffman
-codes all have the same length b, one of them the end of the block, the others the 2^b - 1 levels. What is then left of
-the file's size is a private chunk of content. No deflater is involved, so the bytes are the same everywhere; inflating
-them is the work it always is. Formats: PNG (W3C, third edition), RFC 1950 (zlib), RFC 1951 (deflate).
+Pixels are made of the content, with as many levels as fit the requested file size: the deflate data is one block whose
+Huffman codes all have the same length b, one for the end of the block, the others for 2^b - 1 levels. A private chunk
+of content fills the file to its size. No compressor is used, so that the bytes are the same everywhere; decoding is
+ordinary work. Formats: PNG (W3C, third edition), RFC 1950 (zlib), RFC 1951 (deflate).
 """
 
 from __future__ import annotations
@@ -17,7 +17,10 @@ from numpy.typing import NDArray
 from datagen.content import Content
 from datagen.formats._buffered import BufferedFile
 from datagen.formats._picture import (
-    LEAST_PADDING_BYTES,
+    LIBRARY as LIBRARY,
+)
+from datagen.formats._picture import (
+    MIN_PADDING_BYTES,
     PILLOW_BYTES,
     PictureError,
     PictureFormat,
@@ -26,23 +29,20 @@ from datagen.formats._picture import (
     pillow_pixels,
     read_in_blocks,
 )
-from datagen.formats._picture import (
-    LIBRARY as LIBRARY,
-)
 
 SIGNATURE = b"\x89PNG\r\n\x1a\n"
 PADDING = b"dlEm"
-"""A chunk that readers pass over (first letter small), private (second small), safe to copy (last small)."""
+"""Type of the chunk of padding: lower case marks it as ancillary (1st letter), private (2nd), safe to copy (4th)."""
 CHUNK_BYTES = 12
-"""Length, name and sum of a chunk."""
+"""Length, type and CRC of a chunk."""
 ZLIB_HEADER = b"\x78\x01"
 LITERALS = 256  # deflate's codes of single bytes (RFC 1951, 3.2.5)
 END_OF_BLOCK = 256  # RFC 1951, 3.2.5
 LENGTH_ORDER = (16, 17, 18, 0, 8, 7, 9, 6, 10, 5, 11, 4, 12, 3, 13, 2, 14, 1, 15)
 """The order in which deflate gives the lengths of the code for code lengths (RFC 1951, 3.2.7)."""
-MOST_BITS = 8  # 255 levels and the end of the block fill the codes of 8 bits
+MAX_BITS = 8  # 255 levels and the end of the block use all codes of 8 bits
 COLOURS = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}
-"""PNG's colour types and the channels that each decodes to."""
+"""Channels of decoded images by PNG's colour type."""
 
 
 class Png:
@@ -51,13 +51,13 @@ class Png:
     name = "png"
     longest_side = (1 << 31) - 1
 
-    def smallest(self, shape: Shape) -> int:
+    def min_bytes(self, shape: Shape) -> int:
         return _bytes_needed(shape, 1)
 
-    def make(self, content: Content, file: int, shape: Shape, size_bytes: int) -> NDArray[np.uint8]:
-        fitting = [bits for bits in range(1, MOST_BITS + 1) if _bytes_needed(shape, bits) <= size_bytes]
+    def encode(self, content: Content, file: int, shape: Shape, size_bytes: int) -> NDArray[np.uint8]:
+        fitting = [bits for bits in range(1, MAX_BITS + 1) if _bytes_needed(shape, bits) <= size_bytes]
         bits = fitting[-1]
-        padding = np.empty(LEAST_PADDING_BYTES + size_bytes - _bytes_needed(shape, bits), np.uint8)
+        padding = np.empty(MIN_PADDING_BYTES + size_bytes - _bytes_needed(shape, bits), np.uint8)
         row_bytes = shape.width * shape.channels
         codes = padding_then_codes(content, file, padding, shape.height * row_bytes)
         header = struct.pack(">LLBBBBB", shape.width, shape.height, 8, 0 if shape.channels == 1 else 2, 0, 0, 0)
@@ -65,12 +65,12 @@ class Png:
             SIGNATURE,
             *_chunk(b"IHDR", header),
             *_chunk(PADDING, padding.data),
-            *_chunk(b"IDAT", _packed(codes.reshape(shape.height, row_bytes), bits)),
+            *_chunk(b"IDAT", _zlib_data(codes.reshape(shape.height, row_bytes), bits)),
             *_chunk(b"IEND", b""),
         ]
         return np.concatenate([np.frombuffer(part, np.uint8) for part in chunks])
 
-    def look(self, data: memoryview) -> Shape:
+    def parse_shape(self, data: memoryview) -> Shape:
         if data[:8] != SIGNATURE:
             raise PictureError("no PNG signature", 0)
         at, shape = len(SIGNATURE), None
@@ -88,7 +88,7 @@ class Png:
             raise PictureError("a PNG file without its end chunk", len(data)) from error
 
     def read_by_pillow(self, file: BufferedFile) -> None:
-        file.read(16)  # Image.open looks what it is
+        file.read(16)  # Image.open identifies the format
         file.seek(0)
         file.read(len(SIGNATURE))
         while True:
@@ -120,32 +120,32 @@ def _header(data: memoryview, at: int, name: bytes) -> Shape:
 
 
 def _bytes_needed(shape: Shape, bits: int) -> int:
-    """Return the bytes of a file with levels of so many bits and the least padding."""
+    """Return the bytes of a file with codes of `bits` bits and the minimum padding."""
     codes = shape.height * (1 + shape.width * shape.channels) + 1
     zlib_bytes = len(ZLIB_HEADER) + len(_block_header(bits)) + -(-codes * bits // 8) + 4
-    return len(SIGNATURE) + 4 * CHUNK_BYTES + 13 + LEAST_PADDING_BYTES + zlib_bytes
+    return len(SIGNATURE) + 4 * CHUNK_BYTES + 13 + MIN_PADDING_BYTES + zlib_bytes
 
 
 def _levels(bits: int) -> NDArray[np.uint8]:
-    """Return the values of pixels that are used, spread over all; 0 is among them, for a row's filter has it too."""
+    """Return the pixel values in use, evenly spread; 0 is one of them, as rows need it for their filter type."""
     count = (1 << bits) - 1
     return (np.arange(count) * 255 // max(1, count - 1)).astype(np.uint8)
 
 
 def _block_header(bits: int) -> bytes:
-    """Return the start of a last block with codes of its own: `bits` for each level and the end, 0 for all others.
+    """Return the header of a final block with dynamic codes: of length `bits` for levels and end of block, else 0.
 
-    Codes that are never used are listed until it ends on a whole byte.
+    Unused length codes are added so that the header ends on a byte boundary.
     """
     used = {*_levels(bits).tolist(), END_OF_BLOCK}
-    stated = LENGTH_ORDER.index(bits) + 1
-    fixed = 3 + 5 + 5 + 4 + 3 * stated + LITERALS + 1 + 1
-    more = -fixed % 8
-    fields = [(1, 1), (2, 2), (more, 5), (0, 5), (stated - 4, 4)]
+    listed = LENGTH_ORDER.index(bits) + 1
+    fixed = 3 + 5 + 5 + 4 + 3 * listed + LITERALS + 1 + 1
+    unused = -fixed % 8
+    fields = [(1, 1), (2, 2), (unused, 5), (0, 5), (listed - 4, 4)]
     # The lengths 0 and `bits` have the codes 0 and 1, of one bit.
-    fields += [(int(length in (0, bits)), 3) for length in LENGTH_ORDER[:stated]]
-    fields += [(int(symbol in used), 1) for symbol in range(LITERALS + 1 + more)]
-    fields += [(0, 1)]  # one code for distances, of length 0: there are none
+    fields += [(int(length in (0, bits)), 3) for length in LENGTH_ORDER[:listed]]
+    fields += [(int(symbol in used), 1) for symbol in range(LITERALS + 1 + unused)]
+    fields += [(0, 1)]  # one distance code, of length 0: no distances are used
     number = position = 0
     for value, width in fields:
         number |= value << position
@@ -153,31 +153,31 @@ def _block_header(bits: int) -> bytes:
     return number.to_bytes(position // 8, "little")
 
 
-def _packed(codes: NDArray[np.uint8], bits: int) -> bytes:
-    """Return zlib data of a picture, row by row; the low bits of `codes` are the deflate codes of its pixels."""
+def _zlib_data(codes: NDArray[np.uint8], bits: int) -> bytes:
+    """Return the zlib data of an image; the low bits of `codes` (height, bytes per row) are the codes of its pixels."""
     end = (1 << bits) - 1
     height, row_bytes = codes.shape
     count = height * (row_bytes + 1)
     stream = np.zeros(-(-(count + 1) // 8) * 8, np.uint8)
-    rows = stream[:count].reshape(height, row_bytes + 1)  # each row begins with the code of its filter, 0: none
+    rows = stream[:count].reshape(height, row_bytes + 1)  # each row begins with its filter type, 0: none
     np.bitwise_and(codes, end, out=rows[:, 1:])
-    np.bitwise_xor(stream, 1, out=stream, where=stream == end)  # that code is the end's
+    np.bitwise_xor(stream, 1, out=stream, where=stream == end)  # the code `end` is reserved
     plain = _pixels_of_codes(bits)[stream[:count]]
     stream[count] = end
-    data = _pack(stream, bits)[: -(-(count + 1) * bits // 8)]
+    data = _pack_bits(stream, bits)[: -(-(count + 1) * bits // 8)]
     return ZLIB_HEADER + _block_header(bits) + data.tobytes() + struct.pack(">L", isal_zlib.adler32(plain))
 
 
 def _pixels_of_codes(bits: int) -> NDArray[np.uint8]:
-    """Return the pixel for each code as it is in the stream: Huffman codes lie there with their first bit lowest."""
+    """Return the pixel value for each code as stored in the stream, where a Huffman code's first bit is the lowest."""
     levels, pixels = _levels(bits), np.zeros(1 << bits, np.uint8)
     for number in range(len(levels)):
         pixels[int(format(number, f"0{bits}b")[::-1], 2)] = levels[number]
     return pixels
 
 
-def _pack(stream: NDArray[np.uint8], bits: int) -> NDArray[np.uint8]:
-    """Put codes of `bits` bits side by side, the first lowest; eight of them fill `bits` bytes."""
+def _pack_bits(stream: NDArray[np.uint8], bits: int) -> NDArray[np.uint8]:
+    """Pack codes of `bits` bits, the first one lowest; eight codes fill `bits` bytes."""
     words = np.zeros(len(stream) // 8, "<u8")
     for i in range(8):
         words |= stream[i::8].astype(np.uint64) << np.uint64(i * bits)

@@ -1,4 +1,4 @@
-"""Files of any kind, each one sample: its bytes as they are, read from the first to the last."""
+"""Files of any kind: each file is one sample, whose bytes are read as they are."""
 
 from __future__ import annotations
 
@@ -38,21 +38,21 @@ class Format:
             writer.write(piece)
 
     def open(self, source: Source, samples: int) -> _Whole:
-        return _Whole(self.take_apart(source.path, source.read(0, source.size_bytes)))
+        return _Whole(self.parse_whole(source.path, source.read(0, source.size_bytes)))
 
-    def take_apart(self, path: str, data: memoryview) -> Sample:
+    def parse_whole(self, path: str, data: memoryview) -> Sample:
         return Sample(data, data, 0)
 
     def load(self, path: str, index: int, samples: int) -> Sample:
         with open(path, "rb") as file:
-            return self.take_apart(path, memoryview(file.read()))
+            return self.parse_whole(path, memoryview(file.read()))
 
     def load_stream(self, file: LibraryFile, index: int, samples: int) -> Sample:
-        return self.take_apart(file.name, memoryview(file.readall()))
+        return self.parse_whole(file.name, memoryview(file.readall()))
 
 
 class _Whole:
-    """A file that is its one sample."""
+    """An open file of one sample."""
 
     def __init__(self, sample: Sample) -> None:
         self._sample = sample

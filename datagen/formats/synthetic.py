@@ -1,6 +1,6 @@
-"""Files that nobody reads: samples are made in memory, so what is left is the loader and the loop (DLIO's `synthetic`).
+"""Files that are never read: samples are created in memory, to measure loaders without storage (DLIO's `synthetic`).
 
-Each file holds its running index as text, as DLIO's do, and is looked for at the start of a run like any other.
+Each file holds its running index as text, as DLIO's do; like any dataset, the files must exist when a run starts.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from datagen.storage.storage_base import Writer
 
 
 class Format:
-    """Writes a file's number, reads nothing."""
+    """Writes each file's running index; reads nothing."""
 
     def unfit(self, spec: DatasetSpec) -> list[str]:
         if spec.compression != "none":
@@ -24,7 +24,7 @@ class Format:
         return []
 
     def file_bytes(self, spec: DatasetSpec, shapes: NDArray[np.int64]) -> None:
-        """Return None: a file's size depends on its number (`unread_bytes`), not on its shape."""
+        """Return None: a file's size depends on its running index (`unread_bytes`), not on its shape."""
 
     def unread_bytes(self, files: int) -> NDArray[np.int64]:
         return np.array([len(str(number)) for number in range(files)], np.int64)

@@ -1,8 +1,8 @@
-"""TFRecord: framed records, each a tf.train.Example with `image` and `size`, and an index as DALI reads it.
+"""TFRecord: framed records, each a tf.train.Example with `image` and `size`, and an index for DALI.
 
 A record is: length (8 bytes), masked CRC32C of those 8, the data, masked CRC32C of the data, all little-endian
-(tensorflow/core/lib/io/record_writer.h). The index lies at DATA_FOLDER/index/{train,valid}/FILE.idx and has a line
-`offset length` for each record, framing included. A file's records have one length, so its index is pure arithmetic.
+(tensorflow/core/lib/io/record_writer.h). The index is DATA_FOLDER/index/{train,valid}/FILE.idx, with a line
+`offset length` for each record, framing included. All records of a file have one length, so the index is computed.
 """
 
 from __future__ import annotations
@@ -50,17 +50,17 @@ from datagen.spec import BLOCK_BYTES, DatasetSpec
 from datagen.storage.storage_base import LibraryFile, Writer
 
 TENSORFLOW_BYTES = 256 << 10
-"""`buffer_size` of tf.data.TFRecordDataset where a script does not set it."""
+"""Default `buffer_size` of tf.data.TFRecordDataset."""
 LIBRARY = LibraryReads(call="tf.data.TFRecordDataset", in_parts=True, transfer_bytes=TENSORFLOW_BYTES)
-_LARGE_BYTES = 16 << 20  # a record that claims more may be damaged: it takes memory only where the file has the bytes
+_LARGE_BYTES = 16 << 20  # a larger length may be damaged: it is limited to the size of the file before reading
 CHUNK_BYTES = 1 << 20
-"""Bytes made, summed and written at a time: they stay in a core's second-level cache meanwhile."""
+"""Bytes generated, checksummed and written at a time: they stay in a core's L2 cache."""
 INDEX_LINES = 1 << 14
-"""Lines of an index made at a time."""
+"""Lines of an index written at a time."""
 
 
 class Index:
-    """The side file that DALI wants."""
+    """The side file with the index for DALI."""
 
     def path(self, layout: Layout, file: int) -> str:
         return f"{self.folder(layout)}/{os.path.basename(layout.name(file))}.idx"
@@ -87,7 +87,7 @@ class Format:
 
     sides = (Index(),)
     mapped = False
-    stream_calls = StreamCalls(lambda _: itertools.repeat(TENSORFLOW_BYTES), TENSORFLOW_BYTES, asks_again=True)
+    stream_calls = StreamCalls(lambda _: itertools.repeat(TENSORFLOW_BYTES), TENSORFLOW_BYTES, retries_short_reads=True)
 
     def unfit(self, spec: DatasetSpec) -> list[str]:
         if spec.compression != "none":
@@ -114,20 +114,20 @@ class Format:
         return TfrecordFile(source, samples, side)
 
     def load(self, path: str, index: int, samples: int) -> Sample:
-        """Read a record as scripts without TensorFlow do: find its framing, then parse the Example."""
+        """Read a record as scripts without TensorFlow do: find it by its framing, then parse the Example."""
         with open(path, "rb") as file:
-            return _loaded(file, index, samples)
+            return _load_sample(file, index, samples)
 
     def load_stream(self, file: LibraryFile, index: int, samples: int) -> Sample:
         buffered = io.BufferedReader(file)
         try:
-            return _loaded(buffered, index, samples)
+            return _load_sample(buffered, index, samples)
         finally:
-            buffered.detach()  # or it would close the file, which may be read from again
+            buffered.detach()  # else it would close the file, which may be read again
 
 
 class Packer:
-    """Writes samples of any sizes as tf.train.Example, each framed, and the index that DALI reads."""
+    """Writes samples of any sizes as framed tf.train.Examples, and the index for DALI."""
 
     wants_arrays = False
     ending = "tfrecord"
@@ -141,10 +141,10 @@ class Packer:
         frame = _Frame(len(sample.data))
         crc = google_crc32c.value(frame.example_head)
         crc = google_crc32c.extend(crc, np.frombuffer(sample.data, np.uint8))
-        crc = google_crc32c.extend(crc, frame.behind)
+        crc = google_crc32c.extend(crc, frame.after)
         self._writer.write(frame.before)
         self._writer.write(sample.data)
-        self._writer.write(frame.behind + struct.pack("<L", mask(crc)))
+        self._writer.write(frame.after + struct.pack("<L", mask(crc)))
         self._lines.append(f"{self._at} {frame.record_bytes}\n")
         self._at += frame.record_bytes
 
@@ -152,10 +152,10 @@ class Packer:
         return "".join(self._lines).encode()
 
 
-def _loaded(file: BinaryIO, index: int, samples: int) -> Sample:
+def _load_sample(file: BinaryIO, index: int, samples: int) -> Sample:
     at = seek_record(file, index, samples) + HEAD_BYTES
     length = HEAD.unpack(file.read(HEAD_BYTES))[0]
-    if length > _LARGE_BYTES:  # memory is taken before anything is read
+    if length > _LARGE_BYTES:  # because `read` allocates memory for all of it
         length = min(length, file.seek(0, io.SEEK_END) - at)
         file.seek(at)
     data = memoryview(file.read(length))
@@ -165,12 +165,12 @@ def _loaded(file: BinaryIO, index: int, samples: int) -> Sample:
 
 
 class _Frame:
-    """What stands around each image of one length."""
+    """The bytes before and after an image of a given length in a record."""
 
     def __init__(self, image_bytes: int) -> None:
-        before, self.behind = around_image(image_bytes)
+        before, self.after = around_image(image_bytes)
         self.image_bytes = image_bytes
-        self.data_bytes = len(before) + image_bytes + len(self.behind)
+        self.data_bytes = len(before) + image_bytes + len(self.after)
         length = struct.pack("<Q", self.data_bytes)
         self.example_head = before
         self.before = length + struct.pack("<L", masked_crc(length)) + before
@@ -182,19 +182,19 @@ def _record_bytes(spec: DatasetSpec, shapes: NDArray[np.int64]) -> NDArray[np.in
 
 
 def _write_large(job: FileJob, frame: _Frame, writer: Writer, buffer: AlignedBuffer) -> None:
-    """Write records in pieces, each of one chunk of content."""
+    """Write records larger than a chunk, a chunk of content at a time."""
     for record in range(job.spec.num_samples_per_file):
         writer.write(frame.before)
         crc = google_crc32c.value(frame.example_head)
         for piece in _payload(job, record * frame.image_bytes, (record + 1) * frame.image_bytes, buffer):
             crc = google_crc32c.extend(crc, piece)
             writer.write(piece.data)
-        crc = google_crc32c.extend(crc, frame.behind)
-        writer.write(frame.behind + struct.pack("<L", mask(crc)))
+        crc = google_crc32c.extend(crc, frame.after)
+        writer.write(frame.after + struct.pack("<L", mask(crc)))
 
 
 def _payload(job: FileJob, start: int, stop: int, buffer: AlignedBuffer) -> Iterator[NDArray[np.uint8]]:
-    """Make a stretch of the file's payload; each piece is good until the next."""
+    """Generate bytes `start` to `stop` of the file's payload; each piece is valid until the next one."""
     chunk = buffer.view(CHUNK_BYTES)
     for block in range(start - start % BLOCK_BYTES, stop, CHUNK_BYTES):
         end = min(block + CHUNK_BYTES, stop)
@@ -203,34 +203,34 @@ def _payload(job: FileJob, start: int, stop: int, buffer: AlignedBuffer) -> Iter
 
 
 def _write_small(job: FileJob, frame: _Frame, writer: Writer, buffer: AlignedBuffer) -> None:
-    """Write many records at a time: content is made in whole blocks, then put into its frames."""
-    together = CHUNK_BYTES // frame.record_bytes
+    """Write many records at a time: generate content in whole blocks, then copy it into the frames."""
+    step = CHUNK_BYTES // frame.record_bytes
     memory = np.frombuffer(buffer.view(2 * CHUNK_BYTES + BLOCK_BYTES), np.uint8)
     content, framed = memory[: CHUNK_BYTES + BLOCK_BYTES], memory[CHUNK_BYTES + BLOCK_BYTES :]
-    records = framed[: together * frame.record_bytes].reshape(together, frame.record_bytes)
+    records = framed[: step * frame.record_bytes].reshape(step, frame.record_bytes)
     image = slice(len(frame.before), len(frame.before) + frame.image_bytes)
     records[:, : image.start] = np.frombuffer(frame.before, np.uint8)
-    records[:, image.stop : -4] = np.frombuffer(frame.behind, np.uint8)
+    records[:, image.stop : -4] = np.frombuffer(frame.after, np.uint8)
     samples = job.spec.num_samples_per_file
-    for first in range(0, samples, together):
-        part = records[: min(together, samples - first)]
+    for first in range(0, samples, step):
+        part = records[: min(step, samples - first)]
         part[:, image] = _images(job.content, job.running_index, first, part.shape[0], frame.image_bytes, content)
-        part[:, -4:] = _sums(part[:, HEAD_BYTES:-4])
+        part[:, -4:] = _checksums(part[:, HEAD_BYTES:-4])
         writer.write(part.reshape(-1).data)
 
 
 def _images(
     content: Content, file: int, first: int, count: int, image_bytes: int, out: NDArray[np.uint8]
 ) -> NDArray[np.uint8]:
-    """Make the payload of neighbouring records as an array (count, image_bytes)."""
+    """Generate the payload of `count` consecutive records as an array (count, image_bytes)."""
     start, stop = first * image_bytes, (first + count) * image_bytes
     block = start - start % BLOCK_BYTES
     content.fill(out[: stop - block], file, block)
     return out[start - block : stop - block].reshape(count, image_bytes)
 
 
-def _sums(data: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Return the masked sum of each row, as four bytes."""
+def _checksums(data: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Return the masked CRC32C of each row, as four bytes."""
     value = google_crc32c.value
     crcs = np.fromiter((value(row) for row in data), np.uint32, len(data))
     masked = (crcs >> np.uint32(15) | crcs << np.uint32(17)) + np.uint32(CRC_MASK)
@@ -238,9 +238,9 @@ def _sums(data: NDArray[np.uint8]) -> NDArray[np.uint8]:
 
 
 def _digits_of_multiples(size: int, count: int) -> int:
-    """Return the digits of 0, size, 2 size, ... (count - 1) size, all counted."""
+    """Return the total number of digits of 0, size, 2 size, ... (count - 1) size."""
     digits, power = count, 10
     while power <= (count - 1) * size:
-        digits += count - -(-power // size)  # those that have one digit more
+        digits += count - -(-power // size)  # the multiples of at least `power` have one more digit
         power *= 10
     return digits

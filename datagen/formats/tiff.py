@@ -1,8 +1,7 @@
-"""TIFF: one picture a file, grey or colour, 8 bits a channel, uncompressed, in one strip.
+"""TIFF: one image per file, grey or colour, 8 bits per channel, uncompressed, in one strip.
 
-The pixels are the content's own, and what is then left of the file's size lies between the directory and the strip,
-where readers don't look. Decoding it is copying, as of most large scans. Format: TIFF 6.0, sections 2 (structure) and 8
-(tags).
+The pixels are the content; between the directory and the strip, padding that readers skip gives the file its size.
+Decoding is copying, as for most large scans. Format: TIFF 6.0, sections 2 (structure) and 8 (tags).
 """
 
 from __future__ import annotations
@@ -15,7 +14,10 @@ from numpy.typing import NDArray
 from datagen.content import Content
 from datagen.formats._buffered import BufferedFile
 from datagen.formats._picture import (
-    LEAST_PADDING_BYTES,
+    LIBRARY as LIBRARY,
+)
+from datagen.formats._picture import (
+    MIN_PADDING_BYTES,
     PictureError,
     PictureFormat,
     Shape,
@@ -23,25 +25,21 @@ from datagen.formats._picture import (
     padding_then_codes,
     pillow_pixels,
 )
-from datagen.formats._picture import (
-    LIBRARY as LIBRARY,
-)
 
 _HEADER = struct.Struct("<2sHL")
-"""Byte order, 42, and where the directory begins."""
+"""Byte order, 42, and the offset of the directory."""
 _ENTRY = struct.Struct("<HHLL")
-"""Tag, type, count, and the value or where it lies."""
-_SHORT, _LONG = 3, 4  # TIFF 6.0, field types; below its tags
+"""Tag, type, count, and the value or its offset."""
+_SHORT, _LONG = 3, 4  # field types of TIFF 6.0; below, its tags
 _WIDTH, _HEIGHT, _BITS, _COMPRESSION, _PHOTOMETRIC = 256, 257, 258, 259, 262
 _STRIP_OFFSETS, _CHANNELS, _ROWS, _STRIP_BYTES = 273, 277, 278, 279
 _TAGS = 9
-_NONE = 1
-"""No compression."""
+_NO_COMPRESSION = 1
 _BIT_VALUES_BYTES = 6
-"""Three numbers of 16 bits, which are behind the directory."""
+"""Bits per sample of the three channels, 16 bits each, which follow the directory."""
 _FIXED_BYTES = _HEADER.size + 2 + _TAGS * _ENTRY.size + 4 + _BIT_VALUES_BYTES
-_MOST_BYTES = (1 << 32) - 1
-"""Offsets have 32 bits."""
+_MAX_BYTES = (1 << 32) - 1
+"""Maximum file size: offsets have 32 bits."""
 _ORDERS = {b"II": "<", b"MM": ">"}
 
 
@@ -51,10 +49,10 @@ class Tiff:
     name = "tiff"
     longest_side = 1 << 30
 
-    def smallest(self, shape: Shape) -> int:
-        return _FIXED_BYTES + LEAST_PADDING_BYTES + shape.size_bytes
+    def min_bytes(self, shape: Shape) -> int:
+        return _FIXED_BYTES + MIN_PADDING_BYTES + shape.size_bytes
 
-    def make(self, content: Content, file: int, shape: Shape, size_bytes: int) -> NDArray[np.uint8]:
+    def encode(self, content: Content, file: int, shape: Shape, size_bytes: int) -> NDArray[np.uint8]:
         out = np.empty(size_bytes, np.uint8)
         strip = size_bytes - shape.size_bytes
         padding = np.empty(strip - _FIXED_BYTES, np.uint8)
@@ -63,12 +61,15 @@ class Tiff:
         out[:_FIXED_BYTES] = np.frombuffer(_head(shape, strip), np.uint8)
         return out
 
-    def look(self, data: memoryview) -> Shape:
+    def parse_shape(self, data: memoryview) -> Shape:
         try:
             tags = _tags(data)
             shape = Shape(tags[_HEIGHT], tags[_WIDTH], tags.get(_CHANNELS, 1))
-            # Of several strips, or compressed ones, only the decoder knows how long they are.
-            if tags.get(_ROWS, shape.height) >= shape.height and tags.get(_COMPRESSION, _NONE) == _NONE:
+            # The end of several or compressed strips is left to the decoder.
+            if (
+                tags.get(_ROWS, shape.height) >= shape.height
+                and tags.get(_COMPRESSION, _NO_COMPRESSION) == _NO_COMPRESSION
+            ):
                 end = tags[_STRIP_OFFSETS] + tags[_STRIP_BYTES]
                 if end > len(data):
                     raise PictureError(f"a TIFF strip that ends at {end}, beyond the end of the file", len(data))
@@ -79,7 +80,7 @@ class Tiff:
         return shape
 
     def read_by_pillow(self, file: BufferedFile) -> None:
-        file.read(16)  # Image.open looks what it is
+        file.read(16)  # Image.open identifies the format
         file.seek(0)
         order = _ORDERS.get(bytes(file.read(2)), "<")
         (at,) = struct.unpack(f"{order}L", file.read(6)[2:])
@@ -102,7 +103,7 @@ class Format(PictureFormat):
 
 
 def _head(shape: Shape, strip: int) -> bytes:
-    """Return all that is before the padding."""
+    """Return the bytes before the padding: header, directory and bits per sample."""
     bits = struct.pack("<3H", 8, 8, 8)
     bits_at = _FIXED_BYTES - _BIT_VALUES_BYTES
     colour = shape.channels > 1
@@ -110,7 +111,7 @@ def _head(shape: Shape, strip: int) -> bytes:
         (_WIDTH, _LONG, 1, shape.width),
         (_HEIGHT, _LONG, 1, shape.height),
         (_BITS, _SHORT, 3, bits_at) if colour else (_BITS, _SHORT, 1, 8),
-        (_COMPRESSION, _SHORT, 1, _NONE),
+        (_COMPRESSION, _SHORT, 1, _NO_COMPRESSION),
         (_PHOTOMETRIC, _SHORT, 1, 2 if colour else 1),
         (_STRIP_OFFSETS, _LONG, 1, strip),
         (_CHANNELS, _SHORT, 1, shape.channels),
@@ -122,7 +123,7 @@ def _head(shape: Shape, strip: int) -> bytes:
 
 
 def _read_directory(file: BufferedFile, at: int, order: str) -> None:
-    """Read a directory and the values outside of it, after a look at where the file ends."""
+    """Seek to the end of the file, then read a directory and the values outside of it, as Pillow does."""
     file.seek_from_end()
     file.seek(at)
     (count,) = struct.unpack(f"{order}H", file.read(2))
@@ -137,7 +138,7 @@ def _read_directory(file: BufferedFile, at: int, order: str) -> None:
 
 
 def _tags(data: memoryview) -> dict[int, int]:
-    """Return the first value of each tag of the first directory, of those with one value that fits."""
+    """Return the tags of the first directory that have a single integer value, stored in the directory."""
     order = _ORDERS.get(bytes(data[:2]))
     if order is None:
         raise PictureError("no TIFF start", 0)

@@ -1,8 +1,8 @@
-"""WebDataset: tar files of samples, each a file in it whose name up to the first dot is its key.
+"""WebDataset: tar files of samples. The key of a member is its name up to the first dot of the base name.
 
-Members with one key and behind each other are one sample; generated ones have one member each. What is read of a sample
-are all its members with the headers between them. Format: POSIX.1-1988 ustar, as Python's tarfile writes it, which
-readers of WebDataset use; the names are those of its specification (https://github.com/webdataset/webdataset).
+Consecutive members with the same key are one sample; generated samples have one member each. A sample is read as all
+its members with the headers between them. Format: POSIX.1-1988 ustar, as Python's tarfile writes it, which
+readers of WebDataset use; names follow its specification (https://github.com/webdataset/webdataset).
 """
 
 from __future__ import annotations
@@ -41,18 +41,18 @@ from datagen.storage.storage_base import LibraryFile, Writer
 LIBRARY = LibraryReads(call="tarfile")
 BLOCK = tarfile.BLOCKSIZE
 CHUNK_BYTES = 1 << 20
-"""Bytes made and written at a time."""
+"""Bytes generated and written at a time."""
 _SIZE, _CHECKSUM, _TYPE = slice(124, 136), slice(148, 156), 156
-"""Places in a header."""
+"""Positions of fields in a header."""
 _BASE_256 = 0x80
-"""First bit of a size that is no octal number: GNU's way to say more than 8 GiB."""
+"""First bit of a size that is binary rather than octal: GNU's extension for sizes above 8 GiB."""
 _FILE_TYPES = (ord("0"), 0)
-_MORE_HEADERS = tuple(map(ord, "xgLK"))
-"""Members that say more of the next one: pax headers, GNU's long names."""
+_EXTENDED_HEADERS = tuple(map(ord, "xgLK"))
+"""Types of members that describe the next member: pax headers, GNU's long names."""
 
 
 class Member(NamedTuple):
-    """One header."""
+    """A parsed header."""
 
     name: str
     size_bytes: int
@@ -60,34 +60,34 @@ class Member(NamedTuple):
 
     @property
     def whole_bytes(self) -> int:
-        """Return what header and data take."""
+        """Return the bytes of header and padded data."""
         return BLOCK + padded(self.size_bytes)
 
     @property
     def key(self) -> str:
-        """Return the sample that it belongs to."""
+        """Return the key of the sample that the member belongs to."""
         folder, slash, base = self.name.rpartition("/")
         return folder + slash + base.partition(".")[0]
 
 
 def padded(size_bytes: int) -> int:
-    """Return the bytes of whole blocks."""
+    """Return a size rounded up to whole blocks."""
     return -(-size_bytes // BLOCK) * BLOCK
 
 
 def header(name: str, size_bytes: int) -> bytes:
-    """Return the header of a member; a pure function, whoever makes it and when. Raises ValueError for a long name."""
+    """Return the header of a member, without user, group or time. Raises ValueError for a name that is too long."""
     member = tarfile.TarInfo(name)
     member.size, member.mode = size_bytes, 0o644
     return member.tobuf(tarfile.USTAR_FORMAT, "utf-8", "strict")
 
 
 TAIL = bytes(2 * BLOCK)
-"""What a tar file ends in; tarfile adds more of it, up to a whole record of tape, which no reader requests."""
+"""End marker of a tar file. tarfile pads it to a multiple of 10240 bytes, which readers don't need."""
 
 
 def _tarfile_calls(block_bytes: int) -> Iterator[int]:
-    """Return the calls of webdataset: tarfile's stream (mode `r|*`) on a file of Python's, after a look at it."""
+    """Yield the sizes of webdataset's read calls: one block, then tarfile's stream mode (`r|*`) on a Python file."""
     return python_calls(itertools.chain([tarfile.BLOCKSIZE], itertools.repeat(tarfile.RECORDSIZE)), block_bytes)
 
 
@@ -128,14 +128,14 @@ class Format:
 
     def load(self, path: str, index: int, samples: int) -> Sample:
         with open(path, "rb") as file:
-            return _loaded(path, file, index)
+            return _load_sample(path, file, index)
 
     def load_stream(self, file: LibraryFile, index: int, samples: int) -> Sample:
-        return _loaded(file.name, file, index)
+        return _load_sample(file.name, file, index)
 
 
-def _loaded(path: str, file: BinaryIO | LibraryFile, index: int) -> Sample:
-    """Read as scripts do that have no index: from member to member."""
+def _load_sample(path: str, file: BinaryIO | LibraryFile, index: int) -> Sample:
+    """Read as scripts without an index do: from member to member."""
     try:
         with tarfile.open(path, "r:", fileobj=file) as archive:
             number, key, parts = -1, None, []
@@ -160,7 +160,7 @@ def _loaded(path: str, file: BinaryIO | LibraryFile, index: int) -> Sample:
 
 
 class Packer:
-    """Writes samples of any sizes, each a member named by its source; a name that came before gets a number."""
+    """Writes samples of any sizes as members named after their source; duplicate names get a number."""
 
     wants_arrays = False
     ending = "tar"
@@ -186,17 +186,17 @@ class Packer:
 
 
 _walked: dict[tuple[int, ...], NDArray[np.int64]] = {}
-"""A local file and its samples -> where these begin: loaders' workers are forked from who has walked, and do not."""
+"""Cache of sample offsets by local file and number of samples; loaders' forked workers inherit it."""
 
 
 class TarRecords(OffsetRecords):
-    """One file. Its samples are taken to have one size until one of them says otherwise; then all headers are read."""
+    """One file. Its samples are assumed to have one size; once a sample contradicts, all headers are read."""
 
     def __init__(self, source: Source, samples: int) -> None:
         first = _first_member(source)
         super().__init__(source, samples, first.whole_bytes)
         if first.kind not in _FILE_TYPES or source.size_bytes != samples * self._record_bytes + len(TAIL):
-            self._offsets = self._known()
+            self._offsets = self._find_offsets()
 
     def samples(self, index: int, count: int, data: memoryview, verify: bool) -> list[tuple[int, int]]:
         places, at = [], 0
@@ -204,32 +204,31 @@ class TarRecords(OffsetRecords):
             offset, size = self.span(number, 1)
             place = self._extent(data[at : at + size], offset, size)
             if place is None:
-                self._offsets = self._known()
+                self._offsets = self._find_offsets()
                 raise MovedError
             places.append((at + place[0], place[1]))
             at += size
         return places
 
     def _extent(self, record: memoryview, offset: int, size: int) -> tuple[int, int] | None:
-        """Return where a sample's data begins and how long it is; None where no sample of such a size lies there."""
+        """Return start and length of a sample's data in `record`; None if `record` is not a whole sample."""
         at, begin, end, key = 0, -1, 0, ""
         while at < size:
             member = parse(record[at : at + BLOCK], self._source.path, offset + at)
             if member is None or at + member.whole_bytes > size:
-                return None if self._offsets is None else self._not_there(offset + at)
+                if self._offsets is None:
+                    return None
+                raise damaged(self._source.path, "a sample whose headers changed meanwhile", offset + at)
             if member.kind in _FILE_TYPES:
                 if begin < 0:
                     begin, key = at + BLOCK, member.key
                 elif self._offsets is None and member.key != key:
-                    return None  # two small samples that together are as long as the first
+                    return None  # two small samples, together as long as the first sample of the file
                 end = at + BLOCK + member.size_bytes
             at += member.whole_bytes
         return (begin, end - begin) if begin >= 0 else None
 
-    def _not_there(self, offset: int) -> tuple[int, int]:
-        raise damaged(self._source.path, "a sample whose headers changed meanwhile", offset)
-
-    def _known(self) -> NDArray[np.int64]:
+    def _find_offsets(self) -> NDArray[np.int64]:
         try:
             found = os.stat(self._source.path)
         except OSError:  # an object
@@ -240,11 +239,11 @@ class TarRecords(OffsetRecords):
         return _walked[key]
 
     def _walk(self) -> NDArray[np.int64]:
-        """Return where the samples begin and the last one ends, going from header to header."""
+        """Return the offset of each sample and the end of the last one, by reading all headers."""
         starts: list[int] = []
         key, at, pending = None, 0, -1
         for offset, member in self._members():
-            if member.kind in _MORE_HEADERS:
+            if member.kind in _EXTENDED_HEADERS:
                 pending = offset if pending < 0 else pending
             elif member.kind in _FILE_TYPES:
                 if member.key != key:
@@ -282,7 +281,7 @@ def _first_member(source: Source) -> Member:
 
 
 def parse(block: memoryview, path: str, offset: int) -> Member | None:
-    """Take a header apart; None for the empty block at a tar's end. Raises DatasetError."""
+    """Parse a header; return None for a block of zeros (end of the tar). Raises DatasetError."""
     data = bytes(block)
     if not data.strip(b"\0"):
         return None
@@ -300,7 +299,7 @@ def parse(block: memoryview, path: str, offset: int) -> Member | None:
 
 
 def _payload(job: FileJob, start: int, stop: int, buffer: AlignedBuffer) -> Iterator[memoryview]:
-    """Make a stretch of the file's payload; each piece is good until the next."""
+    """Generate bytes `start` to `stop` of the file's payload; each piece is valid until the next one."""
     chunk = buffer.view(CHUNK_BYTES)
     for block in range(start - start % BLOCK_BYTES, stop, CHUNK_BYTES):
         end = min(block + CHUNK_BYTES, stop)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from datagen.errors import UserError
-from datagen.spec import together
+from datagen.spec import joined_problems
 from dlemu.config.schema import Checkpoint, Model
 
 
@@ -60,7 +60,7 @@ def grid_of(model: Model, settings: Checkpoint, ranks: int) -> Grid:
     """
     problems = sharing_problems(model, settings, ranks)
     if problems:
-        raise UserError(together(problems))
+        raise UserError(joined_problems(problems))
     cut = model.parallelism
     return Grid(
         tensor=cut.tensor,

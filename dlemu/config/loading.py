@@ -87,7 +87,7 @@ def _with_own_data(workload: Workload, given_layer: Collection[KeyPath]) -> Work
     """Return the workload with the dataset's settings determined from its files, if these are the user's own."""
     if workload.dataset.source != "folder":
         return workload
-    from datagen.own_folder import FLAT, look
+    from datagen.own_folder import FLAT, inspect_own_folder
 
     given = [key for key in OF_OWN_DATA if ("dataset", key) in given_layer]
     found = [key for key in given if key != "record_length_bytes" or workload.dataset.format not in FLAT]
@@ -96,7 +96,7 @@ def _with_own_data(workload: Workload, given_layer: Collection[KeyPath]) -> Work
             f"dataset.source=folder reads what is in {workload.dataset.data_folder}, and "
             f"{', '.join(f'dataset.{key}' for key in found)} is determined from it: leave it out"
         )
-    own = look(workload.dataset, workload.storage_spec)
+    own = inspect_own_folder(workload.dataset, workload.storage_spec)
     return replace(workload, dataset=own.spec, notes=tuple(dict.fromkeys((*workload.notes, *own.notes))))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Literal, get_args
 
-from datagen.ranges import BYTES, MOST_BYTES, Range, at_least, positive_or
+from datagen.ranges import BYTES, MAX_BYTES, Range, at_least, positive_or
 
 Datatype = Literal["fp16", "bf16", "fp32", "fp64", "int8", "uint8"]
 """DLIO's names of the types of a tensor's elements."""
@@ -63,7 +63,7 @@ class Model:
     """The workload's name in results and in their folder; by default that of its file."""
     type: str = ""
     """`transformer`: a checkpoint has the layers of section `transformer`; any other: also `model_size_bytes`."""
-    model_size_bytes: Annotated[int, at_least(0, MOST_BYTES), BYTES] = 10240
+    model_size_bytes: Annotated[int, at_least(0, MAX_BYTES), BYTES] = 10240
     """Bytes of one checkpoint of a model that is not described by its layers."""
     num_layers: Annotated[int, Range(-1, 10**4, "1 to 10000, or -1 if they are not known")] = -1
     """Layers of a transformer; -1: not known."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from datagen.errors import UserError
-from datagen.spec import together
+from datagen.spec import joined_problems
 from datagen.withheld import scrubbed
 from dlemu.config.literal import is_plain
 from dlemu.config.published import check_letters, given_options
@@ -60,7 +60,7 @@ def parse(overrides: Sequence[str]) -> Request:
         except UserError as error:
             problems.append(scrubbed(str(error), given_options([text])))
     if problems:
-        raise UserError(together(problems))
+        raise UserError(joined_problems(problems))
     return Request(tuple(parsed))
 
 

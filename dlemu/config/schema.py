@@ -10,7 +10,7 @@ import sys
 from dataclasses import dataclass, field
 from typing import Annotated, Literal, TypeVar
 
-from datagen.ranges import BYTES, MORE_THAN_0, MOST_BYTES, SECONDS, Range, Unit, at_least, positive_or
+from datagen.ranges import BYTES, MAX_BYTES, MORE_THAN_0, SECONDS, Range, Unit, at_least, positive_or
 from datagen.spec import DatasetSpec, Decode, EngineName, build
 from datagen.storage.storage_base import FOLDER_TYPES, StorageSpec, storage_spec
 from dlemu.config.duration import MOST_SECONDS, NO_TIME
@@ -101,7 +101,7 @@ class Reader:
     """
     computation_threads: Annotated[int, at_least(1, MOST_PROCESSES)] = 1
     """Batches that TensorFlow parses at a time (tensorflow with tfrecord)."""
-    transfer_size: Annotated[int, at_least(0, MOST_BYTES), BYTES] = 0
+    transfer_size: Annotated[int, at_least(0, MAX_BYTES), BYTES] = 0
     """Maximum bytes of one read call, with `engine=fast`, `odirect` or TensorFlow's reader; 0: see docs/loaders.md."""
     shuffle_size: Annotated[int, at_least(1)] = 1024
     """Samples in the window that `sample_shuffle` draws from (tensorflow with tfrecord)."""
@@ -349,7 +349,7 @@ class Recorded:
     """99th percentile of the waits."""
     calls_per_sample: Annotated[float, at_least(0)] = 0.0
     """Read calls per sample."""
-    device_bytes_per_sample: Annotated[float, at_least(0, MOST_BYTES), BYTES] = 0.0
+    device_bytes_per_sample: Annotated[float, at_least(0, MAX_BYTES), BYTES] = 0.0
     """Bytes per sample that the kernel fetched from the storage."""
     torch: str = ""
     """Version of PyTorch."""

@@ -12,7 +12,7 @@ from typing import Any
 
 from datagen.errors import UserError
 from datagen.registry import names
-from datagen.spec import together
+from datagen.spec import joined_problems
 from datagen.storage.storage_base import FOLDER_TYPES, LIBRARIES_OF_OBJECTS
 from dlemu.config.loader_settings import LOADERS, settings_used
 from dlemu.config.sections import tree
@@ -180,7 +180,7 @@ def translated(tree: Mapping[str, Any], *, received: bool = False) -> dict[str, 
     tree = _with_our_values(tree)
     problems = list(_nameless(tree))
     if problems:
-        raise UserError(together(problems))
+        raise UserError(joined_problems(problems))
     removed = _Removed(tree, received=received)
     left = _without(tree, (), removed)
     reader = left.get("reader")

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from datagen.errors import UserError
 from datagen.ranges import problems
 from datagen.registry import companion, is_dotted, names
-from datagen.spec import build, together
+from datagen.spec import build, joined_problems
 from datagen.storage.storage_base import FOLDER_TYPES, open_storage
 from dlemu.config.duration import is_zero
 from dlemu.config.loader_settings import LOADERS, loader_problems
@@ -101,7 +101,7 @@ def check_data(workload: Workload) -> None:
 
 def _refuse(problems: list[str]) -> None:
     if problems:
-        raise UserError(together(problems))
+        raise UserError(joined_problems(problems))
 
 
 def _data_problems(workload: Workload) -> list[str]:

@@ -68,7 +68,7 @@ class Files:
         """Return the size of a file that was read, which must be whole."""
         if self._codec is not None:
             try:
-                self._codec.look(read.data)
+                self._codec.parse_shape(read.data)
             except PictureError as error:
                 raise damaged(path, str(error), error.offset) from error
             return read.nbytes
@@ -103,7 +103,7 @@ def _smallest_file(phase: Phase, codec: Codec | None) -> bytes:
     fetch = phase.fetch
     if codec is not None:
         picture = Shape(8, 8, 1)
-        return codec.make(Content(0), 0, picture, codec.smallest(picture)).tobytes()
+        return codec.encode(Content(0), 0, picture, codec.min_bytes(picture)).tobytes()
     shape = (*[1] * len(fetch.dataset.record_dims or (1, 1)), fetch.layout.num_samples_per_file)
     values = np.zeros(shape, fetch.dataset.record_element_type)
     return array_header(values.dtype.str, shape) + values.tobytes()

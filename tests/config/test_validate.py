@@ -105,9 +105,9 @@ def test_a_number_out_of_its_fields_range_is_refused_and_the_ends_are_not(
         told = [line for line in problems(put(Workload(), path, number)) if line.startswith(f"{'.'.join(path)} is ")]
         return "".join(told)
 
-    assert (problem(allowed.least), problem(allowed.most)) == ("", "")
-    assert problem(allowed.least - 3) == f"{'.'.join(path)} is {allowed.least - 3}: wanted {allowed.words}"
-    assert math.isinf(allowed.most) or "wanted" in problem(allowed.most * 2)
+    assert (problem(allowed.minimum), problem(allowed.maximum)) == ("", "")
+    assert problem(allowed.minimum - 3) == f"{'.'.join(path)} is {allowed.minimum - 3}: wanted {allowed.words}"
+    assert math.isinf(allowed.maximum) or "wanted" in problem(allowed.maximum * 2)
 
 
 def put(section: Any, path: tuple[str, ...], value: object) -> Any:

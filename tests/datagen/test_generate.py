@@ -86,7 +86,9 @@ def test_progress_ends_at_the_total(small: MakeSpec) -> None:
 def test_another_dataset_is_not_mixed_in(small: MakeSpec) -> None:
     spec = make(small())
     before = contents(spec.data_folder)
-    with pytest.raises(UserError, match="num_files_train is 6 there and 7 in the settings; seed is 0 there and 1"):
+    with pytest.raises(
+        UserError, match="num_files_train is 6 in the dataset and 7 in the settings; seed is 0 in the dataset and 1"
+    ):
         prepare(replace(spec, num_files_train=7, seed=1))
     assert contents(spec.data_folder) == before
 

@@ -145,7 +145,7 @@ def test_chunks_are_the_same_however_many_are_placed_together(
     values: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     together = written(Format(), made(values))
-    monkeypatch.setattr("datagen.formats.hdf5._TOGETHER_BYTES", 1)
+    monkeypatch.setattr("datagen.formats.hdf5._GROUP_BYTES", 1)
     assert written(Format(), made(values)) == together
 
 

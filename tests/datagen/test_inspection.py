@@ -194,7 +194,10 @@ def test_unfinished(small: MakeSpec) -> None:
 
 def test_other_settings(small: MakeSpec) -> None:
     spec = make(small())
-    fails(replace(spec, record_length_bytes=1.0), r"record_length_bytes is 20000\.0 there and 1\.0 in the settings")
+    fails(
+        replace(spec, record_length_bytes=1.0),
+        r"record_length_bytes is 20000\.0 in the dataset and 1\.0 in the settings",
+    )
 
 
 def test_a_wrong_size_is_named(small: MakeSpec) -> None:
@@ -310,7 +313,9 @@ def test_what_a_workload_leaves_out_of_a_parquet_file_is_the_datasets(tmp_path: 
     silent = replace(made, parquet=ParquetSpec())
     assert inspect(silent).spec.parquet == made.parquet
     assert inspect(replace(made, parquet=ParquetSpec(columns=columns))).spec.parquet.row_group_size == 16
-    with pytest.raises(DatasetError, match=r"parquet\.row_group_size is 16 there and 32 in the settings") as told:
+    with pytest.raises(
+        DatasetError, match=r"parquet\.row_group_size is 16 in the dataset and 32 in the settings"
+    ) as told:
         inspect(replace(made, parquet=ParquetSpec(columns=columns[:30], row_group_size=32)))
-    assert "40 of them there and 30 of them" in str(told.value)
+    assert "40 values in the dataset and 30 values" in str(told.value)
     assert len(str(told.value)) < 500

@@ -9,7 +9,7 @@ import pytest
 
 from datagen.buffers import AlignedBuffer
 from datagen.fetch import Fetcher, FetchSpec
-from datagen.formats.format_base import MOST_KEPT_FILES
+from datagen.formats.format_base import MAX_KEPT_FILES
 from datagen.inspection import inspect
 from datagen.spec import Hdf5
 from datagen.storage import posix
@@ -91,11 +91,11 @@ def test_the_structure_is_read_once_and_samples_each_time(small: MakeSpec) -> No
 
 
 def test_no_more_files_stay_open_than_an_engine_may_keep(small: MakeSpec) -> None:
-    files = MOST_KEPT_FILES + 3
+    files = MAX_KEPT_FILES + 3
     case = Fetching(small, format="hdf5", num_files_train=files, record_length_bytes=400)
     for file in range(files):
         case.fetch(file * SAMPLES)
-    assert case.storage.open_now == MOST_KEPT_FILES
+    assert case.storage.open_now == MAX_KEPT_FILES
     case.fetch((files - 1) * SAMPLES)
     assert len(case.storage.opened) == files
     case.fetch(0)

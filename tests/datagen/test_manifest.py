@@ -121,9 +121,9 @@ def test_each_setting_that_shapes_the_files_is_told() -> None:
     assert differing_keys(SPEC, SPEC) == []
     told = differing_keys(SPEC, replace(SPEC, num_files_train=4, seed=6, num_samples_per_file=2))
     assert told == [
-        "num_files_train is 3 there and 4 in the settings",
-        "num_samples_per_file is 1 there and 2 in the settings",
-        "seed is 5 there and 6 in the settings",
+        "num_files_train is 3 in the dataset and 4 in the settings",
+        "num_samples_per_file is 1 in the dataset and 2 in the settings",
+        "seed is 5 in the dataset and 6 in the settings",
     ]
     assert differing_keys(SPEC, replace(SPEC, num_files_train=4, seed=6), ("seed",)) == [told[2]]
 

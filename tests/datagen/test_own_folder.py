@@ -19,7 +19,7 @@ from datagen.fetch import Fetcher, FetchSpec
 from datagen.formats._tfrecord_file import masked_crc
 from datagen.generate import prepare
 from datagen.inspection import inspect
-from datagen.own_folder import look
+from datagen.own_folder import inspect_own_folder
 from datagen.spec import DatasetSpec
 from datagen.storage.storage_base import FOLDERS
 
@@ -107,7 +107,7 @@ def test_own_files_are_read_whole_and_left_alone(
     before = {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in tmp_path.rglob("*") if path.is_file()}
     for folder in (tmp_path, *(path for path in tmp_path.rglob("*") if path.is_dir())):
         folder.chmod(0o555)
-    spec = look(DatasetSpec(data_folder=str(tmp_path), source="folder"), FOLDERS).spec
+    spec = inspect_own_folder(DatasetSpec(data_folder=str(tmp_path), source="folder"), FOLDERS).spec
     assert (spec.format, spec.num_files_train, spec.num_samples_per_file) == (name, files, samples)
     found = inspect(spec)
     assert found.spec == spec
@@ -130,7 +130,7 @@ def test_files_are_in_the_order_of_their_paths_and_those_of_other_kinds_are_name
     for name in ("b/1.dcm", "a/2.dcm", "a/1.dcm", "labels.txt"):
         put(tmp_path / name, 100)
     (tmp_path / "a" / "empty.dcm").touch()
-    own = look(DatasetSpec(data_folder=str(tmp_path), source="folder"), FOLDERS)
+    own = inspect_own_folder(DatasetSpec(data_folder=str(tmp_path), source="folder"), FOLDERS)
     assert own.layout.names == ("a/1.dcm", "a/2.dcm", "b/1.dcm")
     assert [word for word in own.notes if ".txt (1)" in word]
     assert [word for word in own.notes if "1 empty files" in word]
@@ -139,17 +139,17 @@ def test_files_are_in_the_order_of_their_paths_and_those_of_other_kinds_are_name
 def test_what_is_no_dataset(tmp_path: Path) -> None:
     spec = DatasetSpec(data_folder=str(tmp_path), source="folder")
     with pytest.raises(DatasetError, match="holds no files"):
-        look(spec, FOLDERS)
+        inspect_own_folder(spec, FOLDERS)
     (tmp_path / "loop").symlink_to(tmp_path)
     with pytest.raises(UserError, match="remove the link that leads back up"):
-        look(spec, FOLDERS)
+        inspect_own_folder(spec, FOLDERS)
 
 
 def test_a_pipe_is_named_and_not_waited_for(tmp_path: Path) -> None:
     put(tmp_path / "1.dcm", 10)
     os.mkfifo(tmp_path / "2.dcm")
     with pytest.raises(DatasetError, match=r"2\.dcm: it is a pipe, wanted a regular file"):
-        look(DatasetSpec(data_folder=str(tmp_path), source="folder"), FOLDERS)
+        inspect_own_folder(DatasetSpec(data_folder=str(tmp_path), source="folder"), FOLDERS)
 
 
 def test_a_file_that_is_cut_off_is_the_users_own(tmp_path: Path) -> None:
@@ -172,7 +172,7 @@ def test_tokens_in_flat_files_are_cut_into_samples_of_the_length_asked_for(tmp_p
     spec = DatasetSpec(
         data_folder=str(tmp_path), source="folder", format="mmap_indexed_binary", record_length_bytes=4099
     )
-    own = look(spec, FOLDERS)
+    own = inspect_own_folder(spec, FOLDERS)
     assert (own.spec.num_files_train, own.spec.num_samples_per_file, own.spec.record_length_bytes) == (1, 10, 4099)
     found = inspect(spec)
     fetch = FetchSpec.for_dataset(found, found.train)
@@ -186,4 +186,4 @@ def test_tokens_in_flat_files_are_cut_into_samples_of_the_length_asked_for(tmp_p
     with pytest.raises(
         DatasetError, match=r"no file has the 50000 bytes of a sample: set dataset\.record_length_bytes"
     ):
-        look(replace(spec, record_length_bytes=50_000), FOLDERS)
+        inspect_own_folder(replace(spec, record_length_bytes=50_000), FOLDERS)

@@ -181,7 +181,7 @@ def test_paths_that_lead_nowhere_are_errors_of_the_user(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     (tmp_path / "loop").symlink_to("loop")
     (tmp_path / "gone").symlink_to("nowhere")
-    for name, what in {"file": "is not a folder", "loop": "symbolic links", "gone": "link to nothing"}.items():
+    for name, what in {"file": "is not a folder", "loop": "symbolic links", "gone": "broken link"}.items():
         with pytest.raises(UserError, match=what):
             owned.check_usable(str(tmp_path / name), "output.folder")
     with pytest.raises(UserError, match="name too long"):

@@ -19,7 +19,7 @@ from datagen.errors import DatasetError, SpaceError
 from datagen.fetch import Fetched, Fetcher, FetchSpec
 from datagen.formats._parquet_layout import plan_of
 from datagen.formats.parquet import Format
-from datagen.groups import most_groups
+from datagen.groups import max_groups
 from datagen.inspection import inspect
 from datagen.layout import layouts
 from datagen.spec import DatasetSpec, ParquetColumn, ParquetSpec
@@ -332,7 +332,7 @@ def test_scattered_rows_are_refused(small: MakeSpec) -> None:
 @settings(max_examples=300)
 def test_most_groups_is_enough(batch: int, rows: int, group_rows: int, start: int) -> None:
     touched = {(row // rows, row % rows // group_rows) for row in range(start, start + batch)}
-    assert len(touched) <= most_groups(batch, rows, group_rows)
+    assert len(touched) <= max_groups(batch, rows, group_rows)
 
 
 @pytest.mark.parametrize("columns", [("b", "s"), ("s",)])

@@ -46,10 +46,10 @@ def pillows(data: bytes) -> Any:
 @given(codec=st.sampled_from(CODECS), shape=SHAPES, more=st.one_of(st.integers(0, 300), st.integers(0, 200_000)))
 @settings(max_examples=150, deadline=None)
 def test_any_size_from_the_smallest_on_is_met_and_is_a_picture(codec: Codec, shape: Shape, more: int) -> None:
-    size = codec.smallest(shape) + more
-    data = codec.make(Content(1), FILE, shape, size).tobytes()
+    size = codec.min_bytes(shape) + more
+    data = codec.encode(Content(1), FILE, shape, size).tobytes()
     assert len(data) == size
-    assert codec.look(memoryview(data)) == shape
+    assert codec.parse_shape(memoryview(data)) == shape
     pixels = pillows(data)
     assert pixels.shape == (shape[:2] if shape.channels == 1 else shape)
     assert bytes(opened(data, codec.name).decode()) == pixels.tobytes()
@@ -109,7 +109,7 @@ def test_a_colour_picture_has_the_shape_asked_for(codec: Codec, tmp_path: Path) 
 
 @each_codec
 def test_a_file_says_whose_it_is(codec: Codec) -> None:
-    data = codec.make(Content(5), 9, Shape(50, 50, 1), 2500).tobytes()
+    data = codec.encode(Content(5), 9, Shape(50, 50, 1), 2500).tobytes()
     at = data.index(b"DLEM")
     stamp = identify(data[at : at + 32])
     assert stamp is not None
@@ -117,7 +117,7 @@ def test_a_file_says_whose_it_is(codec: Codec) -> None:
 
 
 def test_what_is_left_goes_into_as_many_comments_as_it_needs() -> None:
-    data = jpeg.Jpeg().make(Content(1), 0, Shape(8, 8, 1), 200_000).tobytes()
+    data = jpeg.Jpeg().encode(Content(1), 0, Shape(8, 8, 1), 200_000).tobytes()
     image = JpegImageFile(io.BytesIO(data))
     image.load()
     assert [name for name, _ in image.applist].count("COM") == 4
@@ -161,7 +161,7 @@ def test_a_dataset_of_dlios_is_read(codec: Codec, tmp_path: Path) -> None:
 @given(codec=st.sampled_from(CODECS), data=st.data())
 @settings(max_examples=200, deadline=None)
 def test_cut_anywhere_it_is_an_error(codec: Codec, data: st.DataObject) -> None:
-    whole = codec.make(Content(1), FILE, Shape(30, 40, 1), 1300).tobytes()
+    whole = codec.encode(Content(1), FILE, Shape(30, 40, 1), 1300).tobytes()
     with pytest.raises(DatasetError, match=r"file\.dat: .* offset \d+"):
         opened(whole[: data.draw(st.integers(0, len(whole) - 1))], codec.name)
 
@@ -169,7 +169,7 @@ def test_cut_anywhere_it_is_an_error(codec: Codec, data: st.DataObject) -> None:
 @given(codec=st.sampled_from(CODECS), data=st.data())
 @settings(max_examples=300, deadline=None)
 def test_a_wrong_byte_is_found_and_breaks_nothing(codec: Codec, data: st.DataObject) -> None:
-    whole = codec.make(Content(1), FILE, Shape(30, 40, 1), 1300)
+    whole = codec.encode(Content(1), FILE, Shape(30, 40, 1), 1300)
     whole[data.draw(st.integers(0, len(whole) - 1))] ^= data.draw(st.integers(1, 255))
     try:
         assert opened(whole.tobytes(), codec.name).first_difference(Content(1), FILE) is not None
@@ -192,14 +192,14 @@ def test_a_frame_header_too_short_for_a_shape_is_an_error() -> None:
 
 @each_codec
 def test_damage_that_only_a_decoder_sees(codec: Codec) -> None:
-    data = bytearray(codec.make(Content(1), FILE, Shape(30, 40, 1), 1300).tobytes())
+    data = bytearray(codec.encode(Content(1), FILE, Shape(30, 40, 1), 1300).tobytes())
     data[-100:-20] = b"\xff" * 80
     with pytest.raises(DatasetError, match="can't be decoded"):
         opened(bytes(data), codec.name).decode()
 
 
 def test_sides_that_no_decoder_takes_are_damage() -> None:
-    data = tiff.Tiff().make(Content(1), FILE, Shape(30, 40, 1), 2000).tobytes()
+    data = tiff.Tiff().encode(Content(1), FILE, Shape(30, 40, 1), 2000).tobytes()
     for tag in (256, 257):  # width and height
         at = data.index(struct.pack("<HHI", tag, 4, 1)) + 8
         data = data[:at] + struct.pack("<I", 40_000) + data[at + 4 :]
@@ -244,5 +244,5 @@ def test_small_pictures_take_the_smallest_file() -> None:
     spec = DatasetSpec(format="png", record_length_bytes=100, record_length_bytes_stdev=1)
     sizes = png.Format().file_bytes(spec, np.array([(1, 1), (100, 100)]))
     assert sizes is not None
-    assert sizes.tolist() == [png.Png().smallest(Shape(1, 1, 1)), 10_000]
-    assert _picture.LEAST_PADDING_BYTES == 32
+    assert sizes.tolist() == [png.Png().min_bytes(Shape(1, 1, 1)), 10_000]
+    assert _picture.MIN_PADDING_BYTES == 32

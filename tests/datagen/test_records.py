@@ -16,7 +16,7 @@ from datagen.errors import DatasetError, SpaceError
 from datagen.fetch import Fetched, Fetcher, FetchSpec, crop_start
 from datagen.inspection import inspect
 from datagen.layout import layouts
-from datagen.records import MOST_OPEN_FILES, RecordReader, open_files_wanted
+from datagen.records import MAX_OPEN_FILES, RecordReader, max_open_files
 from datagen.runs import Runs, runs_of
 from datagen.spec import DatasetSpec
 from tests.datagen.conftest import MakeSpec, make
@@ -118,7 +118,7 @@ def test_files_stay_open_between_batches_and_close_in_the_end(dataset: Dataset) 
 @pytest.mark.parametrize("most", [1, 2, 5])
 def test_more_files_than_may_be_open(dataset: Dataset, monkeypatch: pytest.MonkeyPatch, most: int) -> None:
     _, fetch = dataset()
-    monkeypatch.setattr("datagen.records.MOST_OPEN_FILES", most)
+    monkeypatch.setattr("datagen.records.MAX_OPEN_FILES", most)
     before = open_files()
     fetcher = Fetcher(fetch(engine="fast", verify=True))
     out = memoryview(bytearray(fetch().slot_bytes(30)))
@@ -129,10 +129,10 @@ def test_more_files_than_may_be_open(dataset: Dataset, monkeypatch: pytest.Monke
 
 
 def test_open_files_are_a_share_of_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    for soft, wanted in ((1024, 128), (4, 1), (1 << 20, MOST_OPEN_FILES), (resource.RLIM_INFINITY, MOST_OPEN_FILES)):
+    for soft, wanted in ((1024, 128), (4, 1), (1 << 20, MAX_OPEN_FILES), (resource.RLIM_INFINITY, MAX_OPEN_FILES)):
         limits = (soft, soft)
         monkeypatch.setattr(resource, "getrlimit", lambda _what, limits=limits: limits)
-        assert open_files_wanted() == wanted
+        assert max_open_files() == wanted
 
 
 def test_a_changed_byte_is_found_when_asked(dataset: Dataset) -> None:

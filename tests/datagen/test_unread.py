@@ -11,7 +11,7 @@ import pytest
 
 from datagen.formats import webdataset
 from datagen.inspection import inspect
-from datagen.own_folder import look
+from datagen.own_folder import inspect_own_folder
 from datagen.spec import DatasetSpec
 from datagen.storage.storage_base import FOLDERS, open_storage
 from datagen.unread import _in_memory, unread
@@ -35,7 +35,7 @@ def forget(path: Path) -> None:
 
 
 def cached_bytes_after_a_look(path: Path) -> bool:
-    spec = look(DatasetSpec(data_folder=str(path.parent), source="folder"), FOLDERS).spec
+    spec = inspect_own_folder(DatasetSpec(data_folder=str(path.parent), source="folder"), FOLDERS).spec
     inspect(spec)
     return _in_memory(str(path))
 
@@ -58,7 +58,7 @@ def test_looking_leaves_a_cold_file_cold_and_a_cached_one_cached(tmp_path: Path)
 def test_where_samples_begin_is_looked_up_once_for_all_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Going from header to header makes a request each, which no job that streams its shards makes."""
     shard(tmp_path / "shard.tar")
-    found = inspect(look(DatasetSpec(data_folder=str(tmp_path), source="folder"), FOLDERS).spec)
+    found = inspect(inspect_own_folder(DatasetSpec(data_folder=str(tmp_path), source="folder"), FOLDERS).spec)
 
     def walk(self: webdataset.TarRecords) -> None:
         raise AssertionError("it was walked before")

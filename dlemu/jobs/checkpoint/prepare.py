@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from datagen.errors import SpaceError, UserError
 from datagen.registry import is_built_in
-from datagen.spec import together
+from datagen.spec import joined_problems
 from datagen.storage.storage_base import StorageBase, open_storage
 from dlemu.checkpoints.checkpoint_plan import FORMATS, CheckpointPlan, plan_checkpoint
 from dlemu.checkpoints.stored import StoredNote, files_in, folder_of, is_link, read_note, stored_checkpoints
@@ -209,7 +209,7 @@ def _stored_source(job: CheckpointJob, storage: StorageBase, number: int) -> Rea
     if not job.settings.reshard:
         problems = list(_not_readable(job, note, plan))
         if problems:
-            raise UserError(f"{folder}: {together(problems)}")
+            raise UserError(f"{folder}: {joined_problems(problems)}")
     return ReadSource(checkpoint=number, plan=plan, settings=note.settings, seed=note.seed, known=True)
 
 

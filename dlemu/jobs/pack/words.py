@@ -12,7 +12,7 @@ from datagen.errors import UserError
 from datagen.formats.format_base import Packer
 from datagen.packing.recipe import Recipe, recipe_of
 from datagen.registry import companion, names
-from datagen.strict import build, together
+from datagen.strict import build, joined_problems
 from dlemu.config import load
 from dlemu.config.schema import Workload
 
@@ -83,7 +83,7 @@ class PackSettings:
                 "encode=raw for .npy files that have one shape"
             )
         if problems:
-            raise UserError(together(problems))
+            raise UserError(joined_problems(problems))
 
     def shaping(self) -> dict[str, Any]:
         """Return what decides the bytes of the packed files."""
