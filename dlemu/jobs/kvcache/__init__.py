@@ -1,5 +1,6 @@
 """KV-cache offload of language-model serving: blocks of attention keys and values, written once and read by prefix.
 
-`kind` declares it; `job` runs a rank, `analyse` computes, `page` words and shows. Imports no other kind of job, nor
-studies, the command line or mlperf; what it shares with other kinds lies below `dlemu.jobs`.
+`load` makes the prompts, `plan` decides what each rank reads and writes, `job` runs a rank: its `replay` sends requests
+to the threads of `mover`. `analyse` computes the results, `page` shows them. MLPerf Storage's kv_cache benchmark is in
+`official`, `turns` and `published`. Imports no other kind of job, nor studies, the command line or mlperf.
 """

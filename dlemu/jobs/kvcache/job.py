@@ -1,4 +1,4 @@
-"""KV-cache offload as ranks run it: a row for each prompt, and one for the whole."""
+"""How a rank runs KV-cache offload: it plans, measures its ceiling, replays its prompts, and logs a row for each."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ from dlemu.comm.thread_accounting import process_storage_bytes
 from dlemu.config.schema import Workload
 from dlemu.jobs.kvcache.analyse import analyse
 from dlemu.jobs.kvcache.blocks import Blocks, Content, FileBlocks, open_slots
-from dlemu.jobs.kvcache.load import Load, load_of
-from dlemu.jobs.kvcache.mover import Batch, Mover, Way
-from dlemu.jobs.kvcache.official import RankTurns, completed, draw_turns
+from dlemu.jobs.kvcache.load import Load, make_load
+from dlemu.jobs.kvcache.mover import Batch, Mover, Operation
+from dlemu.jobs.kvcache.official import RankTurns, draw_turns, with_option_defaults
 from dlemu.jobs.kvcache.place import (
-    MOST_FILES,
+    MAX_FILES,
     begin,
+    blocks_folder,
     check_space,
-    folder_of,
     is_local,
     rank_place,
     remove_run,
-    spec_of,
+    storage_spec_of,
 )
-from dlemu.jobs.kvcache.plan import RankPlan, Tier, deal, plan_rank
-from dlemu.jobs.kvcache.replay import Replay, Served
-from dlemu.jobs.kvcache.rows import ADDED, COLUMNS, WHOLE
+from dlemu.jobs.kvcache.plan import RankPlan, Tier, assign_prompts, plan_rank
+from dlemu.jobs.kvcache.replay import Replay, ServedPrompt
+from dlemu.jobs.kvcache.rows import ADDED_COLUMNS, COLUMNS, RANK_ROW
 from dlemu.jobs.kvcache.settings import KvSettings
 from dlemu.jobs.kvcache.summary import KvSummary
 from dlemu.jobs.kvcache.turns import TurnRequest, TurnsReplay
@@ -43,13 +43,13 @@ from dlemu.runner.job import Job, Notify
 from dlemu.runner.row_log import RowLog
 from dlemu.runner.rows_job import RowsKind, RowsRun
 
-_PROGRESS_SECONDS = 10.0  # a load takes minutes; without a terminal each is a line of the log
+_PROGRESS_SECONDS = 10.0  # a load takes minutes, and without a terminal each message is a line of the log
 _START_NS = 50_000_000
-"""From the moment when all ranks are ready to the beginning of the load."""
-_FILLED_SHARE = 0.95  # as MLPerf Storage's kv_cache tool
+"""Delay from the moment when all ranks are ready to the beginning of the load."""
+_FILLED_SHARE = 0.95  # of the free space, as in MLPerf Storage's kv_cache tool
 _CEILING_THREADS = 16  # moved 17 to 43 GB/s on two busy cores (docs/kvcache.md, section 6); more wait for each other
 _CEILING_BATCHES = 64
-"""Under way at a time while the ceiling is measured."""
+"""Maximum of batches in progress while the ceiling is measured."""
 
 
 class KvCacheKind(RowsKind):
@@ -58,13 +58,13 @@ class KvCacheKind(RowsKind):
     name = "kvcache"
     prefix = "kvcache-"
     columns: ClassVar[Mapping[str, str]] = COLUMNS
-    added: ClassVar[Collection[str]] = ADDED
+    added: ClassVar[Collection[str]] = ADDED_COLUMNS
     summary_type = KvSummary
 
     def complete(self, workload: Workload) -> Workload:
         settings = workload.section(KvSettings)
         if settings.option:
-            return replace(workload, kinds={**workload.kinds, "kv": asdict(completed(settings))})
+            return replace(workload, kinds={**workload.kinds, "kv": asdict(with_option_defaults(settings))})
         if not settings.layers:
             raise UserError(
                 f"workload {workload.model.name!r} serves no model: wanted one that does, as in `dlemu kvcache "
@@ -81,16 +81,16 @@ class KvCacheKind(RowsKind):
         settings = workload.section(KvSettings)
         for rank in range(ranks):
             objects = plan_of(settings, ranks, rank).objects
-            if settings.layout == "files" and objects * settings.tp > MOST_FILES:
+            if settings.layout == "files" and objects * settings.tp > MAX_FILES:
                 instead = "fewer kv.users" if settings.option else "kv.layout=slots, a larger kv.block_tokens"
                 raise UserError(
-                    f"a rank would write {objects * settings.tp:,} files: wanted {MOST_FILES:,} at most; set "
+                    f"a rank would write {objects * settings.tp:,} files: wanted {MAX_FILES:,} at most; set "
                     f"{instead}, more ranks, or a shorter load"
                 )
         return super().plan(workload, ranks, folder, started_at, wants_verdict=wants_verdict)
 
     def made_folder(self, job: Job) -> str | None:
-        return folder_of(job) if is_local(job) else None
+        return blocks_folder(job) if is_local(job) else None
 
     def begin(self, job: Job) -> Job:
         begin(job)
@@ -103,7 +103,7 @@ class KvCacheKind(RowsKind):
 
     def watched_folders(self, job: Job) -> Iterator[str]:
         if is_local(job):
-            yield existing_folder(folder_of(job))
+            yield existing_folder(blocks_folder(job))
 
     def clean_up(self, job: Job) -> None:
         remove_run(job)
@@ -114,10 +114,10 @@ class KvCacheKind(RowsKind):
         content = Content(BulkContent(job.seed), comm.rank, settings)
         ceiling = measure_ceiling(plan, content, job.workload.metric.ceiling_seconds, notify)
         with rank_place(job, comm.rank, plan.objects) as folder:
-            storage = open_storage(spec_of(job))
+            storage = open_storage(storage_spec_of(job))
             mover = _mover(_blocks(storage, folder, plan, content), plan, job.workload.timeout_seconds, settings.folder)
             with closing(mover):
-                comm.all_reduce_max(0)  # all begin together
+                comm.all_reduce_max(0)  # a barrier: all ranks begin together
                 replay = _replay(plan, mover, log, comm.rank, _capacity_bytes(settings, storage, folder, job.ranks))
                 self._run(replay, plan, comm.rank, log, notify, ceiling)
         comm.all_reduce_max(0)
@@ -142,7 +142,7 @@ class KvCacheKind(RowsKind):
             log.add(rank=rank, **one.columns(plan.model.block_bytes))
         log.add(
             rank=rank,
-            prompt=WHOLE,
+            prompt=RANK_ROW,
             arrived_ns=begin_ns,
             ended_ns=ended_ns,
             cpu_ns=cpu_ns,
@@ -165,18 +165,18 @@ Plan = RankPlan | RankTurns
 
 
 @lru_cache(1)
-def _dealt(settings: KvSettings, ranks: int) -> tuple[Load, Sequence[Sequence[int]]]:
-    """Return the load and the prompts of each rank."""
-    load = load_of(settings, ranks)
-    return load, deal(load, ranks)
+def _assigned_load(settings: KvSettings, ranks: int) -> tuple[Load, Sequence[Sequence[int]]]:
+    """Return the load, and for each rank the indices of its prompts."""
+    load = make_load(settings, ranks)
+    return load, assign_prompts(load, ranks)
 
 
 @cache
 def plan_of(settings: KvSettings, ranks: int, rank: int) -> Plan:
-    """Return the plan of a rank; ranks that are forked have it already."""
+    """Return the plan of a rank; cached, so that forked ranks inherit it from their parent."""
     if settings.option:
         return draw_turns(settings, rank)
-    load, shares = _dealt(settings, ranks)
+    load, shares = _assigned_load(settings, ranks)
     return plan_rank(settings, load, shares[rank])
 
 
@@ -185,7 +185,7 @@ def _requests(plan: Plan) -> int:
 
 
 def _replay(plan: Plan, mover: Mover, log: RowLog, rank: int, capacity_bytes: float) -> Replay | TurnsReplay:
-    def add(one: Served | TurnRequest) -> None:
+    def add(one: ServedPrompt | TurnRequest) -> None:
         log.add(rank=rank, **one.columns(plan.model.block_bytes))
 
     if isinstance(plan, RankTurns):
@@ -194,7 +194,7 @@ def _replay(plan: Plan, mover: Mover, log: RowLog, rank: int, capacity_bytes: fl
 
 
 def _capacity_bytes(settings: KvSettings, storage: StorageBase, folder: str, ranks: int) -> float:
-    """Return what a rank of the official load may fill: as its tool, 95 % of what is free, but shared by the ranks."""
+    """Return the bytes that a rank may fill: `kv.capacity_gb`, else its share of 95 % of the free space."""
     if settings.capacity_gb:
         return settings.capacity_gb * 1e9
     free = storage.free_bytes(folder)
@@ -204,10 +204,10 @@ def _capacity_bytes(settings: KvSettings, storage: StorageBase, folder: str, ran
 def _blocks(storage: StorageBase, folder: str, plan: Plan, content: Content) -> Blocks:
     if content.settings.layout == "slots":
         return open_slots(folder, content, plan.model.shard_bytes)
-    return _files(storage, folder, plan, content)
+    return _file_blocks(storage, folder, plan, content)
 
 
-def _files(storage: StorageBase, folder: str, plan: Plan, content: Content) -> FileBlocks:
+def _file_blocks(storage: StorageBase, folder: str, plan: Plan, content: Content) -> FileBlocks:
     if isinstance(plan, RankTurns):
         return FileBlocks(storage, folder, content, 0, plan.sizes, synced=True)
     return FileBlocks(storage, folder, content, plan.model.shard_bytes)
@@ -228,31 +228,31 @@ def _mover(blocks: Blocks, plan: Plan, seconds: float, folder: str = "") -> Move
 
 
 def _batches(plan: Plan, number: int) -> Iterator[Batch]:
-    """Yield what a request moves; of the official load what it moves at the least."""
+    """Yield the reads and writes of a request; for the official load only those of the request's own file."""
     if isinstance(plan, RankTurns):
         place = number % len(plan.turns)
-        yield Batch(Way.WRITE, 0, (place,))
-        yield Batch(Way.READ, 0, (place,) * plan.turns[place].reads)
+        yield Batch(Operation.WRITE, 0, (place,))
+        yield Batch(Operation.READ, 0, (place,) * plan.turns[place].reads)
         return
     one = plan.prompts[number % len(plan.prompts)]
-    yield Batch(Way.READ, 0, tuple(number for tier, number in one.found if tier is Tier.STORAGE))
-    yield Batch(Way.WRITE, 0, one.writes)
+    yield Batch(Operation.READ, 0, tuple(number for tier, number in one.found if tier is Tier.STORAGE))
+    yield Batch(Operation.WRITE, 0, one.writes)
 
 
 def measure_ceiling(plan: Plan, content: Content, seconds: float, notify: Notify | None) -> int:
-    """Return how many of the load's prompts an hour this rank could load and write if storage took no time.
+    """Return the prompts per hour that this rank could load and write if storage took no time; 0: not measured.
 
-    All ranks try at once. 0: not measured.
+    All ranks measure at the same time.
     """
     if not seconds or not _requests(plan):
         return 0
     if notify is not None:
         notify(Doing("measuring the emulator's own ceiling"))
-    # Where storage takes no time few threads are enough, and more would only wait for each other.
+    # Without storage latency few threads are enough, and more would only wait for each other.
     few = replace(plan.model.settings, threads=min(plan.model.settings.threads, _CEILING_THREADS))
     plan = replace(plan, model=replace(plan.model, settings=few))
-    null = _files(open_storage(NULL_STORAGE), "", plan, content)
-    with closing(_mover(null, plan, seconds + 60)) as mover:  # null storage never hangs: no time-out while it measures
+    null = _file_blocks(open_storage(NULL_STORAGE), "", plan, content)
+    with closing(_mover(null, plan, seconds + 60)) as mover:  # null storage never hangs: the timeout must not expire
         begin_ns, served, waiting = time.monotonic_ns(), 0, 0
         until_ns = begin_ns + round(seconds * 1e9)
         while not served or time.monotonic_ns() < until_ns:
@@ -263,7 +263,7 @@ def measure_ceiling(plan: Plan, content: Content, seconds: float, notify: Notify
             served += 1
             while waiting > _CEILING_BATCHES and mover.wait(until_ns) is not None:
                 waiting -= 1
-        while waiting and mover.wait(time.monotonic_ns() + 10**10) is not None:  # far more than the rest takes
+        while waiting and mover.wait(time.monotonic_ns() + 10**10) is not None:  # 10 s: far more than they need
             waiting -= 1
         return round(3600e9 * served / (time.monotonic_ns() - begin_ns))
 
