@@ -113,8 +113,8 @@ def spread(seconds: Floats) -> Spread | None:
     """Return mean and percentiles of durations; None if there are none."""
     if not len(seconds):
         return None
-    p50, p95, p99, most = np.percentile(seconds, (50, 95, 99, 100)).tolist()
-    return Spread(mean=float(seconds.mean()), p50=p50, p95=p95, p99=p99, max=most)
+    p50, p95, p99, maximum = np.percentile(seconds, (50, 95, 99, 100)).tolist()
+    return Spread(mean=float(seconds.mean()), p50=p50, p95=p95, p99=p99, max=maximum)
 
 
 class RunRows:
@@ -269,12 +269,12 @@ class RunRows:
 
     def _device_percent(self, metric: str, app_bytes: int) -> float | None:
         """Return the bytes that the devices moved during the run, each counted once, in percent of `app_bytes`."""
-        nodes, moved, data = self.run.facts.journal.rank_nodes, [], set()
+        nodes, moved, counted = self.run.facts.journal.rank_nodes, [], set()
         for host in self.run.telemetry:
             own = self.whole[[nodes[rank] == host.node for rank in self.whole["rank"].tolist()]]
             for device in host.devices:
-                if len(own) and device.counted and (host.boot_id, device.name) not in data:
-                    data.add((host.boot_id, device.name))
+                if len(own) and device.counted and (host.boot_id, device.name) not in counted:
+                    counted.add((host.boot_id, device.name))
                     window = int(own["arrived_ns"].min()), int(own["ended_ns"].max())
                     moved.append(delivered_between(*host.readings(device.probe, device.name, metric), *window))
         percent = 100e6 * sum(moved) / app_bytes if moved and app_bytes else math.nan

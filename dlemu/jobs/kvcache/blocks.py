@@ -72,23 +72,18 @@ class Blocks(Protocol):
 
     def write(self, shard: Shard, buffer: memoryview) -> int:
         """Write a shard through the buffer, piece by piece; return the nanoseconds spent in calls. Raises OSError."""
-        ...
 
     def read(self, shard: Shard, buffer: memoryview) -> int:
         """Read and check a shard; return the nanoseconds spent in calls. Raises OSError, or DlemuError for damage."""
-        ...
 
-    def begin(self, number: int) -> None:
+    def reserve(self, number: int) -> None:
         """Reserve room for an object; called before any of its shards is written, by one thread at a time."""
-        ...
 
     def remove(self, number: int) -> None:
         """Remove a written object that no thread reads; called by one thread at a time. Raises OSError."""
-        ...
 
     def close(self) -> None:
         """Close all open files."""
-        ...
 
 
 def _pieces(size_bytes: int, buffer: memoryview) -> Iterator[tuple[int, memoryview]]:
@@ -154,7 +149,7 @@ class FileBlocks:
             reader.close()
         return time.monotonic_ns() - began_ns - checked_ns
 
-    def begin(self, number: int) -> None:
+    def reserve(self, number: int) -> None:
         return
 
     def remove(self, number: int) -> None:
@@ -180,7 +175,7 @@ class SlotBlocks:
     used: dict[int, int] = field(default_factory=dict)
     """Object -> slot."""
 
-    def begin(self, number: int) -> None:
+    def reserve(self, number: int) -> None:
         self.used[number] = self.free.pop() if self.free else next(self.slots)
 
     def remove(self, number: int) -> None:

@@ -24,11 +24,11 @@ from dlemu.jobs.kvcache.mover import Batch, Mover, Operation
 from dlemu.jobs.kvcache.official import RankTurns, draw_turns, with_option_defaults
 from dlemu.jobs.kvcache.place import (
     MAX_FILES,
-    begin,
     blocks_folder,
     check_space,
+    create_run_folder,
+    created_rank_folder,
     is_local,
-    rank_place,
     remove_run,
     storage_spec_of,
 )
@@ -93,7 +93,7 @@ class KvCacheKind(RowsKind):
         return blocks_folder(job) if is_local(job) else None
 
     def begin(self, job: Job) -> Job:
-        begin(job)
+        create_run_folder(job)
         return job
 
     def check_host(self, job: Job, local_ranks: int) -> None:
@@ -113,7 +113,7 @@ class KvCacheKind(RowsKind):
         plan = plan_of(settings, job.ranks, comm.rank)
         content = Content(BulkContent(job.seed), comm.rank, settings)
         ceiling = measure_ceiling(plan, content, job.workload.metric.ceiling_seconds, notify)
-        with rank_place(job, comm.rank, plan.objects) as folder:
+        with created_rank_folder(job, comm.rank, plan.objects) as folder:
             storage = open_storage(storage_spec_of(job))
             mover = _mover(_blocks(storage, folder, plan, content), plan, job.workload.timeout_seconds, settings.folder)
             with closing(mover):
@@ -215,13 +215,13 @@ def _file_blocks(storage: StorageBase, folder: str, plan: Plan, content: Content
 
 def _mover(blocks: Blocks, plan: Plan, seconds: float, folder: str = "") -> Mover:
     settings = plan.model.settings
-    most = max(plan.sizes, default=0) if isinstance(plan, RankTurns) else plan.model.shard_bytes
+    max_bytes = max(plan.sizes, default=0) if isinstance(plan, RankTurns) else plan.model.shard_bytes
     return Mover(
         blocks,
         threads=settings.threads,
         tp=settings.tp,
         objects=plan.objects,
-        buffer_bytes=min(settings.transfer_size, most),
+        buffer_bytes=min(settings.transfer_size, max_bytes),
         seconds=seconds,
         folder=folder,
     )

@@ -45,12 +45,12 @@ Load = Sequence[Prompt]
 def make_load(settings: KvSettings, ranks: int) -> Load:
     """Return the prompts of a run, `kv.speed` applied; raises UserError for a trace that is invalid or too large."""
     prompts = read_trace(settings) if settings.trace else draw(settings, ranks)
-    faster = (replace(prompt, at_ns=round(prompt.at_ns / settings.speed)) for prompt in prompts)
-    cut = [prompt for prompt in faster if not settings.seconds or prompt.at_ns < settings.seconds * 1e9]
-    if not cut:
-        where = settings.trace or "the drawn load"
+    sped_up = (replace(prompt, at_ns=round(prompt.at_ns / settings.speed)) for prompt in prompts)
+    kept = [prompt for prompt in sped_up if not settings.seconds or prompt.at_ns < settings.seconds * 1e9]
+    if not kept:
+        where = settings.trace or "the random load"
         raise UserError(f"{where} has no prompt within kv.seconds={settings.seconds:g}: wanted a longer time")
-    return cut
+    return kept
 
 
 # traces
@@ -62,7 +62,7 @@ def read_trace(settings: KvSettings) -> Load:
     A line is {"timestamp": ms, "input_length": tokens, "output_length": tokens, "hash_ids": [one per
     `kv.trace_block_tokens` tokens, the last of which may be partial]}; equal ids mean equal prefixes up to there.
     """
-    path, each = settings.trace, settings.trace_block_tokens // settings.block_tokens
+    path, blocks_per_id = settings.trace, settings.trace_block_tokens // settings.block_tokens
     prompts: list[Prompt] = []
     numbers: dict[int, int] = {}
     blocks = 0
@@ -70,14 +70,15 @@ def read_trace(settings: KvSettings) -> Load:
         with open(open_regular(path), "rb") as file:
             for line, text in _lines(file, path):
                 at_ms, tokens, output, ids = _checked(text, f"{path}, line {line}", settings.trace_block_tokens)
-                blocks += each * len(ids)
+                blocks += blocks_per_id * len(ids)
                 if len(prompts) >= MAX_REQUESTS or blocks > MAX_BLOCKS:
                     raise UserError(
                         f"{path} has more than {MAX_REQUESTS:,} prompts, or {MAX_BLOCKS:,} blocks of "
                         f"{settings.block_tokens} tokens: cut it, or set a larger kv.block_tokens"
                     )
                 dense = np.array([numbers.setdefault(one, len(numbers)) for one in ids], np.int64)
-                keys = (dense[:, None] * each + np.arange(each)).ravel()[: tokens // settings.block_tokens]
+                keys = (dense[:, None] * blocks_per_id + np.arange(blocks_per_id)).ravel()
+                keys = keys[: tokens // settings.block_tokens]
                 prompts.append(Prompt(round(at_ms * 1e6), tokens, output, keys))
     except OSError as error:
         raise UserError(
@@ -111,9 +112,9 @@ def _checked(text: bytes, where: str, block_tokens: int) -> tuple[float, int, in
     at_ms, tokens, output, ids = (line[key] for key in _KEYS)
     if isinstance(at_ms, bool) or not isinstance(at_ms, (int, float)) or not 0 <= at_ms < 1e15:
         raise UserError(f"{where}: timestamp is {at_ms!r:.40}: wanted milliseconds, 0 or more")
-    for key, value, least in (("input_length", tokens, 1), ("output_length", output, 0)):
-        if type(value) is not int or not least <= value <= MAX_TRACE_TOKENS:
-            raise UserError(f"{where}: {key} is {value!r:.40}: wanted {least} to {MAX_TRACE_TOKENS:,} tokens")
+    for key, value, minimum in (("input_length", tokens, 1), ("output_length", output, 0)):
+        if type(value) is not int or not minimum <= value <= MAX_TRACE_TOKENS:
+            raise UserError(f"{where}: {key} is {value!r:.40}: wanted {minimum} to {MAX_TRACE_TOKENS:,} tokens")
     wanted = -(-tokens // block_tokens)
     if not isinstance(ids, list) or len(ids) != wanted or not all(type(one) is int for one in ids):
         got = f"{len(ids)} values" if isinstance(ids, list) else f"{ids!r:.40}"
@@ -150,20 +151,20 @@ def draw(settings: KvSettings, ranks: int) -> Load:
 def _draw_user(
     settings: KvSettings, random: np.random.Generator, horizon: float, conversations: Iterator[int]
 ) -> Iterator[Prompt]:
-    shared = settings.system_tokens // settings.block_tokens if settings.system_prompts else 0
-    most = MAX_TOKENS // settings.block_tokens + 1
-    before = settings.system_tokens if settings.system_prompts else 0
+    system_tokens = settings.system_tokens if settings.system_prompts else 0
+    system_blocks, max_blocks = system_tokens // settings.block_tokens, MAX_TOKENS // settings.block_tokens + 1
     at = float(random.uniform(0, settings.think_seconds))
     while at < horizon:
-        system, own = int(random.integers(max(1, settings.system_prompts))), next(conversations)
-        tokens = min(MAX_TOKENS, before + _length(random, settings.prompt_tokens))
+        system, conversation = int(random.integers(max(1, settings.system_prompts))), next(conversations)
+        tokens = min(MAX_TOKENS, system_tokens + _length(random, settings.prompt_tokens))
         for _ in range(int(random.geometric(1 / settings.turns))):
             if at >= horizon or tokens > MAX_TOKENS:
                 break
             output = _length(random, settings.output_tokens)
-            places = np.arange(tokens // settings.block_tokens, dtype=np.int64)
+            index = np.arange(tokens // settings.block_tokens, dtype=np.int64)
             # Blocks of shared system prompts have even numbers, blocks of one conversation odd ones.
-            keys = np.where(places < shared, 2 * (system * most + places), 2 * (own * most + places) + 1)
+            shared, own = 2 * (system * max_blocks + index), 2 * (conversation * max_blocks + index) + 1
+            keys = np.where(index < system_blocks, shared, own)
             yield Prompt(round(at * 1e9), tokens, output, keys)
             tokens += output + _length(random, settings.turn_tokens)
             at += float(random.exponential(settings.think_seconds))

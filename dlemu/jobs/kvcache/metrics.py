@@ -147,8 +147,6 @@ _FIELDS = {
     "backlog_seconds": "backlog.storage_seconds",
 }
 """Metric -> its field in the summary, if the name differs."""
-
-
 _ACCELERATOR_METRICS = ("storage_percent", "gpu_seconds_won")
 """Metrics that the official load lacks, because it emulates no accelerators."""
 

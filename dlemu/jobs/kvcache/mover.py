@@ -66,8 +66,7 @@ class Mover:
         `folder` is named in errors.
         """
         self._blocks, self._tp, self._seconds, self._folder = blocks, tp, seconds, folder
-        self._unwritten_shards = np.full(objects, tp, np.int32)
-        """For each object, how many of its shards are not written yet."""
+        self._unwritten_shards = np.full(objects, tp, np.int32)  # of each object
         self._waiting: tuple[deque[tuple[Batch, Shard]], ...] = tuple(deque() for _ in Operation)
         self._permits: SimpleQueue[None] = SimpleQueue()
         """A semaphore with one item per queued shard: a thread that gets one takes the shard of highest priority.
@@ -76,8 +75,7 @@ class Mover:
         self._done: SimpleQueue[Batch] = SimpleQueue()
         self._failure: BaseException | None = None
         self._closed = False
-        self._submitted = self._finished = 0
-        """Shards since the start."""
+        self._submitted = self._finished = 0  # shards since the start
         self._last_done_ns = time.monotonic_ns()
         self.now_ns = time.monotonic_ns
         self._threads = []
@@ -101,7 +99,7 @@ class Mover:
         batch.left = len(ops)
         if batch.operation is Operation.WRITE:
             for number in batch.objects:
-                self._blocks.begin(number)
+                self._blocks.reserve(number)
         if self._submitted == self._finished:
             self._last_done_ns = time.monotonic_ns()
         self._submitted += len(ops)

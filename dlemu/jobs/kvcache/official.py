@@ -168,21 +168,21 @@ def _draw_user(settings: KvSettings, random: np.random.Generator, user: int) -> 
     priority = 3 - int(random.choice(len(_CLASS_SHARES), p=_CLASS_SHARES))
     context, generation = (int(random.integers(low, high + 1)) for low, high in (template.context, template.generation))
     think = float(random.uniform(*template.think_seconds))
-    most = int(settings.seconds / (_THINK_TIME_JITTER[0] * think)) + 1
-    at = np.cumsum(think * random.uniform(*_THINK_TIME_JITTER, most))
+    max_turns = int(settings.seconds / (_THINK_TIME_JITTER[0] * think)) + 1
+    at = np.cumsum(think * random.uniform(*_THINK_TIME_JITTER, max_turns))
     at = at[at < settings.seconds]
     contexts = random.integers(max(1, context // 4), context + 1, len(at))
     outputs = random.integers(max(1, generation // 4), generation + 1, len(at))
     ends = random.random(len(at)) < END_SHARE
     prefixes = np.where(random.random(len(at)) < _PREFIX_SHARE, random.choice(_PREFIX_TOKENS, len(at)), 0)
     turns: list[Turn] = []
-    conversation, taken = user << 32, 0
+    conversation, turns_taken = user << 32, 0
     for moment, tokens, output, end, prefix in zip(
         at.tolist(), contexts.tolist(), outputs.tolist(), ends.tolist(), prefixes.tolist(), strict=True
     ):
-        if taken and (end or taken >= MAX_TURNS):
-            conversation, taken = conversation + 1, 0
-        taken += 1
+        if turns_taken and (end or turns_taken >= MAX_TURNS):
+            conversation, turns_taken = conversation + 1, 0
+        turns_taken += 1
         turns.append(Turn(round(moment * 1e9), priority, conversation, tokens, max(1, tokens - prefix), output))
     return turns
 

@@ -112,7 +112,7 @@ def _load_rows(summary: KvSummary) -> Iterator[Row]:
     shrunk = f", 1/{what.shrink} of the model's" if what.shrink > 1 else ""
     parts = f" in {what.tp} shards" if what.tp > 1 else ""
     yield "bytes per token", f"{what.token_bytes:,}", f"{shown}{shrunk}{parts}"
-    source = what.trace or "drawn"
+    source = what.trace or "random"
     length = f"{summary.prompts:,} in {number(summary.load_seconds)} s, {source}, speed {what.speed:g}"
     yield "prompts", f"{number(summary.prompts_per_second)} /s", length
     yield "  tokens", f"{summary.input_tokens_mean:,.0f}", "per prompt, mean"
@@ -129,7 +129,7 @@ def _latency_rows(summary: KvSummary) -> Iterator[Row]:
         yield from _official_rows(summary.official)
     if summary.fifo is not None:
         rate = f"{number(summary.fifo.gb_per_second)} GB/s{', its own mean while reading' * summary.fifo.measured_here}"
-        yield "  FIFO model", f"{number(summary.fifo.load_seconds.p95)} s", f"p95 by one pipe of {rate}"
+        yield "  FIFO model", f"{number(summary.fifo.load_seconds.p95)} s", f"p95 of loads through one pipe of {rate}"
     if summary.utilisation_percent is not None:
         yield "utilisation", f"{summary.utilisation_percent:.1f} %", "computing / (computing + waiting for blocks)"
     if summary.backlog is not None:

@@ -54,7 +54,7 @@ def rank_folder(job: Job, rank: int) -> str:
     return f"{run_folder(job)}/rank-{rank:05d}-{job.seed:012x}"
 
 
-def begin(job: Job) -> None:
+def create_run_folder(job: Job) -> None:
     """Create the run's folder, and remove those of killed runs beside it.
 
     Raises UserError for a folder with files that are not dlemu's, or without O_DIRECT where it is requested.
@@ -130,7 +130,7 @@ def _is_used(folder: str) -> bool:
 
 
 @contextlib.contextmanager
-def rank_place(job: Job, rank: int, objects: int) -> Iterator[str]:
+def created_rank_folder(job: Job, rank: int, objects: int) -> Iterator[str]:
     """Context: yield a rank's folder, prepared for `objects` objects, and remove it at exit. Raises OSError."""
     settings, folder = job.workload.section(KvSettings), rank_folder(job, rank)
     if not is_local(job):

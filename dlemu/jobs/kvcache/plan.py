@@ -128,7 +128,7 @@ def plan_rank(settings: KvSettings, load: Load, numbers: Sequence[int]) -> RankP
     # Scaled by kv.shrink, so that the tiers hold as many tokens as with the full-size model.
     kept_bytes = (int(size * 1e9 / settings.shrink) for size in (settings.gpu_gb, settings.dram_gb))
     gpu, dram = (Lru(size // model.block_bytes) for size in kept_bytes)
-    planned, objects, evicted, most = [], 0, 0, 0
+    planned, objects, evicted, peak_objects = [], 0, 0, 0
     for number in numbers:
         prompt = load[number]
         blocks = prompt.blocks.tolist()
@@ -141,14 +141,14 @@ def plan_rank(settings: KvSettings, load: Load, numbers: Sequence[int]) -> RankP
                 evicts += storage.put(block, objects)
                 objects += 1
             storage.use(block)
-            kept = storage.get(block)
-            assert kept is not None  # the longest prompt fits
+            object_number = storage.get(block)
+            assert object_number is not None  # the longest prompt fits
             for memory in (gpu, dram):  # their value is the object of the copy on storage
-                memory.put(block, kept)
+                memory.put(block, object_number)
         evicted += len(evicts)
-        most = max(most, objects - evicted + len(evicts))
+        peak_objects = max(peak_objects, objects - evicted + len(evicts))
         planned.append(PlannedPrompt(number, prompt, found, writes, evicts))
-    return RankPlan(model, planned, _accelerators(settings, model, planned), objects, most)
+    return RankPlan(model, planned, _accelerators(settings, model, planned), objects, peak_objects)
 
 
 def _cached_prefix(blocks: Sequence[int], gpu: Lru, dram: Lru, storage: Lru) -> list[tuple[Tier, int]]:
@@ -156,9 +156,9 @@ def _cached_prefix(blocks: Sequence[int], gpu: Lru, dram: Lru, storage: Lru) -> 
     found = []
     for block in blocks:
         for tier, memory in ((Tier.GPU, gpu), (Tier.DRAM, dram), (Tier.STORAGE, storage)):
-            kept = memory.get(block)
-            if kept is not None:
-                found.append((tier, kept))
+            object_number = memory.get(block)
+            if object_number is not None:
+                found.append((tier, object_number))
                 break
         else:
             break

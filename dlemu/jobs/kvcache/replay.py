@@ -109,16 +109,11 @@ class Replay:
         self._readers = np.zeros(plan.objects, np.int32)
         """For each object, the number of batches in progress that read or write it."""
         self._evicted = np.zeros(plan.objects, np.bool_)
-        self._submitted = np.zeros(plan.objects, np.bool_)
-        """Whether the write of each object was requested."""
-        self._served: dict[int, ServedPrompt] = {}
-        """Prompts in progress by index in the plan."""
-        self._queue: deque[int] = deque()
-        """Indices of prompts that arrived and that no copy of the model has taken yet."""
-        self._ends: list[tuple[int, int]] = []
-        """Heap of (end of computing, index)."""
-        self._idle: list[int] = []
-        """For each idle copy of the model, since when; a heap."""
+        self._submitted = np.zeros(plan.objects, np.bool_)  # whether the write of each object was requested
+        self._served: dict[int, ServedPrompt] = {}  # prompts in progress by index in the plan
+        self._queue: deque[int] = deque()  # indices of prompts that no copy of the model has taken yet
+        self._ends: list[tuple[int, int]] = []  # heap of (end of computing, index)
+        self._idle: list[int] = []  # for each idle copy of the model, since when; a heap
         self.removed = self.dropped = 0
         """Number of evicted objects, and of those that were evicted before they were written."""
 

@@ -119,7 +119,7 @@ class KvSettings:
         if not self.users and not self.option:
             yield f"{where}.users is 0: wanted 1 at least, or {where}.option"
         if not self.trace and not self.seconds:
-            yield f"{where}.seconds is 0: wanted the seconds of the drawn load, or {where}.trace"
+            yield f"{where}.seconds is 0: wanted the duration of the random load, or {where}.trace"
 
 
 SECTION = ("kv", KvSettings)

@@ -103,8 +103,7 @@ class TurnsReplay:
         self._locks: dict[int, deque[tuple[int, Operation]]] = {}
         """Files being read or written -> the workers waiting for them: a file is used by one worker at a time."""
         self._write_permits_used, self._waiting_for_permit = 0, deque[int]()
-        self._ready = deque[int]()
-        """Workers whose next step can start."""
+        self._ready = deque[int]()  # workers whose next step can start
         self._memory, self._memory_used = OrderedDict[int, None](), 0
         self._storage, self._storage_used, self._capacity = OrderedDict[int, None](), 0, capacity_bytes
         self.removed = self.dropped = 0

@@ -119,16 +119,16 @@ def compute_figures(
 def images_not_trained_on(packed: PackedSet) -> Iterator[str]:
     """Yield a warning if training will not read all packed images, because its files must have equal length."""
     files, samples = packed.training()
-    left = packed.samples - files * samples
-    if not left:
+    unread = packed.samples - files * samples
+    if not unread:
         return
     read = f"training reads {files * samples} of the {packed.samples} images: it needs files of equal length"
     if packed.skipped:
         yield f"{read}, but some lack damaged images; remove the damaged images and pack again"
         return
-    each = even_share(packed.samples, packed.images_per_file)
-    even = f"images_per_file={each}" if each else f"images={files * samples}"
-    whole = "all" if each else "no more than these"
+    equal_count = even_share(packed.samples, packed.images_per_file)
+    even = f"images_per_file={equal_count}" if equal_count else f"images={files * samples}"
+    whole = "all" if equal_count else "no more than these"
     yield f"{read}, but the last one holds fewer; to pack {whole} in equal files: {even}, into an empty target"
 
 

@@ -144,12 +144,12 @@ def _check_memory(settings: PackSettings, images: ImageList, count: int, storage
         raise UserError(f"{error.filename}: {error.strerror}; wanted images in source, so move it elsewhere") from error
     largest = max((size for size in sizes if size is not None), default=0)
     bytes_per_process = largest * (settings.ahead + 1 + _DECODING_FACTOR)
-    wanted = min(settings.processes, count) * bytes_per_process
+    needed_bytes = min(settings.processes, count) * bytes_per_process
     free = psutil.virtual_memory().available
-    if wanted > free:
+    if needed_bytes > free:
         raise SpaceError(
-            f"{settings.processes} processes with images of {largest} bytes need about {wanted} bytes of memory, and "
-            f"{free} are free: wanted processes={max(1, free // bytes_per_process)} at most, or a smaller ahead"
+            f"{settings.processes} processes with images of {largest} bytes need about {needed_bytes} bytes of memory, "
+            f"and {free} are free: wanted processes={max(1, free // bytes_per_process)} at most, or a smaller ahead"
         )
 
 
@@ -158,26 +158,26 @@ def _begin(
 ) -> tuple[PackedSet, IO[str]]:
     """Return the packed set to make, with the files finished earlier, and its journal; raises UserError, OSError."""
     about = settings.shaping() | {"source": images.folder, "count": count}
-    there = read_set(target, storage)
-    if there is not None and there.complete:
+    existing = read_set(target, storage)
+    if existing is not None and existing.complete:
         raise UserError(
             f"{target} holds a packed set already: set target to an empty folder, delete it, or check it with "
             f"`dlemu pack verify target={target}`"
         )
-    if there is not None and there.about != about:
-        differing = [f"{key} was {there.about.get(key)}, is {value}" for key, value in about.items()]
-        differing = [line for line, key in zip(differing, about, strict=True) if there.about.get(key) != about[key]]
+    if existing is not None and existing.about != about:
+        differing = [f"{key} was {existing.about.get(key)}, is {value}" for key, value in about.items()]
+        differing = [line for line, key in zip(differing, about, strict=True) if existing.about.get(key) != about[key]]
         raise UserError(
             f"{target} holds an interrupted packing with other settings ({'; '.join(differing)}): use the same, set "
             "target to an empty folder, or delete it"
         )
-    if settings.images_per_file and there is not None and there.images_per_file != settings.images_per_file:
+    if settings.images_per_file and existing is not None and existing.images_per_file != settings.images_per_file:
         raise UserError(
-            f"{target} was started with images_per_file={there.images_per_file}, not {settings.images_per_file}: use "
-            "the same, set target to an empty folder, or delete it"
+            f"{target} was started with images_per_file={existing.images_per_file}, not {settings.images_per_file}: "
+            "use the same, set target to an empty folder, or delete it"
         )
     images_per_file = images_each(count, settings.processes, settings.images_per_file)
-    packed = there or PackedSet(
+    packed = existing or PackedSet(
         about=about,
         format=settings.format,
         ending=settings.packer.ending,
@@ -185,7 +185,7 @@ def _begin(
         images_per_file=images_per_file,
     )
     layout = layout_of(target, packed)
-    if there is None:
+    if existing is None:
         _check_no_foreign_files(layout.folder, storage)
     sides = sides_of(find("datagen.formats", settings.format, "Format")())
     for folder in folders_of(layout, sides):
@@ -193,7 +193,7 @@ def _begin(
             raise UserError(f"{folder} is a link, or is below one: set target to a new or an empty folder")
         storage.make_folder(folder)
         storage.remove_unfinished(folder)
-    return packed, _open_journal(target, packed, begun=there is not None, storage=storage)
+    return packed, _open_journal(target, packed, begun=existing is not None, storage=storage)
 
 
 def _check_no_foreign_files(folder: str, storage: StorageBase) -> None:
@@ -221,10 +221,10 @@ def _open_journal(target: str, packed: PackedSet, *, begun: bool, storage: Stora
 def _check_sizes(packed: PackedSet, job: Job, storage: StorageBase) -> None:
     """Compare the files' sizes with the bytes that were written; raises DlemuError."""
     paths = [job.layout.path(file.number) for file in packed.made if file.samples]
-    wanted = [file.bytes for file in packed.made if file.samples]
-    for path, size, there in zip(paths, wanted, storage.sizes(paths), strict=True):
-        if size != there:
-            raise DlemuError(f"{path} has {there} bytes where {size} were written: another program changed it")
+    expected = [file.bytes for file in packed.made if file.samples]
+    for path, size, actual in zip(paths, expected, storage.sizes(paths), strict=True):
+        if size != actual:
+            raise DlemuError(f"{path} has {actual} bytes where {size} were written: another program changed it")
 
 
 class _TaskPipe:

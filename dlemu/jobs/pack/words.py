@@ -70,9 +70,9 @@ class PackSettings:
     def check(self) -> None:
         """Raise UserError for values out of range, and for combinations that are not possible."""
         problems = [
-            f"{key} is {value}: wanted {least} or more"
-            for key, least in (("processes", 1), ("images", 0), ("images_per_file", 0), ("ahead", 1))
-            if (value := getattr(self, key)) < least
+            f"{key} is {value}: wanted {minimum} or more"
+            for key, minimum in (("processes", 1), ("images", 0), ("images_per_file", 0), ("ahead", 1))
+            if (value := getattr(self, key)) < minimum
         ]
         if self.ahead > MAX_AHEAD:
             problems.append(f"ahead is {self.ahead}: wanted {MAX_AHEAD} at most")

@@ -189,14 +189,14 @@ class _Packing:
             item = self._to_prepare.get()
             ready, cpu = time.monotonic_ns(), time.thread_time_ns()
             row["await_read_ns"] += ready - began
-            made: tuple[_Image, PackedSample | Skipped] | _FileEnd | None
-            made = (item, self._prepared(item)) if isinstance(item, _Image) else item
+            result: tuple[_Image, PackedSample | Skipped] | _FileEnd | None
+            result = (item, self._prepared(item)) if isinstance(item, _Image) else item
             done = time.monotonic_ns()
             row["compute_ns"] += done - ready
             row["compute_cpu_ns"] += time.thread_time_ns() - cpu
             if isinstance(item, _Image) and not keeps:
                 self._free.put(item.slot)
-            self._ready.put(made)
+            self._ready.put(result)
             row["await_write_ns"] += time.monotonic_ns() - done
             if item is None:
                 return

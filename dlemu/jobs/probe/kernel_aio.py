@@ -117,10 +117,10 @@ class _Context:
     def submit(self, pointers: int, count: int) -> int:
         return self._call(self._submit, self._context, ctypes.c_long(count), ctypes.c_void_p(pointers))
 
-    def wait(self, events: int, most: int) -> int:
+    def wait(self, events: int, limit: int) -> int:
         none = ctypes.c_void_p(0)
         return self._call(
-            self._getevents, self._context, ctypes.c_long(1), ctypes.c_long(most), ctypes.c_void_p(events), none
+            self._getevents, self._context, ctypes.c_long(1), ctypes.c_long(limit), ctypes.c_void_p(events), none
         )
 
     def close(self) -> None:

@@ -104,10 +104,10 @@ def objects_to_read(spec: StorageSpec, target: str, total_bytes: int, min_bytes:
     folder = f"{target.rstrip('/')}/dlemu-probe-{os.getpid()}-{os.urandom(3).hex()}"
     made: list[str] = []
     try:
-        each = max(min_bytes, min(OBJECT_BYTES, total_bytes))
-        for number in range(max(1, total_bytes // each)):
+        object_bytes = max(min_bytes, min(OBJECT_BYTES, total_bytes))
+        for number in range(max(1, total_bytes // object_bytes)):
             made.append(f"{folder}/{number:04}")
-            _make(storage, made[-1], each)
+            _make(storage, made[-1], object_bytes)
         yield tuple(made)
     finally:
         for path in made:

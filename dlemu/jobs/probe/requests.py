@@ -224,11 +224,11 @@ def _cell_of_requests(cell_spec: CellSpec, began_ns: int, requests: list[Request
     latency_ns = np.concatenate([part.latency_ns for part in requests])
     first_ns = [part.first_byte_ns for part in requests if part.first_byte_ns is not None]
     origin = int(ends[ends <= low].max(initial=began_ns))
-    kept = (ends > origin) & (ends <= low + round(seconds * 1e9))
-    if kept.sum() < 2:  # requests take longer than the cell: count all of them
-        origin, kept = began_ns, np.ones(len(ends), bool)
-    length = max(1e-9, float(ends[kept].max() - origin) / 1e9)
-    count = int(kept.sum())
+    counted = (ends > origin) & (ends <= low + round(seconds * 1e9))
+    if counted.sum() < 2:  # requests take longer than the cell: count all of them
+        origin, counted = began_ns, np.ones(len(ends), bool)
+    length = max(1e-9, float(ends[counted].max() - origin) / 1e9)
+    count = int(counted.sum())
     everything = len(ends) * cell_spec.size_bytes / 1e9
     return ProbeCell(
         access=cell_spec.access,
@@ -238,9 +238,9 @@ def _cell_of_requests(cell_spec: CellSpec, began_ns: int, requests: list[Request
         seconds=length,
         mb_per_second=count * cell_spec.size_bytes / 1e6 / length,
         iops=count / length,
-        latency_ms=latency_stats(latency_ns[kept]),
+        latency_ms=latency_stats(latency_ns[counted]),
         cpu_seconds_per_gb=sum(part.cpu_seconds for part in requests) / everything,
-        first_byte_ms=latency_stats(np.concatenate(first_ns)[kept]) if first_ns else None,
+        first_byte_ms=latency_stats(np.concatenate(first_ns)[counted]) if first_ns else None,
         failed=sum(part.failed for part in requests),
     )
 
@@ -249,8 +249,8 @@ def latency_stats(latency_ns: NDArray[np.int64]) -> Latency | None:
     """Return mean and percentiles of latencies; None if there are none."""
     if not len(latency_ns):
         return None
-    p50, p90, p99, p999, most = (np.percentile(latency_ns, (50, 90, 99, 99.9, 100)) / 1e6).tolist()
-    return Latency(mean=float(latency_ns.mean()) / 1e6, p50=p50, p90=p90, p99=p99, p999=p999, max=most)
+    p50, p90, p99, p999, maximum = (np.percentile(latency_ns, (50, 90, 99, 99.9, 100)) / 1e6).tolist()
+    return Latency(mean=float(latency_ns.mean()) / 1e6, p50=p50, p90=p90, p99=p99, p999=p999, max=maximum)
 
 
 def _run_all(request: tuple[tuple[Stream | GetStream, ...], Engine, float], _: object) -> tuple[int, list[Requests]]:
@@ -273,8 +273,8 @@ def _run_all(request: tuple[tuple[Stream | GetStream, ...], Engine, float], _: o
         worker.ready()
         return run(stream)
 
-    made = run_crew(make_requests, streams, _JOB, timeout_seconds=stall_seconds, on_ready=begin)
-    return began_ns, made
+    results = run_crew(make_requests, streams, _JOB, timeout_seconds=stall_seconds, on_ready=begin)
+    return began_ns, results
 
 
 # power
@@ -289,20 +289,20 @@ def _metering() -> Iterator[Callable[[], dict[str, float]]]:
     if probe is None:
         yield dict
         return
-    seen: dict[str, list[float]] = {}
+    watts_of: dict[str, list[float]] = {}
     over = threading.Event()
 
     def read() -> None:
         while True:
             for reading in probe.read(time.monotonic_ns()):
-                seen.setdefault(reading.source, []).append(reading.value)
+                watts_of.setdefault(reading.source, []).append(reading.value)
             if over.wait(0.5):  # so that a cell of 2 s has several readings
                 return
 
     def means() -> dict[str, float]:
         over.set()
         reader.join()
-        return {source: float(np.mean(values)) for source, values in seen.items()}
+        return {source: float(np.mean(values)) for source, values in watts_of.items()}
 
     reader = threading.Thread(target=read, daemon=True)
     reader.start()

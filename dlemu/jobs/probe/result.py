@@ -78,7 +78,7 @@ class ProbeCell:
 
 @dataclass(frozen=True, kw_only=True)
 class Fed:
-    """Accelerators that the fastest cell would feed, by the null model: speed / (threshold x demand)."""
+    """Accelerators that the fastest reads of all cells would feed, by the null model: speed / (threshold x demand)."""
 
     workload: str
     accelerator: str

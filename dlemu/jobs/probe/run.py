@@ -212,19 +212,19 @@ def probe_requests(
     Raises UserError, SpaceError, DlemuError.
     """
     grid = grid or PRESETS.get(preset) or Grid()
-    cells, seen = grid.cells(), os.path.abspath(target)
+    cells, target_path = grid.cells(), os.path.abspath(target)
     writes = any(cell.writes for cell in cells)
     if (precondition or steady) and not writes:
         raise UserError("--precondition and --steady are for writes: wanted --rw randwrite or write")
     used, note = choose_engine(engine)
     folder = _results_folder(folder)
-    _check_cells(cells, seen, overwrite_device=overwrite_device)
-    question = ProbeQuestion(target=seen, preset=preset, seconds=seconds, precondition=precondition)
-    left = remove_leftovers(seen) if os.path.isdir(seen) else []
-    answer = replace(_new_answer(question, used, note, seen), issues=tuple(left))
+    _check_cells(cells, target_path, overwrite_device=overwrite_device)
+    question = ProbeQuestion(target=target_path, preset=preset, seconds=seconds, precondition=precondition)
+    leftovers = remove_leftovers(target_path) if os.path.isdir(target_path) else []
+    answer = replace(_new_answer(question, used, note, target_path), issues=tuple(leftovers))
     began = time.monotonic()
     wanted_bytes = max(file_bytes, max(cell.size_bytes * cell.jobs for cell in cells))
-    with _open_target(seen, wanted_bytes) as (path, size_bytes):
+    with _open_target(target_path, wanted_bytes) as (path, size_bytes):
         _check_size(cells, path, size_bytes)
         _precondition(path, size_bytes, precondition, on_event)
         for cell_spec in cells:
@@ -321,11 +321,11 @@ def probe_workload(
         for level in levels
         if level.short
     ]
-    one = demand(workload.model.name, workload)
-    best = answer.best
+    need = demand(workload.model.name, workload)
     fed = []
-    if one.mb_per_second and best is not None:
-        fed = [_fed_by(one.workload, one.accelerator, one.mb_per_second, one.au_threshold_percent, best.mb_per_second)]
+    if need.mb_per_second and (best := answer.best) is not None:
+        rates = need.mb_per_second, need.au_threshold_percent, best.mb_per_second
+        fed = [_fed_by(need.workload, need.accelerator, *rates)]
     answer = replace(answer, complete=True, feeds=tuple(fed), issues=tuple(issues))
     save_answer(folder, PROBE, answer)
     return answer, folder
@@ -455,18 +455,18 @@ def _accelerators_fed(answer: ProbeAnswer) -> Iterator[Fed]:
     for name, accelerator in _CONSUMERS:
         if name not in known:
             continue
-        one = demand(name, load([f"workload={name}", f"accelerator={accelerator}"]))
-        if one.mb_per_second:
-            yield _fed_by(name, accelerator, one.mb_per_second, one.au_threshold_percent, best.mb_per_second)
+        need = demand(name, load([f"workload={name}", f"accelerator={accelerator}"]))
+        if need.mb_per_second:
+            yield _fed_by(name, accelerator, need.mb_per_second, need.au_threshold_percent, best.mb_per_second)
 
 
-def _fed_by(name: str, accelerator: str, each: float, threshold: float, mb_per_second: float) -> Fed:
+def _fed_by(name: str, accelerator: str, mb_per_second_each: float, threshold: float, mb_per_second: float) -> Fed:
     return Fed(
         workload=name,
         accelerator=accelerator,
-        mb_per_second_each=each,
+        mb_per_second_each=mb_per_second_each,
         threshold_percent=threshold,
-        accelerators=int(mb_per_second / (threshold / 100 * each)),
+        accelerators=int(mb_per_second / (threshold / 100 * mb_per_second_each)),
     )
 
 
@@ -500,7 +500,7 @@ def read_rates(folder: str) -> Rates:
 
     def first_of(*accesses: str) -> tuple[Rate, ...]:
         measured = [cell for cell in probe.cells if min(cell.iops, cell.in_flight, cell.size_bytes) > 0]
-        access = next((one for one in accesses if any(cell.access == one for cell in measured)), "")
+        access = next((name for name in accesses if any(cell.access == name for cell in measured)), "")
         return tuple(
             Rate(size_bytes=cell.size_bytes, depth=cell.in_flight, per_second=cell.iops)
             for cell in measured

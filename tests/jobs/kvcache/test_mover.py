@@ -100,7 +100,7 @@ class Gate:
     def read(self, shard: Shard, buffer: memoryview) -> int:
         return self.move("read", shard.object)
 
-    def begin(self, number: int) -> None:
+    def reserve(self, number: int) -> None:
         return
 
     def remove(self, number: int) -> None:

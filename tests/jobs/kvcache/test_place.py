@@ -36,10 +36,10 @@ def test_ranks_folders_are_far_from_each_other_and_the_users_folder_is_as_it_was
     if describe_folder(str(tmp_path)).file_system != "ext4":
         pytest.skip("only ext4 looks at what was deleted")
     one = job(tmp_path / "kv")
-    place.begin(one)
+    place.create_run_folder(one)
     assert spreads(Path(place.run_folder(one)))
     assert not spreads(tmp_path / "kv"), "it is the user's"
-    with place.rank_place(one, 0, 3) as folder:
+    with place.created_rank_folder(one, 0, 3) as folder:
         assert not spreads(Path(folder)), "a rank's blocks lie beside each other"
     other = job(tmp_path / "kv", seed=8)
     assert Path(place.rank_folder(other, 0)).name != Path(folder).name, "where a folder goes follows from its name"
@@ -47,7 +47,7 @@ def test_ranks_folders_are_far_from_each_other_and_the_users_folder_is_as_it_was
 
 def test_a_host_that_does_not_share_the_folder_makes_it_once_for_all_its_ranks(tmp_path: Path) -> None:
     one = job(tmp_path / "kv")
-    with place.rank_place(one, 0, 3) as first, place.rank_place(one, 1, 3) as second:
+    with place.created_rank_folder(one, 0, 3) as first, place.created_rank_folder(one, 1, 3) as second:
         assert Path(first).parent == Path(second).parent == Path(place.run_folder(one))
 
 
@@ -59,5 +59,5 @@ def test_a_folder_whose_file_system_has_no_such_flags_is_made_all_the_same(
 
     monkeypatch.setattr(fcntl, "ioctl", refuse)
     one = job(tmp_path / "kv")
-    place.begin(one)
+    place.create_run_folder(one)
     assert os.path.isdir(place.run_folder(one))
