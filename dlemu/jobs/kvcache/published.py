@@ -18,7 +18,7 @@ from dlemu.runner.row_log import Rows
 
 
 @dataclass(frozen=True, eq=False)
-class RankStatistics:
+class RankNumbers:
     """What the tool computes from one rank's requests."""
 
     rows: Rows
@@ -76,14 +76,14 @@ class RankStatistics:
         return self.tokens / taken if taken else 0.0
 
 
-def rank_statistics(rows: Rows, begins: Mapping[int, int], clock_seconds: float) -> list[RankStatistics]:
+def rank_numbers(rows: Rows, begins: Mapping[int, int], clock_seconds: float) -> list[RankNumbers]:
     """Return the statistics of each rank, given all ranks' requests and when each rank's clock began."""
-    return [RankStatistics(rows[rows["rank"] == rank], clock_seconds, begin) for rank, begin in sorted(begins.items())]
+    return [RankNumbers(rows[rows["rank"] == rank], clock_seconds, begin) for rank, begin in sorted(begins.items())]
 
 
 def official_result(rows: Rows, begins: Mapping[int, int], settings: KvSettings, window_seconds: float) -> Official:
     """Return the published and the true rates, given all ranks' requests and when the clock of each rank began."""
-    ranks = rank_statistics(rows, begins, settings.seconds)
+    ranks = rank_numbers(rows, begins, settings.seconds)
     read = sum(rank.read_gib for rank in ranks) / settings.seconds
     written = sum(rank.written_gib for rank in ranks) / settings.seconds
     window = max(window_seconds, 1e-9)

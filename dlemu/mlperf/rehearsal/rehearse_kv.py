@@ -30,7 +30,7 @@ from dlemu.jobs.kvcache.analyse import RunRows
 from dlemu.jobs.kvcache.job import read
 from dlemu.jobs.kvcache.model import Model
 from dlemu.jobs.kvcache.official import CLASSES, OPTIONS, with_option_defaults
-from dlemu.jobs.kvcache.published import RankStatistics, rank_statistics
+from dlemu.jobs.kvcache.published import RankNumbers, rank_numbers
 from dlemu.jobs.kvcache.settings import KvSettings
 from dlemu.jobs.kvcache.summary import Official
 from dlemu.mlperf.audit.kv_leaf import OPTIONS as NUMBERS
@@ -177,11 +177,11 @@ class KvRehearsal:
     def _lay_out(self, record: KvRecord) -> None:
         leaf = self.leaf(record.kv_cache)
         # One that was ended meanwhile left files of these names, which are replaced.
-        parts: dict[int, list[list[RankStatistics]]] = {option: [] for option in NUMBERS}
+        parts: dict[int, list[list[RankNumbers]]] = {option: [] for option in NUMBERS}
         for trial in record.trials:
             run = os.path.join(self.folder, trial.folder)
             seen = RunRows(read(run))
-            ranks = rank_statistics(seen.prompts, seen.begins, seen.settings.seconds)
+            ranks = rank_numbers(seen.prompts, seen.begins, seen.settings.seconds)
             parts[trial.option].append(ranks)
             for number, rank in enumerate(ranks):
                 below = os.path.join(leaf, f"option_{trial.option}", f"trial_{trial.trial}", f"rank_{number}")
@@ -196,7 +196,7 @@ class KvRehearsal:
         laid_out = f"Laid out as MLPerf Storage v{EDITION} wants a result of kv_cache, by dlemu {__version__}."
         write_text(self.tree, README, f"{NOTE}\n\n{laid_out}\n\n{TRADEMARK}\n")
 
-    def _summary(self, record: KvRecord, parts: dict[int, list[list[RankStatistics]]]) -> dict[str, Any]:
+    def _summary(self, record: KvRecord, parts: dict[int, list[list[RankNumbers]]]) -> dict[str, Any]:
         ranks = self.workload.ranks
         return {
             "rehearsal": NOTE,
@@ -370,7 +370,7 @@ def rates(official: Official) -> str:
     )
 
 
-def rank_file(rank: RankStatistics, settings: KvSettings, seed: int) -> dict[str, Any]:
+def rank_file(rank: RankNumbers, settings: KvSettings, seed: int) -> dict[str, Any]:
     """Return what the tool leaves of a rank, as far as it was measured, under its keys; its GB are GiB."""
     latencies, taken = rank.latencies_seconds, rank.storage_seconds
     classes = {}
@@ -425,10 +425,10 @@ def _spread_ms(seconds: Sequence[float]) -> dict[str, float]:
     return {"mean": 1e3 * float(np.mean(seconds)), "p50": 1e3 * p50, "p95": 1e3 * p95, "p99": 1e3 * p99}
 
 
-def option_sums(option: int, trials: Sequence[Sequence[RankStatistics]]) -> dict[str, Any]:
+def option_sums(option: int, trials: Sequence[Sequence[RankNumbers]]) -> dict[str, Any]:
     """Return an option's numbers: ranks added up, the mean over trials, the largest p95 (Rules.md, 6.3.4)."""
 
-    def mean(part: Callable[[RankStatistics], float]) -> float:
+    def mean(part: Callable[[RankNumbers], float]) -> float:
         return fmean(sum(map(part, ranks)) for ranks in trials)
 
     p95 = [1e3 * float(np.percentile(rank.storage_seconds, 95)) for ranks in trials for rank in ranks if len(rank.done)]
