@@ -44,12 +44,10 @@ from dlemu.runner.row_log import RowLog
 from dlemu.runner.rows_job import RowsKind, RowsRun
 
 _PROGRESS_SECONDS = 10.0  # a load takes minutes, and without a terminal each message is a line of the log
-_START_NS = 50_000_000
-"""Delay from the moment when all ranks are ready to the beginning of the load."""
+_START_NS = 50_000_000  # delay from the moment when all ranks are ready to the beginning of the load
 _FILLED_SHARE = 0.95  # of the free space, as in MLPerf Storage's kv_cache tool
 _CEILING_THREADS = 16  # moved 17 to 43 GB/s on two busy cores (docs/kvcache.md, section 6); more wait for each other
-_CEILING_BATCHES = 64
-"""Maximum of batches in progress while the ceiling is measured."""
+_CEILING_BATCHES = 64  # maximum of batches in progress while the ceiling is measured
 
 
 class KvCacheKind(RowsKind):
@@ -115,31 +113,27 @@ class KvCacheKind(RowsKind):
         ceiling = measure_ceiling(plan, content, job.workload.metric.ceiling_seconds, notify)
         with created_rank_folder(job, comm.rank, plan.objects) as folder:
             storage = open_storage(storage_spec_of(job))
-            mover = _mover(_blocks(storage, folder, plan, content), plan, job.workload.timeout_seconds, settings.folder)
+            blocks = _make_blocks(storage, folder, plan, content)
+            mover = _make_mover(blocks, plan, job.workload.timeout_seconds, settings.folder)
             with closing(mover):
                 comm.all_reduce_max(0)  # a barrier: all ranks begin together
-                replay = _replay(plan, mover, log, comm.rank, _capacity_bytes(settings, storage, folder, job.ranks))
+                capacity_bytes = _capacity_bytes(settings, storage, folder, job.ranks)
+                replay = _make_replay(plan, mover, log, comm.rank, capacity_bytes)
                 self._run(replay, plan, comm.rank, log, notify, ceiling)
         comm.all_reduce_max(0)
         if comm.rank == 0:
             remove_run(job)
 
     def _run(
-        self,
-        replay: Replay | TurnsReplay,
-        plan: Plan,
-        rank: int,
-        log: RowLog,
-        notify: Notify | None,
-        ceiling_per_hour: int,
+        self, replay: Replay | TurnsReplay, plan: Plan, rank: int, log: RowLog, notify: Notify | None, ceiling: int
     ) -> None:
         begin_ns = time.monotonic_ns() + _START_NS
         cpu_ns, storage_bytes = time.process_time_ns(), process_storage_bytes()
-        replay.run(begin_ns, _progress(notify, replay, _requests(plan)))
+        replay.run(begin_ns, _progress_reporter(notify, replay, _request_count(plan)))
         ended_ns = time.monotonic_ns()
         cpu_ns = time.process_time_ns() - cpu_ns
-        for one in replay.unfinished:
-            log.add(rank=rank, **one.columns(plan.model.block_bytes))
+        for unfinished in replay.unfinished:
+            log.add(rank=rank, **unfinished.columns(plan.model.block_bytes))
         log.add(
             rank=rank,
             prompt=RANK_ROW,
@@ -150,7 +144,7 @@ class KvCacheKind(RowsKind):
             accelerators=plan.accelerators,
             evicted=replay.removed,
             dropped=replay.dropped,
-            ceiling_per_hour=ceiling_per_hour,
+            ceiling_per_hour=ceiling,
         )
 
     def summarise(self, run: RowsRun) -> KvSummary:
@@ -180,13 +174,13 @@ def plan_of(settings: KvSettings, ranks: int, rank: int) -> Plan:
     return plan_rank(settings, load, shares[rank])
 
 
-def _requests(plan: Plan) -> int:
+def _request_count(plan: Plan) -> int:
     return len(plan.turns) if isinstance(plan, RankTurns) else len(plan.prompts)
 
 
-def _replay(plan: Plan, mover: Mover, log: RowLog, rank: int, capacity_bytes: float) -> Replay | TurnsReplay:
-    def add(one: ServedPrompt | TurnRequest) -> None:
-        log.add(rank=rank, **one.columns(plan.model.block_bytes))
+def _make_replay(plan: Plan, mover: Mover, log: RowLog, rank: int, capacity_bytes: float) -> Replay | TurnsReplay:
+    def add(request: ServedPrompt | TurnRequest) -> None:
+        log.add(rank=rank, **request.columns(plan.model.block_bytes))
 
     if isinstance(plan, RankTurns):
         return TurnsReplay(plan, mover, on_served=add, capacity_bytes=capacity_bytes)
@@ -201,19 +195,19 @@ def _capacity_bytes(settings: KvSettings, storage: StorageBase, folder: str, ran
     return math.inf if free is None else _FILLED_SHARE * free / ranks
 
 
-def _blocks(storage: StorageBase, folder: str, plan: Plan, content: Content) -> Blocks:
+def _make_blocks(storage: StorageBase, folder: str, plan: Plan, content: Content) -> Blocks:
     if content.settings.layout == "slots":
         return open_slots(folder, content, plan.model.shard_bytes)
-    return _file_blocks(storage, folder, plan, content)
+    return _make_file_blocks(storage, folder, plan, content)
 
 
-def _file_blocks(storage: StorageBase, folder: str, plan: Plan, content: Content) -> FileBlocks:
+def _make_file_blocks(storage: StorageBase, folder: str, plan: Plan, content: Content) -> FileBlocks:
     if isinstance(plan, RankTurns):
         return FileBlocks(storage, folder, content, 0, plan.sizes, synced=True)
     return FileBlocks(storage, folder, content, plan.model.shard_bytes)
 
 
-def _mover(blocks: Blocks, plan: Plan, seconds: float, folder: str = "") -> Mover:
+def _make_mover(blocks: Blocks, plan: Plan, seconds: float, folder: str = "") -> Mover:
     settings = plan.model.settings
     max_bytes = max(plan.sizes, default=0) if isinstance(plan, RankTurns) else plan.model.shard_bytes
     return Mover(
@@ -227,16 +221,16 @@ def _mover(blocks: Blocks, plan: Plan, seconds: float, folder: str = "") -> Move
     )
 
 
-def _batches(plan: Plan, number: int) -> Iterator[Batch]:
+def _request_batches(plan: Plan, number: int) -> Iterator[Batch]:
     """Yield the reads and writes of a request; for the official load only those of the request's own file."""
     if isinstance(plan, RankTurns):
-        place = number % len(plan.turns)
-        yield Batch(Operation.WRITE, 0, (place,))
-        yield Batch(Operation.READ, 0, (place,) * plan.turns[place].reads)
+        turn = number % len(plan.turns)
+        yield Batch(Operation.WRITE, 0, (turn,))
+        yield Batch(Operation.READ, 0, (turn,) * plan.turns[turn].reads)
         return
-    one = plan.prompts[number % len(plan.prompts)]
-    yield Batch(Operation.READ, 0, tuple(number for tier, number in one.found if tier is Tier.STORAGE))
-    yield Batch(Operation.WRITE, 0, one.writes)
+    prompt = plan.prompts[number % len(plan.prompts)]
+    yield Batch(Operation.READ, 0, tuple(found for tier, found in prompt.found if tier is Tier.STORAGE))
+    yield Batch(Operation.WRITE, 0, prompt.writes)
 
 
 def measure_ceiling(plan: Plan, content: Content, seconds: float, notify: Notify | None) -> int:
@@ -244,19 +238,20 @@ def measure_ceiling(plan: Plan, content: Content, seconds: float, notify: Notify
 
     All ranks measure at the same time.
     """
-    if not seconds or not _requests(plan):
+    if not seconds or not _request_count(plan):
         return 0
     if notify is not None:
         notify(Doing("measuring the emulator's own ceiling"))
     # Without storage latency few threads are enough, and more would only wait for each other.
     few = replace(plan.model.settings, threads=min(plan.model.settings.threads, _CEILING_THREADS))
     plan = replace(plan, model=replace(plan.model, settings=few))
-    null = _file_blocks(open_storage(NULL_STORAGE), "", plan, content)
-    with closing(_mover(null, plan, seconds + 60)) as mover:  # null storage never hangs: the timeout must not expire
+    null = _make_file_blocks(open_storage(NULL_STORAGE), "", plan, content)
+    timeout_seconds = seconds + 60  # never expires, because null storage never hangs
+    with closing(_make_mover(null, plan, timeout_seconds)) as mover:
         begin_ns, served, waiting = time.monotonic_ns(), 0, 0
         until_ns = begin_ns + round(seconds * 1e9)
         while not served or time.monotonic_ns() < until_ns:
-            for batch in _batches(plan, served):
+            for batch in _request_batches(plan, served):
                 if batch.objects:
                     mover.submit(batch)
                     waiting += 1
@@ -268,13 +263,13 @@ def measure_ceiling(plan: Plan, content: Content, seconds: float, notify: Notify
         return round(3600e9 * served / (time.monotonic_ns() - begin_ns))
 
 
-def _progress(notify: Notify | None, replay: Replay | TurnsReplay, prompts: int) -> Callable[[int], None]:
+def _progress_reporter(notify: Notify | None, replay: Replay | TurnsReplay, prompts: int) -> Callable[[int], None]:
     due = time.monotonic() + _PROGRESS_SECONDS
 
-    def look(arrived: int) -> None:
+    def report(arrived: int) -> None:
         nonlocal due
         if notify is not None and time.monotonic() >= due:
             due = time.monotonic() + _PROGRESS_SECONDS
             notify(Doing(f"{arrived} of {prompts} prompts of rank 0 arrived, {len(replay.unfinished)} are in progress"))
 
-    return look
+    return report

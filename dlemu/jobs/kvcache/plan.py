@@ -174,8 +174,8 @@ def _accelerators(settings: KvSettings, model: Model, planned: Sequence[PlannedP
     if settings.accelerators or not planned:
         return settings.accelerators or settings.tp
     seconds = 0.0
-    for one in planned:
-        cached = cached_tokens(settings, one.prompt, len(one.found))
-        seconds += model.prefill_seconds(cached, one.prompt.input_tokens - cached)
+    for planned_prompt in planned:
+        cached = cached_tokens(settings, planned_prompt.prompt, len(planned_prompt.found))
+        seconds += model.prefill_seconds(cached, planned_prompt.prompt.input_tokens - cached)
     span = max(1.0, planned[-1].prompt.at_ns / 1e9)
     return settings.tp * max(1, int(np.ceil(seconds / (BUSY_SHARE * span))))

@@ -93,7 +93,7 @@ class ProbeQuestion:
     """What was to be measured."""
 
     target: str
-    """Folder, file, device, or s3://BUCKET/..."""
+    """Folder, file, device, or s3://BUCKET/... that was measured."""
     preset: str = ""
     workload: str = ""
     """The workload whose own reads were measured; else empty."""
