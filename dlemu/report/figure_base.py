@@ -82,7 +82,7 @@ def parts(numbers: Sequence[int], max_parts: int) -> list[list[int]]:
 
 def colours(names: Sequence[str], chosen: Sequence[str] = COLOURS) -> alt.Scale:
     """Return a scale that gives each name a colour, in order."""
-    return alt.Scale(domain=list(names), range=[chosen[place % len(chosen)] for place in range(len(names))])
+    return alt.Scale(domain=list(names), range=[chosen[index % len(chosen)] for index in range(len(names))])
 
 
 def part_name(part: str) -> str:

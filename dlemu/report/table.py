@@ -72,7 +72,7 @@ class Table:
 def columns(*names: str, right: Collection[int] = (), whole: Collection[int] = ()) -> tuple[Column, ...]:
     """Return columns by name; `right`: indices of columns aligned right, `whole`: of columns whose cells don't wrap."""
     return tuple(
-        Column(name, "right" if place in right else "left", wrap=place not in whole) for place, name in enumerate(names)
+        Column(name, "right" if index in right else "left", wrap=index not in whole) for index, name in enumerate(names)
     )
 
 

@@ -22,7 +22,10 @@ from dlemu.jobs.kvcache.blocks import Blocks, Content, FileBlocks, open_slots
 from dlemu.jobs.kvcache.load import Load, make_load
 from dlemu.jobs.kvcache.mover import Batch, Mover, Operation
 from dlemu.jobs.kvcache.official import RankTurns, draw_turns, with_option_defaults
-from dlemu.jobs.kvcache.place import (
+from dlemu.jobs.kvcache.plan import RankPlan, Tier, assign_prompts, plan_rank
+from dlemu.jobs.kvcache.replay import Replay, ServedPrompt
+from dlemu.jobs.kvcache.rows import ADDED_COLUMNS, COLUMNS, RANK_ROW
+from dlemu.jobs.kvcache.run_folder import (
     MAX_FILES,
     blocks_folder,
     check_space,
@@ -32,9 +35,6 @@ from dlemu.jobs.kvcache.place import (
     remove_run,
     storage_spec_of,
 )
-from dlemu.jobs.kvcache.plan import RankPlan, Tier, assign_prompts, plan_rank
-from dlemu.jobs.kvcache.replay import Replay, ServedPrompt
-from dlemu.jobs.kvcache.rows import ADDED_COLUMNS, COLUMNS, RANK_ROW
 from dlemu.jobs.kvcache.settings import KvSettings
 from dlemu.jobs.kvcache.summary import KvSummary
 from dlemu.jobs.kvcache.turns import TurnRequest, TurnsReplay

@@ -138,8 +138,8 @@ def cell_of_fio(report: dict[str, Any], cell_spec: CellSpec) -> ProbeCell:
     percentiles = side["clat_ns"].get("percentile", {})
     submitted = float(side["slat_ns"]["mean"])  # fio's percentiles do not include submission: add its mean
 
-    def at(place: str) -> float:
-        return (float(percentiles.get(place, 0.0)) + submitted) / 1e6
+    def at(percentile: str) -> float:
+        return (float(percentiles.get(percentile, 0.0)) + submitted) / 1e6
 
     cpu = (float(job["usr_cpu"]) + float(job["sys_cpu"])) / 100 * seconds * cell_spec.jobs
     return ProbeCell(

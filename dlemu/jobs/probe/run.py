@@ -246,9 +246,9 @@ def _precondition(path: str, size_bytes: int, times: int, on_event: OnEvent) -> 
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
-            for turn in range(1, times + 1):
+            for number in range(1, times + 1):
                 whole = f"{size(times * size_bytes)} to precondition {path}"
-                on_event(Doing(f"writing {whole}: pass {turn} of {times}"))
+                on_event(Doing(f"writing {whole}: pass {number} of {times}"))
                 fill(descriptor, size_bytes)
         finally:
             os.close(descriptor)
@@ -347,15 +347,16 @@ def _cell_of_level(level: Level) -> ProbeCell:
     )
 
 
-def _new_answer(question: ProbeQuestion, engine: Engine, note: str, place: str) -> ProbeAnswer:
-    local = existing_folder(os.path.dirname(place) if os.path.isfile(place) else place) if "://" not in place else None
+def _new_answer(question: ProbeQuestion, engine: Engine, note: str, target: str) -> ProbeAnswer:
+    folder = os.path.dirname(target) if os.path.isfile(target) else target
+    local = None if "://" in target else existing_folder(folder)
     return ProbeAnswer(
         complete=False,
         question=question,
         engine=engine,
         engine_note=note,
         host=describe_host(),
-        storage=describe_folder(local) if local and not _is_device(place) else None,
+        storage=describe_folder(local) if local and not _is_device(target) else None,
         cells=(),
         started_at=datetime.now(UTC).astimezone().isoformat(timespec="milliseconds"),
         extra={"fio": fio_version()} if engine == "fio" else {},
