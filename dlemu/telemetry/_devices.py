@@ -108,7 +108,7 @@ def _stack_under_overlay(path: str, mount: Mount, table: list[Mount], sys: str) 
     if not os.path.isdir(upper):
         return DeviceStack(mount=mount, notes=(_why_no_device(path, mount),))
     below = device_stack(upper, [other for other in table if other.file_system != "overlay"], sys)
-    note = printable(f"{path} lies on an overlay file system; the devices are those of its upper folder {upper}")
+    note = printable(f"{path} is on an overlay file system; the devices are those of its upper folder {upper}")
     return replace(below, mount=mount, notes=(note, *below.notes))
 
 
@@ -170,7 +170,7 @@ def _devices_below_loop(name: str, table: list[Mount], sys: str, notes: list[str
         return []
     tops = _top_devices(mount, sys)
     if not tops:
-        notes.append(printable(f"{name} is a loop device over {backing}, which lies on {mount.file_system}"))
+        notes.append(printable(f"{name} is a loop device over {backing}, which is on {mount.file_system}"))
     return [top for top in tops if top != name]
 
 
@@ -190,16 +190,16 @@ def _has_io_counts(name: str, sys: str) -> bool:
 
 
 def _why_no_device(path: str, mount: Mount) -> str:
-    missing = "there are no device figures, only what the application read"
+    missing = "there are no device counters, only the bytes that the application read"
     why = {
         "tmpfs": f"memory; {missing}",
         "ramfs": f"memory; {missing}",
         "overlay": f"an overlay whose upper folder can't be seen from here; {missing}",
         "nfs": "the counters of its client are used in place of a device's",
         "nfs4": "the counters of its client are used in place of a device's",
-        "lustre": "its client counts requests, cache hits included, so nothing proves that servers were read",
+        "lustre": "its client counts requests, cache hits included, so it is not known what the servers delivered",
     }.get(mount.file_system, f"it names no block device of this host; {missing}")
-    return printable(f"{path} lies on {mount.file_system} ({mount.source}): {why}")
+    return printable(f"{path} is on {mount.file_system} ({mount.source}): {why}")
 
 
 def device_facts(device: Device, sys: str = "/sys") -> DeviceFacts:
