@@ -68,13 +68,13 @@ def _call(work: Callable[[Request, Emit], Result], request: Request, on_event: O
 
 def _run(request: Request, emit: Emit) -> Any:
     from dlemu.dlio.export import export_beside
-    from dlemu.report.run_log import log_of
+    from dlemu.report.run_log import log_writer
     from dlemu.results.kinds import kind_of_command
     from dlemu.runner.job import JobRequest, MakeFirst, NoVerdictError, run_alone
 
     workload = request.workload
     make_first = MakeFirst(request.size_is_given, lambda making, ranks: None) if request.make else None
-    on_event = to_all(_emitting(emit), export_beside, log_of(f"dlemu.{request.command}(...)"))
+    on_event = to_all(_emitting(emit), export_beside, log_writer(f"dlemu.{request.command}(...)"))
     kind = kind_of_command(request.command).part("job")
     try:
         result = run_alone(JobRequest(load=lambda: workload, make_first=make_first, keeps_run=True), on_event, kind)

@@ -20,7 +20,7 @@ from dlemu.config.schema import Workload
 from dlemu.dlio.export import export_beside
 from dlemu.metrics.verdict import EXIT_STATUSES, Outcome
 from dlemu.report.progress import CheckpointsProgress, DatagenProgress, TrainingProgress
-from dlemu.report.run_log import log_of
+from dlemu.report.run_log import log_writer
 from dlemu.report.units import size
 from dlemu.results.answer_files import to_json
 from dlemu.results.kinds import Kind, kind_named, kind_wanted
@@ -79,7 +79,7 @@ def show_job(
 
     Without `kind`, the workload decides it.
     """
-    on_event = to_all(terminal, export, log_of(shlex.join(without_secrets(sys.argv))))
+    on_event = to_all(terminal, export, log_writer(shlex.join(without_secrets(sys.argv))))
     try:
         result = run_alone(request, on_event, None if kind is None else kind.part("job"))
     except RunFailedError as error:

@@ -1,5 +1,5 @@
-"""What can be measured: a folder is one kind of job and holds all of it.
+"""The kinds of job: each subfolder measures one thing (training, checkpoints, ...) and holds all code for it.
 
-The folder is the registry (`dlemu.results.kinds`). Kinds never import each other: what two of them share lies below.
-May import doctor, report, runner and what is below them.
+`dlemu.results.kinds` finds them by their folders; no list of kinds exists. Kinds never import each other: code that two
+of them share is in the packages below. May import doctor, report, runner and the packages below them.
 """

@@ -1,5 +1,5 @@
-"""From a result to what people look at: tables, lines and figures, on the terminal and on a page.
+"""Presents results: tables, lines of text and figures, on the terminal and on an HTML page.
 
-What is shown, and in which words, is up to each job's own `page` and `wording`; here it is laid out and drawn. Knows
-no kind of job by name. May import runner, results, metrics and what is below.
+Each kind of job decides in its own `page` and `wording` what is shown; this package lays it out and draws it, and knows
+no kind of job by name. May import runner, results, metrics and the packages below them.
 """

@@ -1,4 +1,4 @@
-"""Rows of a table of two sides."""
+"""Rows of the tables that compare two runs, A and B."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ _SHOWN_HOSTS = 4
 
 
 def short_rows(metrics: Mapping[str, Difference], catalogue: Catalogue) -> list[tuple[str, ...]]:
-    """Return a row a metric for the terminal, in the catalogue's order."""
+    """Return a row per metric for the terminal, in the catalogue's order."""
     return [
-        (f"{words.title} ({words.unit})", _digits(each.a), _digits(each.b), *_apart(each))
-        for words, each in _in_order(metrics, catalogue)
+        (f"{metric.title} ({metric.unit})", _digits(sides.a), _digits(sides.b), *_difference_cells(sides))
+        for metric, sides in _in_order(metrics, catalogue)
     ]
 
 
 def full_rows(metrics: Mapping[str, Difference], catalogue: Catalogue) -> list[tuple[str, ...]]:
-    """Return the same for the page, with the intervals of both sides."""
+    """Return a row per metric for the HTML page, with the confidence intervals of both sides."""
     return [
         (
-            f"{words.title}, {words.unit}",
-            with_width(each.a, each.a_half_width, words.unit),
-            with_width(each.b, each.b_half_width, words.unit),
-            *_apart(each),
+            f"{metric.title}, {metric.unit}",
+            with_interval(difference.a, difference.a_half_width, metric.unit),
+            with_interval(difference.b, difference.b_half_width, metric.unit),
+            *_difference_cells(difference),
         )
-        for words, each in _in_order(metrics, catalogue)
+        for metric, difference in _in_order(metrics, catalogue)
     ]
 
 
@@ -39,24 +39,24 @@ def _in_order(metrics: Mapping[str, Difference], catalogue: Catalogue) -> list[t
     return [(metric, metrics[metric.name]) for metric in catalogue if metric.name in metrics]
 
 
-def value_with_width(value: Value | None, unit: str) -> str:
-    """Return a mean with its half width where that is known, `-` for nothing."""
-    return "-" if value is None else with_width(value.mean, value.half_width, unit)
+def value_with_interval(value: Value | None, unit: str) -> str:
+    """Return a mean, with the half width of its confidence interval if known; `-` for None."""
+    return "-" if value is None else with_interval(value.mean, value.half_width, unit)
 
 
-def _apart(metric: Difference) -> tuple[str, str]:
-    percent, width = metric.difference_percent, metric.half_width_percent
+def _difference_cells(difference: Difference) -> tuple[str, str]:
+    percent, width = difference.difference_percent, difference.half_width_percent
     return "-" if percent is None else f"{percent:+.1f} %", "-" if width is None else f"{width:.1f}"
 
 
 def _digits(value: float) -> str:
-    """Return a number with as many digits as a table has room for."""
+    """Return a number with 3 decimals or fewer, depending on its magnitude, so that table columns stay narrow."""
     digits = 3 if abs(value) < 10 else 2 if abs(value) < 100 else 1
     return f"{value:,.{digits}f}"
 
 
-def with_width(value: float, half_width: float | None, unit: str) -> str:
-    """Return a number with its half width where that is known; of a percentage no interval that no percentage has."""
+def with_interval(value: float, half_width: float | None, unit: str) -> str:
+    """Return a number, with the half width of its interval if known; intervals of percentages stay within 0 to 100."""
     if half_width is None:
         return number(value)
     width = plus_minus(value, half_width, 2) if unit == "%" else f"+- {number(half_width)}"
@@ -64,7 +64,7 @@ def with_width(value: float, half_width: float | None, unit: str) -> str:
 
 
 def host_facts(hosts: Sequence[HostFacts]) -> list[tuple[str, str]]:
-    """Return which hosts these were, and what the first of them is."""
+    """Return the names of the hosts, and the properties of the first."""
     first = hosts[0] if hosts else None
     more = f" and {len(hosts) - _SHOWN_HOSTS} more" if len(hosts) > _SHOWN_HOSTS else ""
     return [

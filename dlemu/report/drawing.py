@@ -1,4 +1,4 @@
-"""From figures to pictures: the folder of figures is walked, Vega-Lite draws, and SVGs are made fit for one page."""
+"""Draws the figures of a page: finds them in their package, renders them by Vega-Lite, and adapts the SVGs."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from datagen.registry import find, names
 if TYPE_CHECKING:
     from dlemu.report.figure_base import Figure
 
-_PNG_SCALE = 2.0  # pixels for each of the figure's: sharp on dense screens and in print
+_PNG_SCALE = 2.0  # image pixels per pixel of the figure: sharp on high-density screens and in print
 
 
 @dataclass(frozen=True)
 class Picture:
-    """One figure, drawn for a desk (and paper) and for a phone."""
+    """One figure, drawn for wide screens and paper (`desk`), and for a phone."""
 
     name: str
     title: str
@@ -29,30 +29,30 @@ class Picture:
     desk_svg: str
     phone_svg: str
     spec: str = ""
-    """Vega-Lite's, as JSON that may stand in a script; of an interactive page alone."""
+    """Vega-Lite specification, as JSON that is safe inside a script; only for interactive pages."""
 
 
 def missing_packages() -> list[str]:
-    """Return what must be installed before anything can be drawn."""
+    """Return the names of the packages that are missing for drawing."""
     packages = {"altair": "altair", "vl_convert": "vl-convert-python", "jinja2": "Jinja2"}
     return [package for module, package in packages.items() if importlib.util.find_spec(module) is None]
 
 
 def check_packages() -> None:
-    """Raise UserError when a page can't be made here."""
+    """Raise UserError if packages for making a page are missing."""
     missing = missing_packages()
     if missing:
         raise UserError(f"a report needs {', '.join(missing)}, not installed here: pip install 'dlemu[report]'")
 
 
 def pictures(result: Any, folder: str, *, interactive: bool = False) -> list[Picture]:
-    """Draw every figure of a folder (a package's name) that the result holds something for, in the page's order."""
+    """Draw the figures of `folder` (a package name) that apply to the result, in the order of the page."""
     from dlemu.report.figure_base import DESK, PHONE
 
     drawn = []
     for (name, desk), (_, phone) in zip(figures(result, folder, DESK), figures(result, folder, PHONE), strict=True):
         desk_svg, phone_svg = (
-            _unique(_svg(figure, "transparent"), f"{name}-{kind}")
+            _with_unique_ids(_svg(figure, "transparent"), f"{name}-{kind}")
             for kind, figure in (("desk", desk), ("phone", phone))
         )
         spec = _script_spec(desk) if interactive else ""
@@ -61,14 +61,14 @@ def pictures(result: Any, folder: str, *, interactive: bool = False) -> list[Pic
 
 
 def _script_spec(figure: Figure) -> str:
-    """Return what Vega draws in a browser: marks show their values under the pointer."""
+    """Return the specification that Vega draws in a browser, with tooltips that show the values of marks."""
     spec = _spec(figure, "transparent")
     spec["config"]["mark"] = {"tooltip": True}
     return json.dumps(spec).replace("<", "\\u003c")
 
 
 def vega_script() -> str:
-    """Return Vega, Vega-Lite and vega-embed as one script that loads nothing; it comes with vl_convert."""
+    """Return Vega, Vega-Lite and vega-embed (shipped with vl_convert) as one script that loads nothing."""
     import vl_convert
 
     bundle: str = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")
@@ -76,7 +76,7 @@ def vega_script() -> str:
 
 
 def picture_file(figure: Figure, kind: str) -> bytes:
-    """Return a figure as a file of its own on a white ground; `kind` is svg or png."""
+    """Return a figure as an image file with white background; `kind` is svg or png."""
     import vl_convert
 
     if kind == "svg":
@@ -87,9 +87,9 @@ def picture_file(figure: Figure, kind: str) -> bytes:
 
 
 def figures(result: Any, folder: str, canvas: Any) -> Iterator[tuple[str, Figure]]:
-    """Yield name and figure of what a folder of figures, a file each, has to show of the result.
+    """Yield name and figure for each figure that applies to the result; `folder` is a package with a module per figure.
 
-    The folder may be a module that has several figures of one thing itself, as `figures(result, canvas)` yields them.
+    A package may instead have a function `figures(result, canvas)` that yields them.
     """
     from altair.utils.schemapi import debug_mode
 
@@ -101,7 +101,7 @@ def figures(result: Any, folder: str, canvas: Any) -> Iterator[tuple[str, Figure
         return
     ordered = sorted(names(folder), key=lambda name: find(folder, name, "ORDER"))
     for name in ordered:
-        with debug_mode(False):  # altair's own checks take as long as all the rest; the tests draw with them
+        with debug_mode(False):  # altair's checks would double the time; tests draw with them
             figure = find(folder, name, "draw")(result, canvas)
         if figure is not None:
             yield name, figure
@@ -111,11 +111,11 @@ def _svg(figure: Figure, background: str) -> str:
     import vl_convert
 
     svg: str = vl_convert.vegalite_to_svg(_spec(figure, background))
-    return _titled(svg)
+    return _with_titles(svg)
 
 
-def _titled(svg: str) -> str:
-    """Have browsers show the descriptions that figures give, without a script; Vega's own are of little use and go."""
+def _with_titles(svg: str) -> str:
+    """Turn the descriptions that figures give to marks into tooltips that need no script; remove Vega's own."""
     from dlemu.report.figure_base import HOVER
 
     svg = re.sub(rf'aria-label="{HOVER}([^"]*)"([^>]*)/>', r"\2><title>\1</title></path>", svg)
@@ -141,8 +141,8 @@ def _spec(figure: Figure, background: str) -> dict[str, Any]:
     return spec
 
 
-def _unique(svg: str, name: str) -> str:
-    """Make the ids of clip paths and gradients the figure's own: on one page they must not meet another's."""
+def _with_unique_ids(svg: str, name: str) -> str:
+    """Prefix the ids of clip paths and gradients with the figure's name: ids must be unique on a page."""
     svg = re.sub(r'\bid="', f'id="{name}-', svg)
     svg = re.sub(r"url\(#", f"url(#{name}-", svg)
     return re.sub(r'href="#', f'href="#{name}-', svg)

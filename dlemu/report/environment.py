@@ -1,4 +1,4 @@
-"""What a run ran on, and what its requests to an object store came to, as tables and rows of a page."""
+"""Tables of a run's hosts and storage, and rows about its requests to an object store."""
 
 from __future__ import annotations
 
@@ -11,30 +11,30 @@ from dlemu.results.parts import Environment, Requests
 from dlemu.results.wording import count
 
 Row = tuple[str, str, str]
-"""Metric, value with its unit, what it means."""
+"""Metric, value with unit, explanation."""
 
 _SHOWN_HOSTS = 8
 
 
-def request_rows(asked: Requests) -> Iterator[Row]:
-    """Yield what an object store's server made of the requests."""
-    sent = asked.get + asked.head + asked.put + asked.list + asked.delete
-    cost = "" if asked.cost is None else f", cost {asked.cost:.3g}"
-    puts = f", {asked.put:,} PUT" if asked.put else ""
-    kinds = f"{asked.get:,} GET, {asked.head:,} HEAD{puts}; {count(asked.connections_opened, 'connection')}{cost}"
-    yield "requests", f"{sent:,}", kinds
-    again = f"{asked.slow_down:,} of them 503 or 429; {asked.retried:,} retried"
-    yield "failed requests", f"{asked.failed:,}", again
-    for name, times in (("first byte", asked.first_byte_ms), ("last byte", asked.last_byte_ms)):
+def request_rows(sent: Requests) -> Iterator[Row]:
+    """Yield rows about the requests to an object store: counts, failures, latencies and TLS."""
+    total = sent.get + sent.head + sent.put + sent.list + sent.delete
+    cost = "" if sent.cost is None else f", cost {sent.cost:.3g}"
+    puts = f", {sent.put:,} PUT" if sent.put else ""
+    kinds = f"{sent.get:,} GET, {sent.head:,} HEAD{puts}; {count(sent.connections_opened, 'connection')}{cost}"
+    yield "requests", f"{total:,}", kinds
+    again = f"{sent.slow_down:,} of them 503 or 429; {sent.retried:,} retried"
+    yield "failed requests", f"{sent.failed:,}", again
+    for name, times in (("first byte", sent.first_byte_ms), ("last byte", sent.last_byte_ms)):
         if times is not None:
             shown = f"p50 {number(times.p50)}, p99 {number(times.p99)}, max {number(times.max)} ms"
             yield f"{name} p50", f"{number(times.p50)} ms", shown
-    if asked.tls_cpu_seconds is not None:
-        yield "TLS", f"{number(asked.tls_cpu_seconds)} s", "CPU time of the readers: handshakes, decrypting, copying"
+    if sent.tls_cpu_seconds is not None:
+        yield "TLS", f"{number(sent.tls_cpu_seconds)} s", "CPU time of the readers: handshakes, decrypting, copying"
 
 
 def facts_table(title: str, facts: Iterator[tuple[str, object]], *, folded: bool = False) -> Table:
-    """Return a table of names and values without a head."""
+    """Return a table of names and values, without a header."""
     rows = [
         (name, size(value) if name.endswith("_bytes") and isinstance(value, int) else plain(value))
         for name, value in facts
@@ -43,7 +43,7 @@ def facts_table(title: str, facts: Iterator[tuple[str, object]], *, folded: bool
 
 
 def environment_of(environment: Environment, what: str = "the dataset") -> Iterator[Table]:
-    """Yield hosts and the storage of what was read or written."""
+    """Yield a table for each host, and one for the storage of `what` was read or written."""
     hosts, storage = environment.hosts, environment.storage
     for host in hosts[:_SHOWN_HOSTS]:
         yield facts_table(f"Host {host.host}", _host(host), folded=len(hosts) > 1)

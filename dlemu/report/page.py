@@ -1,4 +1,4 @@
-"""One self-contained HTML page: no script, nothing loaded from elsewhere, every text of others escaped."""
+"""A self-contained HTML page: it loads nothing, escapes all text, and runs no script unless figures are interactive."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from dlemu import __version__
 from dlemu.report.table import Table, Tone, html_table
 from dlemu.report.units import at, with_unit
 
-if TYPE_CHECKING:  # a terminal takes words and tables from here, and nothing is drawn there
+if TYPE_CHECKING:  # terminals use this module without drawing
     from dlemu.report.drawing import Picture
 
 State = Literal["passed", "failed", "open", "neutral"]
 STATES: dict[Tone, State] = {"good": "passed", "bad": "failed", "open": "open", "strong": "neutral"}
-"""Tone of a verdict on the terminal -> state of the page: both have one colour."""
+"""Tone of a verdict on the terminal -> state of the page, which has the same colour."""
 
 
 @dataclass(frozen=True)
 class Tile:
-    """A number that stands out. `key` is its place in the saved result, `value` the number itself, `text` as shown."""
+    """A number shown large. `key`: its dotted key in the saved result; `value`: the exact number; `text`: as shown."""
 
     name: str
     key: str
@@ -32,7 +32,7 @@ class Tile:
 
 @dataclass(frozen=True)
 class Words:
-    """A section of text: sentences, each a point of a list."""
+    """A section of text: a bullet list of sentences."""
 
     title: str
     points: Sequence[str]
@@ -40,7 +40,7 @@ class Words:
 
 @dataclass(frozen=True)
 class Text:
-    """A file shown as it is, folded."""
+    """The content of a file, collapsed until it is opened."""
 
     title: str
     content: str
@@ -48,20 +48,20 @@ class Text:
 
 @dataclass(frozen=True, kw_only=True)
 class Page:
-    """Everything on a page but its figures, as plain text."""
+    """Everything on a page except its figures, as plain data."""
 
     title: str
     lead: str
     state: State
     verdict: tuple[str, str]
-    """The word that stands out, and the rest of the line."""
+    """The highlighted word, and the rest of the line."""
     tiles: Sequence[Tile] = ()
     words: Sequence[Words] = ()
     tables: Sequence[Table] = ()
     texts: Sequence[Text] = ()
     source: str
     warning: str = ""
-    """What nobody may overlook who reads the verdict."""
+    """Shown directly below the verdict."""
 
 
 TileRow = tuple[str, str, str, str]
@@ -69,7 +69,7 @@ TileRow = tuple[str, str, str, str]
 
 
 def tiles(result: Any, shown: Iterable[TileRow]) -> list[Tile]:
-    """Return a tile for each row whose number is known. The keys are those of the saved result: of its typed fields."""
+    """Return a tile for each row whose number is known; keys are the dotted fields of the typed result."""
     known = [(name, key, at(result, key), unit, what) for name, key, unit, what in shown]
     return [
         Tile(name, key, repr(value), with_unit(value, unit), what)
@@ -79,9 +79,9 @@ def tiles(result: Any, shown: Iterable[TileRow]) -> list[Tile]:
 
 
 def render(page: Page, pictures: Sequence[Picture], script: str = "") -> str:
-    """Return the page as HTML; only tables, and the SVGs that Vega made, go in as they are: both are escaped.
+    """Return the page as HTML. Only tables and Vega's SVGs are inserted unescaped, because both are escaped already.
 
-    With Vega's `script` it draws the pictures' specs in the place of the SVGs that are for a desk.
+    With Vega's `script`, the page draws the pictures' specs in place of the SVGs for wide screens.
     """
     import jinja2
 
@@ -97,20 +97,20 @@ def render(page: Page, pictures: Sequence[Picture], script: str = "") -> str:
 
 @dataclass(frozen=True)
 class Opened:
-    """A result with all of its page but the figures."""
+    """A result, its page without figures, and where to find its figures."""
 
     result: object
     page: Page
     figures: str
-    """The package of its figures."""
+    """Name of the package with its figures."""
 
 
 @dataclass(frozen=True)
 class About:
-    """Where and on what a run was measured, for a page of several."""
+    """When and where a run was measured, for a page of several runs."""
 
     started_at: str
     hosts: Sequence[str]
     where: str
-    """What was read or written, and where it lay."""
+    """The data that was read or written, and its folder."""
     tables: Sequence[Table]

@@ -1,4 +1,4 @@
-"""Panels side by side, and bars of two sides."""
+"""Panels side by side, and bar charts that compare two sides."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from dlemu.report.units import with_unit
 from dlemu.results.figures import Value
 
 _GAP = 62
-"""Pixels that a further panel takes beside its width: its axis with title, and the room before it."""
+"""Pixels that each further panel needs besides its width, for its axis, title and spacing."""
 _HEIGHT = 150
 Panel = Callable[[int], alt.LayerChart | None]
-"""Draws a panel of a width in pixels, None when it has nothing to show."""
+"""Draws a panel, given its width in pixels; returns None if it has nothing to show."""
 
 
-def grid(panels: Sequence[Panel], canvas: Canvas, most_columns: int) -> alt.ConcatChart | None:
-    """Lay panels out in rows, those left out that have nothing to show; None when none has."""
+def grid(panels: Sequence[Panel], canvas: Canvas, max_columns: int) -> alt.ConcatChart | None:
+    """Lay out in rows the panels that have something to show; None if there are none."""
     known = [panel for panel in panels if panel(canvas.width) is not None]
     if not known:
         return None
-    columns = min(most_columns, len(known))
+    columns = min(max_columns, len(known))
     width = (canvas.width - _GAP * (columns - 1)) // columns
     return alt.concat(*(panel(width) for panel in known), columns=columns, spacing=18 if canvas.narrow else 24)
 
@@ -35,23 +35,23 @@ def bars(
     title: str,
     canvas: Canvas,
     level: float | None = None,
-    most: float = math.inf,
+    maximum: float = math.inf,
 ) -> alt.LayerChart | None:
-    """Draw a bar a side with number and interval, and a line across at `level`; None when no side is known.
+    """Draw a bar per side, with number and interval, and a line at `level`; None if no side has a value.
 
-    No value is more than `most`: the axis ends there.
+    `maximum` is the largest possible value, where the axis ends.
     """
     rows: list[Row] = []
     for name, value in zip(names, values, strict=True):
         if value is not None:
             half = value.half_width or 0.0
-            low, high = max(0.0, value.mean - half), min(value.mean + half, most)
+            low, high = max(0.0, value.mean - half), min(value.mean + half, maximum)
             bar = {"side": name[0], "line": name, "value": value.mean, "text": with_unit(value.mean, "")}
             rows.append(bar | {"low": low, "high": high})
     if not rows:
         return None
-    room = alt.Scale(domain=[0, min(1.14 * max(row["high"] for row in rows) or 1, most)], nice=False)  # for the numbers
-    y = alt.Y("value:Q", title=title, scale=room, axis=alt.Axis(tickCount=4))
+    top = min(1.14 * max(row["high"] for row in rows) or 1, maximum)  # 14 % of room for the numbers
+    y = alt.Y("value:Q", title=title, scale=alt.Scale(domain=[0, top], nice=False), axis=alt.Axis(tickCount=4))
     base = alt.Chart(data(rows)).encode(x=alt.X("side:N", title=None, axis=alt.Axis(labelAngle=0, ticks=False)))
     layers = [
         base.mark_bar(size=min(46, width // 4)).encode(y=y, color=side_colour(names, canvas)),

@@ -1,4 +1,4 @@
-"""How far a run or a generation is: one line that is redrawn on a terminal, a plain line now and then elsewhere."""
+"""Progress of a run or of dataset generation: a redrawn line on a terminal, an occasional plain line elsewhere."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from rich.text import Text
 
 from dlemu.results.wording import count
 
-if TYPE_CHECKING:  # most runs make no dataset
+if TYPE_CHECKING:  # most runs generate no dataset
     from datagen.thread_pool import Progress as Made
 
 REDRAW_SECONDS = 0.25
-"""Least time between two redraws on a terminal: drawing costs milliseconds of the CPU that the workers need."""
+"""Minimum time between redraws on a terminal: drawing takes milliseconds of the CPU that the workers need."""
 PLAIN_SECONDS = 10.0
-"""Least time between two lines where there is no terminal."""
+"""Minimum time between lines where there is no terminal."""
 
 Monotonic = Callable[[], float]
 
 
 class TrainingProgress:
-    """Epoch, step, AU so far, MB/s and time left, from rank 0's calls; to be closed by the last step or `close`."""
+    """Shows epoch, step, AU so far, MB/s and time left, as reported by rank 0, until the last step or `close`."""
 
     def __init__(self, console: Console, epoch_steps: Sequence[int], *, now: Monotonic = time.monotonic) -> None:
         self._epoch_steps, self._total = epoch_steps, sum(epoch_steps)
@@ -34,7 +34,7 @@ class TrainingProgress:
         self._began: tuple[float, int] | None = None
 
     def step(self, epoch: int, step: int, au_percent: float, mb_per_second: float) -> None:
-        """Report a step (epoch and step from 1). AU and MB/s are those of the epoch so far, NaN when there is none."""
+        """Report a step (epoch and step count from 1). AU and MB/s are those of the epoch so far, NaN if unknown."""
         steps = self._epoch_steps[epoch - 1]
         done = self._before[epoch - 1] + step
         if self._began is None:
@@ -42,7 +42,7 @@ class TrainingProgress:
         if self._line.due(always=step == steps):
             au = "" if math.isnan(au_percent) else f"AU {au_percent:.2f} %"
             head = f"epoch {epoch}/{len(self._epoch_steps)} step {step}/{steps}"
-            self._line.show(done / self._total, head, au, _mb(mb_per_second), self._left(done))
+            self._line.show(done / self._total, head, au, _mb_text(mb_per_second), self._left(done))
         if done == self._total:
             self.close()
 
@@ -57,27 +57,28 @@ class TrainingProgress:
 
 
 class DatagenProgress:
-    """Files, bytes, MB/s and time left of a dataset that is being made (or verified: `verb`)."""
+    """Shows files, bytes, MB/s and time left of a dataset that is being made (or verified: `verb`)."""
 
     def __init__(
         self, console: Console, *, ranks: int = 1, verb: str = "made", now: Monotonic = time.monotonic
     ) -> None:
-        """Of several ranks the calling one is watched and the others are taken to be as far: they share the files."""
+        """With several ranks, the others are assumed to be as far as the calling one: they have equal shares."""
         self._line, self._ranks, self._verb = _line(console, now), ranks, verb
         self._first: Made | None = None
 
     def update(self, made: Made) -> None:
-        """Report how far the calling rank is."""
+        """Report the progress of the calling rank."""
         if self._first is None:
-            self._first = made  # what was there already says nothing about the speed
+            self._first = made  # files that existed before do not count for the rate
         done = made.files >= made.total_files
         if self._line.due(always=done):
-            seconds, fresh = made.seconds - self._first.seconds, made.bytes - self._first.bytes
-            rate = self._ranks * fresh / 1e6 / seconds if seconds > 0 else math.nan
+            seconds, added = made.seconds - self._first.seconds, made.bytes - self._first.bytes
+            rate = self._ranks * added / 1e6 / seconds if seconds > 0 else math.nan
             share = min(1.0, made.bytes / made.total_bytes) if made.total_bytes else 1.0
-            of_all = _of(self._ranks * made.bytes, self._ranks * made.total_bytes)
+            of_all = _amounts(self._ranks * made.bytes, self._ranks * made.total_bytes)
             head = f"{count(self._ranks * made.files, 'file')} {self._verb}"
-            self._line.show(share, head, of_all, _mb(rate), _time_left(seconds, fresh, made.total_bytes - made.bytes))
+            left = _time_left(seconds, added, made.total_bytes - made.bytes)
+            self._line.show(share, head, of_all, _mb_text(rate), left)
         if done:
             self.close()
 
@@ -87,32 +88,32 @@ class DatagenProgress:
 
 
 class CheckpointsProgress:
-    """Which checkpoint is written or read, and how far it is."""
+    """Shows which checkpoint is being written or read, and its bytes so far."""
 
     def __init__(self, console: Console, *, now: Monotonic = time.monotonic) -> None:
         self._line, self._now = _line(console, now), now
 
     def update(self, phase: str, checkpoint: int, checkpoints: int, done: int, total: int) -> None:
-        """Report how many bytes of all ranks are done of one checkpoint; `phase` is write or read."""
+        """Report the bytes of a checkpoint that all ranks have written or read; `phase` is write or read."""
         if self._line.due(always=checkpoint == checkpoints and done >= total):
             verb = "written" if phase == "write" else "read"
             head = f"checkpoint {checkpoint}/{checkpoints} {verb}"
-            self._line.show(done / max(1, total), head, _of(done, total))
+            self._line.show(done / max(1, total), head, _amounts(done, total))
 
     def close(self) -> None:
         """Leave the last line standing; more than once is allowed."""
         self._line.close()
 
 
-def _of(done_bytes: int, total_bytes: int) -> str:
-    """Return both in the unit that suits the total."""
+def _amounts(done_bytes: int, total_bytes: int) -> str:
+    """Return done and total bytes, in a unit that suits the total."""
     for unit, name in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
         if total_bytes >= unit:
             return f"{done_bytes / unit:,.1f}/{total_bytes / unit:,.1f} {name}"
     return f"{done_bytes}/{total_bytes} bytes"
 
 
-def _mb(mb_per_second: float) -> str:
+def _mb_text(mb_per_second: float) -> str:
     return "" if math.isnan(mb_per_second) else f"{mb_per_second:,.0f} MB/s"
 
 
@@ -123,8 +124,8 @@ def _time_left(seconds: float, done: int, to_do: int) -> str:
     return f"{left // 3600}:{left // 60 % 60:02}:{left % 60:02} left"
 
 
-class _Plain:
-    """A line of its own at most every PLAIN_SECONDS."""
+class _PlainLine:
+    """Prints a new line, at most every PLAIN_SECONDS."""
 
     def __init__(self, console: Console, now: Monotonic) -> None:
         self._console, self._now, self._next = console, now, now() + PLAIN_SECONDS
@@ -143,7 +144,7 @@ class _Plain:
 
 
 class _Bar(Progress):
-    """Rich's progress with an empty line below it: a message from elsewhere begins a line of its own there."""
+    """Rich's progress with an empty line below, so that messages printed meanwhile begin on a new line."""
 
     def get_renderables(self) -> Iterable[RenderableType]:
         yield from super().get_renderables()
@@ -151,8 +152,8 @@ class _Bar(Progress):
             yield Text("")
 
 
-class _Redrawn:
-    """One line drawn again at most every REDRAW_SECONDS, by the caller alone: no thread beside a rank's loop."""
+class _LiveLine:
+    """A line redrawn in place, at most every REDRAW_SECONDS; by the caller, so that no thread disturbs a rank."""
 
     def __init__(self, console: Console, now: Monotonic) -> None:
         columns: list[ProgressColumn] = [TextColumn("{task.description}", markup=False), BarColumn(20)]
@@ -169,7 +170,7 @@ class _Redrawn:
         self._bar.update(self._task, completed=share, description=head, facts="  ".join(filter(None, parts)))
         if self._state == "new":
             self._bar.start()
-            self._console.show_cursor(True)  # a rank that is killed could not give it back
+            self._console.show_cursor(True)  # not hidden, because a killed rank could not show it again
             self._state = "drawn"
         self._bar.refresh()
 
@@ -179,5 +180,5 @@ class _Redrawn:
         self._state = "closed"
 
 
-def _line(console: Console, now: Monotonic) -> _Plain | _Redrawn:
-    return _Redrawn(console, now) if console.is_terminal and not console.is_dumb_terminal else _Plain(console, now)
+def _line(console: Console, now: Monotonic) -> _PlainLine | _LiveLine:
+    return _LiveLine(console, now) if console.is_terminal and not console.is_dumb_terminal else _PlainLine(console, now)

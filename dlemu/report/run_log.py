@@ -1,4 +1,4 @@
-"""log.txt of a run: the command, and the result as a terminal shows it."""
+"""log.txt of a run: the command, and the result as printed on a terminal."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from dlemu.results.tables import ADVICE
 from dlemu.runner.events import Event, OnEvent, Saved
 
 
-def log_of(command: str) -> OnEvent:
-    """Return what writes log.txt when a run is saved; `command` is what it says was run."""
+def log_writer(command: str) -> OnEvent:
+    """Return an event handler that writes log.txt when a run is saved; `command` is its first line."""
 
     def write(event: Event) -> None:
         if isinstance(event, Saved):

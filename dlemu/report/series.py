@@ -1,4 +1,4 @@
-"""Several runs side by side, as points of lines: what figures and tables draw."""
+"""A series of runs as points on lines, for figures and tables that show several runs."""
 
 from __future__ import annotations
 
@@ -15,56 +15,56 @@ from dlemu.results.measured import MeasuredRun
 
 @dataclass(frozen=True, kw_only=True)
 class Point:
-    """One run, or all trials of one count of accelerators."""
+    """One run, or all trials with one number of accelerators."""
 
     line: str
-    """Points of one line differ only in what the axis says."""
+    """Name of the workload and accelerator; points of one line have the same."""
     settings: dict[str, str]
     figures: JobFigures
     folder: str = ""
 
     @property
     def ranks(self) -> int:
-        """How many ranks it had: of training, accelerators."""
+        """Number of ranks; in training, of accelerators."""
         return self.figures.ranks
 
 
 @dataclass(frozen=True)
 class RunSeries:
-    """What several runs showed."""
+    """The points of several runs."""
 
     folder: str
     points: tuple[Point, ...]
     answer: Any = None
-    """None for runs that a user put side by side."""
+    """The result of the study that made the runs, such as a sweep; None for runs that the user put together."""
     run: MeasuredRun | None = None
-    """One of the runs, for what they have in common: host, storage, configuration."""
+    """One of the runs, for the properties that they share: host, storage, configuration."""
 
     @property
     def is_run(self) -> bool:
-        """Whether it is one run, and no list of several."""
+        """Whether the folder holds a single run."""
         return self.run is not None and self.run.folder == self.folder
 
     @cached_property
     def catalogue(self) -> Catalogue:
-        """The metrics of its runs; raises UserError where their kind of job is not installed."""
+        """The metrics of the runs; raises UserError if their kind of job is not installed."""
         return catalogue_of(self.points[0].figures.kind) if self.points else Catalogue(metrics=())
 
     @property
     def counted(self) -> str:
-        """What the ranks of its runs are called, in the plural."""
+        """Plural noun for the ranks of the runs, such as accelerators."""
         return f"{self.catalogue.rank}s"
 
     @property
     def axis(self) -> str:
-        """What the points of a line differ in: ranks, or else the first setting that has several values."""
+        """The x axis: the number of ranks if it varies, else the first setting with several values."""
         if len({point.ranks for point in self.points}) > 1:
             return self.counted
         keys = list(dict.fromkeys(key for point in self.points for key in point.settings))
         return next((key for key in keys if len(self._values(key)) > 1), self.counted)
 
     def position(self, point: Point) -> float | str:
-        """Return where a point stands on the axis; numbers where all its values are."""
+        """Return a point's value on the x axis: a number if all values are numbers."""
         if self.axis == self.counted:
             return point.ranks
         numeric = all(_is_number(value) for value in self._values(self.axis))
@@ -74,19 +74,19 @@ class RunSeries:
 
     @property
     def threshold_percent(self) -> float | None:
-        """The AU at which a run passes, None where nothing says it."""
+        """The AU at which a run passes; None if no run has a threshold."""
         known = (point.figures.threshold_percent for point in self.points)
         return next((value for value in known if value is not None), None)
 
     def line(self, point: Point) -> str:
-        """Return the name of a point's line: what was the same along it and differs between lines."""
+        """Return the name of the line that a point is on: workload and settings that differ between lines."""
         varied = [key for key in point.settings if key not in (self.axis, "ranks") and len(self._values(key)) > 1]
         named = [f"{key.rpartition('.')[2]}={self.shown(point, key)}" for key in varied]
         several = len({other.line for other in self.points}) > 1
         return ", ".join([point.line, *named] if several or not named else named)
 
     def shown(self, point: Point, key: str) -> str:
-        """Return what a setting of a point is called: of paths, the part in which they differ."""
+        """Return the displayed value of a setting: for paths, the part in which they differ."""
         value = point.settings[key]
         return short_names(sorted(self._values(key) - {""})).get(value, value)
 
@@ -103,6 +103,6 @@ def _is_number(text: str) -> bool:
 
 
 def point_of(figures: JobFigures, settings: dict[str, str], folder: str = "") -> Point:
-    """Return a run as a point."""
+    """Return the point of a run."""
     line = " ".join(filter(None, [figures.workload, figures.accelerator]))
     return Point(line=line, settings=settings, figures=figures, folder=folder)

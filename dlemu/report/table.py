@@ -1,4 +1,4 @@
-"""One table and one line of text, each rendered twice: by rich for the terminal, as HTML for the page."""
+"""Tables and lines of text, which can be rendered by rich for the terminal and as HTML for the page."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rich.measure import Measurement
 from rich.text import Text
 
 Tone = Literal["plain", "strong", "good", "bad", "open", "caution"]
-"""What a text means to its reader: good and bad are verdicts, open is one that could not be given."""
+"""Meaning of a text, which selects its colour: good and bad are verdicts, open is a verdict that could not be given."""
 
 _STYLES: dict[Tone, str] = {
     "plain": "",
@@ -28,7 +28,7 @@ _STYLES: dict[Tone, str] = {
 
 @dataclass(frozen=True)
 class Line:
-    """A text with its tone: a cell of a table, or a line of its own."""
+    """A text with its tone: a cell of a table, or a separate line."""
 
     text: str
     tone: Tone = "plain"
@@ -39,29 +39,29 @@ Cell = str | Line
 
 @dataclass(frozen=True)
 class Column:
-    """A column of a table. One whose `name` is empty has no head."""
+    """A column of a table; without a `name` it has no header."""
 
     name: str = ""
     align: Literal["left", "right"] = "left"
-    """Numbers stand on the right."""
+    """Numbers are aligned right."""
     wrap: bool = True
     """Whether a long cell may be broken into lines."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """A table as plain data, to be rendered anywhere."""
+    """A table as plain data."""
 
     title: str = ""
     columns: Sequence[Column]
     rows: Sequence[Sequence[Cell]]
-    """Cells from left to right. A row of one cell in a table of several columns is a heading across all of them."""
+    """Cells from left to right. A row with a single cell is a heading across all columns."""
     notes: Sequence[Cell] = ()
     """Lines below the table."""
     dense: bool = False
-    """Little room between columns, for many of them."""
+    """No padding between columns, for tables with many columns."""
     folded: bool = False
-    """On a page only the title is seen until it is opened."""
+    """Collapsed on the HTML page: only the title is visible until it is opened."""
 
     @property
     def has_head(self) -> bool:
@@ -70,16 +70,16 @@ class Table:
 
 
 def columns(*names: str, right: Collection[int] = (), whole: Collection[int] = ()) -> tuple[Column, ...]:
-    """Return columns by name: those at the places of `right` hold numbers, cells of those of `whole` are not broken."""
+    """Return columns by name; `right`: indices of columns aligned right, `whole`: of columns whose cells don't wrap."""
     return tuple(
-        Column(name, "right" if place in right else "left", wrap=place not in whole) for place, name in enumerate(names)
+        Column(name, "right" if index in right else "left", wrap=index not in whole) for index, name in enumerate(names)
     )
 
 
 def print_table(table: Table, console: Console) -> None:
     """Print a table with its notes.
 
-    When no column may be broken, the table is as wide as it is: a narrow terminal wraps its lines, but loses nothing.
+    If no column may wrap, the table has its full width: a narrow terminal wraps its lines, but nothing is lost.
     """
     shown = rich.table.Table(
         title=Text(table.title) if table.title else None,
@@ -102,13 +102,13 @@ def print_table(table: Table, console: Console) -> None:
 
 
 def print_lines(lines: Iterable[Cell], console: Console, *, wrap: bool = False) -> None:
-    """Print lines of their own, unbroken, so that a path or a command in one can be copied; or wrapped at words."""
+    """Print lines without line breaks, so that paths and commands can be copied; with `wrap`, wrapped at words."""
     for line in lines:
         console.print(rich_text(line), soft_wrap=not wrap)
 
 
 def rich_text(cell: Cell) -> Text:
-    """Return a cell or a line for rich, its brackets no markup."""
+    """Return a cell or a line for rich; brackets in it are not interpreted as markup."""
     line = _line(cell)
     return Text(line.text, style=_STYLES[line.tone])
 

@@ -1,4 +1,4 @@
-"""How values of a result are written for people: numbers with units, counts, sizes, names that distinguish paths."""
+"""Formats values of results for people: numbers with units, counts, sizes, short names for paths."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ _LONG_LIST = 24  # longer ones show ten at each end
 
 
 def number(value: float | None) -> str:
-    """Four digits or more, none of them without meaning."""
+    """Return a number with about four significant digits; `-` for None."""
     if value is None:
         return "-"
-    much = abs(value)
-    digits = 3 if much < 10 else 2 if much < 100 else 1 if much < 1000 else 0
+    magnitude = abs(value)
+    digits = 3 if magnitude < 10 else 2 if magnitude < 100 else 1 if magnitude < 1000 else 0
     return f"{value:,.{digits}f}"
 
 
@@ -44,42 +44,42 @@ def percent(value: float | None) -> str:
 
 
 def interval(middle_percent: float | None, half_width: float | None) -> str:
-    """Return the ends of an interval of a percentage; `-` where there is none."""
+    """Return the ends of a confidence interval of a percentage; `-` if there is none."""
     if middle_percent is None or half_width is None:
         return "-"
     return "{:.2f} to {:.2f}".format(*percent_interval(middle_percent, half_width))
 
 
 def with_unit(value: float, unit: str) -> str:
-    """Return a number and its unit as a headline shows them: a count as it is, percent with two decimals."""
+    """Return a number with its unit, as in a headline: a count unchanged, a percentage with two decimals."""
     if isinstance(value, int):
         return f"{value:,} {unit}".rstrip()
     return percent(value) if unit == "%" else f"{number(value)} {unit}".rstrip()
 
 
 def multiple_of(ratio: float) -> str:
-    """Return a ratio as it is before what it is of: 6 % of (the memory), 2.5 times (the memory)."""
+    """Return a ratio in words, to be followed by its base: "6 % of" or "2.5 times" (the memory)."""
     if ratio >= 1:
         return f"{round(ratio, 1 if ratio < 10 else None):,g} times"
     return f"{100 * ratio:.{0 if ratio >= 0.01 else 2}f} % of"
 
 
 def size(size_bytes: int) -> str:
-    """Bytes, MB or GB (powers of ten)."""
+    """Return a size in bytes, MB or GB (powers of ten)."""
     if size_bytes < 1e6:
         return f"{size_bytes:,} bytes"
     return f"{size_bytes / 1e9:,.1f} GB" if size_bytes >= 1e9 else f"{size_bytes / 1e6:,.1f} MB"
 
 
 def duration(seconds: float) -> str:
-    """Return a time as s, min or h."""
+    """Return a duration in s, min or h."""
     if seconds < 120:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
 
 
 def unit_of(key: str) -> str:
-    """Return the unit that a dotted key of a summary says it has, an empty text for a count."""
+    """Return the unit of a dotted key of a summary, from the ending of its name; empty for a count."""
     for part in reversed(key.split(".")):
         for ending, unit in _UNITS.items():
             if part.endswith(ending):
@@ -88,12 +88,12 @@ def unit_of(key: str) -> str:
 
 
 def verdict_word(passed: bool | None, *, unknown: str = "no verdict") -> str:
-    """Return pass, fail, or what stands for neither."""
+    """Return pass, fail, or `unknown` for neither."""
     return unknown if passed is None else "pass" if passed else "fail"
 
 
 def plain(value: Any) -> str:
-    """Return any value of a result as text, a long list cut in the middle."""
+    """Return any value of a result as text; long lists are abbreviated in the middle."""
     if value is None:
         return "not known"
     if isinstance(value, bool):
@@ -109,7 +109,7 @@ def plain(value: Any) -> str:
 
 
 def flat(value: Any, before: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield dotted keys of a typed result, or of a mapping, and what is neither of the two, in order."""
+    """Yield the dotted key and the value of each leaf of a typed result or a mapping, in order."""
     for key, item in _items(value):
         if is_dataclass(item) or isinstance(item, Mapping):
             yield from flat(item, f"{before}{key}.")
@@ -124,9 +124,9 @@ def _items(value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def at(value: Any, key: str) -> Any:
-    """Return what a dotted key of a result leads to, None where it leads nowhere.
+    """Return the value at a dotted key of a result, or None if there is none.
 
-    The parts are fields of typed results, keys of mappings, or places of lists.
+    The parts of a key are fields of typed results, keys of mappings, or indices of lists.
     """
     for part in key.split("."):
         if isinstance(value, Mapping):
@@ -139,7 +139,7 @@ def at(value: Any, key: str) -> Any:
 
 
 def short_names(values: Iterable[str]) -> dict[str, str]:
-    """Return each value with its short name: /mnt/a/unet3d and /mnt/b/unet3d are a and b; what is no path stays."""
+    """Return a short name for each value: /mnt/a/unet3d and /mnt/b/unet3d become a and b; other texts stay the same."""
     parts = {value: os.path.normpath(value).split(os.sep) if os.sep in value else [value] for value in values}
     if len(parts) < 2:
         return {value: value for value in parts}
@@ -150,6 +150,6 @@ def short_names(values: Iterable[str]) -> dict[str, str]:
 
 
 def side_names(a: str, b: str) -> tuple[str, str]:
-    """Return what figures call the sides of a comparison: `A: ` and the part of its path that is not the other's."""
+    """Return the names of the sides of a comparison in figures: `A: ` and the part in which its path differs."""
     short = short_names([a, b])
     return f"A: {short[a]}", f"B: {short[b]}"

@@ -1,7 +1,7 @@
-"""What the host and its devices did, on the clock of the step log: a file here is a probe, read by one recorder a node.
+"""Telemetry: CPU, memory, devices, network and power of each host, sampled during a run, on the clock of the step log.
 
-The recorder is a process of its own: the ranks only say when an epoch begins or ends, and read its log at the end. May
-import comm and datagen.
+Each module without an underscore is a probe, which reads one kind of counters. One recorder process per node reads all
+probes; ranks only tell it when an epoch begins or ends, and read its log at the end. May import comm and datagen.
 """
 
 from dlemu.telemetry._log import read_logs

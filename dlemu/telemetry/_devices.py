@@ -1,6 +1,6 @@
-"""Which block devices lie behind a folder, and what is behind them: partition, md, dm, loop, NVMe paths, btrfs.
+"""Finds the block devices behind a folder, and those that they are made of: partition, md, dm, loop, NVMe paths, btrfs.
 
-Facts: sysfs-block (`slaves`, `loop/backing_file`, `partition`) and proc(5) (`mountinfo`), https://docs.kernel.org.
+Sources: sysfs-block (`slaves`, `loop/backing_file`, `partition`) and proc(5) (`mountinfo`), https://docs.kernel.org.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from datagen.withheld import printable
 from dlemu.telemetry.probe_base import DeviceFacts
 
 _NVME_HEAD = re.compile(r"nvme(\d+)n(\d+)")
-_SECTOR_BYTES = 512  # sysfs counts in these, whatever the device's own are
+_SECTOR_BYTES = 512  # unit of sizes in sysfs, whatever the device's own sector size
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,14 +37,14 @@ class Device:
     kind: str
     """disk, partition, md, dm, loop, nvme path."""
     below: tuple[str, ...]
-    """Names of the devices it is made of."""
+    """Names of the devices that it is made of."""
     counted: bool
-    """Its bytes are the dataset's: it is the one the file system is on (or replaces one that counts nothing)."""
+    """Its counters are the dataset's traffic: the file system is on it (or on a device without counters above it)."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DeviceStack:
-    """The devices under one folder, or a sentence why there are none."""
+    """The devices under one folder, and notes, such as why there are none."""
 
     mount: Mount | None
     devices: tuple[Device, ...] = ()
@@ -52,28 +52,28 @@ class DeviceStack:
 
 
 def mounts(proc: str = "/proc") -> list[Mount]:
-    """Return this process's mounts in the order they were made."""
+    """Return the mounts that this process sees, in the order of mounting."""
     with open(f"{proc}/self/mountinfo", errors="surrogateescape") as lines:
         return [_parse_mount(line) for line in lines]
 
 
 def mount_of(path: str, table: list[Mount]) -> Mount | None:
-    """Return the mount a path is on: of those whose point is above it the longest, and the last made of equals."""
-    fitting = [mount for mount in table if _within(path, mount.point)]
-    return max(reversed(fitting), key=lambda mount: len(mount.point), default=None)
+    """Return the mount that a path is on: the one with the longest mount point above it; of equals, the latest."""
+    above = [mount for mount in table if _is_below(path, mount.point)]
+    return max(reversed(above), key=lambda mount: len(mount.point), default=None)
 
 
 def device_stack(folder: str, table: list[Mount], sys: str = "/sys") -> DeviceStack:
-    """Find the devices under a folder."""
+    """Return the devices under a folder."""
     path = os.path.realpath(folder)
     mount = mount_of(path, table)
     if mount is None:
         return DeviceStack(mount=None, notes=(printable(f"no mount point is known above {path}"),))
     if mount.file_system == "overlay":
         return _stack_under_overlay(path, mount, table, sys)
-    tops = _tops(mount, sys)
+    tops = _top_devices(mount, sys)
     if not tops:
-        return DeviceStack(mount=mount, notes=(_no_device(path, mount),))
+        return DeviceStack(mount=mount, notes=(_why_no_device(path, mount),))
     devices: dict[str, Device] = {}
     notes: list[str] = []
     for top in tops:
@@ -98,22 +98,22 @@ def _unescaped(text: str) -> str:
     return re.sub(r"\\([0-7]{3})", lambda escape: chr(int(escape[1], 8)), text)
 
 
-def _within(path: str, point: str) -> bool:
+def _is_below(path: str, point: str) -> bool:
     return path == point or path.startswith(point.rstrip("/") + "/")
 
 
 def _stack_under_overlay(path: str, mount: Mount, table: list[Mount], sys: str) -> DeviceStack:
-    """Look under an overlay's upper folder (a container's own files), where it can be seen from here."""
+    """Return the devices of an overlay's upper folder (a container's own files), if this process can see it."""
     upper = mount.options.get("upperdir", "")
     if not os.path.isdir(upper):
-        return DeviceStack(mount=mount, notes=(_no_device(path, mount),))
+        return DeviceStack(mount=mount, notes=(_why_no_device(path, mount),))
     below = device_stack(upper, [other for other in table if other.file_system != "overlay"], sys)
-    note = printable(f"{path} lies on an overlay file system; the devices are those of its upper folder {upper}")
+    note = printable(f"{path} is on an overlay file system; the devices are those of its upper folder {upper}")
     return replace(below, mount=mount, notes=(note, *below.notes))
 
 
-def _tops(mount: Mount, sys: str) -> list[str]:
-    """Return the names of the devices a file system is on."""
+def _top_devices(mount: Mount, sys: str) -> list[str]:
+    """Return the names of the devices that a file system is on."""
     if mount.file_system == "btrfs":
         return _btrfs_devices(os.path.basename(os.path.realpath(mount.source)), sys)
     link = f"{sys}/dev/block/{mount.device_number}"
@@ -121,19 +121,19 @@ def _tops(mount: Mount, sys: str) -> list[str]:
 
 
 def _btrfs_devices(member: str, sys: str) -> list[str]:
-    """Return all devices of the btrfs that `member` belongs to: its device number is none of theirs."""
-    for file_system in _entries(f"{sys}/fs/btrfs"):
-        members = _entries(f"{sys}/fs/btrfs/{file_system}/devices")
+    """Return all devices of the btrfs that `member` belongs to; a btrfs has a device number of its own."""
+    for file_system in _list_names(f"{sys}/fs/btrfs"):
+        members = _list_names(f"{sys}/fs/btrfs/{file_system}/devices")
         if member in members:
             return members
     return []
 
 
 def _stack(name: str, table: list[Mount], sys: str, notes: list[str]) -> Iterator[Device]:
-    """Yield a device and all below it; each is read by its own name in /sys/class/block."""
-    kind, below = _kind(name, sys), _below(name, sys)
+    """Yield a device and all devices below it, by their names in /sys/class/block."""
+    kind, below = _kind(name, sys), _devices_below(name, sys)
     if kind == "loop":
-        below = _below_loop(name, table, sys, notes)
+        below = _devices_below_loop(name, table, sys, notes)
     yield Device(name=name, kind=kind, below=tuple(below), counted=False)
     for under in below:
         yield from _stack(under, table, sys, notes)
@@ -147,63 +147,63 @@ def _kind(name: str, sys: str) -> str:
     return "nvme path" if re.fullmatch(r"nvme\d+c\d+n\d+", name) else "disk"
 
 
-def _below(name: str, sys: str) -> list[str]:
+def _devices_below(name: str, sys: str) -> list[str]:
     here = f"{sys}/class/block/{name}"
     if os.path.exists(f"{here}/partition"):
         return [os.path.basename(os.path.dirname(os.path.realpath(here)))]
-    return _entries(f"{here}/slaves") or _nvme_paths(name, sys)
+    return _list_names(f"{here}/slaves") or _nvme_paths(name, sys)
 
 
 def _nvme_paths(name: str, sys: str) -> list[str]:
-    """Return the paths (nvme0c1n1) of an NVMe namespace that has several."""
+    """Return the paths (such as nvme0c1n1) of an NVMe namespace with multipath."""
     head = _NVME_HEAD.fullmatch(name)
     if head is None:
         return []
     path = re.compile(rf"nvme{head[1]}c\d+n{head[2]}")
-    return [other for other in _entries(f"{sys}/class/block") if path.fullmatch(other)]
+    return [other for other in _list_names(f"{sys}/class/block") if path.fullmatch(other)]
 
 
-def _below_loop(name: str, table: list[Mount], sys: str, notes: list[str]) -> list[str]:
-    backing = _text(f"{sys}/class/block/{name}/loop/backing_file")
+def _devices_below_loop(name: str, table: list[Mount], sys: str, notes: list[str]) -> list[str]:
+    backing = _read_text(f"{sys}/class/block/{name}/loop/backing_file")
     mount = mount_of(os.path.realpath(backing), table) if backing else None
     if mount is None:
         return []
-    tops = _tops(mount, sys)
+    tops = _top_devices(mount, sys)
     if not tops:
-        notes.append(printable(f"{name} is a loop device over {backing}, which lies on {mount.file_system}"))
+        notes.append(printable(f"{name} is a loop device over {backing}, which is on {mount.file_system}"))
     return [top for top in tops if top != name]
 
 
 def _mark_counted(tops: list[str], devices: dict[str, Device], sys: str) -> Iterator[Device]:
-    """Mark the devices whose bytes are the dataset's: the tops, or the paths of an NVMe head that counts nothing."""
+    """Set `counted`: for the devices that the file system is on, or the paths of an NVMe head that counts nothing."""
     counted = set()
     for top in tops:
         paths = [name for name in devices[top].below if devices[name].kind == "nvme path"]
-        counted |= set(paths) if paths and not _has_counted(top, sys) else {top}
+        counted |= set(paths) if paths and not _has_io_counts(top, sys) else {top}
     for device in devices.values():
         yield replace(device, counted=device.name in counted)
 
 
-def _has_counted(name: str, sys: str) -> bool:
+def _has_io_counts(name: str, sys: str) -> bool:
     """Return whether a device has ever counted a read or a write."""
-    return any(int(field) for field in _text(f"{sys}/class/block/{name}/stat").split()[0:5:4])
+    return any(int(field) for field in _read_text(f"{sys}/class/block/{name}/stat").split()[0:5:4])
 
 
-def _no_device(path: str, mount: Mount) -> str:
-    missing = "there are no device figures, only what the application read"
+def _why_no_device(path: str, mount: Mount) -> str:
+    missing = "there are no device counters, only the bytes that the application read"
     why = {
         "tmpfs": f"memory; {missing}",
         "ramfs": f"memory; {missing}",
         "overlay": f"an overlay whose upper folder can't be seen from here; {missing}",
         "nfs": "the counters of its client are used in place of a device's",
         "nfs4": "the counters of its client are used in place of a device's",
-        "lustre": "its client counts requests, cache hits included, so nothing proves that servers were read",
+        "lustre": "its client counts requests, cache hits included, so it is not known what the servers delivered",
     }.get(mount.file_system, f"it names no block device of this host; {missing}")
-    return printable(f"{path} lies on {mount.file_system} ({mount.source}): {why}")
+    return printable(f"{path} is on {mount.file_system} ({mount.source}): {why}")
 
 
 def device_facts(device: Device, sys: str = "/sys") -> DeviceFacts:
-    """Return what sysfs says about a device, as far as it matters to reads."""
+    """Return the properties of a device in sysfs that matter for reads."""
     here = f"{sys}/class/block/{device.name}"
     disk = os.path.dirname(os.path.realpath(here)) if device.kind == "partition" else here
     return DeviceFacts(
@@ -212,29 +212,29 @@ def device_facts(device: Device, sys: str = "/sys") -> DeviceFacts:
         kind=device.kind,
         below=device.below,
         counted=device.counted,
-        size_bytes=_number(f"{here}/size", _SECTOR_BYTES),
-        model=_text(f"{disk}/device/model") or None,
-        rotational=_text(f"{disk}/queue/rotational") == "1",
-        scheduler=(re.findall(r"\[(.+)\]", _text(f"{disk}/queue/scheduler")) or [None])[0],
-        read_ahead_bytes=_number(f"{disk}/queue/read_ahead_kb", 1024),
-        largest_request_bytes=_number(f"{disk}/queue/max_sectors_kb", 1024),
-        requests_counted=_text(f"{disk}/queue/iostats") != "0",
+        size_bytes=_read_number(f"{here}/size", _SECTOR_BYTES),
+        model=_read_text(f"{disk}/device/model") or None,
+        rotational=_read_text(f"{disk}/queue/rotational") == "1",
+        scheduler=(re.findall(r"\[(.+)\]", _read_text(f"{disk}/queue/scheduler")) or [None])[0],
+        read_ahead_bytes=_read_number(f"{disk}/queue/read_ahead_kb", 1024),
+        largest_request_bytes=_read_number(f"{disk}/queue/max_sectors_kb", 1024),
+        requests_counted=_read_text(f"{disk}/queue/iostats") != "0",
     )
 
 
-def _number(path: str, unit: int) -> int | None:
-    text = _text(path)
+def _read_number(path: str, unit: int) -> int | None:
+    text = _read_text(path)
     return int(text) * unit if text.isdecimal() else None
 
 
-def _entries(folder: str) -> list[str]:
+def _list_names(folder: str) -> list[str]:
     try:
         return sorted(os.listdir(folder))
     except OSError:
         return []
 
 
-def _text(path: str) -> str:
+def _read_text(path: str) -> str:
     try:
         with open(path) as lines:
             return lines.read().strip()

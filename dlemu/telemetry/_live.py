@@ -1,4 +1,4 @@
-"""What the recorders of a run that goes on read last: their logs, of which each line is looked at once."""
+"""The latest readings of a run in progress, from the recorders' logs; each line is parsed once."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from dlemu.telemetry._readings import Series
 
 
 class LiveReadings:
-    """The last reading of each series of each host, from the logs in a run's live folder."""
+    """The latest reading of each series of each host, from the logs in a run's live folder."""
 
     def __init__(self, live_folder: str) -> None:
         self._folder = live_folder
         self._logs: dict[str, _Log] = {}
 
     def of_devices(self, metric: str) -> dict[tuple[str, str], float]:
-        """Return the last value of a metric of each device that holds the data, by host and device."""
+        """Return the latest value of a metric for each device that holds the data, by host and device."""
         found = {}
         for log in self._logs.values():
             for series, value in log.last.items():
@@ -28,7 +28,7 @@ class LiveReadings:
         return found
 
     def look(self) -> None:
-        """Read what was added to the logs; raises OSError where the folder is gone."""
+        """Read the lines that were added to the logs; raises OSError if the folder is gone."""
         for name in filter(is_log, os.listdir(self._folder)):
             self._logs.setdefault(name, _Log(os.path.join(self._folder, name))).look()
 
@@ -39,7 +39,7 @@ class _Log:
         self._series: list[Series] = []
         self.host = ""
         self.counted: set[tuple[str, str]] = set()
-        """Probe and name of the devices whose bytes are the data's."""
+        """Probe and name of the devices whose counters are the data's traffic."""
         self.last: dict[Series, float] = {}
 
     def look(self) -> None:
@@ -47,19 +47,19 @@ class _Log:
             descriptor = open_regular(self._path)
         except FileNotFoundError:
             raise
-        except OSError:  # a pipe, say, in a folder that was received: whoever reads the result says so
+        except OSError:  # such as a pipe in a received folder: reported when the result is read
             return
         with open(descriptor, "rb") as log:
             log.seek(self._offset)
-            whole, _, _ = log.read().rpartition(b"\n")  # the last line may be half written
-        self._offset += len(whole) + bool(whole)
-        for text in whole.splitlines():
+            complete, _, _ = log.read().rpartition(b"\n")  # the last line may be incomplete
+        self._offset += len(complete) + bool(complete)
+        for text in complete.splitlines():
             try:
-                self._take(text)
-            except (msgspec.DecodeError, IndexError):  # damaged: whoever reads the result says so
+                self._parse_line(text)
+            except (msgspec.DecodeError, IndexError):  # damaged: reported when the result is read
                 continue
 
-    def _take(self, text: bytes) -> None:
+    def _parse_line(self, text: bytes) -> None:
         if not self.host:
             head = msgspec.json.decode(text, type=LogHead)
             self.host = head.host

@@ -1,4 +1,4 @@
-"""The recorder's log: lines of JSON that are only ever appended, so that what was read outlives a killed recorder."""
+"""The recorder's log: JSON lines that are only appended, so that the readings survive if the recorder is killed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _PREFIX = "telemetry_"
 
 
 class LogHead(msgspec.Struct, frozen=True, kw_only=True):
-    """The first line: what is known before the first reading."""
+    """The first line of a log: host, probes and devices."""
 
     host: str
     node: int
@@ -30,27 +30,27 @@ class LogHead(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LogLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Any further line: new series, one probe's readings of one moment, a note, a block trace or the end."""
+    """Any other line: new series, the readings of one probe at one moment, a note, a block trace, or the end."""
 
     series: tuple[Series, ...] = ()
-    """Numbered on from those of earlier lines."""
+    """New series; numbered consecutively through all lines."""
     t: int | None = None
     """When the readings were taken, CLOCK_MONOTONIC in ns."""
     i: tuple[int, ...] = ()
-    """Series of each reading."""
-    v: tuple[float, ...] = ()
+    """Series number of each reading."""
+    v: tuple[float, ...] = ()  # values
     note: str | None = None
-    """For the reader of the result."""
+    """A note for the reader of the result."""
     trace: tuple[Bin, ...] | None = None
-    """What a probe says of the run so far, with `notes`; the last such line counts."""
+    """Histograms of the block trace so far, with `notes`; the last such line is valid."""
     notes: tuple[str, ...] = ()
     end: int | None = None
-    """CLOCK_MONOTONIC in ns, with the recorder's own cost so far; the last such line counts."""
-    cpu_seconds: float = 0.0
+    """CLOCK_MONOTONIC in ns, with `cpu_seconds`; the last such line is valid."""
+    cpu_seconds: float = 0.0  # used by the recorder itself so far
 
 
 class LogWriter:
-    """Writes to a descriptor; each call is one write, so a log is torn in its last line at most."""
+    """Writes lines to a descriptor, each call by a single write, so that only the last line can be incomplete."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -60,37 +60,37 @@ class LogWriter:
         """Append lines; raises SpaceError when the disk is full."""
         data = b"".join(msgspec.json.encode(line) + b"\n" for line in lines)
         if os.write(self._descriptor, data) < len(data):
-            raise SpaceError("the disk of the telemetry log is full")  # nothing may follow a line that was cut short
+            raise SpaceError("the disk of the telemetry log is full")  # nothing may follow an incomplete line
 
     def add(self, probe: str, now_ns: int, readings: Iterable[Reading]) -> None:
-        """Write one probe's readings of one moment; JSON has no words for what is not finite."""
-        fresh, numbers, values = [], [], []
+        """Write the readings of one probe at one moment, without NaN and infinity, which JSON lacks."""
+        new_series, numbers, values = [], [], []
         for reading in readings:
             if not math.isfinite(reading.value):
                 continue
             series = Series(probe, reading.source, reading.metric)
             if series not in self._numbers:
                 self._numbers[series] = len(self._numbers)
-                fresh.append(series)
+                new_series.append(series)
             numbers.append(self._numbers[series])
             values.append(round(reading.value, 6))
         if numbers:
-            new_series = [LogLine(series=tuple(fresh))] if fresh else []
-            self.write(*new_series, LogLine(t=now_ns, i=tuple(numbers), v=tuple(values)))
+            new_lines = [LogLine(series=tuple(new_series))] if new_series else []
+            self.write(*new_lines, LogLine(t=now_ns, i=tuple(numbers), v=tuple(values)))
 
 
 def log_path(folder: str, node: int) -> str:
-    """Return where a node's log lies in a run's live folder."""
+    """Return the path of a node's log in a run's live folder."""
     return os.path.join(folder, f"{_PREFIX}{node:05d}.jsonl")
 
 
 def is_log(name: str) -> bool:
-    """Say whether a file of a live folder is a recorder's log."""
+    """Return whether a file of a live folder is a recorder's log, by its name."""
     return name.startswith(_PREFIX)
 
 
 def read_logs(folder: str) -> Telemetry:
-    """Return what the recorders of a failed run left in its live folder."""
+    """Return the telemetry in the logs of a failed run's live folder."""
     hosts = []
     for name in sorted(os.listdir(folder)):
         if is_log(name):
@@ -99,8 +99,8 @@ def read_logs(folder: str) -> Telemetry:
     return tuple(host for host in hosts if host is not None)
 
 
-def _fits(line: LogLine, series: int) -> bool:
-    """Say whether a line's readings are of series that earlier lines named."""
+def _is_consistent(line: LogLine, series: int) -> bool:
+    """Return whether a line's readings belong to known series, and its times are valid."""
     moments = (moment for moment in (line.t, line.end) if moment is not None)
     return (
         len(line.i) == len(line.v)
@@ -110,7 +110,7 @@ def _fits(line: LogLine, series: int) -> bool:
 
 
 def parse_log(data: bytes) -> HostTelemetry | None:
-    """Return what a log says, up to a line that is cut short or damaged; None for one without a head."""
+    """Return the telemetry in a log, up to the first incomplete or damaged line; None without a valid head."""
     first, *lines = data.split(b"\n")[:-1] or [b""]
     try:
         head = msgspec.json.decode(first, type=LogHead)
@@ -127,8 +127,8 @@ def parse_log(data: bytes) -> HostTelemetry | None:
             line = decoder.decode(text)
         except msgspec.DecodeError:
             line = None
-        if line is None or not _fits(line, len(series)):  # later lines count series on from this one
-            notes.append(f"the telemetry of {head.host} is damaged in line {number}: what follows is left out")
+        if line is None or not _is_consistent(line, len(series)):  # the series of later lines are unknown
+            notes.append(f"the telemetry of {head.host} is damaged in line {number}: the rest is left out")
             break
         series += line.series
         if line.t is not None:

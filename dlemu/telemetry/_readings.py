@@ -1,7 +1,7 @@
-"""What the recorders of a run's hosts read: in memory, and as Arrow tables that a run's folder keeps.
+"""The telemetry of a run: in memory (`HostTelemetry`), and as the Arrow tables that are saved in the run's folder.
 
-A host's telemetry is its head (`RecorderHead`, small, typed), its readings (`to_table`) and the histograms of its
-block trace (`trace_to_table`); `from_tables` puts the three together again.
+A host's telemetry consists of its head (`RecorderHead`, small, typed), its readings (`to_table`) and the histograms of
+its block trace (`trace_to_table`); `from_tables` combines the three again.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from numpy.typing import NDArray
 
 from dlemu.telemetry.probe_base import Bin, DeviceFacts
 
-if TYPE_CHECKING:  # ranks have no use for Arrow: the functions below import it
+if TYPE_CHECKING:  # not imported in ranks, which do not need Arrow
     import pyarrow as pa
 
-_COUNTS = b"readings_per_host"
-"""Key of the table's metadata: how many rows each host has, in order. Two hosts may have one name."""
+_ROW_COUNTS_KEY = b"readings_per_host"
+"""Key of the table's metadata: number of rows of each host, in order, because two hosts may have the same name."""
 
 
 class Series(NamedTuple):
-    """What one column of readings is about."""
+    """Identifies a time series: one metric of one source, read by one probe."""
 
     probe: str
     source: str
@@ -33,30 +33,30 @@ class Series(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class RecorderHead:
-    """What one host's recorder wrote besides its readings and its block trace."""
+    """A host's telemetry without its readings and its block trace."""
 
     host: str
     node: int
     boot_id: str
-    """The kernel's: two nodes with the same one are one machine and see the same devices."""
+    """The kernel's boot id: nodes (containers) with the same one share a machine and its devices."""
     interval_seconds: float
     probes: tuple[str, ...]
     devices: tuple[DeviceFacts, ...]
     notes: tuple[str, ...]
     cpu_seconds: float
-    """What the recorder itself had used when it wrote last."""
+    """CPU time of the recorder itself until its last line."""
     seconds: float
-    """From its first to its last line."""
+    """Time from the recorder's first to its last line."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class HostTelemetry(RecorderHead):
-    """What one host's recorder wrote; reading i is `value[i]` of `series[which[i]]` at `time_ns[i]`."""
+    """All telemetry of one host; reading i is `value[i]` of `series[which[i]]` at `time_ns[i]`."""
 
     trace: tuple[Bin, ...] = ()
-    """Histograms of the block trace, where one was requested."""
+    """Histograms of the block trace, if one was requested."""
     series: tuple[Series, ...]
-    """In the order of their first readings."""
+    """The series in the order of their first readings."""
     which: NDArray[np.int32]
     time_ns: NDArray[np.int64]
     """CLOCK_MONOTONIC of the host."""
@@ -64,26 +64,26 @@ class HostTelemetry(RecorderHead):
 
     @property
     def head(self) -> RecorderHead:
-        """All but the readings and the trace."""
+        """The telemetry without readings and trace."""
         return RecorderHead(**{part.name: getattr(self, part.name) for part in fields(RecorderHead)})
 
     def readings(self, probe: str, source: str, metric: str) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        """Return the times and values of one series in order; empty ones when there is none."""
-        wanted = Series(probe, source, metric)
-        kept = self.which == (self.series.index(wanted) if wanted in self.series else -1)
+        """Return the times and values of one series in order; both are empty if there is no such series."""
+        series_key = Series(probe, source, metric)
+        kept = self.which == (self.series.index(series_key) if series_key in self.series else -1)
         return self.time_ns[kept], self.value[kept]
 
     def sources(self, probe: str) -> list[str]:
-        """Return what the probe read: device names, interfaces, ranks."""
+        """Return the sources that a probe read: device names, interfaces, or ranks."""
         return sorted({series.source for series in self.series if series.probe == probe})
 
 
 Telemetry = tuple[HostTelemetry, ...]
-"""A run's telemetry, one entry a host in node order; empty when none was recorded."""
+"""A run's telemetry, one entry per host in node order; empty if none was recorded."""
 
 
 def to_table(telemetry: Telemetry) -> pa.Table:
-    """Return all readings, a row each, host by host: time_ns, host, probe, source, metric, value."""
+    """Return a table with a row per reading, host by host: time_ns, host, probe, source, metric, value."""
     import pyarrow as pa
 
     word = pa.dictionary(pa.int32(), pa.string())
@@ -96,11 +96,11 @@ def to_table(telemetry: Telemetry) -> pa.Table:
         which = pa.array(host.which)
         columns = {name: pa.array(texts, pa.string()).take(which).dictionary_encode() for name, texts in words.items()}
         parts.append(pa.table({"time_ns": host.time_ns, **columns, "value": host.value}))
-    return pa.concat_tables(parts).unify_dictionaries().replace_schema_metadata({_COUNTS: counts})
+    return pa.concat_tables(parts).unify_dictionaries().replace_schema_metadata({_ROW_COUNTS_KEY: counts})
 
 
 def trace_to_table(telemetry: Telemetry) -> pa.Table | None:
-    """Return the histograms of the block trace, a row a bin with its host's name; None when no host traced."""
+    """Return the histograms of the block traces, a row per bin, with the host's name; None if no host traced."""
     import pyarrow as pa
 
     rows = [{"host": host.host} | bin._asdict() for host in telemetry for bin in host.trace]
@@ -112,9 +112,9 @@ def trace_to_table(telemetry: Telemetry) -> pa.Table | None:
 
 
 def from_tables(heads: Sequence[RecorderHead], readings: pa.Table, trace: pa.Table | None = None) -> Telemetry:
-    """Put together again what `to_table` and `trace_to_table` took apart; `heads` in the order it had then.
+    """Combine heads, readings and block traces again; `heads` in the order that `to_table` was given.
 
-    Of two hosts with one name the first gets the block trace of both: they are one machine's containers.
+    If two hosts have the same name (containers of one machine), the first gets the block trace of both.
     """
     hosts, start = [], 0
     bins: dict[str, list[Bin]] = {}
@@ -138,8 +138,8 @@ def from_tables(heads: Sequence[RecorderHead], readings: pa.Table, trace: pa.Tab
 
 
 def _counts(heads: Sequence[RecorderHead], readings: pa.Table) -> list[int]:
-    """Return how many rows each host has; tables of older versions say it by their column of names alone."""
-    counts = (readings.schema.metadata or {}).get(_COUNTS)
+    """Return the number of rows of each host; for tables of older versions, counted by the hosts' names."""
+    counts = (readings.schema.metadata or {}).get(_ROW_COUNTS_KEY)
     if counts is not None:
         return msgspec.json.decode(counts, type=list[int])
     names = readings["host"].to_pylist()
@@ -147,7 +147,7 @@ def _counts(heads: Sequence[RecorderHead], readings: pa.Table) -> list[int]:
 
 
 def _series(rows: pa.Table) -> tuple[tuple[Series, ...], NDArray[np.int32]]:
-    """Return the series of one host's rows by first appearance, and which of them each row belongs to."""
+    """Return the series of one host's rows, by first appearance, and for each row the index of its series."""
     import pyarrow as pa
 
     combined = np.zeros(len(rows), np.int64)
@@ -156,7 +156,7 @@ def _series(rows: pa.Table) -> tuple[tuple[Series, ...], NDArray[np.int32]]:
         combined = combined * (len(column.dictionary) + 1) + column.indices.to_numpy()
     _, first, which = np.unique(combined, return_index=True, return_inverse=True)
     order = np.argsort(first)
-    places = np.empty(len(order), np.int32)
-    places[order] = np.arange(len(order), dtype=np.int32)
+    positions = np.empty(len(order), np.int32)
+    positions[order] = np.arange(len(order), dtype=np.int32)
     heads = rows.select(Series._fields).take(first[order]).to_pylist()
-    return tuple(Series(**names) for names in heads), places[which]
+    return tuple(Series(**names) for names in heads), positions[which]

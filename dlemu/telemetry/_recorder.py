@@ -1,7 +1,7 @@
-"""One recorder a node: a process of low priority that reads every probe in its turn and appends to a log.
+"""The recorder: one low-priority process per node that reads all probes at intervals and appends readings to a log.
 
-It is a process, not a thread, so that it never holds a trainer's interpreter lock; it dies with the rank that forked
-it, after its probes tidied up: a block trace would stay in the kernel.
+It is a process, not a thread, so that it never holds the interpreter lock of a rank. It ends with the rank that forked
+it, after its probes have cleaned up: a block trace would otherwise stay in the kernel.
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ from dlemu.telemetry._readings import HostTelemetry
 from dlemu.telemetry.probe_base import COST_SHARE, NS_PER_SECOND, AbsentError, DeviceFacts, ProbeBase, Scope
 
 NICE = 5
-"""Between the trainers (0) and the workers (10): it never keeps a trainer waiting and is not starved by readers."""
-_ANSWER_SECONDS = 10.0
-"""How long a rank waits between epochs for a recorder that gets no core; then the run goes on without telemetry."""
-_TIDY_SECONDS = 5
-"""How long a recorder that is to end may take over it."""
-_NULL, _CONTROL, _LOG = 0, 3, 4
+"""Between ranks (0) and loader workers (10): it does not delay ranks, and workers do not starve it."""
+_REPLY_TIMEOUT_SECONDS = 10.0
+"""How long a rank waits between epochs for the recorder's reply; then the run continues without telemetry."""
+_SHUTDOWN_SECONDS = 5
+"""Timeout for the recorder to end."""
+_NULL, _CONTROL, _LOG = 0, 3, 4  # file descriptors in the recorder
 BEGIN, END, STOP = b"b", b"e", b"s"
 _TOGETHER = 0.2
-"""Probes due within this share of the interval are read in one go."""
-_AT_THE_END = 0.5
+"""Probes due within this share of the interval are read together."""
+_LAST_TOGETHER = 0.5
 """The same for the last reading: a rate over less than half an interval would say little."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """What a recorder is to do."""
+    """What a recorder reads, and how often."""
 
     scope: Scope
     node: int
@@ -53,21 +53,21 @@ class Task:
 
 
 class Recorder:
-    """The rank's side. After `stop`, or when it was lost, it does nothing."""
+    """The rank's handle on the recorder process; its methods do nothing after `stop`, or if the process was lost."""
 
     def __init__(self, process: int, control: socket.socket, log: int) -> None:
         self._process, self._control, self._log = process, control, io.FileIO(log)
         self._alive = True
         self.lost = False
-        """It was killed, stopped or too slow before its last reading; known after `stop`."""
+        """The process was killed, suspended or too slow before its last reading; known after `stop`."""
         after_fork_in_child(self._forget)
 
     def mark(self, *, training: bool) -> None:
-        """Note that an epoch's training begins or ended and have the devices read now; returns when it is done."""
+        """Read the exact probes now, as an epoch's training begins or has ended; returns when that is done."""
         self._command(BEGIN if training else END)
 
     def stop(self) -> HostTelemetry | None:
-        """End the recorder after a last reading and return what it wrote; None when it never came to write."""
+        """End the recorder after a last reading; return its telemetry, or None if it never wrote any."""
         self._command(STOP)
         self.lost = not self._alive
         self._end()
@@ -76,17 +76,17 @@ class Recorder:
             return parse_log(log.readall())
 
     def _end(self) -> None:
-        """Hang up and wait; a recorder that does not end by itself in time is killed. What it wrote stays."""
+        """Close the socket and wait for the process; kill it after a timeout. Its log stays."""
         self._alive = False
         self._control.close()
         with contextlib.suppress(psutil.NoSuchProcess):
             process = psutil.Process(self._process)
             try:
-                process.wait(_TIDY_SECONDS)
+                process.wait(_SHUTDOWN_SECONDS)
             except psutil.TimeoutExpired:
                 process.kill()
-                with contextlib.suppress(psutil.TimeoutExpired):  # a file system's call that hangs can't be killed
-                    process.wait(_TIDY_SECONDS)
+                with contextlib.suppress(psutil.TimeoutExpired):  # a process in a hung system call can't be killed
+                    process.wait(_SHUTDOWN_SECONDS)
 
     def _command(self, command: bytes) -> None:
         if not self._alive:
@@ -94,7 +94,7 @@ class Recorder:
         try:
             self._control.sendall(command)
             self._alive = self._control.recv(1) == command
-        except OSError:  # it is gone, or the host is too busy to answer: the run goes on
+        except OSError:  # the recorder is gone, or the host too busy: the run continues without it
             self._alive = False
 
     def _forget(self) -> None:
@@ -104,9 +104,9 @@ class Recorder:
 
 
 def start_recorder(task: Task, folder: str) -> Recorder:
-    """Fork the recorder of this node; call it from the main thread, before threads are started.
+    """Fork the recorder of this node; to be called from the main thread, before other threads are started.
 
-    Its log is in the run's live folder, or in memory where this host can't see that folder.
+    Its log is in the run's live folder, or in memory if this host can't see that folder.
     """
     log = _open_log(folder, task.node)
     ours, theirs = socket.socketpair()
@@ -114,7 +114,7 @@ def start_recorder(task: Task, folder: str) -> Recorder:
     if process == 0:
         _record(task, parent, theirs.fileno(), log)
     theirs.close()
-    ours.settimeout(_ANSWER_SECONDS)
+    ours.settimeout(_REPLY_TIMEOUT_SECONDS)
     return Recorder(process, ours, log)
 
 
@@ -137,7 +137,7 @@ def _record(task: Task, parent: int, control: int, log: int) -> NoReturn:
 
 
 def _detach(control: int, log: int) -> None:
-    """Keep nothing of the rank's but the control socket and the log: the run's end must not wait for this process."""
+    """Close all of the rank's descriptors but the control socket and the log, so that nobody waits for this process."""
     signal.set_wakeup_fd(-1)
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
@@ -150,19 +150,19 @@ def _detach(control: int, log: int) -> None:
 
 
 def _stop_by_signal(number: int, frame: FrameType | None) -> None:
-    """End by SIGTERM: the control socket is at its end from now on, and the loop leaves by itself.
+    """End on SIGTERM: replace the control socket by /dev/null, whose end of file makes the loop return.
 
-    An exception from here could cut short what makes or removes a trace. A rank that dies closes the socket before
-    the kernel reports its death, so the probes are often tidying up when this comes.
+    An exception raised here could interrupt the creation or removal of a trace. A rank that dies closes the socket
+    before the kernel reports its death, so probes are often cleaning up already when this is called.
     """
     os.dup2(_NULL, _CONTROL)
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
-    signal.alarm(_TIDY_SECONDS)  # a probe may hang
+    signal.alarm(_SHUTDOWN_SECONDS)  # in case a probe hangs
 
 
 @dataclass
-class _Turn:
-    """A probe with its name and its turn."""
+class _ScheduledProbe:
+    """A probe, and when it is to be read next."""
 
     name: str
     probe: ProbeBase
@@ -170,12 +170,12 @@ class _Turn:
 
 
 class Recording:
-    """One recorder's life."""
+    """The recorder's side: reads probes until it is stopped."""
 
     def __init__(self, task: Task, log: LogWriter, now: Callable[[], int] = time.monotonic_ns) -> None:
         self._log, self._now = log, now
         self._interval_ns = round(task.interval_seconds * NS_PER_SECOND)
-        self._turns, devices, notes = _find_probes(task.scope)
+        self._scheduled, devices, notes = _find_probes(task.scope)
         log.write(
             LogHead(
                 host=socket.gethostname(),
@@ -183,14 +183,14 @@ class Recording:
                 boot_id=boot_id(task.scope.proc),
                 begun_ns=now(),
                 interval_seconds=task.interval_seconds,
-                probes=tuple(turn.name for turn in self._turns),
+                probes=tuple(entry.name for entry in self._scheduled),
                 devices=tuple(devices),
                 notes=tuple(notes),
             )
         )
 
     def run(self, control: int) -> None:
-        """Read until STOP comes through the control socket or its other end closes; answer every command once done."""
+        """Read until the control socket delivers STOP or is closed; reply to each command once it is done."""
         poll = select.poll()
         poll.register(control, select.POLLIN)
         self.read()
@@ -201,63 +201,63 @@ class Recording:
             command = os.read(control, 1)
             if not command:
                 return
-            self.obey(command)
+            self.handle(command)
             os.write(control, command)
             if command == STOP:
                 return
 
-    def obey(self, command: bytes) -> None:
-        """Do what the rank requests: an epoch's training BEGINs or ENDs, or all is to STOP."""
-        for turn in [turn for turn in self._turns if turn.probe.exact]:
-            turn.probe.train(command == BEGIN, self._now())
-            self._read_one(turn)
+    def handle(self, command: bytes) -> None:
+        """Handle a command: an epoch's training BEGINs or ENDs, or the recorder is to STOP."""
+        for entry in [entry for entry in self._scheduled if entry.probe.exact]:
+            entry.probe.train(command == BEGIN, self._now())
+            self._read_one(entry)
             if command != BEGIN:
-                description = turn.probe.describe()
+                description = entry.probe.describe()
                 if description.trace:
                     self._log.write(LogLine(trace=description.trace, notes=description.notes))
         if command == STOP:
-            self.read(ahead=_AT_THE_END)
+            self.read(ahead=_LAST_TOGETHER)
             self.close()
         self._log.write(LogLine(end=self._now(), cpu_seconds=time.process_time()))
 
     def close(self) -> None:
-        """Let the probes tidy up."""
-        for turn in self._turns:
-            turn.probe.close()
+        """Let the probes clean up."""
+        for entry in self._scheduled:
+            entry.probe.close()
 
     def read(self, ahead: float = _TOGETHER) -> None:
-        """Read the probes that are due within a share of the interval."""
+        """Read the probes that are due within the share `ahead` of the interval."""
         soon_ns = self._now() + round(ahead * self._interval_ns)
-        for turn in list(self._turns):
-            if turn.due_ns <= soon_ns:
-                cost_ns, now_ns = self._read_one(turn), self._now()
-                least_ns = 0 if turn.probe.exact else round(cost_ns / COST_SHARE)
-                turn.due_ns = now_ns + max(self._interval_ns, least_ns)
+        for entry in list(self._scheduled):
+            if entry.due_ns <= soon_ns:
+                cost_ns, now_ns = self._read_one(entry), self._now()
+                min_interval_ns = 0 if entry.probe.exact else round(cost_ns / COST_SHARE)
+                entry.due_ns = now_ns + max(self._interval_ns, min_interval_ns)
 
-    def _read_one(self, turn: _Turn) -> int:
-        """Read a probe and return the CPU time it took; one that fails is not read again.
+    def _read_one(self, entry: _ScheduledProbe) -> int:
+        """Read a probe and return the CPU time that it took, in ns; a probe that fails is not read again.
 
-        A log that can't be written ends the recorder.
+        If the log can't be written, the recorder ends.
         """
         begun_ns, now_ns = time.thread_time_ns(), self._now()
         try:
-            readings = list(turn.probe.read(now_ns))
+            readings = list(entry.probe.read(now_ns))
         except Exception as error:
-            self._turns.remove(turn)
-            note = f"telemetry: the probe {turn.name} was stopped: {type(error).__name__}: {error}"
+            self._scheduled.remove(entry)
+            note = f"telemetry: the probe {entry.name} was stopped: {type(error).__name__}: {error}"
             self._log.write(LogLine(note=note))
         else:
-            self._log.add(turn.name, now_ns, readings)
+            self._log.add(entry.name, now_ns, readings)
         return time.thread_time_ns() - begun_ns
 
     def _milliseconds_to_next(self) -> int:
-        due_ns = min((turn.due_ns for turn in self._turns), default=self._now() + self._interval_ns)
+        due_ns = min((entry.due_ns for entry in self._scheduled), default=self._now() + self._interval_ns)
         return max(0, -(-(due_ns - self._now()) // 1_000_000))
 
 
-def _find_probes(scope: Scope) -> tuple[list[_Turn], list[DeviceFacts], list[str]]:
-    """Return the probes that have something to read here, their devices, and notes of these and of all others."""
-    turns: list[_Turn] = []
+def _find_probes(scope: Scope) -> tuple[list[_ScheduledProbe], list[DeviceFacts], list[str]]:
+    """Return the probes with something to read on this host, their devices, and the notes of all probes."""
+    scheduled: list[_ScheduledProbe] = []
     devices: list[DeviceFacts] = []
     notes: list[str] = []
     for name in names("dlemu.telemetry"):
@@ -271,14 +271,14 @@ def _find_probes(scope: Scope) -> tuple[list[_Turn], list[DeviceFacts], list[str
         except (DlemuError, OSError, ValueError) as error:
             notes.append(f"telemetry: the probe {name} could not start: {error}")
             continue
-        turns.append(_Turn(name, probe))
+        scheduled.append(_ScheduledProbe(name, probe))
         notes += description.notes
         devices += description.devices
-    return turns, devices, notes
+    return scheduled, devices, notes
 
 
 def boot_id(proc: str = "/proc") -> str:
-    """Return the running kernel's own number."""
+    """Return the kernel's boot id; empty if it can't be read."""
     with contextlib.suppress(OSError), open(f"{proc}/sys/kernel/random/boot_id") as line:
         return line.read().strip()
     return ""

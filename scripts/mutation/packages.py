@@ -67,7 +67,7 @@ PACKAGES = {
     "probing": Package(
         (*(f"dlemu/jobs/probe/{name}.py" for name in OF_PROBES), "dlemu/jobs/training/pattern.py"),
         ("tests/probing",),
-        without=("main", "probe_pattern", "_level", "_received", "_read", "_loader_costs", "_answered", "_run_all"),
+        without=("main", "probe_pattern", "_level", "_received", "_read", "_loader_costs", "_run_streams", "_run_all"),
     ),
     "checkpoints": Package(
         ("dlemu/checkpoints/*",),

@@ -36,7 +36,7 @@ OTHERS_THAT_REMOVE = {
     "dlemu/cli/workload.py": "the workload file that this command has just made and that does not load",
     "dlemu/jobs/checkpoint/loop.py": "the token that this run left",
     "dlemu/jobs/kvcache/blocks.py": "blocks of the plan, in the folder or below the prefix that this run made",
-    "dlemu/jobs/kvcache/place.py": "objects below the prefix that this run made",
+    "dlemu/jobs/kvcache/run_folder.py": "objects below the prefix that this run made",
     "dlemu/jobs/pack/process.py": "the journal of a set that is now complete",
     "dlemu/jobs/pack/run.py": "a folder of packed files that is empty again",
     "dlemu/jobs/probe/object_gets.py": "objects that this probe made",

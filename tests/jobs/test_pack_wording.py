@@ -21,16 +21,16 @@ SEEN: list[tuple[Seen, dict[str, Any], str]] = [
     (
         Seen.SHARES,
         SHARES,
-        "of the processes' time 50 % were reads, 20 % computing, 10 % waiting for a core, 15 % writes, 5 % without an "
-        "image",
+        "the processes spent 50 % of their time in reads, 20 % computing, 10 % waiting for a core, 15 % in writes, and "
+        "5 % without an image",
     ),
     (
         Seen.CORES,
         {"cores": 8, "busy_percent": 99.6, "own_percent": 30.0},
         "the 8 cores were 100 % busy, 30 % with packing",
     ),
-    (Seen.THROTTLED, {"percent": 12.0}, "the CPU limit throttled them in 12 % of its periods"),
-    (Seen.PROCESSES, {"processes": 4, "cores": 8}, "4 of 8 cores had a process"),
+    (Seen.THROTTLED, {"percent": 12.0}, "the CPU limit throttled the processes in 12 % of its periods"),
+    (Seen.PROCESSES, {"processes": 4, "cores": 8}, "only 4 of 8 cores had a packing process"),
     (Seen.MOSTLY, {"of": "reads"}, "most of the time in the storage was spent in reads"),
     (
         Seen.DEVICE,
@@ -39,17 +39,17 @@ SEEN: list[tuple[Seen, dict[str, Any], str]] = [
     ),
 ]
 ADVICE: list[tuple[Advice, str]] = [
-    (Advice.MORE_IMAGES, "more images, fewer of them in a file (images_per_file), or fewer processes"),
-    (Advice.MORE_CORES, "more cores; smaller images, or encode=raw, need less CPU"),
+    (Advice.MORE_IMAGES, "use more images, fewer images per file (images_per_file), or fewer processes"),
+    (Advice.MORE_CORES, "use more cores; smaller images, or encode=raw, need less CPU"),
     (
         Advice.STOP_OTHER_PROGRAMS,
         "other programs use most of the cores: stop them (top), or pack on an idle host",
     ),
     (Advice.RAISE_CPU_LIMIT, "raise the CPU limit of this container or job (cgroup)"),
-    (Advice.USE_FREE_CORES, "more processes: cores and the storage were idle at times"),
-    (Advice.MORE_REQUESTS, "more processes, or ahead=4: the storage had few requests at a time"),
-    (Advice.FASTER_TO_READ, "faster storage for the images"),
-    (Advice.FASTER_TO_WRITE, "faster storage for the packed files, or smaller images"),
+    (Advice.USE_FREE_CORES, "use more processes: cores and storage were idle at times"),
+    (Advice.MORE_REQUESTS, "use more processes, or ahead=4: the storage had few requests at a time"),
+    (Advice.FASTER_TO_READ, "use faster storage for the images"),
+    (Advice.FASTER_TO_WRITE, "use faster storage for the packed files, or smaller images"),
 ]
 TRY = "to rule out too few requests at a time, try more processes"
 

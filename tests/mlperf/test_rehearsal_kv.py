@@ -14,7 +14,7 @@ from datagen.errors import DlemuError, UserError
 from dlemu.comm.environment import StorageFacts
 from dlemu.config import load
 from dlemu.jobs.kvcache.job import KVCACHE
-from dlemu.jobs.kvcache.rows import WHOLE
+from dlemu.jobs.kvcache.rows import RANK_ROW
 from dlemu.mlperf.check.judge import Checked
 from dlemu.mlperf.rehearsal import rehearse_kv
 from dlemu.mlperf.rehearsal.rehearse_kv import KvRehearsal, KvRehearsed
@@ -56,7 +56,7 @@ def made_run(folder: str, words: list[str], number: int) -> RowsRun:
     for place, row in enumerate(rows):
         rank, place = divmod(place, 21)
         row["rank"], row["arrived_ns"], row["prompt"] = rank, SECOND, place - 1
-        if row["prompt"] == WHOLE:
+        if row["prompt"] == RANK_ROW:
             row["ended_ns"] = 320 * SECOND
             continue
         taken = 319.0 if place == 20 else random.uniform(0.01, 200)

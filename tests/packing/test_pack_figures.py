@@ -7,7 +7,7 @@ import re
 import pytest
 
 from datagen.packing.packed_set import PackedFile, PackedSet, Skipped
-from dlemu.jobs.pack.analyse import left_out
+from dlemu.jobs.pack.analyse import images_not_trained_on
 
 
 @pytest.mark.parametrize(
@@ -26,6 +26,6 @@ def test_what_the_command_to_train_does_not_read_is_said(counts: tuple[int, ...]
         for number, samples in enumerate(counts)
     )
     packed_set = PackedSet(about={}, format="tfrecord", ending="tfrecord", files=3, images_per_file=4, made=made)
-    sentences = list(left_out(packed_set))
+    sentences = list(images_not_trained_on(packed_set))
     assert len(sentences) == bool(said)
     assert not said or re.match(said, sentences[0])

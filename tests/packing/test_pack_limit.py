@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dlemu.jobs.pack.analyse import Packing, shares_of
+from dlemu.jobs.pack.analyse import PackMeasurement, shares_of
 from dlemu.jobs.pack.limits import Advice, judge_packing
 from dlemu.jobs.pack.worker import FIELDS
 
@@ -69,12 +69,12 @@ def test_what_limited(seen: dict[str, Any], what: str, advice: Advice) -> None:
     assert limit.to_do[-1].code == advice
 
 
-def packing(**spent_ms: int) -> Packing:
+def packing(**spent_ms: int) -> PackMeasurement:
     """One process that packed for a second."""
     rows = np.zeros((1, len(FIELDS)), np.int64)
     for name, value in spent_ms.items():
         rows[0, FIELDS.index(f"{name}_ns")] = value * MS
-    return Packing(rows=rows, begin_ns=0, end_ns=1000 * MS, telemetry=None, finished=(), cores=1)
+    return PackMeasurement(rows=rows, begin_ns=0, end_ns=1000 * MS, telemetry=None, finished=(), cores=1)
 
 
 def test_waiting_for_the_reader_is_the_storage_s_where_that_was_blocked() -> None:

@@ -15,7 +15,7 @@ from PIL import Image
 from datagen.packing.packed_set import PackedFile, Skipped
 from dlemu import DlemuError
 from dlemu.jobs.pack import process as pack_process
-from dlemu.jobs.pack.worker import _fitting
+from dlemu.jobs.pack.worker import _shortened
 from dlemu.telemetry import HostTelemetry, Task
 
 
@@ -58,7 +58,7 @@ def test_the_end_of_all_who_pack_is_told_before_they_took_a_file(
 def test_a_file_with_many_skipped_images_is_reported_with_all_of_them() -> None:
     skipped = tuple(Skipped(path=f"images/{number:06}.png", reason="it can't be decoded") for number in range(20_000))
     many = PackedFile(number=3, samples=1, source_bytes=9, bytes=5, crc32=7, skipped=skipped)
-    assert len(_fitting(many).skipped) == 20_000
-    assert len(pickle.dumps(_fitting(many))) < 100_000
+    assert len(_shortened(many).skipped) == 20_000
+    assert len(pickle.dumps(_shortened(many))) < 100_000
     few = replace(many, skipped=skipped[:9])
-    assert _fitting(few) == few
+    assert _shortened(few) == few

@@ -14,7 +14,7 @@ import dlemu
 from datagen.errors import DlemuError
 from dlemu.jobs.probe import requests
 from dlemu.jobs.probe.kernel_aio import why_no_aio
-from dlemu.jobs.probe.requests import Wanted, measure_cell
+from dlemu.jobs.probe.requests import CellSpec, measure_cell
 from dlemu.jobs.probe.result import Engine, ProbeAnswer
 from dlemu.telemetry.probe_base import AbsentError
 from tests.comm.many_ranks import wait_until
@@ -50,7 +50,7 @@ def descendants(before: set[psutil.Process]) -> list[psutil.Process]:
 )
 def test_who_makes_requests_is_killed(engine: Engine, count: int, victim: int, said: str, file: Path) -> None:
     before = set(psutil.Process().children(recursive=True))
-    wanted = Wanted(access="randread", size_bytes=4096, depth=2, jobs=2)
+    wanted = CellSpec(access="randread", size_bytes=4096, depth=2, jobs=2)
     with ThreadPoolExecutor(1) as pool:
         cell = pool.submit(measure_cell, wanted, str(file), MIB, LONG_SECONDS, engine)
         assert wait_until(lambda: len(descendants(before)) == count or cell.done())
@@ -74,7 +74,7 @@ def test_requests_that_never_end_are_given_up(file: Path, tmp_path: Path, monkey
     monkeypatch.setattr(requests, "_PATIENCE_SECONDS", 0.2)
     before = set(psutil.Process().children(recursive=True))
     with pytest.raises(DlemuError, match=r"did not end within .* s: check the storage") as failed:
-        measure_cell(Wanted(access="randread", size_bytes=4096, depth=2, jobs=1), str(file), MIB, 0.1, "fio")
+        measure_cell(CellSpec(access="randread", size_bytes=4096, depth=2, jobs=1), str(file), MIB, 0.1, "fio")
     assert not isinstance(failed.value.__context__, AbsentError)
     assert descendants(before) == []
 

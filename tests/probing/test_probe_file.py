@@ -14,15 +14,15 @@ import psutil
 import pytest
 
 from datagen.errors import DlemuError, UserError
-from dlemu.jobs.probe.kernel_aio import open_stream
-from dlemu.jobs.probe.probe_file import probe_file, remove_left
-from dlemu.jobs.probe.requests import Wanted, measure_cell
+from dlemu.jobs.probe.kernel_aio import open_target
+from dlemu.jobs.probe.probe_file import probe_file, remove_leftovers
+from dlemu.jobs.probe.requests import CellSpec, measure_cell
 from dlemu.jobs.probe.run import Grid, probe_requests
 
 MIB = 1 << 20
 GONE = 2**22 + 1
 """More than the kernel gives out (/proc/sys/kernel/pid_max): no process has it."""
-READ = Wanted(access="randread", size_bytes=4096, depth=1, jobs=1)
+READ = CellSpec(access="randread", size_bytes=4096, depth=1, jobs=1)
 
 
 def left(folder: Path, process: int, *, host: str = "") -> Path:
@@ -46,10 +46,10 @@ def test_what_a_killed_probe_left_is_removed_and_named(tmp_path: Path) -> None:
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as probe:
         assert probe.stdout is not None
         path = Path(probe.stdout.readline().strip())
-        assert remove_left(str(tmp_path)) == [], "a probe that lives keeps its file"
+        assert remove_leftovers(str(tmp_path)) == [], "a probe that lives keeps its file"
         assert path.stat().st_size == 5000
         probe.send_signal(signal.SIGKILL)
-    (said,) = remove_left(str(tmp_path))
+    (said,) = remove_leftovers(str(tmp_path))
     assert str(path) in said
     assert "was left by a probe that was killed: removed it" in said
     assert not path.exists()
@@ -58,7 +58,7 @@ def test_what_a_killed_probe_left_is_removed_and_named(tmp_path: Path) -> None:
 def test_a_number_that_another_process_has_now_keeps_nothing(tmp_path: Path) -> None:
     old, new = left(tmp_path, os.getpid()), left(tmp_path, os.getppid())
     os.utime(old, (1e9, 1e9))
-    remove_left(str(tmp_path))
+    remove_leftovers(str(tmp_path))
     assert not old.exists(), "written before this process began"
     assert new.exists(), "its process lives"
 
@@ -79,7 +79,7 @@ def test_only_files_of_probes_are_removed(tmp_path: Path) -> None:
     before = sorted(os.listdir(tmp_path))
     with open(held, "rb") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        assert [said for said in remove_left(str(tmp_path)) if str(elsewhere) not in said] == []
+        assert [said for said in remove_leftovers(str(tmp_path)) if str(elsewhere) not in said] == []
     assert sorted(os.listdir(tmp_path)) == before
     assert users.read_bytes() == b"mine"
 
@@ -90,7 +90,7 @@ def test_what_a_process_holds_that_nobody_may_look_at_stays(tmp_path: Path, monk
 
     file = left(tmp_path, GONE)
     monkeypatch.setattr(psutil, "Process", denied)
-    assert remove_left(str(tmp_path)) == []
+    assert remove_leftovers(str(tmp_path)) == []
     assert file.exists()
 
 
@@ -112,8 +112,8 @@ def test_what_is_written_to_is_no_link(tmp_path: Path) -> None:
     users.write_bytes(b"mine")
     planted.symlink_to(users)
     with pytest.raises(DlemuError, match="planted can't be opened"):
-        open_stream(str(planted), writes=True)
-    os.close(open_stream(str(planted), writes=False, flags=0))
+        open_target(str(planted), writes=True)
+    os.close(open_target(str(planted), writes=False, flags=0))
 
 
 FIO = """#!{python}

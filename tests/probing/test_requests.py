@@ -16,15 +16,15 @@ import pytest
 from datagen.errors import DlemuError, SpaceError, UserError
 from dlemu.jobs.probe import kernel_aio
 from dlemu.jobs.probe import run as run_probe
-from dlemu.jobs.probe.kernel_aio import Requests, Stream, _Stream, open_stream, run_stream, why_no_aio
-from dlemu.jobs.probe.requests import Wanted, _cell_of_requests, _streams, cell_of_fio, choose_engine
+from dlemu.jobs.probe.kernel_aio import Requests, Stream, _Job, open_target, run_stream, why_no_aio
+from dlemu.jobs.probe.requests import CellSpec, _cell_of_requests, _streams, cell_of_fio, choose_engine
 from dlemu.jobs.probe.result import PROBE, Latency, ProbeAnswer
 from dlemu.jobs.probe.run import PRESETS, Grid, probe_requests, read_probe
 from dlemu.jobs.probe.thread_reads import run_threads
 from dlemu.studies.pages import write_page
 
 MIB = 1 << 20
-READ = Wanted(access="randread", size_bytes=4096, depth=8, jobs=1)
+READ = CellSpec(access="randread", size_bytes=4096, depth=8, jobs=1)
 
 
 def stream(path: Path, **changes: Any) -> Stream:
@@ -71,7 +71,7 @@ def test_requests_begin_and_end_while_they_are_measured(writes: bool, run: Any, 
 
 @pytest.mark.parametrize("writes", [False, True])
 def test_requests_go_past_the_page_cache(writes: bool, file: Path) -> None:
-    descriptor = open_stream(str(file), writes=writes)
+    descriptor = open_target(str(file), writes=writes)
     try:
         flags = fcntl.fcntl(descriptor, fcntl.F_GETFL)
         assert flags & os.O_DIRECT
@@ -83,7 +83,7 @@ def test_requests_go_past_the_page_cache(writes: bool, file: Path) -> None:
 
 def test_a_job_goes_through_its_part_in_order_or_draws_from_all_of_it(file: Path) -> None:
     def offsets(count: int, rounds: int, **changes: Any) -> list[int]:
-        one = _Stream(stream(file, size_bytes=MIB // 8, end=MIB // 2, **changes), 0)
+        one = _Job(stream(file, size_bytes=MIB // 8, end=MIB // 2, **changes), 0)
         return [int(place) for _ in range(rounds) for place in one._offsets(count)]
 
     assert offsets(3, 3, random=False) == [0, 1, 2, 3, 0, 1, 2, 3, 0]
@@ -96,7 +96,7 @@ def test_a_job_goes_through_its_part_in_order_or_draws_from_all_of_it(file: Path
 
 @pytest.mark.parametrize("writes", [False, True])
 def test_a_request_that_fails_is_named(writes: bool, file: Path) -> None:
-    one, what = _Stream(stream(file, writes=writes), 0), "writing" if writes else "reading"
+    one, what = _Job(stream(file, writes=writes), 0), "writing" if writes else "reading"
     one._check(np.array([4096, 4096]))
     for result, why in ((-5, "Input/output error"), (512, "512 of 4096 bytes")):
         with pytest.raises(DlemuError, match=f"{file}: {what} failed: {why}"):
@@ -143,7 +143,7 @@ def test_a_read_beyond_the_end_is_an_error(run: Any, file: Path) -> None:
 def test_why_the_kernels_aio_cannot_be_used_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(platform, "machine", lambda: "of-tests")
     assert why_no_aio() == "the numbers of its system calls are not known for of-tests"
-    monkeypatch.setitem(kernel_aio._NUMBERS, "of-tests", (9999, 9999, 9999, 9999))
+    monkeypatch.setitem(kernel_aio._SYSCALL_NUMBERS, "of-tests", (9999, 9999, 9999, 9999))
     assert why_no_aio() == "the kernel refuses io_setup: Function not implemented"
 
 
@@ -160,7 +160,7 @@ def test_what_fio_says_is_read(tmp_path: Path) -> None:
         },
     }
     told = {"jobs": [{"read": side, "write": {}, "usr_cpu": 10.0, "sys_cpu": 30.0}]}
-    cell = cell_of_fio(told, Wanted(access="randread", size_bytes=131072, depth=32, jobs=2))
+    cell = cell_of_fio(told, CellSpec(access="randread", size_bytes=131072, depth=32, jobs=2))
     assert (cell.access, cell.size_bytes, cell.depth, cell.jobs) == ("randread", 131072, 32, 2)
     assert (cell.seconds, cell.mb_per_second, cell.iops, cell.in_flight) == (2.0, 2000.0, 15258.0, 64)
     assert cell.latency_ms is not None
@@ -194,7 +194,7 @@ def test_requests_longer_than_settling_count_from_the_start() -> None:
 
 
 def test_sequential_jobs_have_parts_of_their_own() -> None:
-    jobs = list(_streams(Wanted(access="read", size_bytes=4096, depth=1, jobs=4), "x", MIB, 1.0))
+    jobs = list(_streams(CellSpec(access="read", size_bytes=4096, depth=1, jobs=4), "x", MIB, 1.0))
     assert [(job.begin, job.end) for job in jobs] == [(k * MIB // 4, (k + 1) * MIB // 4) for k in range(4)]
 
 

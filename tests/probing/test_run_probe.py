@@ -26,12 +26,12 @@ from dlemu.jobs.probe.kernel_aio import Requests
 from dlemu.jobs.probe.object_gets import GetStream, _ranges
 from dlemu.jobs.probe.probe_file import probe_file
 from dlemu.jobs.probe.requests import (
-    Wanted,
+    CellSpec,
     _cell_of_requests,
     _streams,
     choose_engine,
     fio_version,
-    latency_of,
+    latency_stats,
     measure_cell,
     measure_gets,
 )
@@ -46,10 +46,10 @@ from dlemu.telemetry.probe_base import Reading
 from tests.object_stores import BUCKET, KEYS, own_server
 
 MIB = 1 << 20
-READ = Wanted(access="randread", size_bytes=4096, depth=8, jobs=1)
+READ = CellSpec(access="randread", size_bytes=4096, depth=8, jobs=1)
 
 
-def cell(wanted: Wanted = READ, mb_per_second: float = 100.0) -> ProbeCell:
+def cell(wanted: CellSpec = READ, mb_per_second: float = 100.0) -> ProbeCell:
     return ProbeCell(
         access=wanted.access,
         size_bytes=wanted.size_bytes,
@@ -67,11 +67,11 @@ def cell(wanted: Wanted = READ, mb_per_second: float = 100.0) -> ProbeCell:
 
 
 def test_latencies_are_milliseconds() -> None:
-    found = latency_of(np.arange(1, 1001) * 1_000_000)
+    found = latency_stats(np.arange(1, 1001) * 1_000_000)
     assert found is not None
     wanted = {"mean": 500.5, "p50": 500.5, "p90": 900.1, "p99": 990.01, "p999": 999.001, "max": 1000}
     assert vars(found) == pytest.approx(wanted, rel=1e-9)
-    assert latency_of(np.zeros(0, np.int64)) is None
+    assert latency_stats(np.zeros(0, np.int64)) is None
 
 
 def test_a_cell_is_of_the_requests_that_count_and_its_cpu_time_of_all() -> None:
@@ -99,11 +99,11 @@ def replace_ends(part: Requests, by_ns: int) -> Requests:
 
 
 def test_random_jobs_share_the_whole_file_each_in_an_order_of_its_own() -> None:
-    jobs = list(_streams(Wanted(access="randwrite", size_bytes=4096, depth=3, jobs=4), "x", MIB, 1.5))
+    jobs = list(_streams(CellSpec(access="randwrite", size_bytes=4096, depth=3, jobs=4), "x", MIB, 1.5))
     assert {(job.begin, job.end, job.depth, job.seconds, job.path) for job in jobs} == {(0, MIB, 3, 1.5, "x")}
     assert all(job.writes and job.random for job in jobs)
     assert len({job.seed for job in jobs}) == 4
-    parts = list(_streams(Wanted(access="read", size_bytes=100_000, depth=1, jobs=3), "x", MIB, 1.0))
+    parts = list(_streams(CellSpec(access="read", size_bytes=100_000, depth=1, jobs=3), "x", MIB, 1.0))
     assert [job.begin for job in parts] == [0, 300_000, 600_000], "whole requests"
     assert not any(job.writes or job.random for job in parts)
 
@@ -174,7 +174,7 @@ def fio(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], dict
 )
 def test_fio_is_asked_for_the_cell(access: Any, moved: str, increment: str | None, fio: Any, tmp_path: Path) -> None:
     fio(moved)
-    wanted = Wanted(access=access, size_bytes=4096, depth=16, jobs=3)
+    wanted = CellSpec(access=access, size_bytes=4096, depth=16, jobs=3)
     target = tmp_path / "read: this #1"
     target.touch()
     found = measure_cell(wanted, str(target), 100_000, 1.5, "fio")
@@ -246,8 +246,8 @@ def test_each_job_has_its_stream_and_all_of_the_time(monkeypatch: pytest.MonkeyP
         ends = np.array([600_000_000, 700_000_000])
         return 0, [Requests(ends, ends, 0.1, ends) for _ in streams]
 
-    monkeypatch.setattr(requests, "_answered", answered)
-    wanted = Wanted(access="read", size_bytes=4096, depth=3, jobs=2)
+    monkeypatch.setattr(requests, "_run_streams", answered)
+    wanted = CellSpec(access="read", size_bytes=4096, depth=3, jobs=2)
     assert measure_cell(wanted, "/dev/some", MIB, 1.5, "threads").jobs == 2
     spec = StorageSpec(type="s3", root="bucket")
     assert measure_gets(wanted, spec, ("a", "b"), 1.5).first_byte_ms is not None
@@ -267,7 +267,7 @@ def test_cells_of_a_bucket_are_kept_at_once_with_what_failed(monkeypatch: pytest
     for name, value in KEYS.items():
         monkeypatch.setenv(name, value)
 
-    def gets(wanted: Wanted, spec: StorageSpec, objects: tuple[str, ...], seconds: float) -> ProbeCell:
+    def gets(wanted: CellSpec, spec: StorageSpec, objects: tuple[str, ...], seconds: float) -> ProbeCell:
         assert (len(objects), seconds, spec.root) == (1, 0.7, BUCKET)
         return replace(cell(wanted, 4000.0), failed=wanted.depth)
 
@@ -310,7 +310,7 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
     """Cells that nobody has to wait for; each call's arguments."""
     calls: list[tuple[Any, ...]] = []
 
-    def measure(wanted: Wanted, path: str, size_bytes: int, seconds: float, engine: str) -> ProbeCell:
+    def measure(wanted: CellSpec, path: str, size_bytes: int, seconds: float, engine: str) -> ProbeCell:
         calls.append((wanted, path, size_bytes, seconds, engine, os.path.getsize(path)))
         return cell(wanted, 1000.0 * wanted.depth * (3 if wanted.writes else 1))
 
@@ -379,7 +379,10 @@ def test_writes_are_repeated_until_they_are_steady(monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.parametrize(
     ("steady", "words"),
-    [(True, "not steady after 25 rounds: 1 write; try --precondition 2"), (False, "steady state is not known")],
+    [
+        (True, "not steady after 25 rounds: 1 write; try --precondition 2"),
+        (False, "not known whether writes had reached their steady state"),
+    ],
 )
 def test_writes_that_are_not_known_to_be_steady_say_so(
     steady: bool, words: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path

@@ -117,7 +117,7 @@ def test_a_loop_device_over_memory_says_so(machine: Machine, tmp_path: Path) -> 
     machine.put("sys/devices/loop3/loop/backing_file", f"{images}/drive.img\n")
     data = machine.mount(tmp_path / "data", "ext4", "/dev/loop3", "7:3")
     _, notes = described(machine, data)
-    assert notes == (f"loop3 is a loop device over {images}/drive.img, which lies on tmpfs",)
+    assert notes == (f"loop3 is a loop device over {images}/drive.img, which is on tmpfs",)
 
 
 @pytest.mark.parametrize(

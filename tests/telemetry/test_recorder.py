@@ -208,7 +208,7 @@ def test_one_that_was_given_up_still_tidies(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_one_that_hangs_in_its_tidying_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_recorder, "_TIDY_SECONDS", 1)
+    monkeypatch.setattr(_recorder, "_SHUTDOWN_SECONDS", 1)
     monkeypatch.setattr(memory.Probe, "close", lambda probe: time.sleep(600))
     recorder = started(tmp_path)
     recorder.mark(training=True)

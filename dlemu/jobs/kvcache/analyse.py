@@ -1,4 +1,4 @@
-"""From a run's rows to its summary: one pure function makes every published number."""
+"""Computes the summary of a KV-cache run from its rows: every published number, in one pure function."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from dlemu.jobs.kvcache.fifo import fifo_load_seconds
 from dlemu.jobs.kvcache.model import Model
-from dlemu.jobs.kvcache.published import official_of
-from dlemu.jobs.kvcache.rows import WHOLE
+from dlemu.jobs.kvcache.published import official_result
+from dlemu.jobs.kvcache.rows import RANK_ROW
 from dlemu.jobs.kvcache.settings import KvSettings
 from dlemu.jobs.kvcache.summary import (
     Backlog,
@@ -35,98 +35,98 @@ from dlemu.runner.row_log import Rows
 from dlemu.runner.rows_job import RowsRun
 
 GROWS_SHARE = 0.05
-"""Of the load's time: what is waiting at its end takes longer than that where the load is not sustained."""
-LEAST_LOADS = 20  # of fewer, a p95 hardly differs from the largest
-"""For a p95 that something is judged by."""
-LEAST_CEILING = 2.0
-"""Times the load below which the emulator was measured."""
-LEAST_OVERSTATED_PERCENT = 0.5  # less is rounded to "0 % too much"
-_CAUTIOUS_CEILING = 20.0  # below, the emulator itself takes more than 5 % of the time that its load takes
+"""A load is not sustained if the work queued at its end takes longer than this share of the load's duration."""
+MIN_LOADS = 20  # with fewer, a p95 hardly differs from the maximum
+"""Loads that are needed for a verdict on a p95."""
+MIN_CEILING = 2.0
+"""Below this ceiling (a multiple of the load) the emulator was measured rather than the storage."""
+MIN_OVERSTATED_PERCENT = 0.5  # less would be shown as "0 % too high"
+_COMFORTABLE_CEILING = 20.0  # below it, the emulator itself takes more than 5 % of the load's time
 _CLASSES = 4  # quarters: smaller classes would have too few loads for a p95
 _MOMENTS = 100
-"""In the last third of the load, at which it is seen how much waits."""
-_LATE_SHARE = 0.1  # from here on a tenth of a load's p95 is the emulator's lateness
+"""Number of moments in the last third of the load at which the backlog is sampled."""
+_LATE_SHARE = 0.1  # arrivals handled later than this share of the loads' p95 count as a limit of the emulator
 
 Floats = NDArray[np.float64]
 
 
 def analyse(run: RowsRun) -> KvSummary:
-    """Return the summary; of a run that failed, of what was measured up to then."""
-    seen = Seen(run)
-    settings, facts = seen.settings, run.facts
-    complete = facts.failure is None and bool(len(seen.whole))
-    backlog = seen.backlog if complete and not settings.option else None
-    official = official_of(seen.prompts, seen.begins, settings, seen.window_seconds) if settings.option else None
+    """Return the summary of a run; if it failed, of the rows measured until then."""
+    data = RunRows(run)
+    settings, facts = data.settings, run.facts
+    complete = facts.failure is None and bool(len(data.whole))
+    backlog = data.backlog if complete and not settings.option else None
+    official = official_result(data.prompts, data.begins, settings, data.window_seconds) if settings.option else None
     sustained = None if backlog is None else not (backlog.storage_grows or backlog.compute_grows or backlog.unfinished)
-    limit = (_limit_of_official(seen) if settings.option else _limit(seen, backlog)) if complete else None
-    ttft = spread(seen.ttft) if sustained else None
-    loads = spread(seen.load_seconds) if sustained else None
-    rate = len(seen.prompts) / seen.span_seconds if seen.span_seconds else 0.0
-    outcome, why_none = _outcome(seen, rate, sustained, ttft, loads)
-    moved = seen.read_bytes + seen.written_bytes
+    limit = (_limit_of_official(data) if settings.option else _limit(data, backlog)) if complete else None
+    ttft = spread(data.ttft) if sustained else None
+    loads = spread(data.load_seconds) if sustained else None
+    rate = len(data.prompts) / data.span_seconds if data.span_seconds else 0.0
+    outcome, why_none = _outcome(data, rate, sustained, ttft, loads)
+    moved = data.read_bytes + data.written_bytes
     return KvSummary(
         **run.common_fields(),
-        verdict=_official_verdict(seen, official)
+        verdict=_official_verdict(data, official)
         if official is not None
-        else _verdict(seen, (outcome or "").upper() + (why_none and f" ({why_none})"), rate, backlog, ttft, loads),
+        else _verdict(data, (outcome or "").upper() + (why_none and f" ({why_none})"), rate, backlog, ttft, loads),
         outcome=outcome,
         scale=facts.workload.scale or None,
         what=_what(settings, facts.workload.storage.resolved(settings.folder)),
-        prompts=len(seen.prompts),
-        load_seconds=seen.span_seconds,
+        prompts=len(data.prompts),
+        load_seconds=data.span_seconds,
         prompts_per_second=rate,
-        input_tokens_mean=float(seen.prompts["input_tokens"].mean()) if len(seen.prompts) else 0.0,
+        input_tokens_mean=float(data.prompts["input_tokens"].mean()) if len(data.prompts) else 0.0,
         users=settings.users * facts.ranks if settings.option else rate * settings.think_seconds,
-        accelerators=int(seen.whole["accelerators"].sum()),
+        accelerators=int(data.whole["accelerators"].sum()),
         sustained=sustained,
         backlog=backlog,
         ttft_seconds=ttft,
         load_times=loads,
-        loads_by_size=tuple(seen.classes) if sustained else (),
-        utilisation_percent=seen.utilisation_percent if sustained else None,
-        gpu_seconds_computed=settings.tp * float(seen.computed["compute_ns"].sum()) / 1e9,
-        gpu_seconds_won=0.0 if settings.option else settings.tp * (seen.saved_seconds - float(seen.waits.sum())),
-        break_even_gb_per_second=seen.break_even_gb_per_second,
-        window_seconds=seen.window_seconds,
-        read_bytes=seen.read_bytes,
-        written_bytes=seen.written_bytes,
-        read_gb_per_second=seen.read_bytes / 1e9 / seen.window_seconds if seen.window_seconds else 0.0,
-        write_gb_per_second=seen.written_bytes / 1e9 / seen.window_seconds if seen.window_seconds else 0.0,
-        tiers=_tiers(seen),
-        blocks_read=int(seen.loaded["storage_blocks"].sum()),
-        blocks_written=int(seen.written["written_blocks"].sum()),
-        evicted=int(seen.whole["evicted"].sum()),
-        dropped=int(seen.whole["dropped"].sum()),
-        from_storage_percent=seen.from_storage_percent,
-        devices=seen.devices,
-        fifo=_fifo(seen) if sustained else None,
+        loads_by_size=tuple(data.classes) if sustained else (),
+        utilisation_percent=data.utilisation_percent if sustained else None,
+        gpu_seconds_computed=settings.tp * float(data.computed["compute_ns"].sum()) / 1e9,
+        gpu_seconds_won=0.0 if settings.option else settings.tp * (data.saved_seconds - float(data.waits.sum())),
+        break_even_gb_per_second=data.break_even_gb_per_second,
+        window_seconds=data.window_seconds,
+        read_bytes=data.read_bytes,
+        written_bytes=data.written_bytes,
+        read_gb_per_second=data.read_bytes / 1e9 / data.window_seconds if data.window_seconds else 0.0,
+        write_gb_per_second=data.written_bytes / 1e9 / data.window_seconds if data.window_seconds else 0.0,
+        tiers=_tiers(data),
+        blocks_read=int(data.loaded["storage_blocks"].sum()),
+        blocks_written=int(data.written["written_blocks"].sum()),
+        evicted=int(data.whole["evicted"].sum()),
+        dropped=int(data.whole["dropped"].sum()),
+        from_storage_percent=data.from_storage_percent,
+        devices=data.devices,
+        fifo=_fifo(data) if sustained else None,
         official=official,
-        ceiling_times=seen.ceiling_times(rate),
-        cpu_seconds_per_gb=float(seen.whole["cpu_ns"].sum()) / moved if moved and len(seen.whole) else None,
-        late_ms_p99=float(np.percentile(seen.prompts["late_ns"], 99)) / 1e6 if len(seen.prompts) else None,
+        ceiling_times=data.ceiling_times(rate),
+        cpu_seconds_per_gb=float(data.whole["cpu_ns"].sum()) / moved if moved and len(data.whole) else None,
+        late_ms_p99=float(np.percentile(data.prompts["late_ns"], 99)) / 1e6 if len(data.prompts) else None,
         limited_by=limit,
-        issues=tuple(_issues(seen, complete, seen.ceiling_times(rate))),
+        issues=tuple(_issues(data, complete, data.ceiling_times(rate))),
     )
 
 
 def spread(seconds: Floats) -> Spread | None:
-    """Return the spread of durations; None of none."""
+    """Return mean and percentiles of durations; None if there are none."""
     if not len(seconds):
         return None
-    p50, p95, p99, most = np.percentile(seconds, (50, 95, 99, 100)).tolist()
-    return Spread(mean=float(seconds.mean()), p50=p50, p95=p95, p99=p99, max=most)
+    p50, p95, p99, maximum = np.percentile(seconds, (50, 95, 99, 100)).tolist()
+    return Spread(mean=float(seconds.mean()), p50=p50, p95=p95, p99=p99, max=maximum)
 
 
-class Seen:
-    """The rows, with times in seconds from the start of each rank's load."""
+class RunRows:
+    """The rows of a run by state (read, computed, written), and times in seconds from the start of each rank's load."""
 
     def __init__(self, run: RowsRun) -> None:
         self.run = run
         self.settings = run.facts.workload.section(KvSettings)
-        self.whole, self.prompts = run.rows[run.rows["prompt"] == WHOLE], run.rows[run.rows["prompt"] != WHOLE]
+        self.whole, self.prompts = run.rows[run.rows["prompt"] == RANK_ROW], run.rows[run.rows["prompt"] != RANK_ROW]
         self.prompts = self.prompts[np.argsort(self.prompts["arrived_ns"], kind="stable")]
         begins = {int(row["rank"]): int(row["arrived_ns"]) for row in self.whole}
-        for rank in np.unique(self.prompts["rank"]).tolist():  # of a run that was killed
+        for rank in np.unique(self.prompts["rank"]).tolist():  # ranks of a killed run have no RANK_ROW
             begins.setdefault(rank, int(self.prompts["arrived_ns"][self.prompts["rank"] == rank].min()))
         self.begins = begins
         self.reading = self.prompts[self.prompts["storage_blocks"] > 0]
@@ -137,13 +137,13 @@ class Seen:
         self.written_bytes = int(self.written["written_bytes"].sum())
 
     def at(self, rows: Rows, column: str) -> Floats:
-        """Return moments of rows, in seconds; infinite where they did not come."""
+        """Return a column of moments in seconds; infinite where it is 0: the event did not happen."""
         begins = np.array([self.begins[rank] for rank in rows["rank"].tolist()], np.int64)
         return np.where(rows[column] > 0, (rows[column] - begins) / 1e9, np.inf)
 
     @cached_property
     def span_seconds(self) -> float:
-        """Length of the load: `kv.seconds` of a drawn one, to the last prompt of a trace, or of a run cut short."""
+        """Duration of the load: `kv.seconds` of a random one; to the last arrival of a trace or an incomplete run."""
         if not len(self.prompts):
             return 0.0
         last = float(self.at(self.prompts, "arrived_ns").max())
@@ -152,7 +152,7 @@ class Seen:
 
     @cached_property
     def window_seconds(self) -> float:
-        """From the first prompt to the last byte."""
+        """Time from the first prompt to the last byte."""
         if self.settings.option:
             moved = np.concatenate([self.at(rows, name) for rows, name in self.official_ends])
             return float(moved.max() - self.at(self.prompts, "arrived_ns").min()) if len(moved) else 0.0
@@ -161,27 +161,27 @@ class Seen:
 
     @property
     def official_ends(self) -> tuple[tuple[Rows, str], ...]:
-        """Requests of the official load, done or not, with when their last read and their last write were."""
+        """Official load: the rows, done or not, that have a last read or write, with the column of its time."""
         moved = self.prompts[(self.prompts["loaded_ns"] > 0) | (self.prompts["written_ns"] > 0)]
         return tuple((moved[moved[name] > 0], name) for name in ("loaded_ns", "written_ns"))
 
     @property
     def ttft(self) -> Floats:
-        return _apart(self.computed, "arrived_ns", "computed_ns")
+        return _seconds_between(self.computed, "arrived_ns", "computed_ns")
 
     @property
     def load_seconds(self) -> Floats:
-        return _apart(self.loaded, "arrived_ns", "loaded_ns")
+        return _seconds_between(self.loaded, "arrived_ns", "loaded_ns")
 
     @property
     def queueing(self) -> Floats:
-        """How long prompts waited for a copy of the model."""
-        return _apart(self.computed, "arrived_ns", "start_ns")
+        """Seconds that each prompt waited for a copy of the model."""
+        return _seconds_between(self.computed, "arrived_ns", "start_ns")
 
     @property
     def waits(self) -> Floats:
-        """How long copies of the model waited for blocks."""
-        return np.maximum(0.0, _apart(self.computed, "start_ns", "loaded_ns"))
+        """Seconds that a copy of the model waited for the blocks of each prompt."""
+        return np.maximum(0.0, _seconds_between(self.computed, "start_ns", "loaded_ns"))
 
     @property
     def saved_seconds(self) -> float:
@@ -202,7 +202,7 @@ class Seen:
 
     @property
     def classes(self) -> Iterator[SizeClass]:
-        """Quarters of the loads by their size; fewer where sizes are alike."""
+        """Quarters of the loads by size; fewer classes if many sizes are equal."""
         sizes = self.loaded["read_bytes"] / 1e6
         shares = np.linspace(0, 100, _CLASSES + 1)[1:]
         edges = np.unique(np.percentile(sizes, shares)) if len(sizes) else np.empty(0)
@@ -214,7 +214,7 @@ class Seen:
 
     @cached_property
     def fifo(self) -> tuple[float, Floats] | None:
-        """Return the rate of the model's pipe, GB/s, and how long each of `loaded` takes by it."""
+        """Rate of the FIFO model's pipe in GB/s, and the seconds that each row of `loaded` would take through it."""
         if not len(self.loaded):
             return None
         arrived, loaded = self.at(self.loaded, "arrived_ns"), self.at(self.loaded, "loaded_ns")
@@ -245,7 +245,7 @@ class Seen:
         )
 
     def waiting(self, weight: float) -> tuple[Waiting, Waiting]:
-        """Return what waits to be read, and to be written, with so much weight a byte."""
+        """Return the queued reads and the queued writes, `weight` per byte."""
         reading, rows = self.reading, self.computed
         writing = rows[rows["written_bytes"] > 0]
         return (
@@ -268,13 +268,13 @@ class Seen:
         return None if read is write is None else KvDevices(read_percent_of_app=read, write_percent_of_app=write)
 
     def _device_percent(self, metric: str, app_bytes: int) -> float | None:
-        """Return what the devices moved meanwhile, each device once, in percent of so many bytes."""
-        nodes, moved, seen = self.run.facts.journal.rank_nodes, [], set()
+        """Return the bytes that the devices moved during the run, each counted once, in percent of `app_bytes`."""
+        nodes, moved, counted = self.run.facts.journal.rank_nodes, [], set()
         for host in self.run.telemetry:
             own = self.whole[[nodes[rank] == host.node for rank in self.whole["rank"].tolist()]]
             for device in host.devices:
-                if len(own) and device.counted and (host.boot_id, device.name) not in seen:
-                    seen.add((host.boot_id, device.name))
+                if len(own) and device.counted and (host.boot_id, device.name) not in counted:
+                    counted.add((host.boot_id, device.name))
                     window = int(own["arrived_ns"].min()), int(own["ended_ns"].max())
                     moved.append(delivered_between(*host.readings(device.probe, device.name, metric), *window))
         percent = 100e6 * sum(moved) / app_bytes if moved and app_bytes else math.nan
@@ -282,13 +282,13 @@ class Seen:
 
     @property
     def waits_for_storage(self) -> bool:
-        """Who waits for an accelerator waits for what holds it: blocks, or computing."""
+        """Whether storage delays prompts more than computing does; queueing for an accelerator follows from either."""
         return self.backlog.storage_grows or bool(self.waits.sum() > self.computed["compute_ns"].sum() / 1e9)
 
     def ceiling_times(self, prompts_per_second: float) -> float | None:
-        """Return how many times the load the ranks could have moved without storage."""
+        """Return the load that the ranks could have moved without storage, as a multiple of this load."""
         ceilings = self.whole["ceiling_per_hour"]
-        if self.settings.option:  # what was asked has no bound: beside what was served
+        if self.settings.option:  # its users request without bound, so compare with the requests served
             prompts_per_second = len(self.computed) / self.window_seconds if self.window_seconds else 0.0
         if not len(ceilings) or not ceilings.all() or not prompts_per_second:
             return None
@@ -297,25 +297,25 @@ class Seen:
 
 @dataclass(frozen=True, eq=False)
 class Waiting:
-    """What waits from moments to moments, with a weight each."""
+    """Queued work: each item waits from its begin to its end, and has a weight."""
 
     begins: Floats
     ends: Floats
-    """Infinite where it never ended."""
+    """Infinite for items that were never done."""
     weights: Floats
 
     def at(self, moment: float) -> float:
-        """Return the weight of what waits at a moment."""
+        """Return the total weight of the items that wait at a moment."""
         return float(self.weights[(self.begins <= moment) & (self.ends > moment)].sum())
 
 
-def _apart(rows: Rows, begin: str, end: str) -> Floats:
+def _seconds_between(rows: Rows, begin: str, end: str) -> Floats:
     seconds: Floats = (rows[end] - rows[begin]) / 1e9
     return seconds
 
 
 def _grows(last_third: list[float], span: float) -> bool:
-    """Return whether what waits is more than a burst: much at the end, and never near to nothing before."""
+    """Return whether a backlog is more than a burst: large at the end, and never small in the last third."""
     return last_third[-1] > GROWS_SHARE * span and min(last_third) > GROWS_SHARE * span / 2
 
 
@@ -339,93 +339,93 @@ def _what(settings: KvSettings, folder: str) -> KvFacts:
     )
 
 
-def _tiers(seen: Seen) -> Tiers:
-    rows, tokens = seen.computed, seen.settings.block_tokens
+def _tiers(data: RunRows) -> Tiers:
+    rows, tokens = data.computed, data.settings.block_tokens
     total = max(1, int(rows["input_tokens"].sum()))
     gpu, dram, pending = (
         100 * tokens * int(rows[name].sum()) / total for name in ("gpu_blocks", "dram_blocks", "pending_blocks")
     )
     cached = 100 * int(rows["cached_tokens"].sum()) / total
-    # The token that is computed although its block was found is taken off the last tier.
+    # A prompt's last token is computed although its block was found: it is subtracted from the storage tier.
     return Tiers(
         gpu=gpu, dram=dram, pending=pending, storage=max(0.0, cached - gpu - dram - pending), computed=100 - cached
     )
 
 
-def _fifo(seen: Seen) -> Fifo | None:
-    model = seen.fifo
+def _fifo(data: RunRows) -> Fifo | None:
+    model = data.fifo
     load = None if model is None else spread(model[1])
     if model is None or load is None:
         return None
-    return Fifo(gb_per_second=model[0], measured_here=not seen.settings.pipe_gb_per_second, load_seconds=load)
+    return Fifo(gb_per_second=model[0], measured_here=not data.settings.pipe_gb_per_second, load_seconds=load)
 
 
 def busy_seconds(begins: Floats, ends: Floats) -> float:
-    """Return how long at least one of the stretches went on."""
+    """Return the total time during which at least one of the intervals was in progress (their union)."""
     order = np.argsort(begins, kind="stable")
     begins, ends = begins[order], ends[order]
     reached = np.concatenate([[-np.inf], np.maximum.accumulate(ends)[:-1]])
     return max(1e-9, float(np.clip(ends - np.maximum(begins, reached), 0, None).sum()))
 
 
-def _limit(seen: Seen, backlog: Backlog | None) -> KvLimit | None:
-    rows = seen.computed
+def _limit(data: RunRows, backlog: Backlog | None) -> KvLimit | None:
+    rows = data.computed
     if backlog is None or not len(rows):
         return None
-    total = max(1e-9, float(seen.ttft.sum()))
-    queue, compute, wait = float(seen.queueing.sum()), float(rows["compute_ns"].sum()) / 1e9, float(seen.waits.sum())
+    total = max(1e-9, float(data.ttft.sum()))
+    queue, compute, wait = float(data.queueing.sum()), float(rows["compute_ns"].sum()) / 1e9, float(data.waits.sum())
     evidence = [
         f"of the time to the first token {100 * wait / total:.0f} % was waiting for blocks, "
         f"{100 * queue / total:.0f} % waiting for an accelerator, {100 * compute / total:.0f} % computing"
     ]
-    late = float(np.percentile(seen.prompts["late_ns"], 95)) / 1e9
-    load = float(np.percentile(seen.load_seconds, 95)) if len(seen.load_seconds) else math.inf
+    late = float(np.percentile(data.prompts["late_ns"], 95)) / 1e9
+    load = float(np.percentile(data.load_seconds, 95)) if len(data.load_seconds) else math.inf
     if backlog.storage_grows:
         evidence.append(f"at the end {backlog.storage_seconds:.1f} s of reads and writes were queued, and growing")
     if backlog.compute_grows:
         evidence.append(f"at the end {backlog.compute_seconds:.1f} s of computing were queued, and growing")
-    served = seen.from_storage_percent
+    served = data.from_storage_percent
     if served is not None and served < NOT_READ_PERCENT:
         what = "page cache"
         evidence.append(f"the storage served {served:.0f} % of the bytes, memory the rest")
     elif late > _LATE_SHARE * load:
         what = "emulator"
         evidence.append(
-            f"5 % of the arrivals were noticed {1e3 * late:.1f} ms late or more; loads take {1e3 * load:.1f}"
+            f"5 % of the arrivals were handled {1e3 * late:.1f} ms late or more; loads take {1e3 * load:.1f} ms (p95)"
         )
     else:
-        what = "storage" if seen.waits_for_storage else "accelerators"
+        what = "storage" if data.waits_for_storage else "accelerators"
     return KvLimit(what=what, evidence=tuple(evidence))
 
 
-def _limit_of_official(seen: Seen) -> KvLimit | None:
-    rows, served = seen.prompts, seen.from_storage_percent
-    if not len(seen.computed):
+def _limit_of_official(data: RunRows) -> KvLimit | None:
+    rows, served = data.prompts, data.from_storage_percent
+    if not len(data.computed):
         return None
     moving = float((rows["read_call_ns"] + rows["write_call_ns"]).sum()) / 1e9
-    share = moving / (seen.settings.threads * max(1, len(seen.whole)) * max(1e-9, seen.window_seconds))
-    left = len(rows) - len(seen.computed)
+    share = moving / (data.settings.threads * max(1, len(data.whole)) * max(1e-9, data.window_seconds))
+    left = len(rows) - len(data.computed)
     evidence = [
         f"workers spent {100 * share:.0f} % of their time in reads and writes",
         f"{left:,} of {len(rows):,} requests had not been served when the tool stopped counting",
     ]
-    ceiling = seen.ceiling_times(0.0)
+    ceiling = data.ceiling_times(0.0)
     if served is not None and served < NOT_READ_PERCENT:
         evidence.append(f"the storage served {served:.0f} % of the bytes, memory the rest")
         return KvLimit(what="page cache", evidence=tuple(evidence))
-    if ceiling is not None and ceiling < LEAST_CEILING:
+    if ceiling is not None and ceiling < MIN_CEILING:
         return KvLimit(what="emulator", evidence=tuple(evidence))
     return KvLimit(what="storage" if left else "arrivals", evidence=tuple(evidence))
 
 
-def _official_verdict(seen: Seen, official: Official) -> str:
-    if seen.run.facts.failure is not None:
-        return f"INCOMPLETE: {seen.run.facts.failure}"
+def _official_verdict(data: RunRows, official: Official) -> str:
+    if data.run.facts.failure is not None:
+        return f"INCOMPLETE: {data.run.facts.failure}"
     if official.overstated_percent is None:
         return "nothing was measured"
     rates = f"read {official.true_read_gib_per_second:.3g} and write {official.true_write_gib_per_second:.3g} GiB/s"
     above = official.overstated_percent
-    too_much = f", {above:.0f} % too high" if above >= LEAST_OVERSTATED_PERCENT else ""
+    too_much = f", {above:.0f} % too high" if above >= MIN_OVERSTATED_PERCENT else ""
     published = f"read {official.read_gib_per_second:.3g} and write {official.write_gib_per_second:.3g}"
     return (
         f"option {official.option}: {rates} over {official.true_window_seconds:.1f} s; MLPerf Storage's tool would "
@@ -433,51 +433,51 @@ def _official_verdict(seen: Seen, official: Official) -> str:
     )
 
 
-def _cached(seen: Seen) -> bool:
-    """Return whether memory served in place of the storage, and the settings do not allow it."""
-    storage, served = seen.run.facts.journal.storage, seen.from_storage_percent
+def _cached(data: RunRows) -> bool:
+    """Return whether memory served in place of the storage, and `metric.cached` does not allow it."""
+    storage, served = data.run.facts.journal.storage, data.from_storage_percent
     in_memory = storage is not None and storage.file_system in IN_MEMORY
     partly = served is not None and served < PARTLY_READ_PERCENT
-    return (in_memory or partly) and not seen.run.facts.workload.metric.cached
+    return (in_memory or partly) and not data.run.facts.workload.metric.cached
 
 
 def _outcome(
-    seen: Seen, rate: float, sustained: bool | None, ttft: Spread | None, loads: Spread | None
+    data: RunRows, rate: float, sustained: bool | None, ttft: Spread | None, loads: Spread | None
 ) -> tuple[Outcome | None, str]:
-    """Return what became of the limits that were requested, and why that is no verdict."""
-    bounds = [(limit, got) for limit, got in ((seen.settings.ttft, ttft), (seen.settings.load, loads)) if limit]
+    """Return the outcome for the limits `kv.ttft` and `kv.load`, and the reason if there is no verdict."""
+    bounds = [(limit, got) for limit, got in ((data.settings.ttft, ttft), (data.settings.load, loads)) if limit]
     if not bounds:
         return None, ""
-    ceiling = seen.ceiling_times(rate)
-    measured = len(seen.load_seconds) if seen.settings.load else len(seen.ttft)
+    ceiling = data.ceiling_times(rate)
+    measured = len(data.load_seconds) if data.settings.load else len(data.ttft)
     if sustained is None:
         return "no verdict", "it did not complete"
-    if _cached(seen):
+    if _cached(data):
         return "no verdict", "memory served"
-    if measured < LEAST_LOADS:
-        return "no verdict", f"{measured} are too few for a p95: wanted {LEAST_LOADS}"
-    if ceiling is not None and ceiling < LEAST_CEILING:
+    if measured < MIN_LOADS:
+        return "no verdict", f"{measured} prompts are too few for a p95: wanted {MIN_LOADS}"
+    if ceiling is not None and ceiling < MIN_CEILING:
         return "no verdict", f"the emulator itself can move only {ceiling:.1f} times this load"
     within = sustained and all(got is not None and got.p95 <= limit for limit, got in bounds)
     return "pass" if within else "fail", ""
 
 
 def _verdict(
-    seen: Seen, outcome: str, rate: float, backlog: Backlog | None, ttft: Spread | None, loads: Spread | None
+    data: RunRows, outcome: str, rate: float, backlog: Backlog | None, ttft: Spread | None, loads: Spread | None
 ) -> str:
-    failure, word = seen.run.facts.failure, outcome and f"{outcome}: "
+    failure, word = data.run.facts.failure, outcome and f"{outcome}: "
     if failure is not None:
         return f"INCOMPLETE: {failure}"
     if backlog is None:
         return f"{word}nothing was measured"
     if ttft is None:
-        behind = "storage" if seen.waits_for_storage else "accelerators"
+        behind = "storage" if data.waits_for_storage else "accelerators"
         why = f"the {behind} fell behind, so latencies would only reflect how long it ran"
         return f"{word}{rate:.3g} prompts/s are NOT SUSTAINED: {why}"
-    utilisation = seen.utilisation_percent
-    parts = [f"{rate:.3g} prompts/s sustained", f"first token p95 {ttft.p95:.3g} s{_bound_text(seen.settings.ttft)}"]
+    utilisation = data.utilisation_percent
+    parts = [f"{rate:.3g} prompts/s sustained", f"first token p95 {ttft.p95:.3g} s{_bound_text(data.settings.ttft)}"]
     if loads is not None:
-        parts.append(f"load p95 {loads.p95:.3g} s{_bound_text(seen.settings.load)}")
+        parts.append(f"load p95 {loads.p95:.3g} s{_bound_text(data.settings.load)}")
     if utilisation is not None:
         parts.append(f"utilisation {utilisation:.1f} %")
     return word + "; ".join(parts)
@@ -487,9 +487,9 @@ def _bound_text(limit: float) -> str:
     return f" (limit: {limit:g})" if limit else ""
 
 
-def _issues(seen: Seen, complete: bool, ceiling: float | None) -> Iterator[str]:
-    settings, served = seen.settings, seen.from_storage_percent
-    storage = seen.run.facts.journal.storage
+def _issues(data: RunRows, complete: bool, ceiling: float | None) -> Iterator[str]:
+    settings, served = data.settings, data.from_storage_percent
+    storage = data.run.facts.journal.storage
     if settings.shrink > 1:
         yield f"blocks have 1/{settings.shrink} of the model's bytes (kv.shrink): GB/s are those of the small blocks"
     if storage is not None and storage.file_system in IN_MEMORY:
@@ -497,19 +497,19 @@ def _issues(seen: Seen, complete: bool, ceiling: float | None) -> Iterator[str]:
     elif served is not None and served < PARTLY_READ_PERCENT:
         yield f"the storage served {served:.0f} % of the bytes read, the page cache the rest: set kv.odirect=true"
     if settings.option:
-        yield from _official_issues(seen)
+        yield from _official_issues(data)
         return
-    if complete and not len(seen.reading):
+    if complete and not len(data.reading):
         yield "nothing was read: no prompt had a prefix on storage; use a longer load, or less kv.gpu_gb and kv.dram_gb"
-    if ceiling is not None and ceiling < _CAUTIOUS_CEILING:
-        yield f"the emulator itself could move only {ceiling:.1f} times this load: wanted {_CAUTIOUS_CEILING:g}"
-    if 0 < len(seen.load_seconds) < LEAST_LOADS:
-        yield f"only {len(seen.load_seconds)} prompts read from storage: percentiles need {LEAST_LOADS} or more"
+    if ceiling is not None and ceiling < _COMFORTABLE_CEILING:
+        yield f"the emulator itself could move only {ceiling:.1f} times this load: wanted {_COMFORTABLE_CEILING:g}"
+    if 0 < len(data.load_seconds) < MIN_LOADS:
+        yield f"only {len(data.load_seconds)} prompts read from storage: percentiles need {MIN_LOADS} or more"
 
 
-def _official_issues(seen: Seen) -> Iterator[str]:
-    settings = seen.settings
-    published = official_of(seen.prompts, seen.begins, settings, seen.window_seconds)
+def _official_issues(data: RunRows) -> Iterator[str]:
+    settings = data.settings
+    published = official_result(data.prompts, data.begins, settings, data.window_seconds)
     if published.late:
         yield (
             f"the tool stops its clock at {published.clock_seconds:g} s and lets {published.late:,} more requests "

@@ -1,4 +1,4 @@
-"""Blocks on the storage: what their bytes are, how they are written, read and checked, and how they go again."""
+"""Blocks on storage: their bytes, and how their shards are written, read, checked and removed."""
 
 from __future__ import annotations
 
@@ -21,74 +21,69 @@ from datagen.storage.storage_base import StorageBase
 from dlemu.jobs.kvcache.settings import KvSettings
 
 SLOTS = "slots"
-_RANK_BITS = 40  # of the 64 in a stamp: 16 million ranks with 10^12 shards each
+_SHARD_BITS = 40  # of the 64 in a stamp; the other 24 hold the rank: 16 million ranks with 10^12 shards each
 _WORDS = BLOCK_BYTES // 8
 
 
 class Shard(NamedTuple):
-    """What one accelerator keeps of one block."""
+    """The part of one block that one accelerator stores."""
 
     object: int
+    """Number of the block on storage, counted in the order of writing."""
     shard: int
+    """Index of the accelerator, 0 to `kv.tp` - 1."""
 
 
 @dataclass(frozen=True)
 class Content:
-    """The bytes of a rank's shards: unique, checkable, and made at memory speed (`datagen.bulk_content`)."""
+    """The bytes of a rank's shards: unique, checkable, and generated at memory speed (`datagen.bulk_content`)."""
 
     bulk: BulkContent
     rank: int
     settings: KvSettings
 
     def number(self, shard: Shard) -> int:
-        """Return what is in each of a shard's stamps."""
-        return self.rank << _RANK_BITS | (shard.object * self.settings.tp + shard.shard)
+        """Return the number that identifies a shard in its stamps; unique across ranks."""
+        return self.rank << _SHARD_BITS | (shard.object * self.settings.tp + shard.shard)
 
     def fill(self, view: memoryview, shard: Shard, offset: int) -> None:
-        """Make the bytes at an offset of a shard."""
+        """Fill `view` with the bytes of a shard from `offset` on."""
         self.bulk.fill(view, self.number(shard), offset)
 
     def problem(self, view: memoryview, shard: Shard, offset: int) -> str:
-        """Return what is wrong with what was read at an offset of a shard; nothing where it is right."""
+        """Check bytes read from a shard at `offset`; return what is wrong with them, or an empty string."""
         number = self.number(shard)
         offsets = np.arange(offset, offset + len(view), BLOCK_BYTES, dtype=np.uint64)
         words = np.frombuffer(view, np.uint64).reshape(-1, _WORDS)
-        # A stamp's first word follows from the other three, which say all there is to say at a third of the CPU.
+        # The stamp's first word is determined by the other three; not comparing it takes a third of the CPU.
         right = (words[:, 1] == self.bulk.seed_hash) & (words[:, 2] == number) & (words[:, 3] == offsets)
         if not right.all():
             at = int(right.argmin()) * BLOCK_BYTES
             stamp = identify(view[at : at + BLOCK_BYTES])
-            whose = (
-                "no stamp of dlemu's" if stamp is None else f"the stamp of shard {stamp.file}, offset {stamp.offset}"
-            )
-            return f"at {offset + at} there is {whose}, wanted that of shard {number}"
+            found = "no dlemu stamp" if stamp is None else f"the stamp of shard {stamp.file}, offset {stamp.offset}"
+            return f"at byte {offset + at} there is {found}, wanted the stamp of shard {number}"
         if self.settings.verify and (differs := self.bulk.first_difference(view, number, offset)) is not None:
             return f"byte {offset + differs} is not what was written"
         return ""
 
 
 class Blocks(Protocol):
-    """Where shards lie. Threads share it; a shard is written once, then read, then removed."""
+    """Where shards are stored; shared by threads. Each shard is written once, then read any number of times."""
 
     def write(self, shard: Shard, buffer: memoryview) -> int:
-        """Write a shard, piece by piece in the buffer; return the nanoseconds in calls. Raises OSError."""
-        ...
+        """Write a shard through the buffer, piece by piece; return the nanoseconds spent in calls. Raises OSError."""
 
     def read(self, shard: Shard, buffer: memoryview) -> int:
-        """Read a shard and check it; return the nanoseconds in calls. Raises OSError, DlemuError for damaged ones."""
-        ...
+        """Read and check a shard; return the nanoseconds spent in calls. Raises OSError, or DlemuError for damage."""
 
-    def begin(self, number: int) -> None:
-        """Make room for an object; called before any of its shards is written, by one thread at a time."""
-        ...
+    def reserve(self, number: int) -> None:
+        """Reserve room for an object; called before any of its shards is written, by one thread at a time."""
 
     def remove(self, number: int) -> None:
-        """Have an object go that is written and that nobody reads; called by one thread at a time. Raises OSError."""
-        ...
+        """Remove a written object that no thread reads; called by one thread at a time. Raises OSError."""
 
     def close(self) -> None:
-        """Have nothing open any more."""
-        ...
+        """Close all open files."""
 
 
 def _pieces(size_bytes: int, buffer: memoryview) -> Iterator[tuple[int, memoryview]]:
@@ -98,23 +93,23 @@ def _pieces(size_bytes: int, buffer: memoryview) -> Iterator[tuple[int, memoryvi
 
 @dataclass(frozen=True)
 class FileBlocks:
-    """A file, or an object, for each shard: written under another name, then renamed; no fsync, as engines do it."""
+    """A file, or an object, per shard: written under a temporary name, then renamed, without fsync, as engines do."""
 
     storage: StorageBase
     folder: str
     content: Content
     shard_bytes: int
     sizes: Sequence[int] = ()
-    """Bytes of each object's shards, where they differ."""
+    """Bytes of a shard of each object, if objects differ in size; empty: all have `shard_bytes`."""
     synced: bool = False
-    """As the official tool does it: fsync each file, and drop it from the page cache before it is read."""
+    """As the official tool does: fsync each file, and drop it from the page cache before each read."""
 
     def size(self, shard: Shard) -> int:
-        """Return how many bytes a shard has."""
+        """Return the bytes of a shard."""
         return self.sizes[shard.object] if self.sizes else self.shard_bytes
 
     def path(self, shard: Shard) -> str:
-        """Return the name of a shard's file."""
+        """Return the path of a shard's file."""
         return f"{self.folder}/{file_name(shard, self.content.settings.tp)}"
 
     def write(self, shard: Shard, buffer: memoryview) -> int:
@@ -139,7 +134,7 @@ class FileBlocks:
         began_ns, checked_ns, path = time.monotonic_ns(), 0, self.path(shard)
         if self.synced and not self.storage.reads_nothing:
             self.storage.evict(path, write_first=False)
-        # One request for an object that fits, as engines send: they know how large it is.
+        # An object that fits into the buffer is read by one request, as by engines, which know its size.
         fits = self.size(shard) <= len(buffer)
         reader = (self.storage.open_whole if fits else self.storage.open)(path)
         try:
@@ -148,13 +143,13 @@ class FileBlocks:
                 at_ns = time.monotonic_ns()
                 problem = self.content.problem(piece, shard, offset)
                 if not self.storage.reads_nothing:
-                    _refuse(path, problem if got == len(piece) else f"it ends at {offset + got}")
+                    _raise_if_damaged(path, problem if got == len(piece) else f"it ends at {offset + got}")
                 checked_ns += time.monotonic_ns() - at_ns
         finally:
             reader.close()
         return time.monotonic_ns() - began_ns - checked_ns
 
-    def begin(self, number: int) -> None:
+    def reserve(self, number: int) -> None:
         return
 
     def remove(self, number: int) -> None:
@@ -167,20 +162,20 @@ class FileBlocks:
 
 @dataclass(frozen=True)
 class SlotBlocks:
-    """Offsets in one file, which is open all the time; a slot that is free is used again."""
+    """Slots (offsets) in one file that stays open; the slots of removed objects are reused."""
 
     descriptor: int
     path: str
     content: Content
     shard_bytes: int
     slots: Iterator[int] = field(default_factory=count)
-    """Those that were never used."""
+    """Numbers of slots never used yet."""
     free: list[int] = field(default_factory=list)
-    """Those whose objects are gone."""
+    """Slots of removed objects."""
     used: dict[int, int] = field(default_factory=dict)
     """Object -> slot."""
 
-    def begin(self, number: int) -> None:
+    def reserve(self, number: int) -> None:
         self.used[number] = self.free.pop() if self.free else next(self.slots)
 
     def remove(self, number: int) -> None:
@@ -214,11 +209,11 @@ class SlotBlocks:
                 got += more
             call_ns += time.monotonic_ns() - at_ns
             problem = self.content.problem(piece, shard, offset) if got == len(piece) else "the file ends within it"
-            _refuse(self.path, problem)
+            _raise_if_damaged(self.path, problem)
         return call_ns
 
 
-def _refuse(path: str, problem: str) -> None:
+def _raise_if_damaged(path: str, problem: str) -> None:
     if problem:
         raise DlemuError(f"{path} is not what was written there: {problem}; the storage lost or mixed up data")
 
@@ -229,7 +224,7 @@ def file_name(shard: Shard, tp: int) -> str:
 
 
 def open_slots(folder: str, content: Content, shard_bytes: int) -> SlotBlocks:
-    """Make the file of a rank's slots; raises OSError."""
+    """Create the file of a rank's slots; raises OSError."""
     owned.claim(folder, SLOTS)
     path = os.path.join(folder, SLOTS)
     descriptor = owned.create_new(path, flags=os.O_RDWR | (os.O_DIRECT if content.settings.odirect else 0))

@@ -1,4 +1,4 @@
-"""The model to beat: all loads in order of arrival through one pipe of one rate. Pure."""
+"""The FIFO model that measured loads are compared with: one pipe of constant rate serves them in order of arrival."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 def fifo_load_seconds(
     arrived_seconds: NDArray[np.float64], load_bytes: NDArray[np.int64], gb_per_second: float
 ) -> NDArray[np.float64]:
-    """Return how long each load takes from its arrival, arrivals in order: Lindley's recursion (1952).
+    """Return the seconds from each load's arrival to its end, for ascending arrivals: Lindley's recursion (1952).
 
-    finished = max(arrived, finished before) + bytes / rate.
+    finished = max(arrived, finish of the previous load) + bytes / rate.
     """
     took = load_bytes / (gb_per_second * 1e9)
     done = np.cumsum(took)

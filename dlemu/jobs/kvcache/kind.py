@@ -1,4 +1,4 @@
-"""KV-cache offload as a kind of job."""
+"""Declares KV-cache offload as a kind of job: its command, and where its parts are."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:  # every command imports this module
 
 
 def has_model(workload: Workload) -> bool:
-    """Return whether the workload is one of a served model."""
+    """Return whether the workload serves a model: it sets `kv.layers`, or an official load by `kv.option`."""
     kv = workload.kinds.get("kv", {})
     return bool(kv.get("layers") or kv.get("option"))
 

@@ -1,4 +1,4 @@
-"""How far a run of KV-cache offload is that goes on, from the rows that its ranks leave for each prompt served."""
+"""Progress of a KV-cache run that is still going on, from the rows that its ranks log for each prompt served."""
 
 from __future__ import annotations
 
@@ -17,41 +17,41 @@ from dlemu.results.progress import RECENT_SECONDS, Figure, Progress
 from dlemu.results.wording import count
 from dlemu.runner.row_log import Rows, row_log_name
 
-_MOST_ROWS = 4096
-"""Of each rank that are looked at, the last ones."""
+_MAX_ROWS = 4096
+"""The rates are computed from this many latest rows of each rank at most."""
 _DTYPE = np.dtype([(name, np.int64) for name in COLUMNS])
 
 
 @dataclass(eq=False)
 class _RankRows:
-    """What one rank has left so far; times are of its own host's clock."""
+    """The rows that one rank has logged so far; times are of its own host's clock."""
 
     served: int = 0
-    """Prompts."""
+    """Prompts served."""
     began_ns: int = 0
     last: Rows = field(default_factory=lambda: np.empty(0, _DTYPE))
     grew_at: float = 0.0
 
     def look(self, path: str) -> None:
-        """Take the rows that were added."""
+        """Read the rows again if any were added."""
         with open(open_regular(path), "rb") as file:
             rows = os.fstat(file.fileno()).st_size // _DTYPE.itemsize
             if rows == self.served:
                 return
             if not self.served:
                 self.began_ns = int(np.frombuffer(file.read(_DTYPE.itemsize), _DTYPE)["arrived_ns"][0])
-            tail = min(rows, _MOST_ROWS)
+            tail = min(rows, _MAX_ROWS)
             file.seek((rows - tail) * _DTYPE.itemsize)
             last = np.frombuffer(file.read(tail * _DTYPE.itemsize), _DTYPE)
         self.served, self.last, self.grew_at = rows, last[last["prompt"] >= 0], time.monotonic()
 
     @property
     def loaded_seconds(self) -> float:
-        """How much of the load has arrived, as far as it was served."""
+        """Arrival of the latest prompt served, in seconds from the beginning of the load."""
         return float(self.last["arrived_ns"].max() - self.began_ns) / 1e9 if len(self.last) else 0.0
 
     def figures(self) -> tuple[Figure, ...]:
-        """Return the rates of the last seconds, also where nothing is served any more."""
+        """Return the rates of the last RECENT_SECONDS; they fall to 0 when no prompt is served any more."""
         ends = np.maximum.reduce([self.last[name] for name in ("computed_ns", "loaded_ns", "arrived_ns")])
         now_ns = ends.max(initial=0) + (time.monotonic() - self.grew_at) * 1e9
         seconds = max(1e-9, min(RECENT_SECONDS, (now_ns - self.began_ns) / 1e9))
@@ -69,7 +69,7 @@ class _RankRows:
 
 
 class LiveKvCache:
-    """Follows the ranks of a run."""
+    """Follows the ranks of a run in progress."""
 
     def __init__(self, facts_path: str, live_folder: str) -> None:
         """Raises UserError for damaged facts."""
@@ -78,7 +78,7 @@ class LiveKvCache:
         self._ranks = {rank: _RankRows() for rank in range(facts.ranks)}
 
     def look(self) -> Progress | None:
-        """Return how far it is; None before the first prompt was served."""
+        """Return the progress of the run; None before the first prompt was served."""
         for rank, rows in self._ranks.items():
             path = os.path.join(self._folder, row_log_name(rank))
             if os.path.exists(path):
@@ -92,13 +92,13 @@ class LiveKvCache:
             at=f"{count(sum(rows.served for rows in begun.values()), 'prompt')} served",
             done_ratio=min(1.0, loaded / self._seconds) if self._seconds else None,
             seconds_left=max(0.0, self._seconds - loaded) if self._seconds else None,
-            figures=_together(ranks.values()),
+            figures=_aggregate(ranks.values()),
             ranks=ranks,
         )
 
 
-def _together(ranks: Iterable[tuple[Figure, ...]]) -> tuple[Figure, ...]:
-    """Return the sums of the ranks' rates, and the means of their times."""
+def _aggregate(ranks: Iterable[tuple[Figure, ...]]) -> tuple[Figure, ...]:
+    """Return the sums of the ranks' rates, and the means of their durations."""
     found: dict[str, list[Figure]] = {}
     for figures in ranks:
         for figure in figures:

@@ -1,4 +1,4 @@
-"""The load: which prompts come when, and of which blocks of a prefix each is made. Read from a trace, or drawn."""
+"""The load: when each prompt arrives, and which blocks it consists of. Read from a trace, or generated at random."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from datagen.errors import UserError
 from datagen.regular import open_regular
 from dlemu.jobs.kvcache.settings import KvSettings
 
-MOST_LINE_BYTES, MOST_REQUESTS, MOST_BLOCKS = 1 << 20, 10**6, 10**7
-"""Of a trace, which others made: a line, all lines, and the blocks of all prompts together."""
-MOST_TOKENS = 131_072
-"""Of a drawn prompt: the context of the models that are shipped. A conversation that reaches it ends."""
-MOST_TRACE_TOKENS = 10**8  # far beyond any context, and its blocks still fit memory: traces come from others
+MAX_LINE_BYTES, MAX_REQUESTS, MAX_BLOCKS = 1 << 20, 10**6, 10**7
+"""Limits for a trace, which is a received file: bytes of a line, number of prompts, blocks of all prompts together."""
+MAX_TOKENS = 131_072
+"""Longest random prompt: the context length of the shipped models. A conversation that reaches it ends."""
+MAX_TRACE_TOKENS = 10**8  # of a prompt in a trace: far beyond any context length, while its blocks still fit in memory
 _SPREAD = 0.8
-"""Standard deviation of the logarithm of drawn lengths: 95 % are within 5 times the median, as in public traces."""
+"""Standard deviation of the logarithm of random lengths: 95 % are within 5 times the median, as in public traces."""
 
 Numbers = NDArray[np.int64]
 
@@ -31,38 +31,38 @@ class Prompt:
     """One request."""
 
     at_ns: int
-    """When it comes, from the beginning of the load."""
+    """Arrival, from the beginning of the load."""
     input_tokens: int
     output_tokens: int
     blocks: Numbers
-    """Of its whole blocks, in order. Two prompts with equal prefixes have equal numbers there, and nowhere else."""
+    """Numbers of its complete blocks, in order: those of two prompts are equal exactly as far as their prefixes are."""
 
 
 Load = Sequence[Prompt]
-"""By time."""
+"""In order of arrival."""
 
 
-def load_of(settings: KvSettings, ranks: int) -> Load:
-    """Return the prompts of a run in the run's own time; raises UserError for a trace that is none, or too large."""
+def make_load(settings: KvSettings, ranks: int) -> Load:
+    """Return the prompts of a run, `kv.speed` applied; raises UserError for a trace that is invalid or too large."""
     prompts = read_trace(settings) if settings.trace else draw(settings, ranks)
-    faster = (replace(prompt, at_ns=round(prompt.at_ns / settings.speed)) for prompt in prompts)
-    cut = [prompt for prompt in faster if not settings.seconds or prompt.at_ns < settings.seconds * 1e9]
-    if not cut:
-        where = settings.trace or "the drawn load"
+    sped_up = (replace(prompt, at_ns=round(prompt.at_ns / settings.speed)) for prompt in prompts)
+    kept = [prompt for prompt in sped_up if not settings.seconds or prompt.at_ns < settings.seconds * 1e9]
+    if not kept:
+        where = settings.trace or "the random load"
         raise UserError(f"{where} has no prompt within kv.seconds={settings.seconds:g}: wanted a longer time")
-    return cut
+    return kept
 
 
 # traces
 
 
 def read_trace(settings: KvSettings) -> Load:
-    """Return the prompts of a trace in Mooncake's format, by time; raises UserError that names the line.
+    """Return the prompts of a trace in Mooncake's format, in order of arrival; raises UserError that names the line.
 
-    A line is {"timestamp": ms, "input_length": tokens, "output_length": tokens, "hash_ids": [one for each
-    `kv.trace_block_tokens`, the last of which may be partial]}; equal ids mean equal prefixes up to there.
+    A line is {"timestamp": ms, "input_length": tokens, "output_length": tokens, "hash_ids": [one per
+    `kv.trace_block_tokens` tokens, the last of which may be partial]}; equal ids mean equal prefixes up to there.
     """
-    path, each = settings.trace, settings.trace_block_tokens // settings.block_tokens
+    path, blocks_per_id = settings.trace, settings.trace_block_tokens // settings.block_tokens
     prompts: list[Prompt] = []
     numbers: dict[int, int] = {}
     blocks = 0
@@ -70,14 +70,15 @@ def read_trace(settings: KvSettings) -> Load:
         with open(open_regular(path), "rb") as file:
             for line, text in _lines(file, path):
                 at_ms, tokens, output, ids = _checked(text, f"{path}, line {line}", settings.trace_block_tokens)
-                blocks += each * len(ids)
-                if len(prompts) >= MOST_REQUESTS or blocks > MOST_BLOCKS:
+                blocks += blocks_per_id * len(ids)
+                if len(prompts) >= MAX_REQUESTS or blocks > MAX_BLOCKS:
                     raise UserError(
-                        f"{path} has more than {MOST_REQUESTS:,} prompts, or {MOST_BLOCKS:,} blocks of "
+                        f"{path} has more than {MAX_REQUESTS:,} prompts, or {MAX_BLOCKS:,} blocks of "
                         f"{settings.block_tokens} tokens: cut it, or set a larger kv.block_tokens"
                     )
                 dense = np.array([numbers.setdefault(one, len(numbers)) for one in ids], np.int64)
-                keys = (dense[:, None] * each + np.arange(each)).ravel()[: tokens // settings.block_tokens]
+                keys = (dense[:, None] * blocks_per_id + np.arange(blocks_per_id)).ravel()
+                keys = keys[: tokens // settings.block_tokens]
                 prompts.append(Prompt(round(at_ms * 1e6), tokens, output, keys))
     except OSError as error:
         raise UserError(
@@ -92,9 +93,9 @@ def read_trace(settings: KvSettings) -> Load:
 
 def _lines(file: BinaryIO, path: str) -> Iterator[tuple[int, bytes]]:
     for number in count(1):
-        text = file.readline(MOST_LINE_BYTES + 1)
-        if len(text) > MOST_LINE_BYTES:
-            raise UserError(f"{path}, line {number} has more than {MOST_LINE_BYTES:,} bytes: wanted a prompt's JSON")
+        text = file.readline(MAX_LINE_BYTES + 1)
+        if len(text) > MAX_LINE_BYTES:
+            raise UserError(f"{path}, line {number} has more than {MAX_LINE_BYTES:,} bytes: wanted a prompt's JSON")
         if not text:
             return
         if text.strip():
@@ -111,9 +112,9 @@ def _checked(text: bytes, where: str, block_tokens: int) -> tuple[float, int, in
     at_ms, tokens, output, ids = (line[key] for key in _KEYS)
     if isinstance(at_ms, bool) or not isinstance(at_ms, (int, float)) or not 0 <= at_ms < 1e15:
         raise UserError(f"{where}: timestamp is {at_ms!r:.40}: wanted milliseconds, 0 or more")
-    for key, value, least in (("input_length", tokens, 1), ("output_length", output, 0)):
-        if type(value) is not int or not least <= value <= MOST_TRACE_TOKENS:
-            raise UserError(f"{where}: {key} is {value!r:.40}: wanted {least} to {MOST_TRACE_TOKENS:,} tokens")
+    for key, value, minimum in (("input_length", tokens, 1), ("output_length", output, 0)):
+        if type(value) is not int or not minimum <= value <= MAX_TRACE_TOKENS:
+            raise UserError(f"{where}: {key} is {value!r:.40}: wanted {minimum} to {MAX_TRACE_TOKENS:,} tokens")
     wanted = -(-tokens // block_tokens)
     if not isinstance(ids, list) or len(ids) != wanted or not all(type(one) is int for one in ids):
         got = f"{len(ids)} values" if isinstance(ids, list) else f"{ids!r:.40}"
@@ -127,43 +128,43 @@ def _checked(text: bytes, where: str, block_tokens: int) -> tuple[float, int, in
 _KEYS = ("timestamp", "input_length", "output_length", "hash_ids")
 
 
-# drawn loads
+# random loads
 
 
 def draw(settings: KvSettings, ranks: int) -> Load:
-    """Return the prompts of `kv.users` users a rank, drawn by `kv.seed`, in time before `kv.speed`.
+    """Return random prompts of `kv.users` users per rank, seeded by `kv.seed`, with times before `kv.speed` is applied.
 
-    A user begins at a moment within the first `think_seconds` and has one conversation after the other; the times
-    between prompts are exponential, so that prompts come as a Poisson process. A prompt is the whole conversation so
-    far, answers too, and `turn_tokens` more; the next conversation is another one.
+    A user begins at a random moment within the first `think_seconds` and has one conversation after another; the times
+    between prompts are exponential, so that prompts arrive as a Poisson process. A prompt is the whole conversation so
+    far, with its answers, plus `turn_tokens` on average; no two conversations share more than a system prompt.
     """
     conversations = count()
     prompts: list[Prompt] = []
     horizon = settings.seconds * settings.speed
     for user in range(settings.users * ranks):
-        prompts += _of_user(settings, np.random.default_rng([settings.seed, user]), horizon, conversations)
-        if len(prompts) > MOST_REQUESTS:
-            raise UserError(f"the load would have more than {MOST_REQUESTS:,} prompts: lower kv.users or kv.seconds")
+        prompts += _draw_user(settings, np.random.default_rng([settings.seed, user]), horizon, conversations)
+        if len(prompts) > MAX_REQUESTS:
+            raise UserError(f"the load would have more than {MAX_REQUESTS:,} prompts: lower kv.users or kv.seconds")
     return sorted(prompts, key=lambda prompt: prompt.at_ns)
 
 
-def _of_user(
+def _draw_user(
     settings: KvSettings, random: np.random.Generator, horizon: float, conversations: Iterator[int]
 ) -> Iterator[Prompt]:
-    shared = settings.system_tokens // settings.block_tokens if settings.system_prompts else 0
-    most = MOST_TOKENS // settings.block_tokens + 1
-    before = settings.system_tokens if settings.system_prompts else 0
+    system_tokens = settings.system_tokens if settings.system_prompts else 0
+    system_blocks, max_blocks = system_tokens // settings.block_tokens, MAX_TOKENS // settings.block_tokens + 1
     at = float(random.uniform(0, settings.think_seconds))
     while at < horizon:
-        system, own = int(random.integers(max(1, settings.system_prompts))), next(conversations)
-        tokens = min(MOST_TOKENS, before + _length(random, settings.prompt_tokens))
+        system, conversation = int(random.integers(max(1, settings.system_prompts))), next(conversations)
+        tokens = min(MAX_TOKENS, system_tokens + _length(random, settings.prompt_tokens))
         for _ in range(int(random.geometric(1 / settings.turns))):
-            if at >= horizon or tokens > MOST_TOKENS:
+            if at >= horizon or tokens > MAX_TOKENS:
                 break
             output = _length(random, settings.output_tokens)
-            places = np.arange(tokens // settings.block_tokens, dtype=np.int64)
-            # Even numbers are those of shared prefixes, odd ones a conversation's own.
-            keys = np.where(places < shared, 2 * (system * most + places), 2 * (own * most + places) + 1)
+            index = np.arange(tokens // settings.block_tokens, dtype=np.int64)
+            # Blocks of shared system prompts have even numbers, blocks of one conversation odd ones.
+            shared, own = 2 * (system * max_blocks + index), 2 * (conversation * max_blocks + index) + 1
+            keys = np.where(index < system_blocks, shared, own)
             yield Prompt(round(at * 1e9), tokens, output, keys)
             tokens += output + _length(random, settings.turn_tokens)
             at += float(random.exponential(settings.think_seconds))

@@ -1,4 +1,4 @@
-"""The metrics of KV-cache offload, and what sweeps and comparisons keep of a run."""
+"""The metrics of KV-cache offload, and the parts of a run that sweeps and comparisons keep."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CATALOGUE = Catalogue(
             title="prompts",
             unit="/s",
             better="neither",
-            meaning="that arrived, by the load's own clock, at all ranks together",
+            meaning="prompts that arrived by the load's clock, at all ranks together",
             head="prompts\n/s",
         ),
         Metric(
@@ -24,7 +24,7 @@ CATALOGUE = Catalogue(
             title="load p95",
             unit="s",
             better="lower",
-            meaning="from a prompt's arrival until its last block was read; 95 % of the loads took no longer",
+            meaning="time from a prompt's arrival until its last block was read, 95th percentile",
             head="load\np95 s",
             is_drawn=True,
             is_tile=True,
@@ -34,7 +34,7 @@ CATALOGUE = Catalogue(
             title="load p50",
             unit="s",
             better="lower",
-            meaning="the same, of half of the loads",
+            meaning="time from a prompt's arrival until its last block was read, median",
             head="p50\ns",
         ),
         Metric(
@@ -42,7 +42,7 @@ CATALOGUE = Catalogue(
             title="first token p95",
             unit="s",
             better="lower",
-            meaning="from a prompt's arrival to its first token, waiting for an accelerator and computing included",
+            meaning="time from a prompt's arrival to its first token, queueing and computing included, 95th percentile",
             head="TTFT\np95 s",
             is_drawn=True,
         ),
@@ -51,14 +51,14 @@ CATALOGUE = Catalogue(
             title="first token p50",
             unit="s",
             better="lower",
-            meaning="the same, of half of the prompts",
+            meaning="time from a prompt's arrival to its first token, median",
         ),
         Metric(
             name="utilisation_percent",
             title="utilisation",
             unit="%",
             better="higher",
-            meaning="accelerators' computing time, as a share of it and their waiting for blocks",
+            meaning="accelerators' computing time / (computing time + waiting for blocks)",
             head="util.\n%",
             is_drawn=True,
         ),
@@ -67,7 +67,7 @@ CATALOGUE = Catalogue(
             title="read",
             unit="GB/s",
             better="higher",
-            meaning="from storage, from the first prompt to the last byte",
+            meaning="bytes read from storage / time from the first prompt to the last byte",
             head="read\nGB/s",
         ),
         Metric(
@@ -75,7 +75,7 @@ CATALOGUE = Catalogue(
             title="written",
             unit="GB/s",
             better="higher",
-            meaning="to storage, from the first prompt to the last byte",
+            meaning="bytes written to storage / time from the first prompt to the last byte",
             head="write\nGB/s",
         ),
         Metric(
@@ -83,7 +83,7 @@ CATALOGUE = Catalogue(
             title="MLPerf read",
             unit="GiB/s",
             better="neither",
-            meaning="what MLPerf Storage's tool would publish of its load (kv.option): its clock stops early",
+            meaning="what MLPerf Storage's tool would publish for its load (kv.option): its clock stops early",
             head="MLPerf\nread",
         ),
         Metric(
@@ -91,7 +91,7 @@ CATALOGUE = Catalogue(
             title="true read",
             unit="GiB/s",
             better="higher",
-            meaning="the same bytes, from the first request to the last byte",
+            meaning="bytes of completed reads of that load / time from the first request to the last byte",
             head="true\nread",
         ),
         Metric(
@@ -99,28 +99,28 @@ CATALOGUE = Catalogue(
             title="overstated",
             unit="%",
             better="neither",
-            meaning="published rates of MLPerf Storage's load relative to the true ones, reads and writes together",
+            meaning="excess of the rates that MLPerf Storage's tool would publish over the true ones",
         ),
         Metric(
             name="storage_percent",
             title="tokens from storage",
             unit="%",
             better="neither",
-            meaning="of all prompt tokens",
+            meaning="share of all prompt tokens whose keys and values came from storage",
         ),
         Metric(
             name="gpu_seconds_won",
             title="accelerator time saved",
             unit="s",
             better="higher",
-            meaning="that computing everything again would have taken more, less the waiting for blocks",
+            meaning="computing time that blocks from storage saved, minus the waiting for them",
         ),
         Metric(
             name="backlog_seconds",
             title="waiting at the end",
             unit="s",
             better="lower",
-            meaning="reads and writes still queued when the last prompt arrived, at the run's mean rate",
+            meaning="time for the reads and writes still queued when the last prompt arrived, at the run's mean rate",
             head="backlog\ns",
         ),
         Metric(
@@ -128,14 +128,14 @@ CATALOGUE = Catalogue(
             title="CPU",
             unit="s/GB",
             better="lower",
-            meaning="of the ranks, per 1e9 bytes read and written",
+            meaning="CPU time of the ranks per 1e9 bytes read and written",
         ),
     ),
     judged="load_p95_seconds",
-    note="Latencies count from a prompt's arrival by the load's own clock; a load that is not sustained has none.",
+    note="Latencies count from a prompt's arrival by the load's clock; a load that is not sustained has none.",
 )
 
-_PLACES = {
+_FIELDS = {
     "load_p95_seconds": "load_times.p95",
     "load_p50_seconds": "load_times.p50",
     "ttft_p95_seconds": "ttft_seconds.p95",
@@ -146,21 +146,19 @@ _PLACES = {
     "storage_percent": "tiers.storage",
     "backlog_seconds": "backlog.storage_seconds",
 }
-"""Metric -> its place in the summary, where that is not its name."""
-
-
-_OF_ACCELERATORS = ("storage_percent", "gpu_seconds_won")
-"""What the official load has not, which emulates none."""
+"""Metric -> its field in the summary, if the name differs."""
+_ACCELERATOR_METRICS = ("storage_percent", "gpu_seconds_won")
+"""Metrics that the official load lacks, because it emulates no accelerators."""
 
 
 def figures(run: RowsRun) -> JobFigures:
-    """Return what sweeps, comparisons and pages of several keep of a run."""
+    """Return the figures of a run that sweeps, comparisons and pages of several runs keep."""
     summary: KvSummary = run.summary
-    none = _OF_ACCELERATORS if summary.official else ()
+    absent = _ACCELERATOR_METRICS if summary.official else ()
     known = {
-        metric.name: at(summary, _PLACES.get(metric.name, metric.name))
+        metric.name: at(summary, _FIELDS.get(metric.name, metric.name))
         for metric in CATALOGUE
-        if metric.name not in none
+        if metric.name not in absent
     }
     return JobFigures(
         kind=summary.kind,
@@ -174,7 +172,7 @@ def figures(run: RowsRun) -> JobFigures:
 
 
 def conditions(summary: KvSummary) -> Conditions:
-    """Return what a run was measured under."""
+    """Return the conditions under which a run was measured."""
     what = summary.what
     return Conditions(
         title=f"KV cache of {summary.workload}",

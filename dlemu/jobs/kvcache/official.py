@@ -1,8 +1,8 @@
-"""The load of MLPerf Storage v3.0's kv_cache: what its users request, and when. Pure.
+"""The load of MLPerf Storage v3.0's kv_cache benchmark, "the official load": what its users request, and when. Pure.
 
-Formulas and constants are those of kv_cache_benchmark (benchmark.py, workload.py, conversation.py, config.yaml) of
-https://github.com/mlcommons/storage, Apache-2.0. The tool draws from one generator that all its threads share, so no
-no two of its runs send the same requests; here each user has a generator of its own, and a seed gives one load.
+Formulas and constants are those of kv_cache_benchmark (benchmark.py, workload.py, conversation.py, config.yaml) in
+https://github.com/mlcommons/storage, Apache-2.0. All threads of that tool share one random generator, so no two of its
+runs send the same requests; here each user has its own generator, so that a seed determines the load.
 """
 
 from __future__ import annotations
@@ -17,27 +17,27 @@ from datagen.errors import UserError
 from dlemu.jobs.kvcache.model import ALIGNMENT, Model
 from dlemu.jobs.kvcache.settings import KvSettings
 
-MOST_WORKERS = 500
-"""Threads that serve: one a user, and no more than these."""
-MOST_CONVERSATIONS, MOST_TURNS, END_SHARE = 1000, 50, 0.2
-"""Conversations that the tool remembers; turns of one at most; how often a turn is the last."""
+MAX_WORKERS = 500
+"""Maximum of serving threads; below it there is one per user."""
+MAX_CONVERSATIONS, MAX_TURNS, END_SHARE = 1000, 50, 0.2
+"""Conversations that the tool remembers; maximum of turns in one; probability that a turn ends its conversation."""
 DECODE_BATCH_TOKENS, PREFILL_ONLY_TOKENS = 32, 10_000
-"""Answers are read for once each so many tokens; prompts from so many tokens on are written and never read back."""
+"""Decoding reads the file once per so many tokens of the answer; files of prompts this long are never read back."""
 CLASSES = {3: "interactive", 2: "responsive", 1: "batch"}
-"""Priority -> its class of service."""
+"""Priority -> class of service."""
 GIB = 2**30
 _CLASS_SHARES = (0.15, 0.35, 0.5)  # config.yaml, qos_distribution: interactive below 0.15, responsive below 0.5
 _PREFIX_SHARE, _PREFIX_TOKENS = 0.2, (5, 9, 6)
-"""How often a prompt begins with one of three known sentences, and their words, which are taken off its tokens."""
-_SLACK = (0.8, 1.2)  # benchmark.py draws each think time so, to keep users out of step
+"""Share of prompts that begin with one of three fixed sentences, and the words of each, subtracted from the tokens."""
+_THINK_TIME_JITTER = (0.8, 1.2)  # factor of each think time in benchmark.py, which keeps users out of step
 
 
 @dataclass(frozen=True)
 class Template:
-    """Ranges that a user's own numbers are drawn from."""
+    """Ranges from which a user's numbers are drawn."""
 
-    context: tuple[int, int]
-    generation: tuple[int, int]
+    context: tuple[int, int]  # tokens of a prompt
+    generation: tuple[int, int]  # tokens of an answer
     think_seconds: tuple[float, float]
 
 
@@ -55,11 +55,11 @@ class Option:
     model: str
     users: int
     memory_gib: int
-    """Of the host, which keeps what is written first."""
+    """Host memory, which is filled before storage."""
     allocations: int
-    """Turns that are written at a time."""
+    """Maximum of turns that are being written at a time."""
     shape: Mapping[str, Any]
-    """Of the model."""
+    """Settings that describe the model."""
 
 
 _8B: Mapping[str, Any] = {
@@ -83,8 +83,8 @@ OPTIONS = {
 }
 
 
-def completed(settings: KvSettings) -> KvSettings:
-    """Return the settings with what the option says where they say nothing; raises UserError for what can't be."""
+def with_option_defaults(settings: KvSettings) -> KvSettings:
+    """Return the settings with the option's model and users where unset; raises UserError for impossible settings."""
     option = OPTIONS[settings.option]
     if settings.trace or settings.speed != 1:
         raise UserError(
@@ -97,24 +97,25 @@ def completed(settings: KvSettings) -> KvSettings:
         raise UserError(f"kv.option={settings.option} runs for kv.seconds: wanted more than 0 (300 in CLOSED)")
     shape: Mapping[str, Any] = {} if settings.layers else option.shape
     users = settings.users or option.users
-    return replace(settings, **shape, users=users, threads=min(users, MOST_WORKERS))
+    return replace(settings, **shape, users=users, threads=min(users, MAX_WORKERS))
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One request."""
+    """One request: a prompt in a conversation, and its answer."""
 
     at_ns: int
-    """When it is put on the queue, from the beginning of the load."""
+    """When it is queued, from the beginning of the load."""
     priority: int
     conversation: int
     context_tokens: int
     stored_tokens: int
+    """Tokens in its file: `context_tokens` without those of a fixed sentence."""
     output_tokens: int
 
     @property
     def reads(self) -> int:
-        """How often what it wrote is read again."""
+        """How often its file is read back after it was written."""
         if self.context_tokens >= PREFILL_ONLY_TOKENS:
             return 0
         return 1 + max(1, -(-self.output_tokens // DECODE_BATCH_TOKENS))
@@ -122,14 +123,14 @@ class Turn:
 
 @dataclass(frozen=True, eq=False)
 class RankTurns:
-    """What one rank is to serve; object n is the file of turn n."""
+    """The turns that one rank serves; object n is the file of turn n."""
 
     model: Model
     turns: Sequence[Turn]
     sizes: Sequence[int]
     """Bytes of each turn's file."""
     accelerators: int = 0
-    """Of emulated ones: the tool computes nothing."""
+    """No accelerators are emulated: the tool computes nothing."""
 
     @property
     def option(self) -> Option:
@@ -141,47 +142,47 @@ class RankTurns:
 
     @property
     def memory_bytes(self) -> int:
-        """Of the host, shrunk as what it keeps is."""
+        """Bytes of host memory, divided by `kv.shrink` like the files."""
         return self.option.memory_gib * GIB // self.model.settings.shrink
 
     @property
     def peak_bytes(self) -> int:
-        """What must fit: what is being written at a time, on average; when it is full, what was used least goes."""
+        """Free space that is needed: the files being written at a time, of mean size; older files can be evicted."""
         at_a_time = min(self.option.allocations, self.model.settings.threads)
         return at_a_time * sum(self.sizes) // max(1, len(self.sizes))
 
 
 def draw_turns(settings: KvSettings, rank: int) -> RankTurns:
-    """Return what the users of a rank request until the clock ends; they don't wait for answers."""
+    """Return the requests of a rank's users until the clock ends; users don't wait for answers."""
     turns: list[Turn] = []
     for user in range(settings.users):
-        turns += _of_user(settings, np.random.default_rng([settings.seed + rank, user]), user)
+        turns += _draw_user(settings, np.random.default_rng([settings.seed + rank, user]), user)
     turns.sort(key=lambda turn: turn.at_ns)
     model = Model(settings)
     sizes = [_size(turn.stored_tokens * model.token_bytes / settings.shrink) for turn in turns]
     return RankTurns(model, turns, sizes)
 
 
-def _of_user(settings: KvSettings, random: np.random.Generator, user: int) -> list[Turn]:
+def _draw_user(settings: KvSettings, random: np.random.Generator, user: int) -> list[Turn]:
     template = TEMPLATES[int(random.integers(len(TEMPLATES)))]
     priority = 3 - int(random.choice(len(_CLASS_SHARES), p=_CLASS_SHARES))
     context, generation = (int(random.integers(low, high + 1)) for low, high in (template.context, template.generation))
     think = float(random.uniform(*template.think_seconds))
-    most = int(settings.seconds / (_SLACK[0] * think)) + 1
-    at = np.cumsum(think * random.uniform(*_SLACK, most))
+    max_turns = int(settings.seconds / (_THINK_TIME_JITTER[0] * think)) + 1
+    at = np.cumsum(think * random.uniform(*_THINK_TIME_JITTER, max_turns))
     at = at[at < settings.seconds]
     contexts = random.integers(max(1, context // 4), context + 1, len(at))
     outputs = random.integers(max(1, generation // 4), generation + 1, len(at))
     ends = random.random(len(at)) < END_SHARE
     prefixes = np.where(random.random(len(at)) < _PREFIX_SHARE, random.choice(_PREFIX_TOKENS, len(at)), 0)
     turns: list[Turn] = []
-    conversation, taken = user << 32, 0
+    conversation, turns_taken = user << 32, 0
     for moment, tokens, output, end, prefix in zip(
         at.tolist(), contexts.tolist(), outputs.tolist(), ends.tolist(), prefixes.tolist(), strict=True
     ):
-        if taken and (end or taken >= MOST_TURNS):
-            conversation, taken = conversation + 1, 0
-        taken += 1
+        if turns_taken and (end or turns_taken >= MAX_TURNS):
+            conversation, turns_taken = conversation + 1, 0
+        turns_taken += 1
         turns.append(Turn(round(moment * 1e9), priority, conversation, tokens, max(1, tokens - prefix), output))
     return turns
 

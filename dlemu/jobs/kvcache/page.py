@@ -1,4 +1,4 @@
-"""What a run of KV-cache offload says, for the terminal and for its page."""
+"""The result of a run of KV-cache offload as text: tables and sentences for the terminal and the HTML page."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _OFFICIAL_TILES = (
 _TILES = (
     ("prompts", "prompts_per_second", "/s", "as the load defines"),
     ("first token", "ttft_seconds.p95", "s", "95 % of the prompts had it within this time"),
-    ("load", "load_times.p95", "s", "95 % of those that read from storage"),
+    ("load", "load_times.p95", "s", "95 % of the prompts that read from storage had their blocks within this time"),
     ("utilisation", "utilisation_percent", "%", "computing / (computing + waiting for blocks)"),
     ("read", "read_gb_per_second", "GB/s", "from the first prompt to the last byte"),
     ("accelerators", "accelerators", "", "emulated"),
@@ -39,7 +39,7 @@ _TILES = (
 
 
 def print_summary(summary: KvSummary, folder: str, console: Console) -> None:
-    """Print the table, what to know about it, and the verdict."""
+    """Print the table, the notes on it, and the verdict."""
     print_table(_table(summary), console)
     print_lines([*_notes(summary), Line(summary.verdict, _tone(summary))], console, wrap=True)
     print_lines([f"results: {folder}"], console)
@@ -76,7 +76,7 @@ def open_page(folder: str) -> Opened:
 
 
 def about(run: RowsRun) -> About:
-    """Return where and on what a run was measured."""
+    """Return when and where a run was measured, with tables about its environment."""
     summary: KvSummary = run.summary
     tables = [facts_table("What was served and stored", flat(summary.what)), *environment_of(summary.environment)]
     return About(summary.started_at, summary.hosts, f"Blocks in {summary.what.folder}", tables)
@@ -105,17 +105,17 @@ def _load_rows(summary: KvSummary) -> Iterator[Row]:
     if official is not None:
         shrunk = f", 1/{what.shrink} of it as stored" if what.shrink > 1 else ""
         yield "bytes per token", f"{what.token_bytes:,}", f"{official.model}{shrunk}; one file per turn"
-        length = f"per rank, who send {number(summary.prompts_per_second)} requests/s, served or not"
+        length = f"per rank; all send {number(summary.prompts_per_second)} requests/s together, served or not"
         yield "users", f"{official.users:,}", length
         return
     shown = f"block of {what.block_tokens} tokens: {size(what.block_bytes)}"
     shrunk = f", 1/{what.shrink} of the model's" if what.shrink > 1 else ""
     parts = f" in {what.tp} shards" if what.tp > 1 else ""
     yield "bytes per token", f"{what.token_bytes:,}", f"{shown}{shrunk}{parts}"
-    source = what.trace or "drawn"
+    source = what.trace or "random"
     length = f"{summary.prompts:,} in {number(summary.load_seconds)} s, {source}, speed {what.speed:g}"
     yield "prompts", f"{number(summary.prompts_per_second)} /s", length
-    yield "  tokens", f"{summary.input_tokens_mean:,.0f}", "of a prompt, mean"
+    yield "  tokens", f"{summary.input_tokens_mean:,.0f}", "per prompt, mean"
     yield "users", f"{summary.users:,.0f}", "with one prompt every kv.think_seconds each"
     yield "accelerators", f"{summary.accelerators:,}", "emulated, all ranks"
 
@@ -129,13 +129,13 @@ def _latency_rows(summary: KvSummary) -> Iterator[Row]:
         yield from _official_rows(summary.official)
     if summary.fifo is not None:
         rate = f"{number(summary.fifo.gb_per_second)} GB/s{', its own mean while reading' * summary.fifo.measured_here}"
-        yield "  FIFO model", f"{number(summary.fifo.load_seconds.p95)} s", f"p95 by one pipe of {rate}"
+        yield "  FIFO model", f"{number(summary.fifo.load_seconds.p95)} s", f"p95 of loads through one pipe of {rate}"
     if summary.utilisation_percent is not None:
         yield "utilisation", f"{summary.utilisation_percent:.1f} %", "computing / (computing + waiting for blocks)"
     if summary.backlog is not None:
         backlog = summary.backlog
         left = f"; {count(backlog.unfinished, 'prompt')} given up" if backlog.unfinished else ""
-        words = f"of reads and writes at the last arrival; of computing {number(backlog.compute_seconds)} s{left}"
+        words = f"queued reads and writes at the last arrival; computing {number(backlog.compute_seconds)} s{left}"
         yield "backlog", f"{number(backlog.storage_seconds)} s", words
 
 
@@ -147,17 +147,17 @@ def _official_rows(official: Official) -> Iterator[Row]:
     for way, true, published in rates:
         over = f"over {number(official.true_window_seconds)} s, from the first request to the last byte"
         yield f"true {way}", f"{number(true)} GiB/s", over
-        over = f"what the tool would publish: over {official.clock_seconds:g} s, whatever came later"
+        over = f"what the tool would publish: all bytes over {official.clock_seconds:g} s, also those that came later"
         yield f"  MLPerf {way}", f"{number(published)} GiB/s", over
     if official.overstated_percent is not None:
-        words = "published relative to true, reads and writes together"
+        words = "published rates compared with true ones, reads and writes together"
         yield "  overstated by", f"{official.overstated_percent:.1f} %", words
-    late = f"{official.late:,} of them after the clock ended"
+    late = f"{official.late:,} of them after the clock had stopped"
     yield "requests served", f"{official.served:,}", f"of {official.requests:,} requested; {late}"
     if official.storage_p95_seconds is not None and official.slowest_seconds is not None:
         words = f"reads and writes of a request; the slowest took {number(official.slowest_seconds)} s from its arrival"
         yield "request p95", f"{number(official.storage_p95_seconds)} s", words
-    tokens = f"{number(official.storage_tokens_per_second)} by the workers' time; drawn lengths of answers"
+    tokens = f"{number(official.storage_tokens_per_second)} by the workers' storage time; answers have random lengths"
     yield "tokens/s", number(official.tokens_per_second), tokens
 
 
@@ -188,7 +188,7 @@ def _storage_rows(summary: KvSummary) -> Iterator[Row]:
     if summary.devices is not None:
         shares = summary.devices.read_percent_of_app, summary.devices.write_percent_of_app
         read, write = ("-" if share is None else f"{share:.0f} %" for share in shares)
-        yield "device bytes", read, f"read, of what was requested; written {write}"
+        yield "device bytes", read, f"of the bytes requested were read from the devices; {write} written"
     if summary.break_even_gb_per_second is not None:
         words = "below this rate per accelerator, recomputing is faster (full-size model)"
         yield "break-even", f"{number(summary.break_even_gb_per_second)} GB/s", words
@@ -202,10 +202,10 @@ def _storage_rows(summary: KvSummary) -> Iterator[Row]:
 
 def _own_rows(summary: KvSummary) -> Iterator[Row]:
     if summary.ceiling_times is not None:
-        yield "ceiling", f"{summary.ceiling_times:,.0f} x", "this load, by the emulator without storage"
+        yield "ceiling", f"{summary.ceiling_times:,.0f} x", "this load could be moved by the emulator without storage"
     if summary.cpu_seconds_per_gb is not None:
-        late = "" if summary.late_ms_p99 is None else f"; arrivals noticed {number(summary.late_ms_p99)} ms late (p99)"
-        yield "CPU", f"{number(summary.cpu_seconds_per_gb)} s/GB", f"of all ranks, read and written{late}"
+        late = "" if summary.late_ms_p99 is None else f"; arrivals handled {number(summary.late_ms_p99)} ms late (p99)"
+        yield "CPU", f"{number(summary.cpu_seconds_per_gb)} s/GB", f"all ranks, per GB read and written{late}"
 
 
 def _spread(seconds: Spread) -> str:

@@ -1,7 +1,7 @@
-"""What a rank does for each prompt, decided before it begins: which blocks are found where, written, and let go.
+"""What a rank does for each prompt, planned before the run: where each block is found, which are written and evicted.
 
-Pure: times play no part but for the order of prompts, so that every storage gets the same requests. What depends on
-time (a block that is still being written) is seen in the run.
+Pure. The plan depends on the order of prompts and not on times, so that every storage gets the same requests. What does
+depend on time (a block that is still being written) is decided during the run.
 """
 
 from __future__ import annotations
@@ -19,81 +19,81 @@ from dlemu.jobs.kvcache.model import Model
 from dlemu.jobs.kvcache.settings import KvSettings
 
 BUSY_SHARE = 0.5
-"""Of the accelerators' time that computing takes where their number is chosen here."""
+"""Utilisation (computing time) for which `kv.accelerators=0` chooses the number of accelerators."""
 AFFINITY = 0.5
-"""Share of a prompt's blocks that a rank must have seen to get it, as SGLang's router has it (cache_threshold)."""
+"""A prompt goes to the rank that has seen this share of its blocks, as in SGLang's router (cache_threshold)."""
 
 
 class Tier(IntEnum):
-    """Where a block is found."""
+    """Where a block is found, the fastest first."""
 
     GPU, DRAM, STORAGE = range(3)
 
 
 class Lru:
-    """Blocks in a memory of some size; the one used least recently goes first."""
+    """Cache of blocks that evicts the least recently used one, with a value for each block."""
 
     def __init__(self, blocks: int | None) -> None:
-        """`blocks`: how many fit; None for no limit."""
-        self._most, self._kept = blocks, OrderedDict[int, int]()
+        """`blocks`: capacity; None for no limit."""
+        self._capacity, self._kept = blocks, OrderedDict[int, int]()
 
     def get(self, block: int) -> int | None:
-        """Return what is kept for a block, None where it is not there; it is used by nobody thereby."""
+        """Return the value of a block, None if it is not cached; does not count as use."""
         return self._kept.get(block)
 
     def use(self, block: int) -> None:
-        """Note that a block was used now."""
+        """Make a block the most recently used one."""
         if block in self._kept:
             self._kept.move_to_end(block)
 
     def put(self, block: int, value: int = 0) -> Iterable[int]:
-        """Keep a block; return what was kept for those that went for it, itself where nothing fits."""
+        """Add a block; return the values of the blocks evicted for it, its own if the capacity is 0."""
         self._kept[block] = value
         self._kept.move_to_end(block)
-        gone = []
-        while self._most is not None and len(self._kept) > self._most:
-            gone.append(self._kept.popitem(last=False)[1])
-        return gone
+        evicted = []
+        while self._capacity is not None and len(self._kept) > self._capacity:
+            evicted.append(self._kept.popitem(last=False)[1])
+        return evicted
 
 
 @dataclass(frozen=True, eq=False)
-class Planned:
-    """One prompt of a rank. Objects are blocks as they are on the storage, numbered as they are written."""
+class PlannedPrompt:
+    """One prompt of a rank. Objects are blocks on storage, numbered in the order of writing."""
 
     number: int
-    """In the whole load, from 0."""
+    """Index in the whole load."""
     prompt: Prompt
     found: Sequence[tuple[Tier, int]]
-    """Of its first blocks: where each is, and its object (of those in memory too)."""
+    """The cached prefix: for each block, the tier where it is found and its object number (also if found in memory)."""
     writes: Sequence[int]
-    """Objects that are written once it is computed."""
+    """Objects to write once the prompt is computed."""
     evicts: Sequence[int]
-    """Objects that go for them."""
+    """Objects evicted from storage to make room for `writes`."""
 
 
 @dataclass(frozen=True, eq=False)
 class RankPlan:
-    """What one rank does."""
+    """The prompts of one rank, with what it reads and writes for each."""
 
     model: Model
-    prompts: Sequence[Planned]
+    prompts: Sequence[PlannedPrompt]
     accelerators: int
     objects: int
-    """Written in all."""
-    most_objects: int
-    """Kept at a time."""
+    """Number of objects written in all."""
+    max_objects: int
+    """Largest number of objects on storage at a time."""
 
     @property
     def peak_bytes(self) -> int:
-        """What it takes on the storage at most, one block and shard that is being written for each thread aside."""
-        return self.most_objects * self.model.block_bytes
+        """Maximum bytes on storage, not counting the shards that the threads are writing."""
+        return self.max_objects * self.model.block_bytes
 
 
-def deal(load: Load, ranks: int) -> list[list[int]]:
-    """Return the prompts' numbers for each rank.
+def assign_prompts(load: Load, ranks: int) -> list[list[int]]:
+    """Assign prompts to ranks; return the indices of each rank's prompts.
 
-    To the rank that has seen most of a prompt's blocks, if those are half of them; else to the one with the fewest
-    tokens so far.
+    A prompt goes to the rank that has seen most of its blocks, if that is half of them or more; else to the rank with
+    the fewest tokens so far.
     """
     owner: dict[int, int] = {}
     shares: list[list[int]] = [[] for _ in range(ranks)]
@@ -115,7 +115,7 @@ def deal(load: Load, ranks: int) -> list[list[int]]:
 
 
 def plan_rank(settings: KvSettings, load: Load, numbers: Sequence[int]) -> RankPlan:
-    """Return the plan of a rank that has these prompts; raises UserError where the storage's share can't hold one."""
+    """Return the plan of a rank for its prompts; raises UserError if `kv.capacity_gb` can't hold the longest."""
     model = Model(settings)
     capacity = int(settings.capacity_gb * 1e9) // model.block_bytes if settings.capacity_gb else None
     longest = max((len(load[number].blocks) for number in numbers), default=0)
@@ -125,14 +125,14 @@ def plan_rank(settings: KvSettings, load: Load, numbers: Sequence[int]) -> RankP
             f"{longest * model.block_bytes / 1e9:.3g} GB: wanted more, or 0 for no limit"
         )
     storage = Lru(capacity)
-    # As many tokens as of the model at full size: shrunken blocks are found where its own would be.
+    # Scaled by kv.shrink, so that the tiers hold as many tokens as with the full-size model.
     kept_bytes = (int(size * 1e9 / settings.shrink) for size in (settings.gpu_gb, settings.dram_gb))
     gpu, dram = (Lru(size // model.block_bytes) for size in kept_bytes)
-    planned, objects, evicted, most = [], 0, 0, 0
+    planned, objects, evicted, peak_objects = [], 0, 0, 0
     for number in numbers:
         prompt = load[number]
         blocks = prompt.blocks.tolist()
-        found = _found(blocks, gpu, dram, storage)
+        found = _cached_prefix(blocks, gpu, dram, storage)
         writes: list[int] = []
         evicts: list[int] = []
         for block in blocks:
@@ -141,24 +141,24 @@ def plan_rank(settings: KvSettings, load: Load, numbers: Sequence[int]) -> RankP
                 evicts += storage.put(block, objects)
                 objects += 1
             storage.use(block)
-            kept = storage.get(block)
-            assert kept is not None  # the longest prompt fits
-            for memory in (gpu, dram):  # which know it by the object that it is a copy of
-                memory.put(block, kept)
+            object_number = storage.get(block)
+            assert object_number is not None  # the longest prompt fits
+            for memory in (gpu, dram):  # their value is the object of the copy on storage
+                memory.put(block, object_number)
         evicted += len(evicts)
-        most = max(most, objects - evicted + len(evicts))
-        planned.append(Planned(number, prompt, found, writes, evicts))
-    return RankPlan(model, planned, _accelerators(settings, model, planned), objects, most)
+        peak_objects = max(peak_objects, objects - evicted + len(evicts))
+        planned.append(PlannedPrompt(number, prompt, found, writes, evicts))
+    return RankPlan(model, planned, _accelerators(settings, model, planned), objects, peak_objects)
 
 
-def _found(blocks: Sequence[int], gpu: Lru, dram: Lru, storage: Lru) -> list[tuple[Tier, int]]:
-    """Return where the prefix that is there lies, block by block; it ends at the first that is nowhere."""
+def _cached_prefix(blocks: Sequence[int], gpu: Lru, dram: Lru, storage: Lru) -> list[tuple[Tier, int]]:
+    """Return tier and object of each cached block, up to the first block that is in no tier."""
     found = []
     for block in blocks:
         for tier, memory in ((Tier.GPU, gpu), (Tier.DRAM, dram), (Tier.STORAGE, storage)):
-            kept = memory.get(block)
-            if kept is not None:
-                found.append((tier, kept))
+            object_number = memory.get(block)
+            if object_number is not None:
+                found.append((tier, object_number))
                 break
         else:
             break
@@ -166,16 +166,16 @@ def _found(blocks: Sequence[int], gpu: Lru, dram: Lru, storage: Lru) -> list[tup
 
 
 def cached_tokens(settings: KvSettings, prompt: Prompt, blocks: int) -> int:
-    """Return how many tokens of a prompt so many blocks hold; one at least is computed, for the answer begins there."""
+    """Return how many tokens of a prompt its first `blocks` blocks hold, without the last, which is always computed."""
     return min(blocks * settings.block_tokens, prompt.input_tokens - 1)
 
 
-def _accelerators(settings: KvSettings, model: Model, planned: Sequence[Planned]) -> int:
+def _accelerators(settings: KvSettings, model: Model, planned: Sequence[PlannedPrompt]) -> int:
     if settings.accelerators or not planned:
         return settings.accelerators or settings.tp
     seconds = 0.0
-    for one in planned:
-        cached = cached_tokens(settings, one.prompt, len(one.found))
-        seconds += model.prefill_seconds(cached, one.prompt.input_tokens - cached)
+    for planned_prompt in planned:
+        cached = cached_tokens(settings, planned_prompt.prompt, len(planned_prompt.found))
+        seconds += model.prefill_seconds(cached, planned_prompt.prompt.input_tokens - cached)
     span = max(1.0, planned[-1].prompt.at_ns / 1e9)
     return settings.tp * max(1, int(np.ceil(seconds / (BUSY_SHARE * span))))

@@ -1,4 +1,4 @@
-"""What the official tool would publish of a run of its load, by its formulas, and what is true of the same run. Pure.
+"""The rates that MLPerf Storage's kv_cache tool would publish for a run of its load, beside the true ones. Pure.
 
 The formulas are those of kv_cache_benchmark (benchmark.py `_calculate_stats`, cache.py `get_stats`) and of the
 aggregation over ranks (Rules.md of v3.0, 6.3.4), https://github.com/mlcommons/storage.
@@ -19,22 +19,23 @@ from dlemu.runner.row_log import Rows
 
 @dataclass(frozen=True, eq=False)
 class RankNumbers:
-    """What the tool computes of one rank's requests."""
+    """What the tool computes from one rank's requests."""
 
     rows: Rows
-    """Its requests, in the order in which they came."""
+    """The requests in order of arrival."""
     clock_seconds: float
+    """Length of the load (`kv.seconds`), by which the tool divides."""
     begin_ns: int
-    """When its clock began."""
+    """When the clock began."""
 
     @property
     def done(self) -> Rows:
-        """Requests whose latencies the tool has."""
+        """Requests that were done when the tool counted."""
         return self.rows[self.rows["computed_ns"] > 0]
 
     @property
     def late(self) -> int:
-        """How many of them were done after the clock had ended."""
+        """How many of the `done` requests ended after the clock had stopped."""
         return int((self.done["computed_ns"] > self.begin_ns + self.clock_seconds * 1e9).sum())
 
     @property
@@ -51,13 +52,13 @@ class RankNumbers:
 
     @property
     def storage_seconds(self) -> list[float]:
-        """What each request's reads and writes took together."""
+        """For each request done, the sum of its read and write times."""
         taken: list[float] = ((self.done["read_call_ns"] + self.done["write_call_ns"]) / 1e9).tolist()
         return taken
 
     @property
     def latencies_seconds(self) -> list[float]:
-        """Of each request, from when it was put on the queue."""
+        """For each request done, the time since it was queued."""
         taken: list[float] = ((self.done["computed_ns"] - self.done["arrived_ns"]) / 1e9).tolist()
         return taken
 
@@ -76,12 +77,12 @@ class RankNumbers:
 
 
 def rank_numbers(rows: Rows, begins: Mapping[int, int], clock_seconds: float) -> list[RankNumbers]:
-    """Return each rank's numbers, of the rows of requests of all and when each rank's clock began."""
+    """Return the statistics of each rank, given all ranks' requests and when each rank's clock began."""
     return [RankNumbers(rows[rows["rank"] == rank], clock_seconds, begin) for rank, begin in sorted(begins.items())]
 
 
-def official_of(rows: Rows, begins: Mapping[int, int], settings: KvSettings, window_seconds: float) -> Official:
-    """Return both numbers of a run: of its requests' rows, and the time from the first of them to the last byte."""
+def official_result(rows: Rows, begins: Mapping[int, int], settings: KvSettings, window_seconds: float) -> Official:
+    """Return the published and the true rates, given all ranks' requests and when the clock of each rank began."""
     ranks = rank_numbers(rows, begins, settings.seconds)
     read = sum(rank.read_gib for rank in ranks) / settings.seconds
     written = sum(rank.written_gib for rank in ranks) / settings.seconds

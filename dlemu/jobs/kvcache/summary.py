@@ -1,4 +1,4 @@
-"""The result of a run of KV-cache offload: summary.json as frozen, typed values. docs/kvcache.md describes them."""
+"""The result of a run of KV-cache offload: summary.json as frozen, typed values. Explained in docs/kvcache.md."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dlemu.runner.rows_job import RowsSummary
 
 @dataclass(frozen=True, kw_only=True)
 class Spread:
-    """Of durations, in seconds."""
+    """Mean and percentiles of durations, in seconds."""
 
     mean: float
     p50: float
@@ -21,24 +21,24 @@ class Spread:
 
 @dataclass(frozen=True, kw_only=True)
 class KvFacts:
-    """What was served and stored."""
+    """The model that was served, and how its blocks were stored."""
 
     token_bytes: int
-    """Of a token's keys and values in all layers, all shards together."""
+    """Bytes of one token's keys and values in all layers, summed over shards."""
     block_tokens: int
     block_bytes: int
-    """As stored: all shards together, padded, divided by `shrink`."""
+    """Bytes of a block as stored: summed over shards, divided by `shrink`, padded."""
     shard_bytes: int
-    """Of one file, or slot."""
+    """Bytes of one file, or slot."""
     shrink: int
     tp: int
     layout: str
     odirect: bool
     threads: int
-    """Of each rank."""
+    """Threads per rank."""
     folder: str
     trace: str
-    """Empty for a drawn load."""
+    """Empty for a random load."""
     speed: float
     ttft_limit_seconds: float | None
     load_limit_seconds: float | None
@@ -46,22 +46,23 @@ class KvFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class Backlog:
-    """What was waiting when the last prompt had come."""
+    """The work that was still queued when the last prompt arrived."""
 
     storage_seconds: float
-    """To read and write what was requested and not done, at the run's mean rate."""
+    """Time for the queued reads and writes, at the run's mean rate."""
     compute_seconds: float
-    """To compute what had come and was not computed, by all copies of the model together."""
+    """Time to compute the loaded prompts that were not computed yet, by all copies of the model together."""
     storage_grows: bool
-    """It would take more than 5 % of the load's time, and in its last third never less than half of that."""
+    """`storage_seconds` exceeds 5 % of the load's duration, and never fell below half of that in its last third."""
     compute_grows: bool
+    """The same for `compute_seconds`."""
     unfinished: int
-    """Prompts that were given up."""
+    """Prompts that were given up at the timeout after the last arrival."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SizeClass:
-    """Loads of like size: a quarter of them each."""
+    """A quarter of the loads (reads of one prompt's blocks), those of similar size."""
 
     from_mb: float
     to_mb: float
@@ -71,29 +72,29 @@ class SizeClass:
 
 @dataclass(frozen=True, kw_only=True)
 class Tiers:
-    """Where the tokens of prompts came from, in percent of all of them."""
+    """Where the tokens of prompts came from, in percent of all prompt tokens."""
 
     gpu: float
     dram: float
     pending: float
-    """From memory, because they were still being written."""
+    """Taken from memory, because their blocks were still being written."""
     storage: float
     computed: float
 
 
 @dataclass(frozen=True, kw_only=True)
 class Fifo:
-    """What one pipe that serves loads in order of arrival would make of them."""
+    """How long loads would take in the FIFO model: one pipe of constant rate that serves them in order of arrival."""
 
     gb_per_second: float
     measured_here: bool
-    """The rate is this run's own mean while it read, not one that was given."""
+    """The rate is the mean of this run while it read, not `kv.pipe_gb_per_second`."""
     load_seconds: Spread
 
 
 @dataclass(frozen=True, kw_only=True)
 class KvDevices:
-    """What the devices behind `kv.folder` moved meanwhile, in percent of what was requested from them."""
+    """The bytes that the devices behind `kv.folder` moved during the run, in percent of the bytes requested."""
 
     read_percent_of_app: float | None
     write_percent_of_app: float | None
@@ -106,116 +107,116 @@ class OfficialClass:
     name: str
     requests: int
     served: int
-    """Done when the tool counted."""
+    """Requests done when the tool counted."""
     p95_seconds: float | None
-    """From when it was put on the queue, of those that were served."""
+    """Time since a request was queued, p95 of those served."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Official:
-    """What MLPerf Storage's tool would publish of such a run, and what is true. GiB are 2^30 bytes, as the tool's."""
+    """What MLPerf Storage's tool would publish of this run, and the true rates. GiB are 2^30 bytes, as in the tool."""
 
     option: int
     model: str
     users: int
-    """Of each rank."""
+    """Users per rank."""
     clock_seconds: float
-    """What the tool divides by: requests that are under way when it ends count by bytes, not by time."""
+    """The time by which the tool divides: bytes of requests in progress at its end count, their time does not."""
     read_gib_per_second: float
-    """As published: ranks added up, a read counted when it begins."""
+    """As published: summed over ranks, a read counted when it begins."""
     write_gib_per_second: float
     true_window_seconds: float
     """From the first request to the last byte."""
     true_read_gib_per_second: float
-    """Bytes that came, over that window."""
+    """Bytes of completed reads, divided by that window."""
     true_write_gib_per_second: float
     overstated_percent: float | None
-    """By how much the published rates, reads and writes together, exceed the true ones."""
+    """Excess of the published rates over the true ones, reads and writes together."""
     requests: int
-    """Put on the queue while the clock ran."""
+    """Requests queued while the clock ran."""
     served: int
     late: int
-    """Of those served, after the clock had ended."""
+    """Requests served after the clock had stopped; part of `served`."""
     slowest_seconds: float | None
     storage_p95_seconds: float | None
-    """Of a request's reads and writes together."""
+    """Reads and writes of a request together, p95; the highest of all ranks."""
     again_percent: float | None
-    """Of the bytes read from storage, those that a request reads of the file that it has just written."""
+    """Bytes that requests read back from the files they had just written, in percent of the bytes read from storage."""
     memory_percent: float | None
-    """Of all bytes read, those from the host's memory: option 2 has some."""
+    """Bytes from the host's memory, which only option 2 has, in percent of all bytes read."""
     tokens_per_second: float
-    """The answers' lengths, which are drawn, over the clock."""
+    """Tokens of the answers served (random lengths), divided by the clock."""
     storage_tokens_per_second: float
-    """The same over all workers' seconds in reads and writes."""
+    """The same tokens, divided by the time that all workers spent in reads and writes."""
     classes: tuple[OfficialClass, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
 class KvLimit:
-    """What the time to the first token went to."""
+    """What limited the run."""
 
     what: str
-    """storage, accelerators, page cache or emulator; of the official load also arrivals."""
+    """storage, accelerators, page cache or emulator; for the official load also arrivals."""
     evidence: tuple[str, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
 class KvSummary(RowsSummary):
-    """Every published number. GB are 1e9 bytes; latencies count from when the load has a prompt arrive."""
+    """Every published number. GB are 1e9 bytes; latencies count from a prompt's arrival according to the load."""
 
     outcome: Outcome | None
-    """None where no limit was requested."""
+    """None if neither `kv.ttft` nor `kv.load` was set."""
     scale: str | None
     what: KvFacts
     prompts: int
     load_seconds: float
-    """Length of the load."""
+    """Duration of the load."""
     prompts_per_second: float
     input_tokens_mean: float
     users: float
-    """At a prompt every `kv.think_seconds` each."""
+    """Users that the arrival rate stands for, at one prompt per `kv.think_seconds` each."""
     accelerators: int
-    """Emulated by all ranks."""
+    """Emulated accelerators of all ranks."""
     sustained: bool | None
-    """Neither storage nor accelerators fell further and further behind; None of an incomplete run."""
+    """Neither storage nor accelerators fell further and further behind; None for an incomplete run."""
     backlog: Backlog | None
     ttft_seconds: Spread | None
-    """To the first token; None, as the next two, where the load was not sustained."""
+    """Time to the first token; None, as the next two fields, if the load was not sustained."""
     load_times: Spread | None
-    """Of prompts that read from storage, until the last block was there."""
+    """Time until a prompt's last block was read, for prompts that read from storage."""
     loads_by_size: tuple[SizeClass, ...]
     utilisation_percent: float | None
     """Computing / (computing + waiting for blocks), over all prompts."""
     gpu_seconds_computed: float
-    """Accelerators times seconds."""
+    """Prefill time, in accelerator seconds."""
     gpu_seconds_won: float
-    """What computing all that came from storage would have taken more, less the waiting (for blocks as stored)."""
+    """Accelerator seconds that blocks from storage saved: prefill time avoided, minus waiting for blocks as stored."""
     break_even_gb_per_second: float | None
-    """An accelerator must get more than this of the model at full size, or computing again is faster."""
+    """Rate per accelerator (full-size model) below which computing is faster than loading."""
     window_seconds: float
     """From the first prompt to the last byte."""
     read_bytes: int
     written_bytes: int
     read_gb_per_second: float
-    """Over the window."""
+    """Bytes read, divided by `window_seconds`."""
     write_gb_per_second: float
     tiers: Tiers
     blocks_read: int
     blocks_written: int
     evicted: int
     dropped: int
-    """Evicted before they had been written."""
+    """Blocks evicted before they were written."""
     from_storage_percent: float | None
-    """Of the bytes read, by the kernel's accounting; None where it has none."""
+    """Share of the bytes read that came from storage, by the kernel's accounting; None where it has none."""
     devices: KvDevices | None
     fifo: Fifo | None
     official: Official | None = None
-    """Of `kv.option`; None of other loads. What only emulated accelerators have is None or 0 beside it."""
+    """Results of the official load (`kv.option`), for which fields about emulated accelerators are None or 0."""
     ceiling_times: float | None
-    """So many times as many prompts the emulator could have moved without storage."""
+    """Load that the emulator could have moved without storage, as a multiple of this load."""
     cpu_seconds_per_gb: float | None
-    """Of bytes read and written."""
+    """CPU time of all ranks per 1e9 bytes read and written."""
     late_ms_p99: float | None
-    """By how much the emulator noticed arrivals late."""
+    """Delay with which the emulator handled arrivals, p99."""
     limited_by: KvLimit | None
     issues: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""From what the processes of a packing spent to its figures: pure."""
+"""Computes the figures of a packing from the counters of its processes. Pure."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from dlemu.jobs.pack.worker import FIELDS
 from dlemu.results.wording import count
 from dlemu.telemetry import HostTelemetry
 
-_SHOWN_SKIPPED = 20  # enough to see what they have in common; the list in the folder has all
-_FROM_CACHE_PERCENT = 95.0
-"""Share of the bytes from the storage below which a reader is warned."""
+_SHOWN_SKIPPED = 20  # enough to see what they have in common; the set's own list has all
+_MIN_FROM_STORAGE_PERCENT = 95.0
+"""If less than this share of the bytes came from storage, the result has a warning."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Packing:
-    """What was measured."""
+class PackMeasurement:
+    """The raw measurements of a packing."""
 
     rows: NDArray[np.int64]
-    """One for each process, FIELDS across."""
+    """A row per process, with the columns FIELDS."""
     begin_ns: int
     end_ns: int
     telemetry: HostTelemetry | None
@@ -43,18 +43,18 @@ class Packing:
         return int(self.rows[:, FIELDS.index(name)].sum())
 
 
-class _Blocked(NamedTuple):
-    """How a thread that moves bytes spent its working time: shares of it."""
+class _ThreadTime(NamedTuple):
+    """Shares of a reading or writing thread's working time: blocked in storage, on a core, waiting for a core."""
 
     storage: float
     core: float
-    wanting: float
+    wanting_core: float
 
 
-def figures_of(
-    packing: Packing, settings: PackSettings, before: PackedSet, done: PackedSet, target: str, passed_over: int
+def compute_figures(
+    packing: PackMeasurement, settings: PackSettings, before: PackedSet, done: PackedSet, target: str, passed_over: int
 ) -> PackFigures:
-    """Return the figures; `before` is the set as it was when this packing began."""
+    """Return the figures; `before` is the packed set when this run began, `done` afterwards."""
     seconds = max(1e-9, (packing.end_ns - packing.begin_ns) / 1e9)
     read, written = packing.total("read_bytes"), packing.total("written_bytes")
     images = packing.total("images")
@@ -63,7 +63,7 @@ def figures_of(
     device, busy = _device(packing), _busy_percent(packing)
     from_storage = 100 * packing.total("storage_bytes") / read if read else None
     warnings = []
-    if from_storage is not None and from_storage < _FROM_CACHE_PERCENT:
+    if from_storage is not None and from_storage < _MIN_FROM_STORAGE_PERCENT:
         warnings.append(
             f"only {from_storage:.0f} % of the bytes read came from the storage: the page cache served the "
             "rest (odirect=true bypasses it)"
@@ -73,7 +73,7 @@ def figures_of(
     skipped = done.skipped
     if skipped:
         warnings.append(f"{count(len(skipped), 'image')} could not be decoded: left out of the packed set")
-    warnings += left_out(done)
+    warnings += images_not_trained_on(done)
     return PackFigures(
         images=images,
         kept_images=before.samples,
@@ -116,37 +116,37 @@ def figures_of(
     )
 
 
-def left_out(packed: PackedSet) -> Iterator[str]:
-    """Yield what the command to train does not read: files of a dataset are all of one length."""
+def images_not_trained_on(packed: PackedSet) -> Iterator[str]:
+    """Yield a warning if training will not read all packed images, because its files must have equal length."""
     files, samples = packed.training()
-    left = packed.samples - files * samples
-    if not left:
+    unread = packed.samples - files * samples
+    if not unread:
         return
     read = f"training reads {files * samples} of the {packed.samples} images: it needs files of equal length"
     if packed.skipped:
-        yield f"{read}, but images were left out of some; remove the damaged images and pack again"
+        yield f"{read}, but some lack damaged images; remove the damaged images and pack again"
         return
-    each = even_share(packed.samples, packed.images_per_file)
-    even = f"images_per_file={each}" if each else f"images={files * samples}"
-    whole = "all" if each else "no more than these"
+    equal_count = even_share(packed.samples, packed.images_per_file)
+    even = f"images_per_file={equal_count}" if equal_count else f"images={files * samples}"
+    whole = "all" if equal_count else "no more than these"
     yield f"{read}, but the last one holds fewer; to pack {whole} in equal files: {even}, into an empty target"
 
 
-def shares_of(packing: Packing) -> PackShares:
-    """Return where the processes' time went.
+def shares_of(packing: PackMeasurement) -> PackShares:
+    """Return how the processes spent their time, which is the time of the thread that prepares images.
 
-    A process is where its middle thread is. What that waits for the reading (writing) thread is the storage's in the
-    share in which that thread was blocked, and computing or waiting for a core in the shares in which it did these.
+    Its waiting for the reading (writing) thread is divided in the proportions in which that thread was blocked in
+    storage, was on a core, and waited for one.
     """
     whole = len(packing.rows) * (packing.end_ns - packing.begin_ns)
-    read, write = _blocked(packing, "read"), _blocked(packing, "write")
-    # A middle thread also waits when the reading one has no task: that is the end of the images.
+    read, write = _thread_time(packing, "read"), _thread_time(packing, "write")
+    # While the reading thread waits for a task, no image is left: the preparing thread is idle.
     idle = min(packing.total("await_task_ns"), packing.total("await_read_ns"))
     for_reading, for_writing = packing.total("await_read_ns") - idle, packing.total("await_write_ns")
     compute, on_core = packing.total("compute_ns"), packing.total("compute_cpu_ns")
     computing = on_core + for_reading * read.core + for_writing * write.core
-    wanting = max(0, compute - on_core) + for_reading * read.wanting + for_writing * write.wanting
-    parts = np.array([for_reading * read.storage, computing, wanting, for_writing * write.storage])
+    wanting_core = max(0, compute - on_core) + for_reading * read.wanting_core + for_writing * write.wanting_core
+    parts = np.array([for_reading * read.storage, computing, wanting_core, for_writing * write.storage])
     percents = 100 * parts / max(whole, parts.sum(), 1)
     reading, computing_percent, wanting_percent, writing = percents.tolist()
     return PackShares(
@@ -158,16 +158,16 @@ def shares_of(packing: Packing) -> PackShares:
     )
 
 
-def _blocked(packing: Packing, thread: str) -> _Blocked:
+def _thread_time(packing: PackMeasurement, thread: str) -> _ThreadTime:
     worked = packing.total(f"{thread}_ns")
     if not worked:
-        return _Blocked(1.0, 0.0, 0.0)
-    core, wanting = (min(worked, packing.total(f"{thread}_{part}_ns")) / worked for part in ("cpu", "cpu_wait"))
-    return _Blocked(max(0.0, 1 - core - wanting), core, min(wanting, 1 - core))
+        return _ThreadTime(1.0, 0.0, 0.0)
+    core, wanting_core = (min(worked, packing.total(f"{thread}_{part}_ns")) / worked for part in ("cpu", "cpu_wait"))
+    return _ThreadTime(max(0.0, 1 - core - wanting_core), core, min(wanting_core, 1 - core))
 
 
-def _device(packing: Packing) -> PackDevice:
-    """Add up what the devices of source and target did; several of them are as deep as all together."""
+def _device(packing: PackMeasurement) -> PackDevice:
+    """Return the activity of the devices of source and target: summed rates and queue depths, highest busy share."""
     host = packing.telemetry
     if host is None:
         return PackDevice()
@@ -185,17 +185,17 @@ def _device(packing: Packing) -> PackDevice:
     )
 
 
-def _busy_percent(packing: Packing) -> float | None:
-    resting = [_mean(packing, "cpu", "", metric) for metric in ("idle_percent", "iowait_percent")]
-    return None if any(map(math.isnan, resting)) else max(0.0, 100 - sum(resting))
+def _busy_percent(packing: PackMeasurement) -> float | None:
+    idle = [_mean(packing, "cpu", "", metric) for metric in ("idle_percent", "iowait_percent")]
+    return None if any(map(math.isnan, idle)) else max(0.0, 100 - sum(idle))
 
 
 def _sum(values: list[float]) -> float | None:
     return sum(values) if values else None
 
 
-def _mean(packing: Packing, probe: str, source: str, metric: str) -> float:
-    """Return the mean of a series of rates over the packing; NaN where nothing was read meanwhile."""
+def _mean(packing: PackMeasurement, probe: str, source: str, metric: str) -> float:
+    """Return the mean of a telemetry series over the packing; NaN without readings."""
     if packing.telemetry is None:
         return math.nan
     times, values = packing.telemetry.readings(probe, source, metric)
@@ -206,7 +206,7 @@ def _mean(packing: Packing, probe: str, source: str, metric: str) -> float:
 
 
 def train_command(target: str, packed: PackedSet) -> str:
-    """Return the command that trains on a packed set; empty where nothing was packed."""
+    """Return the command that trains on a packed set; empty if nothing was packed."""
     samples = packed.samples
     if not samples:
         return ""

@@ -1,4 +1,4 @@
-"""Packing as a kind of job."""
+"""Declares packing as a kind of result: its command, and where its parts are."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What kept a packing from being faster, with the evidence, as codes: as `dlemu.metrics.limit` of a training run."""
+"""Finds what limited a packing, as codes with evidence and advice, like `dlemu.metrics.limit` for training."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from dlemu.metrics.limit import (
 What = Literal["storage", "host CPU", "processes", "images"]
 
 IDLE_PERCENT = 50.0
-"""Share of the processes' time in which they had no image, from which on there were too few images for them."""
+"""From this share of the processes' time without an image, there were too few images for so many processes."""
 
 
 class Seen(StrEnum):
@@ -32,7 +32,7 @@ class Seen(StrEnum):
 
 
 class Advice(StrEnum):
-    """Codes of what would help."""
+    """Codes of the advice."""
 
     MORE_IMAGES = "more_images"
     MORE_CORES = "more_cores"
@@ -46,7 +46,7 @@ class Advice(StrEnum):
 
 
 PackLimit = LimitedBy[What]
-"""What limited a packing: `processes`: cores and storage had room for more of them; `images`: too few for so many."""
+"""What limited a packing. `processes`: cores and storage had capacity for more; `images`: too few for the processes."""
 
 
 def judge_packing(
@@ -64,7 +64,7 @@ def judge_packing(
     device_busy_percent: float | None,
     throttled_percent: float | None = None,
 ) -> PackLimit:
-    """Return what limited a packing, of the shares of its processes' time (percent, together 100)."""
+    """Return what limited a packing; `reading` to `idle` are shares of its processes' time, which add up to 100 %."""
     worked = max(1e-9, 100 - idle)
     shares: dict[str, Number] = {
         "reading_percent": reading,
@@ -75,10 +75,10 @@ def judge_packing(
     }
     spent = Finding(Seen.SHARES, numbers=shares)
     if idle >= IDLE_PERCENT:
-        sure: Confidence = "high" if idle >= 75 else "medium"  # half as much again as makes it the limit
+        sure: Confidence = "high" if idle >= 75 else "medium"  # 1.5 x IDLE_PERCENT
         return PackLimit(what="images", confidence=sure, seen=(spent,), to_do=(Finding(Advice.MORE_IMAGES),))
     storage, cpu = (reading + writing) / worked, (computing + wanting_core) / worked
-    share = max(storage, cpu)  # 3/4: the other is a third of it at most; docs/packing.md
+    share = max(storage, cpu)  # at 3/4, the other share is a third of it at most (docs/packing.md)
     confidence: Confidence = "high" if share >= 0.75 else "medium" if share >= 0.5 else "low"
     if cpu < storage:
         return _storage(spent, confidence, reading, writing, processes, mean_depth, device_busy_percent)

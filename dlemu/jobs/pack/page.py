@@ -1,4 +1,4 @@
-"""What a packing says, for the terminal and for its page."""
+"""The result of a packing as text: tables and sentences for the terminal and the HTML page."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ _COLUMNS = (
     *("idle\n%", "limited by"),
 )
 _TILES = (
-    ("images", "figures.images", "", "packed now"),
-    ("read", "figures.read_mb_per_second", "MB/s", "of the images' files"),
-    ("written", "figures.write_mb_per_second", "MB/s", "of packed files, on the device"),
+    ("images", "figures.images", "", "packed by this run"),
+    ("read", "figures.read_mb_per_second", "MB/s", "bytes of the images' files"),
+    ("written", "figures.write_mb_per_second", "MB/s", "bytes of packed files, on the device"),
     ("images/s", "figures.images_per_second", "", "by all processes together"),
     ("time", "figures.seconds", "s", "until the last byte was on the device"),
-    ("CPU", "figures.cpu_percent", "%", "of all cores, by the processes"),
+    ("CPU", "figures.cpu_percent", "%", "of all cores, used by the processes"),
 )
 _SHARES = (
-    "read, comp., core, write, idle: where the processes' time went - blocked in reads, computing, waiting for a "
+    "read, comp., core, write, idle: how the processes spent their time - blocked in reads, computing, waiting for a "
     "core, blocked in writes, without an image."
 )
 
 
 class PackShown:
-    """Shows a packing while it goes on."""
+    """Prints the progress of a packing."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -45,7 +45,7 @@ class PackShown:
         self.points = 0
 
     def __call__(self, event: PackEvent) -> None:
-        """Show an event."""
+        """Print an event."""
         match event:
             case RunsPlanned():
                 self.folder, self.points = event.folder, event.runs or 0
@@ -58,14 +58,14 @@ class PackShown:
                     done = f"{event.images} of {event.total_images} images, {size(event.read_bytes)} read"
                     self._console.print(f"  {done}", end="\r", highlight=False)
             case RunEnded():
-                pass  # the table at the end has them all
+                pass  # the table at the end has all points
 
     def _print(self, line: Cell) -> None:
         print_lines([line], self._console)
 
 
 def print_pack(answer: PackAnswer, folder: str, console: Console) -> None:
-    """Print a packing: a line a point, what limited it, and how to train on it."""
+    """Print a table with a line per point; for a single packing also what limited it, and how to train on it."""
     print_table(_table(answer), console)
     print_lines(_lines(answer), console)
     print_lines([f"results: {folder}"], console)
@@ -74,7 +74,7 @@ def print_pack(answer: PackAnswer, folder: str, console: Console) -> None:
 def _lines(answer: PackAnswer) -> Iterator[Cell]:
     for point in answer.points:
         if point.failure:
-            named = f"{_named(point)} failed: " if point.settings else ""
+            named = f"{_label(point)} failed: " if point.settings else ""
             yield Line(f"{named}{point.failure}", "bad")
     known = [point.figures for point in answer.points if point.figures is not None]
     if len(answer.points) > 1:
@@ -100,7 +100,7 @@ def _figure_cells(figures: PackFigures) -> Iterator[Cell]:
     yield from (f"  {path}" for path in figures.skipped_paths)
 
 
-def _named(point: PackPoint) -> str:
+def _label(point: PackPoint) -> str:
     return " ".join(f"{key}={value}" for key, value in point.settings.items())
 
 
@@ -144,17 +144,17 @@ class OpenedPack:
 
     @property
     def axis(self) -> str:
-        """Return the setting that a line goes along: processes or images, or the first one that varies."""
+        """The setting on the x axis of figures: processes or images if varied, else the first setting that varies."""
         varied = self._varied()
         return next((key for key in ("processes", "images") if key in varied), varied[0] if varied else "processes")
 
     @property
     def known(self) -> list[tuple[PackPoint, PackFigures]]:
-        """Return the points that were packed."""
+        """The points that were packed, with their figures."""
         return [(point, point.figures) for point in self.answer.points if point.figures is not None]
 
     def line(self, point: PackPoint) -> str:
-        """Return the name of a point's line: what differs beside the axis."""
+        """Return the name of the line that a point is on: the settings that vary, other than the axis."""
         shown = []
         for key in self._varied():
             if key != self.axis:
@@ -164,7 +164,7 @@ class OpenedPack:
         return ", ".join(shown) or "packing"
 
     def position(self, point: PackPoint, figures: PackFigures) -> float | str:
-        """Return where a point stands on the axis."""
+        """Return a point's value on the x axis."""
         if self.axis == "processes":
             return figures.processes
         return figures.images + figures.skipped if self.axis == "images" else point.settings[self.axis]
@@ -183,7 +183,7 @@ def open_pack(folder: str) -> OpenedPack:
 
 
 def pack_page(opened: OpenedPack) -> Page:
-    """Return what is on the page of a packing, but for its figures."""
+    """Return the HTML page of a packing, without its figures."""
     answer = opened.answer
     known = [figures for _, figures in opened.known]
     best = max(known, key=lambda figures: figures.read_mb_per_second, default=None)
@@ -210,7 +210,7 @@ def pack_page(opened: OpenedPack) -> Page:
         tiles=tiles(alone[0], _TILES) if alone else [],
         words=sections,
         tables=[_table(answer, "Every packing", [_SHARES])],
-        texts=[Text("Failures", "\n\n".join(f"{_named(p)}: {p.failure}" for p in failed))] if failed else [],
+        texts=[Text("Failures", "\n\n".join(f"{_label(p)}: {p.failure}" for p in failed))] if failed else [],
         source=os.path.join(opened.folder, PACK),
         warning="" if answer.complete else "INCOMPLETE: interrupted before its last point.",
     )

@@ -1,7 +1,7 @@
-"""One packing, in a process of its own that forks those that pack: `python -m dlemu.jobs.pack.process FOLDER`.
+"""One packing, in a separate process that forks the packing processes: `python -m dlemu.jobs.pack.process FOLDER`.
 
-A program with threads, or a search of hours, is no good parent of hundreds of forks. Messages go to stderr as those of
-`dlemu` itself, the figures to FOLDER/figures.json.
+Separate, because a program with threads, or with the memory of hours of work, should not fork hundreds of processes.
+Messages go to stderr in the same form as those of `dlemu`, the figures to FOLDER/figures.json.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from dlemu.comm import Interrupted, interrupt_once
 from dlemu.comm.cgroup_limits import limiting_groups
 from dlemu.comm.failure import Role
 from dlemu.config.schema import Workload
-from dlemu.jobs.pack.analyse import Packing, figures_of
+from dlemu.jobs.pack.analyse import PackMeasurement, compute_figures
 from dlemu.jobs.pack.words import PackSettings, read_words
 from dlemu.jobs.pack.worker import FIELDS, TASK, Job, work
 from dlemu.runner.crew import Worker, run_crew
@@ -57,15 +57,15 @@ PACKER = Role(
     "packer",
     "use fewer processes or a smaller ahead; run the same command again: it continues after the finished files",
 )
-_SIZES_LOOKED_UP = 256
-"""Images whose sizes show how much memory a process needs."""
-_TIMES_THE_FILE = 4
-"""What decoding an image takes at most of ordinary ones, in sizes of its file, beside the files that are read ahead."""
+_SAMPLED_SIZES = 256
+"""Number of images whose file sizes are looked up to estimate the memory of a process."""
+_DECODING_FACTOR = 4
+"""Memory for decoding an ordinary image, as a multiple of its file size; files read ahead come on top."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Order:
-    """What is to be done."""
+    """The request that `dlemu.jobs.pack.run` sends by stdin: the settings, and the folder of the packed files."""
 
     words: tuple[str, ...]
     target: str
@@ -73,7 +73,7 @@ class Order:
 
 
 def main() -> None:
-    """Do what the order says, and end this process."""
+    """Pack as requested on stdin; exit with the status of the failure, if any."""
     (folder,) = sys.argv[1:]
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, interrupt_once())
@@ -88,7 +88,7 @@ def main() -> None:
 
 
 def pack_here(order: Order, folder: str) -> None:
-    """Pack what is missing and leave the figures; raises UserError, DlemuError."""
+    """Pack the files that are missing and save the figures; raises UserError, DlemuError."""
     settings, workload = read_words(order.words, order.config_dir)
     spec = workload.storage_spec if workload is not None else FOLDERS
     storage = open_storage(spec.buffered)
@@ -127,76 +127,76 @@ def pack_here(order: Order, folder: str) -> None:
         timeout_seconds = (workload or Workload).timeout_seconds
         packing = _run(job, settings, packed, journal, storage, order.target, folder, timeout_seconds)
     done = replace(packed, complete=True, made=tuple(sorted((*packed.made, *packing.finished), key=lambda f: f.number)))
-    _check_made(done, job, storage)
+    _check_sizes(done, job, storage)
     write_set(order.target, done, storage)
     with contextlib.suppress(FileNotFoundError):
         storage.remove(os.path.join(order.target, JOURNAL_NAME))
-    figures = figures_of(packing, settings, packed, done, order.target, images.passed_over)
+    figures = compute_figures(packing, settings, packed, done, order.target, images.passed_over)
     write_text(folder, FIGURES, msgspec.json.encode(figures).decode())
 
 
 def _check_memory(settings: PackSettings, images: ImageList, count: int, storage: StorageBase) -> None:
-    """Raise SpaceError where so many processes would not fit into memory, UserError for what is no file."""
-    step = max(1, count // _SIZES_LOOKED_UP)
+    """Raise SpaceError if the processes would not fit into memory, UserError for an image that is no regular file."""
+    step = max(1, count // _SAMPLED_SIZES)
     try:
         sizes = list(storage.sizes(images.path(index) for index in range(0, count, step)))
     except OSError as error:
         raise UserError(f"{error.filename}: {error.strerror}; wanted images in source, so move it elsewhere") from error
     largest = max((size for size in sizes if size is not None), default=0)
-    each = largest * (settings.ahead + 1 + _TIMES_THE_FILE)
-    wanted = min(settings.processes, count) * each
+    bytes_per_process = largest * (settings.ahead + 1 + _DECODING_FACTOR)
+    needed_bytes = min(settings.processes, count) * bytes_per_process
     free = psutil.virtual_memory().available
-    if wanted > free:
+    if needed_bytes > free:
         raise SpaceError(
-            f"{settings.processes} processes with images of {largest} bytes need about {wanted} bytes of memory, and "
-            f"{free} are free: wanted processes={max(1, free // each)} at most, or a smaller ahead"
+            f"{settings.processes} processes with images of {largest} bytes need about {needed_bytes} bytes of memory, "
+            f"and {free} are free: wanted processes={max(1, free // bytes_per_process)} at most, or a smaller ahead"
         )
 
 
 def _begin(
     settings: PackSettings, target: str, images: ImageList, count: int, storage: StorageBase
 ) -> tuple[PackedSet, IO[str]]:
-    """Return what is to be made, with what is made already, and the journal; raises UserError, OSError."""
+    """Return the packed set to make, with the files finished earlier, and its journal; raises UserError, OSError."""
     about = settings.shaping() | {"source": images.folder, "count": count}
-    there = read_set(target, storage)
-    if there is not None and there.complete:
+    existing = read_set(target, storage)
+    if existing is not None and existing.complete:
         raise UserError(
             f"{target} holds a packed set already: set target to an empty folder, delete it, or check it with "
             f"`dlemu pack verify target={target}`"
         )
-    if there is not None and there.about != about:
-        differing = [f"{key} was {there.about.get(key)}, is {value}" for key, value in about.items()]
-        differing = [line for line, key in zip(differing, about, strict=True) if there.about.get(key) != about[key]]
+    if existing is not None and existing.about != about:
+        differing = [f"{key} was {existing.about.get(key)}, is {value}" for key, value in about.items()]
+        differing = [line for line, key in zip(differing, about, strict=True) if existing.about.get(key) != about[key]]
         raise UserError(
             f"{target} holds an interrupted packing with other settings ({'; '.join(differing)}): use the same, set "
             "target to an empty folder, or delete it"
         )
-    if settings.images_per_file and there is not None and there.images_per_file != settings.images_per_file:
+    if settings.images_per_file and existing is not None and existing.images_per_file != settings.images_per_file:
         raise UserError(
-            f"{target} was started with images_per_file={there.images_per_file}, not {settings.images_per_file}: use "
-            "the same, set target to an empty folder, or delete it"
+            f"{target} was started with images_per_file={existing.images_per_file}, not {settings.images_per_file}: "
+            "use the same, set target to an empty folder, or delete it"
         )
-    each = images_each(count, settings.processes, settings.images_per_file)
-    packed = there or PackedSet(
+    images_per_file = images_each(count, settings.processes, settings.images_per_file)
+    packed = existing or PackedSet(
         about=about,
         format=settings.format,
         ending=settings.packer.ending,
-        files=-(-count // each),
-        images_per_file=each,
+        files=-(-count // images_per_file),
+        images_per_file=images_per_file,
     )
     layout = layout_of(target, packed)
-    if there is None:
-        _refuse_foreign(layout.folder, storage)
+    if existing is None:
+        _check_no_foreign_files(layout.folder, storage)
     sides = sides_of(find("datagen.formats", settings.format, "Format")())
     for folder in folders_of(layout, sides):
         if leads_elsewhere(target, folder, storage):
             raise UserError(f"{folder} is a link, or is below one: set target to a new or an empty folder")
         storage.make_folder(folder)
         storage.remove_unfinished(folder)
-    return packed, _open_journal(target, packed, begun=there is not None, storage=storage)
+    return packed, _open_journal(target, packed, begun=existing is not None, storage=storage)
 
 
-def _refuse_foreign(folder: str, storage: StorageBase) -> None:
+def _check_no_foreign_files(folder: str, storage: StorageBase) -> None:
     with contextlib.suppress(FileNotFoundError), storage.entries(folder) as entries:
         name = next((entry.name for entry in entries if not entry.name.startswith(".")), None)
         if name is not None:
@@ -204,52 +204,52 @@ def _refuse_foreign(folder: str, storage: StorageBase) -> None:
 
 
 def _open_journal(target: str, packed: PackedSet, *, begun: bool, storage: StorageBase) -> IO[str]:
-    """Return where a line goes for each finished file; a storage without folders has none, and nothing is resumed."""
+    """Return the journal, with a line for each finished file; without local folders there is none, and no resume."""
     path = storage.local_path(os.path.join(target, JOURNAL_NAME))
     if path is None:
         return open(os.devnull, "w")
-    # never behind a link, and never in place of what somebody else put there; the caller closes it
+    # never through a link, never replacing a foreign file; closed by the caller
     journal = open(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW) if begun else create_new(path), "a")  # noqa: SIM115
     if begun:
-        journal.write("\n")  # the last line may be torn
+        journal.write("\n")  # the last line may be incomplete
     else:
         journal.write(json.dumps(asdict(replace(packed, made=()))) + "\n")
     journal.flush()
     return journal
 
 
-def _check_made(packed: PackedSet, job: Job, storage: StorageBase) -> None:
-    """Compare the files' sizes with what was written; raises DlemuError."""
+def _check_sizes(packed: PackedSet, job: Job, storage: StorageBase) -> None:
+    """Compare the files' sizes with the bytes that were written; raises DlemuError."""
     paths = [job.layout.path(file.number) for file in packed.made if file.samples]
-    wanted = [file.bytes for file in packed.made if file.samples]
-    for path, size, there in zip(paths, wanted, storage.sizes(paths), strict=True):
-        if size != there:
-            raise DlemuError(f"{path} has {there} bytes where {size} were written: another program changed it")
+    expected = [file.bytes for file in packed.made if file.samples]
+    for path, size, actual in zip(paths, expected, storage.sizes(paths), strict=True):
+        if size != actual:
+            raise DlemuError(f"{path} has {actual} bytes where {size} were written: another program changed it")
 
 
-class _Tasks:
-    """The numbers of the files to pack, in a pipe: whoever reads 8 bytes takes one."""
+class _TaskPipe:
+    """The numbers of the files to pack, in a pipe: a process that reads 8 bytes takes one."""
 
     def __init__(self, files: list[int]) -> None:
         self._left = deque(files)
-        self.taken_from, self._given_to = os.pipe()
-        os.set_blocking(self._given_to, False)
+        self.read_end, self._write_end = os.pipe()
+        os.set_blocking(self._write_end, False)
 
-    def give(self) -> None:
-        """Fill the pipe, and close it behind the last one: more fit in than all who pack take at once."""
+    def fill(self) -> None:
+        """Fill the pipe, and close it after the last number. It holds more numbers than the processes take at once."""
         try:
             while self._left:
-                os.write(self._given_to, TASK.pack(self._left[0]))
+                os.write(self._write_end, TASK.pack(self._left[0]))
                 self._left.popleft()
         except BlockingIOError:
             return
         self.close()
 
     def close(self) -> None:
-        """Give no more."""
-        if self._given_to >= 0:
-            os.close(self._given_to)
-        self._given_to = -1
+        """Close the write end."""
+        if self._write_end >= 0:
+            os.close(self._write_end)
+        self._write_end = -1
 
 
 def _run(
@@ -261,7 +261,7 @@ def _run(
     target: str,
     folder: str,
     timeout_seconds: float,
-) -> Packing:
+) -> PackMeasurement:
     files = packed.missing()
     if settings.evict and not settings.odirect:
         _evict([index for file in files for index in job.image_range(file)], job, storage)
@@ -270,7 +270,7 @@ def _run(
     folders = tuple(storage.device_folders((job.images.folder, target)))
     scope = Scope(folders=folders, cpu_groups=limiting_groups())
     recorder = start_recorder(Task(scope=scope, node=0, interval_seconds=0.5), "")  # as telemetry.interval_seconds
-    tasks = _Tasks(files)
+    tasks = _TaskPipe(files)
     finished: list[PackedFile] = []
     begin_ns = 0
 
@@ -278,18 +278,18 @@ def _run(
         nonlocal begin_ns
         recorder.mark(training=True)
         begin_ns = time.monotonic_ns()
-        tasks.give()
+        tasks.fill()
 
     def take(file: object) -> None:
         assert isinstance(file, PackedFile)
-        tasks.give()
+        tasks.fill()
         finished.append(file)
         journal.write(json.dumps(asdict(file)) + "\n")
         journal.flush()
 
     def pack(worker: Worker, row: NDArray[np.int64]) -> None:
         tasks.close()
-        work(worker, job, row, tasks.taken_from)
+        work(worker, job, row, tasks.read_end)
 
     try:
         run_crew(
@@ -299,7 +299,7 @@ def _run(
             timeout_seconds=timeout_seconds,
             on_ready=begin,
             on_message=take,
-            on_look=lambda: _show(folder, rows, sum(len(job.image_range(number)) for number in files)),
+            on_look=lambda: _write_progress(folder, rows, sum(len(job.image_range(number)) for number in files)),
         )
         ended_ns = time.monotonic_ns()
         storage.sync(os.path.dirname(job.layout.path(0)))
@@ -307,11 +307,11 @@ def _run(
         recorder.mark(training=False)
     finally:
         tasks.close()
-        os.close(tasks.taken_from)
+        os.close(tasks.read_end)
         telemetry = recorder.stop()
         with contextlib.suppress(OSError):
             storage.remove_unfinished(job.layout.folder)
-    return Packing(
+    return PackMeasurement(
         rows=rows.copy(),
         begin_ns=begin_ns,
         end_ns=end_ns,
@@ -323,14 +323,14 @@ def _run(
 
 def _evict(indexes: list[int], job: Job, storage: StorageBase) -> None:
     def evict(index: int) -> None:
-        with contextlib.suppress(OSError):  # reading will say what is wrong with it
+        with contextlib.suppress(OSError):  # reading the image will report the error
             storage.evict(job.images.path(index), write_first=True)
 
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(evict, indexes))
 
 
-def _show(folder: str, rows: NDArray[np.int64], images: int) -> None:
+def _write_progress(folder: str, rows: NDArray[np.int64], images: int) -> None:
     done = {name: int(rows[:, FIELDS.index(name)].sum()) for name in ("images", "read_bytes")}
     with contextlib.suppress(SpaceError):
         write_text(folder, PROGRESS, json.dumps(done | {"total_images": images, "seconds": time.monotonic()}))

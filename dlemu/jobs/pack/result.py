@@ -1,4 +1,4 @@
-"""pack.json: what packing took, at each point; docs/packing.md describes it."""
+"""The result of `dlemu pack`, pack.json: rates, CPU and bottleneck of each point; docs/packing.md describes it."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ PACK = "pack.json"
 
 @dataclass(frozen=True, kw_only=True)
 class PackShares:
-    """Where the processes' time went, in percent of processes x seconds; they add up to 100."""
+    """How the processes spent their time, in percent of processes x seconds; the parts add up to 100."""
 
     reading: float
     """Blocked in reads, with nothing else to do."""
     computing: float
-    """On a core: decoding, rescaling, encoding, copying."""
+    """Running on a core: decoding, rescaling, encoding, copying."""
     wanting_core: float
-    """Ready to compute, but other threads had the cores."""
+    """Ready to compute, but waiting for a core."""
     writing: float
-    """Blocked in writes and in bringing them to the device."""
+    """Blocked in writes and fsync."""
     idle: float
-    """No image was left for the process."""
+    """Without an image, because none was left."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PackDevice:
-    """What the devices behind source and target did meanwhile, by the kernel's counters."""
+    """Activity of the devices behind source and target during the packing, by the kernel's counters."""
 
     read_mb_per_second: float | None = None
     write_mb_per_second: float | None = None
@@ -38,60 +38,60 @@ class PackDevice:
 
 @dataclass(frozen=True, kw_only=True)
 class PackFigures:
-    """What one packing took. MB are 1e6 bytes."""
+    """Amounts, rates and bottleneck of one packing. MB are 1e6 bytes."""
 
     images: int
-    """Packed now."""
+    """Images packed by this run."""
     kept_images: int = 0
-    """Packed before, by an interrupted packing that this one went on with."""
+    """Images packed earlier, by an interrupted run that this one resumed."""
     skipped: int = 0
     """Images that could not be decoded."""
     skipped_paths: tuple[str, ...] = ()
-    """The first of them, with the reason."""
+    """The first of the skipped images, each with the reason."""
     processes: int
     files: int
     images_per_file: int
     seconds: float
-    """From the moment when all processes were ready to when the last byte was on the device."""
+    """From the moment when all processes were ready until the last byte was on the device."""
     images_per_second: float
     read_bytes: int
-    """Of the images' files."""
+    """Bytes of the images' files."""
     written_bytes: int
     read_mb_per_second: float
     write_mb_per_second: float
     from_storage_percent: float | None = None
-    """Share of the bytes read that the storage served, by the kernel's account of the processes; None where unknown."""
+    """Share of the bytes read that came from storage, by the kernel's accounting; None where unknown."""
     cpu_seconds: float
-    """Of all processes."""
+    """CPU time of all packing processes."""
     cpu_percent: float
-    """Of all cores, for as long as it took."""
+    """Mean CPU use of the packing processes, in percent of all cores."""
     cpu_seconds_per_gb: float
-    """For each 1e9 bytes read."""
+    """CPU time per 1e9 bytes read."""
     host_busy_percent: float | None = None
-    """Of all cores, by anyone."""
+    """Mean CPU use of all processes of the host, in percent of all cores."""
     shares: PackShares
     device: PackDevice = PackDevice()
     limited_by: PackLimit
     train: str = ""
-    """The command that trains on what was packed."""
+    """The command that trains on the packed set."""
     warnings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
 class PackQuestion:
-    """The question."""
+    """The settings that were given."""
 
     overrides: tuple[str, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
 class PackPoint:
-    """One packing of several."""
+    """One packing, alone or as a point of a sweep."""
 
     settings: dict[str, str]
-    """Key -> value, of the keys that have several."""
+    """Key -> value, for the keys with several values."""
     folder: str
-    """Where it is in the folder of the answer."""
+    """Name of its subfolder in the folder of results."""
     figures: PackFigures | None = None
     failure: str | None = None
     exit_status: int = 0
@@ -99,18 +99,18 @@ class PackPoint:
 
 @dataclass(frozen=True, kw_only=True)
 class PackAnswer:
-    """All points."""
+    """The whole result."""
 
     schema_version: int = ANSWER_VERSION
     complete: bool
     question: PackQuestion
     points: tuple[PackPoint, ...]
     target: str = ""
-    """Where the packed files are; empty where points of a sweep were removed again."""
+    """Folder of the packed files; empty if a sweep removed them."""
     issues: tuple[str, ...] = field(default=())
 
     @property
     def exit_status(self) -> int:
-        """Return 0 when every point was packed, else what the first failure calls for: 3, or 2 for a user's mistake."""
+        """0 if every point was packed; else 3, or for a single packing the status of its failure."""
         failed = [point.exit_status for point in self.points if point.failure is not None]
         return 0 if not failed else failed[0] if len(self.points) == 1 else 3

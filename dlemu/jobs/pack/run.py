@@ -1,4 +1,4 @@
-"""Packing at one point or over several values, one process of its own for each, put side by side in pack.json."""
+"""Runs one packing, or one for each point of a sweep (a combination of values), each in its own process: pack.json."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ from dlemu.runner.run_list import Planned, RunBegan, RunEnded, RunList, RunsPlan
 
 @dataclass(frozen=True, kw_only=True)
 class PackProgress:
-    """How far a point is; about once a second."""
+    """Progress of a point; reported about once a second."""
 
     images: int
     total_images: int
     read_bytes: int
     seconds: float
-    """On a clock that only ever grows."""
+    """Monotonic clock."""
 
 
 PackEvent = RunsPlanned | RunBegan | PackProgress | RunEnded[PackPoint, PackAnswer]
@@ -46,8 +46,8 @@ OnEvent = Callable[[PackEvent], None]
 
 
 @dataclass(frozen=True)
-class Checked:
-    """A packing that may begin."""
+class CheckedPoint:
+    """The checked settings of one packing."""
 
     point: Point
     settings: PackSettings
@@ -56,27 +56,27 @@ class Checked:
 
     @property
     def target(self) -> str:
-        """Return where its packed files go; points of a sweep have folders of their own there."""
+        """The folder of the packed files; points of a sweep have subfolders there."""
         source = self.settings.source or (self.workload.dataset.data_folder if self.workload else "")
         return self.settings.target or os.path.join(source, PACKED)
 
     @property
     def storage(self) -> StorageBase:
-        """Return where images and packed files lie, open for all that is not measured."""
+        """The storage of images and packed files, opened for operations that are not measured."""
         return open_storage((self.workload.storage_spec if self.workload else FOLDERS).buffered)
 
     def check_target(self, target: str) -> None:
-        """Raise UserError where the packed files of somebody else, or anything, are in their folder."""
+        """Raise UserError if the target has files that are not dlemu's."""
         if self.storage.local_path(target) is not None:
             owned.check_usable(target, "target", ours=(PACKED_NAME, JOURNAL_NAME))
 
     def check_no_set(self, target: str) -> None:
-        """Raise UserError where another command packed: what points of a sweep pack goes again."""
+        """Raise UserError if the target holds the packed set of another command, which a sweep would remove."""
         if read_set(target, self.storage) is not None:
             raise UserError(f"{target} holds a packed set that another command made: set target to a new folder")
 
     def remove(self, target: str) -> None:
-        """Remove what this point packed, and the folders that hold nothing else."""
+        """Remove the files that this point packed, and the folders that become empty."""
         storage = self.storage
         remove_set(target, find("datagen.formats", self.settings.format, "Format"), storage)
         with contextlib.suppress(OSError):
@@ -90,18 +90,18 @@ def pack(
     make: Callable[[Workload], None] | None = None,
     on_event: OnEvent = lambda _event: None,
 ) -> PackAnswer:
-    """Pack, or do so for every combination of the values given; a point that fails is noted, and the others go on.
+    """Pack once, or once for every combination of the given values; failures of single points of a sweep are recorded.
 
     Args:
-        overrides: settings of `PackSettings` and, to pack a workload's dataset, those of `dlemu datagen`; some keys
-            with several values; also `output.folder=...`.
+        overrides: settings of `PackSettings` and, to pack a workload's dataset, those of `dlemu datagen`; keys with
+            several values make a sweep; also `output.folder=...`.
         config_dir: a folder with workload/NAME.yaml.
-        make: is called with each workload before the first point, to make its dataset.
-        on_event: is called with what goes on.
+        make: called with each workload before the first point, to generate its dataset.
+        on_event: called with each event.
 
-    What several points pack is removed again after each of them, unless `keep=true`. An interrupted one goes on when it
-    is called again with the same `output.folder`; what was packed of a point alone, with the same target. Raises
-    UserError before the first point for what is wrong with any, and UserError or DlemuError for a failed point alone.
+    A sweep removes the packed files after each point, unless `keep=true`. An interrupted sweep is resumed by calling it
+    again with the same `output.folder`; an interrupted single packing, with the same target. Raises UserError before
+    the first point if any is wrong, and UserError or DlemuError if a single packing fails.
     """
     if detect_launcher() != "none":
         raise UserError(
@@ -109,42 +109,42 @@ def pack(
             "processes"
         )
     wanted_folder, words = take_word(overrides, "output.folder")
-    checked = check_each(points(words), lambda point: Checked(point, *read_words(point.words, config_dir), config_dir))
+    all_checked = check_each(points(words), lambda p: CheckedPoint(p, *read_words(p.words, config_dir), config_dir))
     folder = wanted_folder or new_folder(PACK.partition(".")[0])
     planned = [
         Planned(
-            what=one,
+            what=checked,
             name=f"point-{number:02}",
-            label=named(one.point.settings) or "packing",
-            settings=one.point.settings,
+            label=named(checked.point.settings) or "packing",
+            settings=checked.point.settings,
         )
-        for number, one in enumerate(checked, start=1)
+        for number, checked in enumerate(all_checked, start=1)
     ]
-    runs = Packing(folder, PackQuestion(overrides=tuple(without_secrets(words))), planned, on_event)
+    runs = PackRuns(folder, PackQuestion(overrides=tuple(without_secrets(words))), planned, on_event)
     runs.goes_on = len(planned) > 1
     runs.resume()
     if make is not None:
-        workloads = [one.workload for one in checked if one.workload is not None]
+        workloads = [checked.workload for checked in all_checked if checked.workload is not None]
         for workload in {(each.dataset, each.storage_spec): each for each in workloads}.values():
             make(workload)
     runs.check_targets()
     return runs.run_missing()
 
 
-class Packing(RunList[Checked, PackPoint, PackAnswer]):
-    """One packing, whose failure is raised, or several, which go on."""
+class PackRuns(RunList[CheckedPoint, PackPoint, PackAnswer]):
+    """The list of packings: a single one raises its failure, a sweep (`goes_on`) records it and continues."""
 
     file, noun, runs_in, answer_type = PACK, "packing", "points", PackAnswer
     on_event: OnEvent
 
     def answer(self, *, complete: bool) -> PackAnswer:
-        """Return the packings on record."""
+        """Return the answer with the packings done so far."""
         last = self.planned[-1].what
         target = "" if self.goes_on and not last.settings.keep else last.target
         return PackAnswer(complete=complete, question=self.question, points=tuple(self.runs), target=target)
 
     def check_targets(self) -> None:
-        """Raise UserError for a target that holds what these packings did not make."""
+        """Raise UserError for a target with files that these packings did not write."""
         missing, claimed = self.missing, owned.claimed(self.folder)
         for planned in self.planned:
             target = self._target(planned)
@@ -152,24 +152,24 @@ class Packing(RunList[Checked, PackPoint, PackAnswer]):
             if self.goes_on and planned in missing and f"{planned.name}/" not in claimed:
                 planned.what.check_no_set(target)
 
-    def make_folder(self, planned: Planned[Checked]) -> str:
-        """Return the folder of a packing that begins."""
+    def make_folder(self, planned: Planned[CheckedPoint]) -> str:
+        """Create and return the folder of a packing."""
         self._taken = owned.take_folder(self.folder, "output.folder", ours=(PACK,))
         return super().make_folder(planned)
 
-    def start(self, planned: Planned[Checked], folder: str) -> PackPoint:
-        """Pack in a process of its own; what one of several packs is removed again, unless it is to be kept."""
-        one, target = planned.what, self._target(planned)
+    def start(self, planned: Planned[CheckedPoint], folder: str) -> PackPoint:
+        """Pack in a separate process; a sweep removes the packed files afterwards, unless `keep` is set."""
+        checked, target = planned.what, self._target(planned)
         if self.goes_on:
-            one.remove(target)  # what an interrupted point left
+            checked.remove(target)  # files of an interrupted run of this point
         owned.claim(folder, "order.json", PROGRESS, FIGURES)
-        order = Order(words=one.point.words, target=target, config_dir=one.config_dir)
+        order = Order(words=checked.point.words, target=target, config_dir=checked.config_dir)
         public = replace(order, words=tuple(without_secrets(order.words)))
         write_text(folder, "order.json", msgspec.json.encode(public).decode())
         command = [sys.executable, "-m", "dlemu.jobs.pack.process", folder]
         try:
             run_command(
-                command, folder, lambda: _look(folder, self.on_event), FIGURES, asked=msgspec.json.encode(order)
+                command, folder, lambda: _emit(folder, self.on_event), FIGURES, asked=msgspec.json.encode(order)
             )
             with open(os.path.join(folder, FIGURES), "rb") as file:
                 figures = msgspec.json.decode(file.read(), type=PackFigures)
@@ -180,26 +180,26 @@ class Packing(RunList[Checked, PackPoint, PackAnswer]):
                 self._taken.drop()
             raise
         finally:
-            if self.goes_on and not one.settings.keep:
-                one.remove(target)
-        return PackPoint(settings=one.point.settings, folder=os.path.basename(folder), figures=figures)
+            if self.goes_on and not checked.settings.keep:
+                checked.remove(target)
+        return PackPoint(settings=checked.point.settings, folder=os.path.basename(folder), figures=figures)
 
-    def failed(self, planned: Planned[Checked], folder: str, error: DlemuError) -> PackPoint | None:
-        """Return what goes on record of one of several that failed."""
+    def failed(self, planned: Planned[CheckedPoint], folder: str, error: DlemuError) -> PackPoint | None:
+        """Return the record of a failed point of a sweep; None for a single packing."""
         name, status = os.path.basename(folder), error.exit_status
         point = PackPoint(settings=planned.what.point.settings, folder=name, failure=str(error), exit_status=status)
         return point if self.goes_on else None
 
-    def _target(self, planned: Planned[Checked]) -> str:
-        """Return where a packing's files go: those of several into folders of their own."""
+    def _target(self, planned: Planned[CheckedPoint]) -> str:
+        """Return the folder of a packing's files: in a sweep, a subfolder for each."""
         return os.path.join(planned.what.target, planned.name) if self.goes_on else planned.what.target
 
 
-def _look(folder: str, on_event: OnEvent) -> None:
+def _emit(folder: str, on_event: OnEvent) -> None:
     with contextlib.suppress(OSError, ValueError), open(os.path.join(folder, PROGRESS), "rb") as file:
         on_event(msgspec.json.decode(file.read(), type=PackProgress))
 
 
 def read_pack(folder: str) -> PackAnswer | None:
-    """Return the packing that a folder holds, None where it holds none; raises UserError for a damaged one."""
+    """Return the packing in a folder, None if there is none; raises UserError for a damaged one."""
     return read_answer(folder, PACK, PackAnswer)

@@ -1,4 +1,4 @@
-"""What to pack and how, as words of the command line."""
+"""The settings of `dlemu pack`, read from the KEY=VALUE words of its command line."""
 
 from __future__ import annotations
 
@@ -17,48 +17,48 @@ from dlemu.config import load
 from dlemu.config.schema import Workload
 
 PACKED = "packed"
-"""Folder of the packed files, in the source's own folder, unless another is named."""
-LARGEST_AHEAD = 64  # each is a whole image in the memory of each process
+"""Default name of the target: a subfolder of the source."""
+MAX_AHEAD = 64  # each process holds so many whole images in memory
 
 
 @dataclass(frozen=True, kw_only=True)
 class PackSettings:
-    """One packing."""
+    """Settings of one packing."""
 
     source: str = ""
-    """Folder of images of any names; empty takes the workload's dataset."""
+    """Folder of images with any names; empty: the workload's dataset is packed."""
     target: str = ""
-    """Folder of the packed files; empty makes it `packed` in the source's."""
+    """Folder of the packed files; empty: the subfolder `packed` of the source."""
     format: str = "tfrecord"
     processes: int = 1
     images: int = 0
-    """The first this many, by name; 0: all."""
+    """Pack only the first so many images, sorted by name; 0: all."""
     images_per_file: int = 0
-    """0: such that each process makes some files, 1024 at most."""
+    """0: chosen so that each process writes several files, with 1024 images at most."""
     resize: str = "0"
     """`256`: pixels of the shorter side; `224x224`: height x width; `0`: no rescaling."""
     encode: Literal["auto", "keep", "raw", "jpeg", "png"] = "auto"
-    """What a sample is: the file as it is, its pixels, or an image. `auto` is raw where it is rescaled, else keep."""
+    """Content of a sample: the unchanged file (keep), pixels (raw), or an image. `auto`: raw if rescaled, else keep."""
     quality: int = 90
     ahead: int = 2
     """Images that a process reads while it works on one."""
     skip_damaged: bool = False
-    """Leave out images that can't be decoded, and count them; else the first one ends the packing."""
+    """Skip and count images that can't be decoded; otherwise the first one ends the packing."""
     evict: bool = True
     """Drop the images from the page cache first, so that the storage is measured."""
     odirect: bool = False
     """Bypass the page cache (O_DIRECT)."""
     keep: bool = False
-    """Keep what each point of a sweep packed; one packing alone is always kept."""
+    """Keep the packed files of each point of a sweep; those of a single packing are always kept."""
 
     @property
     def recipe(self) -> Recipe:
-        """Return what becomes of each image; raises UserError."""
+        """How each image is rescaled and encoded; raises UserError."""
         return recipe_of(self.resize, self.encode, self.quality)
 
     @property
     def packer(self) -> type[Packer]:
-        """Return the writer of the format; raises UserError."""
+        """The writer class of the format; raises UserError."""
         known = pack_formats()
         if self.format not in known and "." not in self.format:
             raise UserError(f"format is {self.format!r}: wanted one of {', '.join(known)}, or the dotted name of yours")
@@ -68,14 +68,14 @@ class PackSettings:
         return packer
 
     def check(self) -> None:
-        """Raise UserError for values that nothing can be packed with."""
+        """Raise UserError for values out of range, and for combinations that are not possible."""
         problems = [
-            f"{key} is {value}: wanted {least} or more"
-            for key, least in (("processes", 1), ("images", 0), ("images_per_file", 0), ("ahead", 1))
-            if (value := getattr(self, key)) < least
+            f"{key} is {value}: wanted {minimum} or more"
+            for key, minimum in (("processes", 1), ("images", 0), ("images_per_file", 0), ("ahead", 1))
+            if (value := getattr(self, key)) < minimum
         ]
-        if self.ahead > LARGEST_AHEAD:
-            problems.append(f"ahead is {self.ahead}: wanted {LARGEST_AHEAD} at most")
+        if self.ahead > MAX_AHEAD:
+            problems.append(f"ahead is {self.ahead}: wanted {MAX_AHEAD} at most")
         recipe, packer = self.recipe, self.packer
         if packer.wants_arrays and (recipe.encoding != "raw" or recipe.shorter_side):
             problems.append(
@@ -86,22 +86,22 @@ class PackSettings:
             raise UserError(joined_problems(problems))
 
     def shaping(self) -> dict[str, Any]:
-        """Return what decides the bytes of the packed files."""
+        """Return the settings that determine the bytes of the packed files."""
         keys = ("format", "images", "resize", "encode", "quality")
         return {key: getattr(self, key) for key in keys}
 
 
 def pack_formats() -> list[str]:
-    """Return the formats that can be packed into."""
-    return [name for name in names("datagen.formats") if name in _PACKED]
+    """Return the names of the formats of packed files."""
+    return [name for name in names("datagen.formats") if name in _PACK_FORMATS]
 
 
-_PACKED = ("npz", "parquet", "tfrecord", "webdataset")
-"""Formats that have a Packer: to look into every module would import them all (a test compares)."""
+_PACK_FORMATS = ("npz", "parquet", "tfrecord", "webdataset")
+"""Formats with a Packer; listed here because finding out would import every format (a test compares)."""
 
 
 def read_words(words: Sequence[str], config_dir: str | None = None) -> tuple[PackSettings, Workload | None]:
-    """Return the settings and, where no `source` is named, the workload whose dataset is packed; raises UserError."""
+    """Return the settings and, if no `source` is named, the workload whose dataset is packed; raises UserError."""
     own = {field.name for field in fields(PackSettings)}
     given: dict[str, object] = {}
     others = []
@@ -113,7 +113,7 @@ def read_words(words: Sequence[str], config_dir: str | None = None) -> tuple[Pac
             others.append(word)
     wants_workload = any(word.startswith("workload=") for word in others)
     if not wants_workload:
-        given |= {word.partition("=")[0]: word.partition("=")[2] for word in others}  # `build` says what is unknown
+        given |= {word.partition("=")[0]: word.partition("=")[2] for word in others}  # `build` rejects unknown keys
     settings = build(PackSettings, given)
     if bool(settings.source) == wants_workload:
         raise UserError(
@@ -125,6 +125,6 @@ def read_words(words: Sequence[str], config_dir: str | None = None) -> tuple[Pac
 
 
 def _value(word: str, *, text: bool) -> object:
-    """Read a value as YAML has it; of texts that look like numbers, the text."""
+    """Parse a value as YAML; with `text`, return it as it is."""
     plain = word.strip("\"'")
     return plain if text else yaml.safe_load(plain)

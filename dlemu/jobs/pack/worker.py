@@ -1,7 +1,7 @@
-"""One process that packs: a thread reads ahead, a thread writes behind, and in between the images are prepared.
+"""One packing process: one thread reads images ahead, the main thread prepares them, another thread writes.
 
-It takes the numbers of the files that it is to make from a pipe, reports each that is finished, and leaves what
-it spent in shared memory.
+It takes the numbers of the files to write from a pipe, sends a message for each finished file, and counts its images,
+bytes and times in shared memory.
 """
 
 from __future__ import annotations
@@ -42,22 +42,22 @@ from dlemu.comm.thread_accounting import ThreadAccount, process_storage_bytes
 from dlemu.runner.crew import Worker
 
 TASK = struct.Struct("<q")
-"""A file's number in the pipe of tasks: a read of 8 bytes takes one whole."""
+"""A file's number in the pipe of tasks: a read of 8 bytes takes exactly one."""
 FIELDS = (
     *("images", "read_bytes", "written_bytes", "begin_ns", "end_ns", "cpu_ns", "storage_bytes"),
     *("await_task_ns", "await_read_ns", "await_write_ns", "compute_ns", "compute_cpu_ns"),
     *("read_ns", "read_cpu_ns", "read_cpu_wait_ns", "write_ns", "write_cpu_ns", "write_cpu_wait_ns"),
 )
-"""What each process leaves in its row of the shared memory."""
-_WRITES_AHEAD = 2  # one ready while another is handed over; more only take memory where writing is slower
+"""Columns of a process's row in shared memory. `await_*`: waiting for another part of the pipeline."""
+_WRITES_AHEAD = 2  # one sample is ready while another is written; more would only take memory
 _MESSAGE_BYTES = 50_000
-"""Of a message at most."""
+"""Maximum size of a message."""
 _REASON_CHARACTERS = 200
 
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """What all processes do."""
+    """The parts of a packing that all processes share."""
 
     images: ImageList
     last_image: int
@@ -66,20 +66,20 @@ class Job:
     packer: type[Packer]
     format: str
     layout: Layout
-    """Of the packed files."""
+    """Layout of the packed files."""
     source: StorageSpec
     target: StorageSpec
     ahead: int
     skip_damaged: bool
 
     def image_range(self, file: int) -> range:
-        """Return the images of a packed file."""
+        """Return the indices of the images of a packed file."""
         return range(file * self.images_per_file, min((file + 1) * self.images_per_file, self.last_image))
 
 
 @dataclass(frozen=True)
 class _Image:
-    """An image that was read; `view` is good until its slot is free again."""
+    """An image that was read; `view` is valid until its buffer (`slot`) is freed."""
 
     file: int
     index: int
@@ -109,8 +109,8 @@ class _Packing:
         self._free: queue.SimpleQueue[int] = queue.SimpleQueue()
         for slot in range(len(self._buffers)):
             self._free.put(slot)
-        self._read: queue.Queue[_Image | _FileEnd | None] = queue.Queue(job.ahead)
-        self._made: queue.Queue[tuple[_Image, PackedSample | Skipped] | _FileEnd | None] = queue.Queue(_WRITES_AHEAD)
+        self._to_prepare: queue.Queue[_Image | _FileEnd | None] = queue.Queue(job.ahead)
+        self._ready: queue.Queue[tuple[_Image, PackedSample | Skipped] | _FileEnd | None] = queue.Queue(_WRITES_AHEAD)
 
     def run(self) -> None:
         """Pack until there are no more tasks."""
@@ -118,7 +118,7 @@ class _Packing:
         cpu, storage_bytes = time.process_time_ns(), process_storage_bytes()
         row["begin_ns"] = begin
         threads = [
-            threading.Thread(target=self._guarded, args=(part,), daemon=True)
+            threading.Thread(target=self._run_thread, args=(part,), daemon=True)
             for part in (self._read_images, self._write_files)
         ]
         for thread in threads:
@@ -131,7 +131,7 @@ class _Packing:
         row["storage_bytes"] = process_storage_bytes() - storage_bytes
         row["end_ns"] = time.monotonic_ns()
 
-    def _guarded(self, part: Callable[[], None]) -> None:
+    def _run_thread(self, part: Callable[[], None]) -> None:
         try:
             part()
         except BaseException as error:
@@ -151,9 +151,9 @@ class _Packing:
                 row["read_cpu_ns"] += after.cpu_ns - before.cpu_ns
                 row["read_cpu_wait_ns"] += after.cpu_wait_ns - before.cpu_wait_ns
                 row["read_bytes"] += len(image.view)
-                self._read.put(image)
-            self._read.put(_FileEnd(file))
-        self._read.put(None)
+                self._to_prepare.put(image)
+            self._to_prepare.put(_FileEnd(file))
+        self._to_prepare.put(None)
 
     def _next_files(self, row: _Row) -> Iterator[int]:
         while True:
@@ -168,7 +168,7 @@ class _Packing:
         path = self._job.images.path(index)
         try:
             if not self._source.is_remote:
-                self._source.size_bytes(path)  # refuses what is no regular file: to open a pipe would wait for ever
+                self._source.size_bytes(path)  # raises for other than regular files: opening a pipe would block forever
             reader = self._source.open(path)
             try:
                 size, unit = reader.size_bytes, self._source.alignment
@@ -186,17 +186,17 @@ class _Packing:
         keeps = self._job.recipe.keeps
         while True:
             began = time.monotonic_ns()
-            item = self._read.get()
+            item = self._to_prepare.get()
             ready, cpu = time.monotonic_ns(), time.thread_time_ns()
             row["await_read_ns"] += ready - began
-            made: tuple[_Image, PackedSample | Skipped] | _FileEnd | None
-            made = (item, self._prepared(item)) if isinstance(item, _Image) else item
+            result: tuple[_Image, PackedSample | Skipped] | _FileEnd | None
+            result = (item, self._prepared(item)) if isinstance(item, _Image) else item
             done = time.monotonic_ns()
             row["compute_ns"] += done - ready
             row["compute_cpu_ns"] += time.thread_time_ns() - cpu
             if isinstance(item, _Image) and not keeps:
                 self._free.put(item.slot)
-            self._made.put(made)
+            self._ready.put(result)
             row["await_write_ns"] += time.monotonic_ns() - done
             if item is None:
                 return
@@ -213,7 +213,7 @@ class _Packing:
         if not self._job.skip_damaged:
             raise UserError(
                 f"{path}: {reason}. Repair or remove it, or pack the others with skip_damaged=true, which counts "
-                "and lists it; what is packed already is kept"
+                "and lists it; files packed so far are kept"
             )
         return Skipped(path=path, reason=reason[:_REASON_CHARACTERS])
 
@@ -222,18 +222,18 @@ class _Packing:
     def _write_files(self) -> None:
         row, account = _Row(self._row), ThreadAccount()
         keeps = self._job.recipe.keeps
-        under_way: _PackedFile | None = None
+        current: _PackedFile | None = None
         try:
-            while (item := self._made.get()) is not None:
+            while (item := self._ready.get()) is not None:
                 began, before = time.monotonic_ns(), account.look()
                 if isinstance(item, _FileEnd):
-                    if under_way is not None:
-                        self._finish(under_way, row)
-                    under_way = None
+                    if current is not None:
+                        self._finish(current, row)
+                    current = None
                 else:
                     image, sample = item
-                    under_way = under_way or _PackedFile(self._job, image.file, self._target)
-                    under_way.add(sample, len(image.view))
+                    current = current or _PackedFile(self._job, image.file, self._target)
+                    current.add(sample, len(image.view))
                     if keeps:
                         self._free.put(image.slot)
                     row["images"] += 1
@@ -242,19 +242,19 @@ class _Packing:
                 row["write_cpu_ns"] += after.cpu_ns - before.cpu_ns
                 row["write_cpu_wait_ns"] += after.cpu_wait_ns - before.cpu_wait_ns
         except OSError as error:
-            path = under_way.path if under_way is not None else self._job.layout.folder
-            if under_way is not None:
-                under_way.discard()
+            path = current.path if current is not None else self._job.layout.folder
+            if current is not None:
+                current.discard()
             raise _write_failed(error, path, self._target) from error
 
     def _finish(self, file: _PackedFile, row: _Row) -> None:
         finished = file.finish()
         row["written_bytes"] += finished.bytes
-        self._worker.send(_fitting(finished))
+        self._worker.send(_shortened(finished))
 
 
-def _fitting(finished: PackedFile) -> PackedFile:
-    """Return a finished file as a message can hold it; of many skipped images, without the reasons."""
+def _shortened(finished: PackedFile) -> PackedFile:
+    """Return a finished file that fits into a message: without paths and reasons, if too many images were skipped."""
     if len(pickle.dumps(finished)) <= _MESSAGE_BYTES:
         return finished
     return replace(finished, skipped=(Skipped(path="", reason=""),) * len(finished.skipped))
@@ -274,12 +274,12 @@ def _write_failed(error: OSError, path: str, storage: StorageBase) -> UserError:
 
 
 class _PackedFile:
-    """A packed file under way."""
+    """A packed file that is being written."""
 
     def __init__(self, job: Job, number: int, storage: StorageBase) -> None:
         self.path = job.layout.path(number)
         self._job, self._number, self._storage = job, number, storage
-        self._writer = _Summing(storage.create_recorded(self.path))
+        self._writer = _ChecksumWriter(storage.create_recorded(self.path))
         self._packer = job.packer(self._writer)
         self._samples, self._source_bytes = 0, 0
         self._skipped: list[Skipped] = []
@@ -297,7 +297,7 @@ class _PackedFile:
         self._samples += 1
 
     def finish(self) -> PackedFile:
-        """Give the file its name, its bytes on the device. One without a sample is not made."""
+        """Sync the file and give it its final name; a file without samples is discarded."""
         side = self._packer.finish() if self._samples else b""
         if self._samples:
             self._write_side(side)
@@ -324,8 +324,8 @@ class _PackedFile:
         self._writer.discard()
 
 
-class _Summing(WriterAround):
-    """A writer that sums up what it writes."""
+class _ChecksumWriter(WriterAround):
+    """A writer that computes the CRC-32 of the bytes it writes."""
 
     def __init__(self, writer: Writer) -> None:
         super().__init__(writer)
@@ -343,7 +343,7 @@ class _Summing(WriterAround):
 
 
 class _Row:
-    """A process's row of the shared memory, by names. Each of its threads has fields of its own."""
+    """A process's row in shared memory, by column name. Its threads write different columns."""
 
     def __init__(self, row: NDArray[np.int64]) -> None:
         self._row = row

@@ -1,5 +1,6 @@
-"""What a storage can do before any training, measured by readers that do nothing else.
+"""`dlemu probe`: what a storage can deliver (MB/s, IOPS, latency), as fio would measure it, without any training.
 
-`kind` declares it; `run` measures cell by cell, `requests` and `object_gets` measure, `page` words and shows. Imports
+A cell is one measurement: a combination of access pattern, request size, depth (requests in flight per job) and jobs.
+`run` measures them by the engines in `requests` (fio or dlemu's own); `result` is probe.json, `page` shows it. Imports
 no other kind of job, nor studies, the command line or mlperf.
 """

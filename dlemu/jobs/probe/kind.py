@@ -1,4 +1,4 @@
-"""A probe as a kind of job."""
+"""Declares the probe as a kind of result: its command, and where its parts are."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""GET requests to an object store, so many always in flight from one thread, by the client that training reads with.
+"""GET requests to an object store at a constant depth, by the same client that training reads with.
 
-Each requests a range of an object, as long as wanted, from any place of any object. There is one connection per
-request in flight, and one thread polls them: datagen/storage/_s3_client.py.
+Each requests a range of an object. There is one connection per request in flight, and one thread polls them all:
+datagen/storage/_s3_client.py.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from datagen.storage.storage_base import StorageSpec
 from dlemu.jobs.probe.kernel_aio import Requests
 
 OBJECT_BYTES = 64 << 20
-"""Of an object that is made to be read."""
-_WRITE_BYTES = 8 << 20  # random bytes in memory at a time; the object repeats them, for only reads are measured
+"""Size of each object that is created for the probe."""
+_WRITE_BYTES = 8 << 20  # random bytes held in memory; the object repeats them, since only reads are measured
 
 
 @dataclass(frozen=True, kw_only=True)
 class GetStream:
-    """What one job needs from a bucket."""
+    """The GET requests of one job to a bucket."""
 
     storage: StorageSpec
     objects: tuple[str, ...]
     random: bool
     size_bytes: int
-    """Of a request's range."""
+    """Bytes of a request's range."""
     depth: int
     """Requests in flight."""
     seconds: float
@@ -42,7 +42,7 @@ class GetStream:
 
 
 def run_gets(stream: GetStream) -> Requests:
-    """Keep `depth` requests in flight for `seconds`; raises DlemuError for one that failed again and again."""
+    """Keep `depth` requests in flight for `seconds`; raises DlemuError if one fails and its retries do, too."""
     began_seconds = time.process_time()
     storage = Storage(stream.storage)
     answers: list[tuple[int, int, int]] = []
@@ -54,12 +54,12 @@ def run_gets(stream: GetStream) -> Requests:
     storage.counts.on_answer = answered
     buffer = AlignedBuffer(stream.depth * stream.size_bytes)
     memory = buffer.view(stream.depth * stream.size_bytes)
-    places = itertools.cycle(
+    buffers = itertools.cycle(
         memory[start : start + stream.size_bytes] for start in range(0, len(memory), stream.size_bytes)
     )
     deadline = time.monotonic() + stream.seconds
     requests = (
-        reader.requests(next(places), offset)[0][1]
+        reader.requests(next(buffers), offset)[0][1]
         for reader, offset in itertools.takewhile(lambda _: time.monotonic() < deadline, _ranges(stream, readers))
     )
     readers[0].client.request_all(requests, stream.depth)
@@ -75,40 +75,39 @@ def _opened(storage: Storage, path: str) -> ObjectReader:
 
 
 def _ranges(stream: GetStream, readers: list[ObjectReader]) -> Iterator[tuple[ObjectReader, int]]:
-    """Yield object and offset of one request after the other."""
+    """Yield the object and the offset of each request, endlessly."""
     slots = [reader.size_bytes // stream.size_bytes for reader in readers]
     firsts = np.concatenate([[0], np.cumsum(slots)])
     random = np.random.default_rng(stream.seed)
     for number in itertools.count():
         slot = int(random.integers(firsts[-1])) if stream.random else number % int(firsts[-1])
-        place = int(np.searchsorted(firsts, slot, side="right")) - 1
-        yield readers[place], (slot - int(firsts[place])) * stream.size_bytes
+        index = int(np.searchsorted(firsts, slot, side="right")) - 1
+        yield readers[index], (slot - int(firsts[index])) * stream.size_bytes
 
 
 @contextlib.contextmanager
-def objects_to_read(spec: StorageSpec, target: str, total_bytes: int, least_bytes: int) -> Iterator[tuple[str, ...]]:
-    """Give the objects to read: the target, where it is one; else some that are made below it, and removed.
+def objects_to_read(spec: StorageSpec, target: str, total_bytes: int, min_bytes: int) -> Iterator[tuple[str, ...]]:
+    """Context: yield the objects to read: `target` if it is an object, else objects created below it, removed at exit.
 
-    Each has `least_bytes` at least, for the largest request.
-
-    Raises UserError where the server, the bucket or the credentials are wrong.
+    Each object has `min_bytes` (the largest request) or more. Raises UserError for a wrong server, bucket or
+    credentials.
     """
     storage = Storage(spec)
     storage.preflight(target)
     if target.removeprefix(SCHEME).rstrip("/").partition("/")[2]:
         with contextlib.suppress(FileNotFoundError):
             size_bytes = storage.size_bytes(target)
-            if size_bytes < least_bytes:
-                raise UserError(f"{target} has {size_bytes} bytes: wanted at least {least_bytes}, the largest request")
+            if size_bytes < min_bytes:
+                raise UserError(f"{target} has {size_bytes} bytes: wanted at least {min_bytes}, the largest request")
             yield (target,)
             return
     folder = f"{target.rstrip('/')}/dlemu-probe-{os.getpid()}-{os.urandom(3).hex()}"
     made: list[str] = []
     try:
-        each = max(least_bytes, min(OBJECT_BYTES, total_bytes))
-        for number in range(max(1, total_bytes // each)):
+        object_bytes = max(min_bytes, min(OBJECT_BYTES, total_bytes))
+        for number in range(max(1, total_bytes // object_bytes)):
             made.append(f"{folder}/{number:04}")
-            _make(storage, made[-1], each)
+            _make(storage, made[-1], object_bytes)
         yield tuple(made)
     finally:
         for path in made:

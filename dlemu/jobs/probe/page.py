@@ -1,4 +1,4 @@
-"""What a probe says, for the terminal and for its page."""
+"""The result of a probe as text: tables and sentences for the terminal and the HTML page."""
 
 from __future__ import annotations
 
@@ -15,34 +15,34 @@ from dlemu.report.units import number
 from dlemu.results.wording import count
 
 _TILES = (
-    ("most", "best.mb_per_second", "MB/s", "of all cells"),
+    ("fastest", "best.mb_per_second", "MB/s", "the cell with the highest rate"),
     ("requests", "best.iops", "/s", "in that cell"),
-    ("latency there", "best.latency_ms.mean", "ms", "mean, submission to completion"),
-    ("99 % within", "best.latency_ms.p99", "ms", "in that cell"),
-    ("CPU", "best.cpu_seconds_per_gb", "s/GB", "of the processes that sent the requests"),
-    ("cells took", "seconds", "s", "all of them"),
+    ("mean latency", "best.latency_ms.mean", "ms", "in that cell, submission to completion"),
+    ("p99 latency", "best.latency_ms.p99", "ms", "in that cell"),
+    ("CPU", "best.cpu_seconds_per_gb", "s/GB", "of the processes that sent the requests, in that cell"),
+    ("duration", "seconds", "s", "of all cells together"),
 )
 
 
 def size_name(size_bytes: int) -> str:
-    """Return a size as fio writes it: 4k, 128k, 1m; what is no such size in KiB."""
+    """Return a size as fio writes it: 4k, 128k, 1m; sizes that are no multiple of 1 KiB as a fraction of KiB."""
     if size_bytes % (1 << 20) == 0:
         return f"{size_bytes >> 20}m"
     return f"{size_bytes >> 10}k" if size_bytes % 1024 == 0 else f"{size_bytes / 1024:.4g} KiB"
 
 
 def print_probe(answer: ProbeAnswer, folder: str, console: Console) -> None:
-    """Print every cell and what they feed."""
+    """Print a table of the cells, notes, and the accelerators that the storage would feed."""
     print_table(_cells_table(answer), console)
     lines: list[Cell] = [*_notes(answer), *(_feeds(fed) for fed in answer.feeds)]
     print_lines([*lines, Line(_verdict(answer), "good"), f"results: {folder}"], console, wrap=True)
 
 
 def probe_page(answer: ProbeAnswer, source: str) -> Page:
-    """Return what is on the page of a probe."""
+    """Return the HTML page of a probe."""
     sections = []
     if answer.feeds:
-        sections.append(Words("What that feeds: speed / (threshold x demand)", [_feeds(fed) for fed in answer.feeds]))
+        sections.append(Words("Accelerators fed: rate / (threshold x demand)", [_feeds(fed) for fed in answer.feeds]))
     if notes := [note.text if isinstance(note, Line) else note for note in _notes(answer)]:
         sections.append(Words("How it was measured", notes))
     tables = [_cells_table(answer)]
@@ -61,12 +61,12 @@ def probe_page(answer: ProbeAnswer, source: str) -> Page:
 
 
 def axis_title(answer: ProbeAnswer) -> str:
-    """Return what the axis of a probe is called."""
+    """Return the title of the x axis of a probe's figures."""
     return "readers" if answer.question.workload else "requests in flight"
 
 
 def cell_line(answer: ProbeAnswer, cell: ProbeCell) -> str:
-    """Return the name of a cell's line: its access and size, and its jobs where depths are varied beside."""
+    """Return the name of the line that a cell is on: access and size, and jobs if both jobs and depth vary."""
     if answer.question.workload:
         return answer.question.workload
     varied = len({other.depth for other in answer.cells}) > 1 and len({other.jobs for other in answer.cells}) > 1
@@ -93,16 +93,16 @@ def _verdict(answer: ProbeAnswer) -> str:
 
 def _notes(answer: ProbeAnswer) -> Iterator[Cell]:
     note = f" ({answer.engine_note})" if answer.engine_note else ""
-    who = {
+    engines = {
         "fio": f"{answer.extra.get('fio', 'fio')}, libaio, direct",
         "kernel aio": "dlemu's own requests through the kernel's AIO, direct",
         "threads": "dlemu's own requests by threads, direct",
         "batches": "a loader's readers, each sample once",
         "s3": "dlemu's S3 client, GET of ranges, one connection per request in flight",
     }
-    yield f"by {who[answer.engine]}{note}; through host memory"
+    yield f"measured by {engines[answer.engine]}{note}; through host memory"
     if not any(cell.power for cell in answer.cells):
-        yield "no power meter was found: no GB/s per watt"
+        yield "no power meter was found, so there is no GB/s per watt"
     yield from (Line(f"- {issue}", "caution") for issue in answer.issues)
 
 

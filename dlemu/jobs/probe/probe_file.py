@@ -1,4 +1,4 @@
-"""The file that a probe of a folder makes to read: locked while it lives, removed by the next one if it was killed."""
+"""The file that a probe creates in a folder: locked while the probe runs, removed by the next probe if it is killed."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ import psutil
 from datagen.errors import SpaceError
 from dlemu.report.units import size
 
-_WRITE_BYTES = 8 << 20  # random bytes that are drawn once; each page then gets its own number
+_WRITE_BYTES = 8 << 20  # random bytes that are generated once; each page then begins with its own offset
 _NAME = re.compile(r"dlemu-probe-([0-9]+)-(?:([0-9a-f]{8})-)?[0-9a-f]{6}")
-"""Process, host (older versions: none) and a random part."""
+"""Process id, hash of the host name (missing in older versions) and a random part."""
 
 
 @contextlib.contextmanager
 def probe_file(folder: str, size_bytes: int) -> Iterator[str]:
-    """Make a file in a folder and remove it at the end; raises SpaceError."""
+    """Context: create a filled file in a folder, yield its path, and remove it at exit; raises SpaceError."""
     path = os.path.join(folder, f"dlemu-probe-{os.getpid()}-{_host()}-{os.urandom(3).hex()}")
     try:
-        with _made(path, size_bytes):
+        with _filled_file(path, size_bytes):
             yield path
     finally:
         with contextlib.suppress(FileNotFoundError):
@@ -34,14 +34,14 @@ def probe_file(folder: str, size_bytes: int) -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def _made(path: str, size_bytes: int) -> Iterator[None]:
-    """Write a file of bytes that no drive can compress or find equal, to the device, and hold its lock."""
+def _filled_file(path: str, size_bytes: int) -> Iterator[None]:
+    """Context: write a file that drives can neither compress nor deduplicate, and hold its lock."""
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     except OSError as error:
         raise SpaceError(f"{path} can't be written: {error.strerror}; name another folder") from error
     try:
-        with contextlib.suppress(OSError):  # a file system without locks: then the process alone says that it lives
+        with contextlib.suppress(OSError):  # on file systems without locks, the process id alone shows that it is used
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         try:
             fill(descriptor, size_bytes)
@@ -53,7 +53,7 @@ def _made(path: str, size_bytes: int) -> Iterator[None]:
 
 
 def fill(descriptor: int, size_bytes: int) -> None:
-    """Write so many bytes that no drive can compress or find equal, and wait until the device has them."""
+    """Write bytes that drives can neither compress nor deduplicate, fsync them, and drop them from the page cache."""
     block = bytearray(os.urandom(_WRITE_BYTES))
     for offset in range(0, size_bytes, _WRITE_BYTES):
         for start in range(0, _WRITE_BYTES, 4096):  # no two pages are equal
@@ -63,10 +63,10 @@ def fill(descriptor: int, size_bytes: int) -> None:
     os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
 
 
-def remove_left(folder: str) -> list[str]:
-    """Remove what probes of this user left in a folder that were killed; say what, and what is left of another host."""
+def remove_leftovers(folder: str) -> list[str]:
+    """Remove what this user's killed probes left in a folder; report it, and files from other hosts, which stay."""
     warnings = []
-    with contextlib.suppress(OSError):  # one that can't be listed or written is named when the file is made
+    with contextlib.suppress(OSError):  # a folder that can't be listed or written is reported by `probe_file`
         for name in sorted(os.listdir(folder)):
             match = _NAME.fullmatch(name)
             if match is None:
@@ -74,18 +74,18 @@ def remove_left(folder: str) -> list[str]:
             path = os.path.join(folder, name)
             if match[2] is not None and match[2] != _host():
                 warnings.append(f"{path} belongs to a probe on another host: remove it if that probe has ended")
-            elif size_bytes := _removed(path, int(match[1])):
+            elif size_bytes := _remove_if_stale(path, int(match[1])):
                 warnings.append(f"{path} ({size(size_bytes)}) was left by a probe that was killed: removed it")
     return warnings
 
 
-def _removed(path: str, process: int) -> int:
-    """Remove a file that nobody holds and whose process is gone; return its bytes, 0 for one that stays."""
+def _remove_if_stale(path: str, process: int) -> int:
+    """Remove a file that no process locks and whose own process has ended; return its bytes, or 0 if it was kept."""
     with contextlib.suppress(OSError):
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
             status = os.fstat(descriptor)
-            if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid() or _lives(process, status.st_mtime):
+            if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid() or _is_alive(process, status.st_mtime):
                 return 0
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             os.unlink(path)
@@ -95,8 +95,8 @@ def _removed(path: str, process: int) -> int:
     return 0
 
 
-def _lives(process: int, written_at: float) -> bool:
-    """Return whether the process is there that wrote a file then, and not one that got its number later."""
+def _is_alive(process: int, written_at: float) -> bool:
+    """Return whether the process that wrote the file still runs, as opposed to one that reuses its process id."""
     try:
         return psutil.Process(process).create_time() <= written_at + 1.0
     except psutil.NoSuchProcess:

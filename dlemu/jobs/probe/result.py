@@ -1,6 +1,6 @@
-"""What a probe found, as frozen, typed values: probe.json. docs/probe.md describes it.
+"""The result of a probe, probe.json, as frozen, typed values. docs/probe.md describes it.
 
-Fields may be added within a schema version; none changes its meaning or disappears.
+Fields may be added within a schema version; none changes its meaning or is removed.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ PROBE = "probe.json"
 
 Access = Literal["randread", "read", "randwrite", "write"]
 Engine = Literal["fio", "kernel aio", "threads", "batches", "s3"]
-"""Who made the requests: fio (libaio), dlemu by the kernel's AIO, dlemu by threads, a loader's readers, or dlemu's S3
-client (GET of ranges)."""
+"""What sent the requests: fio (libaio), dlemu through the kernel's AIO, dlemu's threads, a loader's readers, or dlemu's
+S3 client (GET of ranges)."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Latency:
-    """Of requests, from their submission to their completion, in milliseconds."""
+    """Mean and percentiles of request latency, from submission to completion, in milliseconds."""
 
     mean: float
     p50: float
@@ -38,83 +38,83 @@ class Watts:
     source: str
     watts: float
     joules_per_gb: float
-    """For each 1e9 bytes."""
+    """Joules per 1e9 bytes."""
     gb_per_second_per_watt: float
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProbeCell:
-    """One measurement."""
+    """One measurement: a combination of access pattern, request size, depth and jobs."""
 
     access: Access
     size_bytes: int
-    """Of a request; of a workload's pattern the mean bytes of a read of one or more samples."""
+    """Bytes of a request; for a workload's own reads, the mean bytes of a read of one or more samples."""
     depth: int
     """Requests that each job keeps in flight."""
     jobs: int
-    """Processes (of fio threads) side by side; of a workload's pattern readers."""
+    """Concurrent processes (threads in fio); for a workload's own reads, the number of readers."""
     seconds: float
     mb_per_second: float
     """1e6 bytes/s."""
     iops: float
     latency_ms: Latency | None
     cpu_seconds_per_gb: float
-    """Of the processes that made the requests, for each 1e9 bytes."""
+    """CPU time of the processes that sent the requests, per 1e9 bytes."""
     power: tuple[Watts, ...] = ()
     first_byte_ms: Latency | None = None
-    """Of GET requests, from sending one to the first byte of its answer; None of others."""
+    """Time from sending a GET request to the first byte of its response; null for other requests."""
     rounds: tuple[float, ...] = ()
-    """MB/s of each round of a write with --steady; the cell's own is the mean of the last five."""
+    """MB/s of each round of a write with --steady; `mb_per_second` is the mean of the last five."""
     steady: bool | None = None
-    """Of writes: these five were as fast as each other (SNIA's steady state); null where that was not looked at."""
+    """Whether the last five rounds of a write meet SNIA's steady-state criterion; null without --steady."""
     failed: int = 0
-    """GET requests that failed and were made again."""
+    """GET requests that failed and were retried."""
 
     @property
     def in_flight(self) -> int:
-        """Requests in flight of all jobs."""
+        """Requests in flight, summed over jobs."""
         return self.depth * self.jobs
 
 
 @dataclass(frozen=True, kw_only=True)
 class Fed:
-    """What the best of the cells would feed, by the null model: speed / (threshold x demand)."""
+    """Accelerators that the fastest reads of all cells would feed, by the null model: speed / (threshold x demand)."""
 
     workload: str
     accelerator: str
     mb_per_second_each: float
-    """At 100 % utilisation."""
+    """MB/s that one accelerator reads at 100 % utilisation."""
     threshold_percent: float
     accelerators: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProbeQuestion:
-    """The question."""
+    """What was to be measured."""
 
     target: str
-    """Folder, file, device, or s3://BUCKET/..."""
+    """Folder, file, device, or s3://BUCKET/... that was measured."""
     preset: str = ""
     workload: str = ""
-    """Of a workload's own pattern; else empty."""
+    """The workload whose own reads were measured; else empty."""
     overrides: tuple[str, ...] = ()
     seconds: float
-    """Of each cell, or round."""
+    """Duration of each cell, or round."""
     precondition: int = 0
-    """Times that what is written to was written whole before the first cell."""
+    """How often the whole file or device was written before the first cell."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProbeAnswer:
-    """All of it."""
+    """The whole result."""
 
     schema_version: int = ANSWER_VERSION
     complete: bool
-    """False while it goes on, or when it was interrupted."""
+    """False while the probe is running, or if it was interrupted."""
     question: ProbeQuestion
     engine: Engine
     engine_note: str = ""
-    """Why no other."""
+    """Why no better engine was used."""
     host: HostFacts
     storage: StorageFacts | None = None
     cells: tuple[ProbeCell, ...]
@@ -124,9 +124,9 @@ class ProbeAnswer:
     """ISO 8601 with zone."""
     seconds: float = 0.0
     extra: dict[str, str] = field(default_factory=dict)
-    """What else is known of the engine: versions."""
+    """Further facts about the engine, such as its version."""
 
     @property
     def best(self) -> ProbeCell | None:
-        """The cell with most MB/s; None without any."""
+        """The cell with the highest MB/s; None if there are no cells."""
         return max(self.cells, key=lambda cell: cell.mb_per_second, default=None)

@@ -1,4 +1,4 @@
-"""`dlemu probe`: from the question to probe.json, cell by cell."""
+"""`dlemu probe`: checks the target, measures cell by cell, and saves probe.json after each."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from dlemu.comm.environment import describe_folder, describe_host, existing_fold
 from dlemu.config import load, workload_names
 from dlemu.config.published import without_secrets
 from dlemu.jobs.probe.object_gets import objects_to_read
-from dlemu.jobs.probe.probe_file import fill, probe_file, remove_left
-from dlemu.jobs.probe.requests import Wanted, choose_engine, fio_version, latency_of, measure_cell, measure_gets
+from dlemu.jobs.probe.probe_file import fill, probe_file, remove_leftovers
+from dlemu.jobs.probe.requests import CellSpec, choose_engine, fio_version, latency_stats, measure_cell, measure_gets
 from dlemu.jobs.probe.result import (
     PROBE,
     Access,
@@ -41,26 +41,32 @@ from dlemu.runner.run_folder import check_new, new_folder
 
 KIB, MIB = 1 << 10, 1 << 20
 FILE_BYTES = 4 << 30
-"""Of the file that is made unless a size is given."""
-_FEEDS = (("unet3d", "h100"), ("unet3d", "b200"), ("resnet50", "h100"), ("cosmoflow", "h100"), ("retinanet", "b200"))
-
+"""Default size of the file that is created in a folder."""
+_CONSUMERS = (
+    ("unet3d", "h100"),
+    ("unet3d", "b200"),
+    ("resnet50", "h100"),
+    ("cosmoflow", "h100"),
+    ("retinanet", "b200"),
+)
+"""Workloads and accelerators for which the answer says how many accelerators the storage would feed."""
 BUCKET_BYTES = 1 << 30
-"""Of the objects that are made in a bucket: to send them costs time, and of some money."""
+"""Default total size of the objects that are created in a bucket: smaller, as uploads cost time and may cost money."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Grid:
-    """Which cells to measure: every combination."""
+    """The cells to measure: every combination of these values."""
 
     accesses: tuple[Access, ...] = ("randread",)
     sizes: tuple[int, ...] = (4 * KIB, 16 * KIB, 128 * KIB, MIB)
     depths: tuple[int, ...] = (1, 8, 32, 128)
     jobs: tuple[int, ...] = (1,)
 
-    def cells(self) -> tuple[Wanted, ...]:
-        """Return every cell."""
+    def cells(self) -> tuple[CellSpec, ...]:
+        """Return all combinations."""
         return tuple(
-            Wanted(access=access, size_bytes=size, depth=depth, jobs=jobs)
+            CellSpec(access=access, size_bytes=size, depth=depth, jobs=jobs)
             for access in self.accesses
             for size in self.sizes
             for jobs in self.jobs
@@ -74,11 +80,10 @@ PRESETS = {
         sizes=(4 * KIB, 16 * KIB, 128 * KIB, MIB), depths=(1,), jobs=(1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
     ),
 }
-"""Of documents in docs/vendor-figures.md: fio at 128 KiB, depth 32; transfer sizes by workers of one request each."""
-
-
+"""Cells of vendors' documents (docs/vendor-figures.md): fio at 128 KiB, depth 32; transfer sizes by number of workers
+with one request in flight each."""
 OBJECT_GRID = Grid(sizes=(64 * KIB, MIB, 8 * MIB), depths=(1, 8, 32, 64))
-"""Of a bucket: sizes of small samples, of large ones and of parts of large objects."""
+"""Default cells for a bucket: sizes of small samples, of large samples, and of parts of large objects."""
 
 
 def probe_target(
@@ -99,7 +104,7 @@ def probe_target(
     folder: str = "",
     on_event: OnEvent = ignore,
 ) -> tuple[ProbeAnswer, str]:
-    """Probe a bucket (s3://...) as `probe_objects`, all else as `probe_requests`; what is left open is the preset's."""
+    """Probe a bucket (s3://...) by `probe_objects`, else by `probe_requests`; values not given are the preset's."""
     bucket = target.startswith(SCHEME)
     base = PRESETS[preset] if preset else OBJECT_GRID if bucket else Grid()
     grid = Grid(
@@ -147,10 +152,10 @@ def probe_objects(
     folder: str = "",
     on_event: OnEvent = ignore,
 ) -> tuple[ProbeAnswer, str]:
-    """Measure GET requests of several sizes and depths on a bucket, or an object; return the answer and its folder.
+    """Measure GET requests of several sizes and depths on a bucket or an object; return the answer and its folder.
 
-    `target` is s3://BUCKET, s3://BUCKET/PREFIX, where objects of `total_bytes` are made and removed, or an object,
-    which is only read. `options` are overrides of `storage.storage_options`. Raises UserError, DlemuError.
+    `target` is s3://BUCKET or s3://BUCKET/PREFIX, where objects of `total_bytes` in total are created and removed, or
+    an object, which is only read. `options` are overrides of `storage.storage_options`. Raises UserError, DlemuError.
     """
     if any(cell.writes for cell in grid.cells()):
         raise UserError("a bucket is probed by GET: wanted --rw randread or read")
@@ -163,23 +168,23 @@ def probe_objects(
     workload = load([*options, "storage.storage_type=s3", f"storage.storage_root={bucket}"])
     spec = storage_spec("s3", root=bucket, options=workload.storage.storage_options)
     folder = _results_folder(folder)
-    answer = _begun(
+    answer = _new_answer(
         ProbeQuestion(target=target, preset=preset, seconds=seconds, overrides=tuple(without_secrets(options))),
         "s3",
         "",
         target,
     )
     began = time.monotonic()
-    least = max(cell.size_bytes for cell in grid.cells())
-    with objects_to_read(spec, target, total_bytes, least) as objects:
-        for wanted in grid.cells():
-            cell = measure_gets(wanted, spec, objects, seconds)
+    min_bytes = max(cell.size_bytes for cell in grid.cells())
+    with objects_to_read(spec, target, total_bytes, min_bytes) as objects:
+        for cell_spec in grid.cells():
+            cell = measure_gets(cell_spec, spec, objects, seconds)
             answer = replace(answer, cells=(*answer.cells, cell), seconds=time.monotonic() - began)
             save_answer(folder, PROBE, answer)
-            on_event(_measured(cell))
+            on_event(_part_event(cell))
     failed = sum(cell.failed for cell in answer.cells)
     issues = (f"retried {count(failed, 'request')} that had failed",) if failed else ()
-    answer = replace(answer, complete=True, feeds=tuple(_fed(answer)), issues=issues)
+    answer = replace(answer, complete=True, feeds=tuple(_accelerators_fed(answer)), issues=issues)
     save_answer(folder, PROBE, answer)
     return answer, folder
 
@@ -200,50 +205,50 @@ def probe_requests(
 ) -> tuple[ProbeAnswer, str]:
     """Measure requests of several sizes and depths on a folder, a file or a device; return the answer and its folder.
 
-    In a folder a file is made, of `file_bytes`, and removed; a file that is there, and a device, are only read, unless
-    `overwrite_device` says that what is on the device may go. Before writes are measured, what they go to is written
-    `precondition` times; with `steady` each is repeated until it is (`dlemu.metrics.steady_state`).
+    In a folder, a file of `file_bytes` is created and removed. An existing file is only read, and so is a device unless
+    `overwrite_device` allows its data to be destroyed. Before writes are measured, the whole target is written
+    `precondition` times; with `steady`, each write is repeated until its rate is steady (`dlemu.metrics.steady_state`).
 
     Raises UserError, SpaceError, DlemuError.
     """
     grid = grid or PRESETS.get(preset) or Grid()
-    cells, seen = grid.cells(), os.path.abspath(target)
+    cells, target_path = grid.cells(), os.path.abspath(target)
     writes = any(cell.writes for cell in cells)
     if (precondition or steady) and not writes:
         raise UserError("--precondition and --steady are for writes: wanted --rw randwrite or write")
     used, note = choose_engine(engine)
     folder = _results_folder(folder)
-    _check_cells(cells, seen, overwrite_device=overwrite_device)
-    question = ProbeQuestion(target=seen, preset=preset, seconds=seconds, precondition=precondition)
-    left = remove_left(seen) if os.path.isdir(seen) else []
-    answer = replace(_begun(question, used, note, seen), issues=tuple(left))
+    _check_cells(cells, target_path, overwrite_device=overwrite_device)
+    question = ProbeQuestion(target=target_path, preset=preset, seconds=seconds, precondition=precondition)
+    leftovers = remove_leftovers(target_path) if os.path.isdir(target_path) else []
+    answer = replace(_new_answer(question, used, note, target_path), issues=tuple(leftovers))
     began = time.monotonic()
     wanted_bytes = max(file_bytes, max(cell.size_bytes * cell.jobs for cell in cells))
-    with _opened(seen, wanted_bytes) as (path, size_bytes):
+    with _open_target(target_path, wanted_bytes) as (path, size_bytes):
         _check_size(cells, path, size_bytes)
         _precondition(path, size_bytes, precondition, on_event)
-        for wanted in cells:
-            measure = partial(measure_cell, wanted, path, size_bytes, seconds, used)
-            cell = _until_steady(measure, on_event) if steady and wanted.writes else measure()
+        for cell_spec in cells:
+            measure = partial(measure_cell, cell_spec, path, size_bytes, seconds, used)
+            cell = _until_steady(measure, on_event) if steady and cell_spec.writes else measure()
             answer = replace(answer, cells=(*answer.cells, cell), seconds=time.monotonic() - began)
             save_answer(folder, PROBE, answer)
-            on_event(_measured(cell))
+            on_event(_part_event(cell))
     state = [*_state_of_writes(answer.cells)] if writes else []
-    answer = replace(answer, complete=True, feeds=tuple(_fed(answer)), issues=(*answer.issues, *state))
+    answer = replace(answer, complete=True, feeds=tuple(_accelerators_fed(answer)), issues=(*answer.issues, *state))
     save_answer(folder, PROBE, answer)
     return answer, folder
 
 
 def _precondition(path: str, size_bytes: int, times: int, on_event: OnEvent) -> None:
-    """Write all of a file or device so many times, and say before how much that is; raises UserError."""
+    """Write a whole file or device `times` times, announcing the amount first; raises UserError."""
     if not times:
         return
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
-            for turn in range(1, times + 1):
+            for number in range(1, times + 1):
                 whole = f"{size(times * size_bytes)} to precondition {path}"
-                on_event(Doing(f"writing {whole}: pass {turn} of {times}"))
+                on_event(Doing(f"writing {whole}: pass {number} of {times}"))
                 fill(descriptor, size_bytes)
         finally:
             os.close(descriptor)
@@ -252,7 +257,7 @@ def _precondition(path: str, size_bytes: int, times: int, on_event: OnEvent) -> 
 
 
 def _until_steady(measure: Callable[[], ProbeCell], on_event: OnEvent) -> ProbeCell:
-    """Repeat a write until it is steady, or as often as SNIA's specification does; latencies are the last round's."""
+    """Repeat a write until its rate is steady, or as often as SNIA allows; latencies are those of the last round."""
     rates: list[float] = []
     while len(rates) < MOST_ROUNDS and not is_steady(rates):
         cell = measure()
@@ -267,15 +272,15 @@ def _state_of_writes(cells: Sequence[ProbeCell]) -> Iterator[str]:
     written = [cell for cell in cells if cell.access.endswith("write")]
     if any(cell.steady is None for cell in written):
         yield (
-            "whether writes had reached their steady state is not known, and a fresh SSD writes faster than a used "
-            "one: --steady repeats each until it has, --precondition 2 writes all of it twice before"
+            "it is not known whether writes had reached their steady state, and a fresh SSD writes faster than a used "
+            "one: --steady repeats each write until it has, --precondition 2 first writes the whole target twice"
         )
-    restless = sum(cell.steady is False for cell in written)
-    if restless:
-        yield f"not steady after {MOST_ROUNDS} rounds: {count(restless, 'write')}; try --precondition 2"
+    unsteady = sum(cell.steady is False for cell in written)
+    if unsteady:
+        yield f"not steady after {MOST_ROUNDS} rounds: {count(unsteady, 'write')}; try --precondition 2"
 
 
-def _measured(cell: ProbeCell) -> PartMeasured:
+def _part_event(cell: ProbeCell) -> PartMeasured:
     what = f"{cell.access} {cell.size_bytes / 1024:,.0f} KiB x {cell.in_flight}"
     return PartMeasured(cell, f"{what}: {cell.mb_per_second:,.1f} MB/s, {cell.iops:,.0f} /s")
 
@@ -288,7 +293,7 @@ def probe_workload(
     readers: tuple[int, ...] = (),
     on_event: OnEvent = ignore,
 ) -> tuple[ProbeAnswer, str]:
-    """Measure a workload's own pattern at rising numbers of readers; return the answer and its folder."""
+    """Measure a workload's own read pattern with an increasing number of readers; return the answer and its folder."""
     workload = load(overrides, config_dir=config_dir)
     folder = _results_folder(workload.output.folder or new_folder(workload.model.name, "probe-"), "output.folder")
     question = ProbeQuestion(
@@ -297,7 +302,7 @@ def probe_workload(
         overrides=tuple(without_secrets(word for word in overrides if not word.startswith("output.folder="))),
         seconds=2.0,
     )
-    answer = _begun(question, "batches", "", workload.dataset.data_folder)
+    answer = _new_answer(question, "batches", "", workload.dataset.data_folder)
     began = time.monotonic()
     levels: list[Level] = []
 
@@ -307,7 +312,7 @@ def probe_workload(
         cell = _cell_of_level(level)
         answer = replace(answer, cells=(*answer.cells, cell), seconds=time.monotonic() - began)
         save_answer(folder, PROBE, answer)
-        on_event(_measured(cell))
+        on_event(_part_event(cell))
 
     kind_with("pattern").part("pattern")(workload, cached=cached, readers=readers, on_level=keep)
     issues = [
@@ -316,11 +321,11 @@ def probe_workload(
         for level in levels
         if level.short
     ]
-    one = demand(workload.model.name, workload)
-    best = answer.best
+    need = demand(workload.model.name, workload)
     fed = []
-    if one.mb_per_second and best is not None:
-        fed = [_feeds(one.workload, one.accelerator, one.mb_per_second, one.au_threshold_percent, best.mb_per_second)]
+    if need.mb_per_second and (best := answer.best) is not None:
+        rates = need.mb_per_second, need.au_threshold_percent, best.mb_per_second
+        fed = [_fed_by(need.workload, need.accelerator, *rates)]
     answer = replace(answer, complete=True, feeds=tuple(fed), issues=tuple(issues))
     save_answer(folder, PROBE, answer)
     return answer, folder
@@ -337,35 +342,36 @@ def _cell_of_level(level: Level) -> ProbeCell:
         seconds=level.seconds,
         mb_per_second=level.mb_per_second,
         iops=level.mb_per_second * 1e6 / size,
-        latency_ms=latency_of(rows["end_ns"] - rows["begin_ns"]),
+        latency_ms=latency_stats(rows["end_ns"] - rows["begin_ns"]),
         cpu_seconds_per_gb=level.cpu_seconds_per_gb,
     )
 
 
-def _begun(question: ProbeQuestion, engine: Engine, note: str, place: str) -> ProbeAnswer:
-    local = existing_folder(os.path.dirname(place) if os.path.isfile(place) else place) if "://" not in place else None
+def _new_answer(question: ProbeQuestion, engine: Engine, note: str, target: str) -> ProbeAnswer:
+    folder = os.path.dirname(target) if os.path.isfile(target) else target
+    local = None if "://" in target else existing_folder(folder)
     return ProbeAnswer(
         complete=False,
         question=question,
         engine=engine,
         engine_note=note,
         host=describe_host(),
-        storage=describe_folder(local) if local and not _is_device(place) else None,
+        storage=describe_folder(local) if local and not _is_device(target) else None,
         cells=(),
         started_at=datetime.now(UTC).astimezone().isoformat(timespec="milliseconds"),
         extra={"fio": fio_version()} if engine == "fio" else {},
     )
 
 
-# what is read
+# the target
 
 
 def _is_device(path: str) -> bool:
     return os.path.exists(path) and stat.S_ISBLK(os.stat(path).st_mode)
 
 
-def _check_cells(cells: Sequence[Wanted], target: str, *, overwrite_device: bool) -> None:
-    """Refuse what would destroy anything, and what O_DIRECT can't do; raises UserError."""
+def _check_cells(cells: Sequence[CellSpec], target: str, *, overwrite_device: bool) -> None:
+    """Raise UserError for cells that would destroy data, or that O_DIRECT can't do."""
     for cell in cells:
         if cell.size_bytes % 512 or cell.size_bytes < 512:
             raise UserError(
@@ -393,15 +399,15 @@ def _check_cells(cells: Sequence[Wanted], target: str, *, overwrite_device: bool
 
 
 @contextlib.contextmanager
-def _opened(target: str, file_bytes: int) -> Iterator[tuple[str, int]]:
-    """Give the path to read and its size; in a folder a file is made for it, and removed."""
+def _open_target(target: str, file_bytes: int) -> Iterator[tuple[str, int]]:
+    """Context: yield the path to measure and its size; for a folder, that of a file that is removed at exit."""
     if _is_device(target):
         try:
             descriptor = os.open(target, os.O_RDONLY)
         except OSError as error:
             raise UserError(f"{target} can't be read: {error.strerror}; wanted a device that you can read") from error
         try:
-            # A link such as those of /dev/disk/by-id: what is written to is opened without following any.
+            # Resolves links such as those in /dev/disk/by-id, because files to write are opened with O_NOFOLLOW.
             yield os.path.realpath(target), os.lseek(descriptor, 0, os.SEEK_END)
         finally:
             os.close(descriptor)
@@ -411,7 +417,7 @@ def _opened(target: str, file_bytes: int) -> Iterator[tuple[str, int]]:
         return
     free = os.statvfs(target)
     free_bytes = free.f_bavail * free.f_frsize
-    if free_bytes < 1.1 * file_bytes:  # a tenth for metadata and for whoever else writes meanwhile
+    if free_bytes < 1.1 * file_bytes:  # a margin of 10 % for metadata and other writers
         raise SpaceError(
             f"{target} has {size(free_bytes)} free, the file to read needs {size(file_bytes)}: free some "
             "space, or set a smaller --file-size"
@@ -420,10 +426,12 @@ def _opened(target: str, file_bytes: int) -> Iterator[tuple[str, int]]:
         yield path, file_bytes
 
 
-def _check_size(cells: Sequence[Wanted], path: str, size_bytes: int) -> None:
-    least = max(cell.size_bytes * cell.jobs for cell in cells)
-    if size_bytes < least:
-        raise UserError(f"{path} has {size_bytes} bytes: wanted at least {least} for the largest request of each job")
+def _check_size(cells: Sequence[CellSpec], path: str, size_bytes: int) -> None:
+    min_bytes = max(cell.size_bytes * cell.jobs for cell in cells)
+    if size_bytes < min_bytes:
+        raise UserError(
+            f"{path} has {size_bytes} bytes: wanted at least {min_bytes} for the largest request of each job"
+        )
     try:
         os.close(os.open(path, os.O_RDONLY | os.O_DIRECT))
     except OSError as error:
@@ -433,10 +441,10 @@ def _check_size(cells: Sequence[Wanted], path: str, size_bytes: int) -> None:
         ) from None
 
 
-# what it feeds
+# the accelerators that the measured rate would feed
 
 
-def _fed(answer: ProbeAnswer) -> Iterator[Fed]:
+def _accelerators_fed(answer: ProbeAnswer) -> Iterator[Fed]:
     best = max(
         (cell for cell in answer.cells if cell.access.endswith("read")),
         key=lambda cell: cell.mb_per_second,
@@ -445,21 +453,21 @@ def _fed(answer: ProbeAnswer) -> Iterator[Fed]:
     if best is None:
         return
     known = set(workload_names())
-    for name, accelerator in _FEEDS:
+    for name, accelerator in _CONSUMERS:
         if name not in known:
             continue
-        one = demand(name, load([f"workload={name}", f"accelerator={accelerator}"]))
-        if one.mb_per_second:
-            yield _feeds(name, accelerator, one.mb_per_second, one.au_threshold_percent, best.mb_per_second)
+        need = demand(name, load([f"workload={name}", f"accelerator={accelerator}"]))
+        if need.mb_per_second:
+            yield _fed_by(name, accelerator, need.mb_per_second, need.au_threshold_percent, best.mb_per_second)
 
 
-def _feeds(name: str, accelerator: str, each: float, threshold: float, mb_per_second: float) -> Fed:
+def _fed_by(name: str, accelerator: str, mb_per_second_each: float, threshold: float, mb_per_second: float) -> Fed:
     return Fed(
         workload=name,
         accelerator=accelerator,
-        mb_per_second_each=each,
+        mb_per_second_each=mb_per_second_each,
         threshold_percent=threshold,
-        accelerators=int(mb_per_second / (threshold / 100 * each)),
+        accelerators=int(mb_per_second / (threshold / 100 * mb_per_second_each)),
     )
 
 
@@ -473,15 +481,15 @@ def _results_folder(folder: str, setting: str = "--output") -> str:
 
 
 def read_probe(folder: str) -> ProbeAnswer | None:
-    """Return the probe that a folder holds, None where it holds none; raises UserError for a damaged one."""
+    """Return the probe in a folder, None if there is none; raises UserError for a damaged one."""
     return read_answer(folder, PROBE, ProbeAnswer)
 
 
 def read_rates(folder: str) -> Rates:
-    """Return what the probe in a folder found of reads and writes; raises UserError for one of a workload's own.
+    """Return the rates of reads and writes that the probe in a folder measured.
 
-    Reads are random ones where there are any: training reads files, or samples, in random order. Writes are sequential
-    ones where there are any, as checkpoints are.
+    Random reads are preferred to sequential ones: training reads files or samples in random order. Sequential writes
+    are preferred to random ones, as checkpoints write. Raises UserError for a probe of a workload's own reads.
     """
     probe = read_probe(folder)
     assert probe is not None  # the folder is known by its file
@@ -493,7 +501,7 @@ def read_rates(folder: str) -> Rates:
 
     def first_of(*accesses: str) -> tuple[Rate, ...]:
         measured = [cell for cell in probe.cells if min(cell.iops, cell.in_flight, cell.size_bytes) > 0]
-        access = next((one for one in accesses if any(cell.access == one for cell in measured)), "")
+        access = next((name for name in accesses if any(cell.access == name for cell in measured)), "")
         return tuple(
             Rate(size_bytes=cell.size_bytes, depth=cell.in_flight, per_second=cell.iops)
             for cell in measured

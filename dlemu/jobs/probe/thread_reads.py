@@ -1,4 +1,4 @@
-"""The last resort where the kernel's AIO is not there: as many threads as requests in flight, each by preadv."""
+"""The fallback where the kernel's AIO is not available: one thread per request in flight, each with preadv."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import time
 import numpy as np
 
 from datagen.errors import DlemuError
-from dlemu.jobs.probe.kernel_aio import Requests, Stream, open_stream
+from dlemu.jobs.probe.kernel_aio import Requests, Stream, open_target
 
 
 def run_threads(stream: Stream) -> Requests:
-    """Do what `run_stream` does, by threads."""
-    descriptor = open_stream(stream.path, writes=stream.writes)
+    """Do the same as `kernel_aio.run_stream`, by threads."""
+    descriptor = open_target(stream.path, writes=stream.writes)
     cpu, lock = time.process_time(), threading.Lock()
     ends: list[int] = []
     latencies: list[int] = []
@@ -32,10 +32,10 @@ def run_threads(stream: Stream) -> Requests:
         while not failed:
             with lock:
                 number = next(numbers)
-            place = int(random.integers(slots)) if stream.random else number % slots
-            begun = time.monotonic_ns()
+            slot = int(random.integers(slots)) if stream.random else number % slots
+            started = time.monotonic_ns()
             try:
-                done = call(descriptor, [buffer], stream.begin + place * stream.size_bytes)
+                done = call(descriptor, [buffer], stream.begin + slot * stream.size_bytes)
             except OSError as error:
                 failed.append(DlemuError(f"{stream.path}: {error.strerror}"))
                 return
@@ -44,7 +44,7 @@ def run_threads(stream: Stream) -> Requests:
                 failed.append(DlemuError(f"{stream.path}: {done} of {stream.size_bytes} bytes"))
             with lock:
                 ends.append(now)
-                latencies.append(now - begun)
+                latencies.append(now - started)
             if now >= deadline:
                 return
 

@@ -26,10 +26,10 @@ from datagen.errors import DlemuError, UserError
 from dlemu import __version__
 from dlemu.config.published import without_secrets
 from dlemu.config.schema import Workload
-from dlemu.jobs.kvcache.analyse import Seen
+from dlemu.jobs.kvcache.analyse import RunRows
 from dlemu.jobs.kvcache.job import read
 from dlemu.jobs.kvcache.model import Model
-from dlemu.jobs.kvcache.official import CLASSES, OPTIONS, completed
+from dlemu.jobs.kvcache.official import CLASSES, OPTIONS, with_option_defaults
 from dlemu.jobs.kvcache.published import RankNumbers, rank_numbers
 from dlemu.jobs.kvcache.settings import KvSettings
 from dlemu.jobs.kvcache.summary import Official
@@ -126,7 +126,7 @@ class KvRehearsal:
 
     @property
     def settings(self) -> KvSettings:
-        return completed(self.workload.section(KvSettings))
+        return with_option_defaults(self.workload.section(KvSettings))
 
     @property
     def pause_seconds(self) -> int:
@@ -180,7 +180,7 @@ class KvRehearsal:
         parts: dict[int, list[list[RankNumbers]]] = {option: [] for option in NUMBERS}
         for trial in record.trials:
             run = os.path.join(self.folder, trial.folder)
-            seen = Seen(read(run))
+            seen = RunRows(read(run))
             ranks = rank_numbers(seen.prompts, seen.begins, seen.settings.seconds)
             parts[trial.option].append(ranks)
             for number, rank in enumerate(ranks):
@@ -270,7 +270,7 @@ class KvRehearsal:
         """Return what an option runs with."""
         from dlemu.config import load
 
-        return completed(load(self.option_words(option), config_dir=self.config_dir).section(KvSettings))
+        return with_option_defaults(load(self.option_words(option), config_dir=self.config_dir).section(KvSettings))
 
     def option_words(self, option: int) -> list[str]:
         """Return the overrides of an option's runs."""

@@ -10,7 +10,7 @@ from functools import cached_property
 from rich.console import Console
 
 from dlemu.metrics.catalogue import RUN, Catalogue
-from dlemu.report.compared import full_rows, host_facts, short_rows, value_with_width
+from dlemu.report.compared import full_rows, host_facts, short_rows, value_with_interval
 from dlemu.report.page import Opened, Page, TileRow, Words, tiles
 from dlemu.report.series import Point, RunSeries
 from dlemu.report.table import Line, Table, columns, print_lines, print_table
@@ -250,7 +250,7 @@ def _counts_table(name: str, side: ComparedSide, catalogue: Catalogue) -> Table:
     rows = [
         (
             str(figures.ranks),
-            *(value_with_width(figures.metrics.get(metric.name), metric.unit) for metric in shown),
+            *(value_with_interval(figures.metrics.get(metric.name), metric.unit) for metric in shown),
             verdict_word(figures.passed, unknown="open"),
             *(figures.limited_by.get(phase) or "-" for phase in catalogue.phases),
         )

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from rich.console import Console
 
 from dlemu.metrics.catalogue import RUN, Catalogue, Metric
-from dlemu.report.compared import value_with_width, with_width
+from dlemu.report.compared import value_with_interval, with_interval
 from dlemu.report.environment import facts_table
 from dlemu.report.page import About, Page, State, Text, Words, tiles
 from dlemu.report.series import Point, RunSeries
@@ -120,7 +120,7 @@ def _sweep_cells(figures: JobFigures | None, catalogue: Catalogue, shown: Sequen
         elif metric.digits is not None:
             yield f"{value.mean:,.{metric.digits}f}"
         else:
-            yield with_width(value.mean, value.half_width if metric.has_interval else None, metric.unit)
+            yield with_interval(value.mean, value.half_width if metric.has_interval else None, metric.unit)
     if figures is None:
         yield Line("failed", "bad")
         yield from ["-"] * (len(catalogue.phases) - 1)
@@ -257,7 +257,7 @@ def _points_table(series: RunSeries) -> Table:
         (
             _point_name(series, point),
             str(point.ranks),
-            *(value_with_width(point.figures.metrics.get(metric.name), metric.unit) for metric in shown),
+            *(value_with_interval(point.figures.metrics.get(metric.name), metric.unit) for metric in shown),
             *(["open" if point.figures.passed is None else plain(point.figures.passed)] if judged else []),
             *(point.figures.limited_by.get(phase) or "-" for phase in catalogue.phases),
         )

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from rich.console import Console
 
 from dlemu.metrics.catalogue import Metric
-from dlemu.report.compared import short_rows, value_with_width
+from dlemu.report.compared import short_rows, value_with_interval
 from dlemu.report.page import Opened, Page, Words
 from dlemu.report.table import Line, Table, columns, print_lines, print_table
 from dlemu.results.kinds import catalogue_of
@@ -62,7 +62,7 @@ def _table(one: JobTogether, number: int) -> Table:
         head = columns("metric", "together", "alone", "change", "+-", right=range(1, 5), whole=range(5))
         return Table(title=title, columns=head, rows=short_rows(one.cost, catalogue), notes=notes)
     rows = [
-        (metric.label, value_with_width(told.figures.metrics[metric.name], metric.unit))
+        (metric.label, value_with_interval(told.figures.metrics[metric.name], metric.unit))
         for metric in catalogue.compared
         if metric.name in told.figures.metrics
     ]

@@ -15,10 +15,10 @@ from datagen.storage import memory
 from dlemu.config import load
 from dlemu.jobs.kvcache.blocks import Content, FileBlocks, Shard
 from dlemu.jobs.kvcache.fifo import fifo_load_seconds
-from dlemu.jobs.kvcache.load import load_of
+from dlemu.jobs.kvcache.load import make_load
 from dlemu.jobs.kvcache.mover import Mover
 from dlemu.jobs.kvcache.plan import plan_rank
-from dlemu.jobs.kvcache.replay import Replay, Served
+from dlemu.jobs.kvcache.replay import Replay, ServedPrompt
 from dlemu.jobs.kvcache.settings import KvSettings
 
 BYTES_PER_SECOND = 26e6
@@ -52,11 +52,11 @@ def test_percentiles_of_loads_are_those_of_theory_within_5_percent() -> None:
         accelerators=64,
         threads=8,
     )
-    prompts = load_of(settings, 1)
+    prompts = make_load(settings, 1)
     plan = plan_rank(settings, prompts, range(len(prompts)))
     blocks = PipeBlocks(memory.Storage(), "kv", Content(BulkContent(1), 0, settings), plan.model.shard_bytes)
     mover = Mover(blocks, threads=8, tp=1, objects=plan.objects, buffer_bytes=plan.model.shard_bytes, seconds=60.0)
-    served: list[Served] = []
+    served: list[ServedPrompt] = []
     with closing(mover):
         Replay(plan, mover, on_served=served.append).run(time.monotonic_ns() + 10**8)
     read = sorted((one for one in served if one.reads), key=lambda one: one.arrived_ns)

@@ -51,9 +51,9 @@ def test_a_file_is_opened_once_written_at_once_and_renamed(direct: bool, tmp_pat
 def test_a_slot_is_moved_by_one_call(tmp_path: Path) -> None:
     blocks: Blocks = open_slots(str(tmp_path), CONTENT, SHARD)
     buffer = AlignedBuffer(SHARD).view(SHARD)
-    blocks.begin(1)
+    blocks.reserve(1)
     blocks.write(Shard(1, 0), buffer)
-    blocks.begin(0)
+    blocks.reserve(0)
     assert calls_of(blocks.write, Shard(0, 0), buffer) == ["pwrite"]
     assert calls_of(blocks.read, Shard(0, 0), buffer) == ["preadv"]
     blocks.close()

@@ -13,7 +13,7 @@ import pytest
 
 from datagen.errors import UserError
 from dlemu.jobs.kvcache import load as loads
-from dlemu.jobs.kvcache.load import draw, load_of, read_trace
+from dlemu.jobs.kvcache.load import draw, make_load, read_trace
 from dlemu.jobs.kvcache.settings import KvSettings
 
 LINE = {"timestamp": 27000, "input_length": 1100, "output_length": 50, "hash_ids": [7, 9, 2**70]}
@@ -39,7 +39,7 @@ def test_a_trace_is_read_in_blocks_of_the_engine(tmp_path: Path) -> None:
 def test_a_load_runs_faster_and_is_cut(tmp_path: Path) -> None:
     lines = [LINE | {"timestamp": 1000 * second} for second in range(10)]
     settings = replace(trace(tmp_path, *lines), speed=2.0, seconds=3.0)
-    assert [prompt.at_ns for prompt in load_of(settings, 1)] == [500_000_000 * place for place in range(6)]
+    assert [prompt.at_ns for prompt in make_load(settings, 1)] == [500_000_000 * place for place in range(6)]
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ def test_a_load_runs_faster_and_is_cut(tmp_path: Path) -> None:
         (LINE | {"hash_ids": [1, 2]}, "hash_ids is 2 values: wanted 3 whole numbers"),
         (LINE | {"hash_ids": [1, 2, "3"]}, "wanted 3 whole numbers"),
         (LINE | {"hash_ids": "abc"}, "hash_ids is 'abc'"),
-        ("x" * (loads.MOST_LINE_BYTES + 1), "more than 1,048,576 bytes"),
+        ("x" * (loads.MAX_LINE_BYTES + 1), "more than 1,048,576 bytes"),
     ],
 )
 def test_a_line_that_is_none_is_named(tmp_path: Path, line: object, said: str) -> None:
@@ -77,11 +77,11 @@ def test_what_is_no_trace_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyP
     for path, why in (("pipe", "it is a pipe"), ("missing", "No such file"), (".", "it is a folder")):
         with pytest.raises(UserError, match=f"can't be read: {why}"):
             read_trace(KvSettings(trace=str(tmp_path / path)))
-    monkeypatch.setattr(loads, "MOST_REQUESTS", 3)
+    monkeypatch.setattr(loads, "MAX_REQUESTS", 3)
     with pytest.raises(UserError, match="more than 3 prompts"):
         read_trace(trace(tmp_path, *[LINE] * 4))
     with pytest.raises(UserError, match=r"no prompt within kv.seconds"):
-        load_of(KvSettings(seconds=1e-9), 1)
+        make_load(KvSettings(seconds=1e-9), 1)
 
 
 SETTINGS = KvSettings(users=20, seconds=200.0, think_seconds=5.0, system_prompts=3, system_tokens=1000)
@@ -100,7 +100,7 @@ def test_drawn_prompts_come_as_often_as_users_think() -> None:
     wanted = SETTINGS.users * SETTINGS.seconds / SETTINGS.think_seconds
     assert len(draw(SETTINGS, 1)) == pytest.approx(wanted, rel=0.15)
     assert len(draw(SETTINGS, 2)) == pytest.approx(2 * wanted, rel=0.15)
-    assert len(load_of(replace(SETTINGS, speed=3.0), 1)) == pytest.approx(3 * wanted, rel=0.15), "in as much time"
+    assert len(make_load(replace(SETTINGS, speed=3.0), 1)) == pytest.approx(3 * wanted, rel=0.15), "in as much time"
 
 
 def test_a_conversation_grows_and_conversations_share_their_system_prompt_alone() -> None:

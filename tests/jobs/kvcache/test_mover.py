@@ -21,7 +21,7 @@ from datagen.errors import DlemuError, SpaceError
 from datagen.storage import memory, posix
 from datagen.storage.storage_base import StorageSpec
 from dlemu.jobs.kvcache.blocks import Blocks, Content, FileBlocks, Shard, open_slots
-from dlemu.jobs.kvcache.mover import Batch, Mover, Way
+from dlemu.jobs.kvcache.mover import Batch, Mover, Operation
 from dlemu.jobs.kvcache.settings import KvSettings
 
 KV = KvSettings(tp=2)
@@ -51,15 +51,15 @@ def blocks(request: pytest.FixtureRequest, tmp_path: Path) -> Blocks:
 
 def test_blocks_are_written_read_removed_and_written_again(blocks: Blocks, tmp_path: Path) -> None:
     with closing(mover(blocks)) as moves:
-        (wrote,) = done(moves, Batch(Way.WRITE, 5, (0, 1, 2)))
-        assert (wrote.place, wrote.left) == (5, 0)
+        (wrote,) = done(moves, Batch(Operation.WRITE, 5, (0, 1, 2)))
+        assert (wrote.owner, wrote.left) == (5, 0)
         assert 0 < wrote.longest_ns <= wrote.call_ns
         assert all(map(moves.is_written, (0, 1, 2)))
         assert not moves.is_written(3)
-        done(moves, Batch(Way.READ, 6, (2, 0)), Batch(Way.READ, 7, (1,)))
-        moves.submit(Batch(Way.REMOVE, -1, (1,)))
-        done(moves, Batch(Way.READ, 6, (2,)), Batch(Way.WRITE, 8, (3,)), Batch(Way.READ, 6, (0,)))
-        done(moves, Batch(Way.READ, 6, (3,)))
+        done(moves, Batch(Operation.READ, 6, (2, 0)), Batch(Operation.READ, 7, (1,)))
+        moves.submit(Batch(Operation.REMOVE, -1, (1,)))
+        done(moves, Batch(Operation.READ, 6, (2,)), Batch(Operation.WRITE, 8, (3,)), Batch(Operation.READ, 6, (0,)))
+        done(moves, Batch(Operation.READ, 6, (3,)))
     sizes = [path.stat().st_size for path in tmp_path.iterdir() if path.name != owned.MARKER]
     assert sum(sizes) in (3 * KV.tp * SHARD, 4 * KV.tp * SHARD)  # a slot that was free too late is not used again
 
@@ -69,7 +69,7 @@ def test_what_is_not_what_was_written_is_found(way: str) -> None:
     storage = memory.Storage()
     blocks = FileBlocks(storage, "kv", replace(CONTENT, settings=replace(KV, verify=way == "changed")), SHARD)
     with closing(mover(blocks)) as moves:
-        done(moves, Batch(Way.WRITE, 0, (0, 1)))
+        done(moves, Batch(Operation.WRITE, 0, (0, 1)))
         path, other = blocks.path(Shard(0, 1)), blocks.path(Shard(1, 0))
         data = bytearray(storage.files[path])
         data[5000] ^= 1
@@ -78,7 +78,7 @@ def test_what_is_not_what_was_written_is_found(way: str) -> None:
         ]
         said = {"changed": "byte 5000 is not", "swapped": "the stamp of shard", "short": "it ends at 8000"}[way]
         with pytest.raises(DlemuError, match=f"{path} is not what was written there: .*{said}"):
-            done(moves, Batch(Way.READ, 0, (0,)))
+            done(moves, Batch(Operation.READ, 0, (0,)))
 
 
 class Gate:
@@ -100,7 +100,7 @@ class Gate:
     def read(self, shard: Shard, buffer: memoryview) -> int:
         return self.move("read", shard.object)
 
-    def begin(self, number: int) -> None:
+    def reserve(self, number: int) -> None:
         return
 
     def remove(self, number: int) -> None:
@@ -123,12 +123,12 @@ def gated(gate: Gate, seconds: float = 60.0) -> Iterator[Mover]:
 def test_reads_go_first_and_removing_last() -> None:
     gate = Gate()
     with gated(gate) as moves:
-        moves.submit(Batch(Way.WRITE, 0, (1,)))
+        moves.submit(Batch(Operation.WRITE, 0, (1,)))
         while not gate.order:
             time.sleep(0.001)
-        moves.submit(Batch(Way.REMOVE, 0, (4,)))
-        moves.submit(Batch(Way.WRITE, 0, (2,)))
-        moves.submit(Batch(Way.READ, 0, (3,)))
+        moves.submit(Batch(Operation.REMOVE, 0, (4,)))
+        moves.submit(Batch(Operation.WRITE, 0, (2,)))
+        moves.submit(Batch(Operation.READ, 0, (3,)))
         gate.open.set()
         for _ in range(3):
             assert moves.wait(time.monotonic_ns() + LATE_NS) is not None
@@ -143,30 +143,30 @@ def test_a_storage_that_fails_or_hangs_is_named() -> None:
     gate = Gate(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "/mnt/kv/1"))
     gate.open.set()
     with gated(gate) as moves, pytest.raises(SpaceError, match=r"kv.folder is full: .* kv.capacity_gb"):
-        done(moves, Batch(Way.WRITE, 0, (1,)))
+        done(moves, Batch(Operation.WRITE, 0, (1,)))
     gate = Gate(OSError(errno.EIO, os.strerror(errno.EIO), "/mnt/kv/1"))
     gate.open.set()
     with gated(gate) as moves, pytest.raises(DlemuError, match=r"could not be moved: Input/output error \(/mnt/kv/1\)"):
-        done(moves, Batch(Way.READ, 0, (1,)))
+        done(moves, Batch(Operation.READ, 0, (1,)))
     with gated(Gate(), seconds=0.2) as moves, pytest.raises(DlemuError, match="completed no block for"):
-        done(moves, Batch(Way.READ, 0, (1,)))
+        done(moves, Batch(Operation.READ, 0, (1,)))
 
 
-def test_there_are_as_many_turns_as_shards_whatever_is_asked_for(tmp_path: Path) -> None:
+def test_there_are_as_many_permits_as_queued_shards(tmp_path: Path) -> None:
     """One too many would wake a thread for nothing, one too few would leave a shard where it is."""
     moves = mover(open_slots(str(tmp_path), CONTENT, SHARD), threads=8)
     with closing(moves):
-        done(moves, *(Batch(Way.WRITE, number, (number, number + 20)) for number in range(20)))
-        reads = [Batch(Way.READ, number, tuple(range(number, 40, 7))) for number in range(7)]
+        done(moves, *(Batch(Operation.WRITE, number, (number, number + 20)) for number in range(20)))
+        reads = [Batch(Operation.READ, number, tuple(range(number, 40, 7))) for number in range(7)]
         for number in range(40, 50):
-            moves.submit(Batch(Way.WRITE, number, (number,)))
+            moves.submit(Batch(Operation.WRITE, number, (number,)))
         assert len(done(moves, *reads)) == len(reads)
-        moves.submit(Batch(Way.REMOVE, -1, (49,)))
+        moves.submit(Batch(Operation.REMOVE, -1, (49,)))
         until_ns = time.monotonic_ns() + LATE_NS
         while moves._submitted > moves._finished and time.monotonic_ns() < until_ns:
             moves.wait(time.monotonic_ns() + 10**7)
         assert (moves._submitted, moves._finished) == (80 + 80 + 20 + 1, 181)
-        assert moves._turns.empty()
+        assert moves._permits.empty()
         assert not any(moves._waiting)
 
 

@@ -18,9 +18,9 @@ from datagen.errors import UserError
 from dlemu.config import load
 from dlemu.jobs.kvcache.blocks import Content, FileBlocks, Shard
 from dlemu.jobs.kvcache.job import KVCACHE, measure_ceiling, plan_of
-from dlemu.jobs.kvcache.mover import Batch, Way
-from dlemu.jobs.kvcache.official import GIB, OPTIONS, RankTurns, Turn, completed, draw_turns
-from dlemu.jobs.kvcache.published import official_of
+from dlemu.jobs.kvcache.mover import Batch, Operation
+from dlemu.jobs.kvcache.official import GIB, OPTIONS, RankTurns, Turn, draw_turns, with_option_defaults
+from dlemu.jobs.kvcache.published import official_result
 from dlemu.jobs.kvcache.settings import KvSettings
 from dlemu.jobs.kvcache.turns import JOIN_NS, TurnRequest, TurnsReplay
 from tests.jobs.kvcache.test_result import SECOND, result
@@ -32,7 +32,7 @@ _8B = ("kv.layers=32", "kv.kv_heads=8", "kv.seconds=100")
 
 
 class Drive:
-    """Moves each file at RATE, one after the other, in a clock that jumps."""
+    """BlockMover each file at RATE, one after the other, in a clock that jumps."""
 
     def __init__(self, sizes: list[int]) -> None:
         self.sizes, self.time_ns, self.free_ns = sizes, BEGIN_NS, BEGIN_NS
@@ -53,28 +53,28 @@ class Drive:
     def submit(self, batch: Batch) -> None:
         (number,) = batch.objects
         assert all(number not in other.objects for *_, other in self.under_way), "one moves a file at a time"
-        if batch.way is Way.REMOVE:
+        if batch.operation is Operation.REMOVE:
             self.there.remove(number)
             return
-        assert (number in self.there) is (batch.way is Way.READ)
+        assert (number in self.there) is (batch.operation is Operation.READ)
         self.free_ns = max(self.free_ns, self.time_ns) + round(self.sizes[number] / RATE * SECOND)
         batch.ended_ns, batch.call_ns = self.free_ns, self.free_ns - self.time_ns
         heapq.heappush(self.under_way, (self.free_ns, next(self.asked), batch))
-        self.most_writes = max(self.most_writes, sum(one.way is Way.WRITE for *_, one in self.under_way))
+        self.most_writes = max(self.most_writes, sum(one.operation is Operation.WRITE for *_, one in self.under_way))
 
     def wait(self, until_ns: int) -> Batch | None:
         if not self.under_way or self.under_way[0][0] > until_ns:
             self.time_ns = max(self.time_ns, until_ns)
             return None
         self.time_ns, _, batch = heapq.heappop(self.under_way)
-        (self.reads if batch.way is Way.READ else self.writes)[batch.objects[0]] += 1
-        if batch.way is Way.WRITE:
+        (self.reads if batch.operation is Operation.READ else self.writes)[batch.objects[0]] += 1
+        if batch.operation is Operation.WRITE:
             self.there.add(batch.objects[0])
         return batch
 
 
 def settings_of(option: int, *words: str) -> KvSettings:
-    return completed(load(["workload=mlperf_kv", f"kv.option={option}", *words]).section(KvSettings))
+    return with_option_defaults(load(["workload=mlperf_kv", f"kv.option={option}", *words]).section(KvSettings))
 
 
 def served(plan: RankTurns, capacity_bytes: float = float("inf")) -> tuple[Drive, TurnsReplay, list[TurnRequest]]:
@@ -140,7 +140,7 @@ def test_the_published_rate_exceeds_the_drive_and_the_true_one_does_not(option: 
     assert len(rows) == len([turn for turn in plan.turns if turn.at_ns < 20 * SECOND]), "every request is on record"
     ends = int(max(rows["loaded_ns"].max(), rows["written_ns"].max()))
     window = (ends - int(rows["arrived_ns"].min())) / SECOND
-    told = official_of(rows, {0: BEGIN_NS}, plan.model.settings, window)
+    told = official_result(rows, {0: BEGIN_NS}, plan.model.settings, window)
     moved = sum(drive.sizes[number] * times for number, times in (drive.reads + drive.writes).items())
     assert int(rows["read_bytes"].sum() + rows["written_bytes"].sum()) == moved
     true = (told.true_read_gib_per_second + told.true_write_gib_per_second) * GIB
@@ -194,7 +194,7 @@ def test_the_tool_waits_two_seconds_for_each_worker_and_counts_what_has_moved_by
     drive, replay, done = served(plan)
     assert drive.time_ns == BEGIN_NS + 5 * SECOND + 3 * JOIN_NS
     assert (done, len(replay.unfinished)) == ([], 3)
-    assert official_of(rows_of(replay.unfinished), {0: BEGIN_NS}, settings, 0.0).served == 0
+    assert official_result(rows_of(replay.unfinished), {0: BEGIN_NS}, settings, 0.0).served == 0
 
 
 def test_a_result_has_both_numbers_and_says_why_they_differ() -> None:

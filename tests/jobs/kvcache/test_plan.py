@@ -13,7 +13,7 @@ from datagen.errors import UserError
 from dlemu.config import load
 from dlemu.jobs.kvcache.load import Load, Prompt
 from dlemu.jobs.kvcache.model import Model
-from dlemu.jobs.kvcache.plan import RankPlan, Tier, deal, plan_rank
+from dlemu.jobs.kvcache.plan import RankPlan, Tier, assign_prompts, plan_rank
 from dlemu.jobs.kvcache.settings import KvSettings
 
 SMALL = KvSettings(layers=1, kv_heads=1, head_dim=1024, element_bytes=1, block_tokens=2, prefill_tokens_per_second=10)
@@ -117,9 +117,9 @@ def test_storage_keeps_what_was_used_last(chains: list[list[int]], capacity: int
 
 
 def test_prompts_go_to_the_rank_that_knows_them() -> None:
-    shares = deal(prompts([1, 2], [5, 6], [1, 2, 3], [5, 6, 7], [8]), 2)
+    shares = assign_prompts(prompts([1, 2], [5, 6], [1, 2, 3], [5, 6, 7], [8]), 2)
     assert shares == [[0, 2, 4], [1, 3]]
-    assert deal(prompts([1], [2]), 1) == [[0, 1]]
+    assert assign_prompts(prompts([1], [2]), 1) == [[0, 1]]
 
 
 def test_as_many_accelerators_compute_as_are_needed() -> None:

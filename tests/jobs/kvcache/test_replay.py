@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from dlemu.jobs.kvcache.fifo import fifo_load_seconds
 from dlemu.jobs.kvcache.load import Prompt
-from dlemu.jobs.kvcache.mover import Batch, Way
+from dlemu.jobs.kvcache.mover import Batch, Operation
 from dlemu.jobs.kvcache.plan import RankPlan, plan_rank
-from dlemu.jobs.kvcache.replay import Replay, Served
+from dlemu.jobs.kvcache.replay import Replay, ServedPrompt
 from dlemu.jobs.kvcache.settings import KvSettings
 
 SMALL = KvSettings(layers=1, kv_heads=1, head_dim=1024, element_bytes=1, block_tokens=2, prefill_tokens_per_second=1e6)
@@ -45,22 +45,22 @@ class Pipe:
         return number in self.written
 
     def submit(self, batch: Batch) -> None:
-        if batch.way is Way.REMOVE:
+        if batch.operation is Operation.REMOVE:
             (number,) = batch.objects
             assert number in self.written, "removed before it was there"
             assert number not in self.being_read, "removed while somebody reads it"
             self.removed.append(number)
             return
-        if batch.way is Way.READ:
+        if batch.operation is Operation.READ:
             assert set(batch.objects) <= self.written - set(self.removed)
             self.being_read += batch.objects
-        heapq.heappush(self.waiting, (batch.way, next(self.asked), batch))
+        heapq.heappush(self.waiting, (batch.operation, next(self.asked), batch))
         self._start()
 
     def _start(self) -> None:
         if self.moving is None and self.waiting:
             way, _, batch = heapq.heappop(self.waiting)
-            each_ns = self.block_ns if way is Way.READ else self.writes_ns
+            each_ns = self.block_ns if way is Operation.READ else self.writes_ns
             self.moving = max(self.time_ns, self.free_ns) + each_ns * len(batch.objects), batch
 
     def wait(self, until_ns: int) -> Batch | None:
@@ -69,7 +69,7 @@ class Pipe:
             return None
         (self.time_ns, batch), self.moving = self.moving, None
         self.free_ns = batch.ended_ns = self.time_ns
-        if batch.way is Way.WRITE:
+        if batch.operation is Operation.WRITE:
             self.written |= set(batch.objects)
         else:
             for number in batch.objects:
@@ -78,8 +78,8 @@ class Pipe:
         return batch
 
 
-def replayed(plan: RankPlan, pipe: Pipe) -> tuple[list[Served], Replay]:
-    served: list[Served] = []
+def replayed(plan: RankPlan, pipe: Pipe) -> tuple[list[ServedPrompt], Replay]:
+    served: list[ServedPrompt] = []
     replay = Replay(plan, pipe, on_served=served.append)
     replay.run(BEGIN_NS)
     return sorted(served, key=lambda one: one.planned.number), replay

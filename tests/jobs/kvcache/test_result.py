@@ -11,7 +11,7 @@ from dlemu.comm.environment import StorageFacts
 from dlemu.config import load
 from dlemu.jobs.kvcache.analyse import Waiting, analyse, busy_seconds, spread
 from dlemu.jobs.kvcache.job import KVCACHE
-from dlemu.jobs.kvcache.rows import COLUMNS, WHOLE
+from dlemu.jobs.kvcache.rows import COLUMNS, RANK_ROW
 from dlemu.jobs.kvcache.summary import KvSummary
 from dlemu.results.journal import RunJournal
 from dlemu.results.measured import RunFacts
@@ -30,7 +30,7 @@ def result(*rows: dict[str, float], words: tuple[str, ...] = (), **changes: Any)
     """Return what is made of rows, times in seconds from the load's beginning."""
     made = np.zeros(len(rows) + 1, KVCACHE.dtype)
     whole: dict[str, float] = {
-        "prompt": WHOLE,
+        "prompt": RANK_ROW,
         "arrived_ns": 0,
         "ended_ns": 120,
         "accelerators": 4,

@@ -1,11 +1,11 @@
-"""What waited to be read and to be written over time."""
+"""Figure: the bytes waiting to be read and to be written over time."""
 
 from __future__ import annotations
 
 import altair as alt
 import numpy as np
 
-from dlemu.jobs.kvcache.analyse import Seen
+from dlemu.jobs.kvcache.analyse import RunRows
 from dlemu.report.figure_base import AMBER, BLUE, Canvas, Figure, colours, data, legend
 from dlemu.runner.rows_job import RowsRun
 
@@ -14,13 +14,13 @@ _POINTS = 200
 
 
 def draw(run: RowsRun, canvas: Canvas) -> Figure | None:
-    seen = Seen(run)
-    if not len(seen.prompts):
+    measured = RunRows(run)
+    if not len(measured.prompts):
         return None
-    times = np.linspace(0, seen.window_seconds, _POINTS).tolist()
+    times = np.linspace(0, measured.window_seconds, _POINTS).tolist()
     rows = [
         {"line": name, "at": float(f"{at:.5g}"), "mb": float(f"{waiting.at(at):.5g}")}
-        for name, waiting in zip(("to be read", "to be written"), seen.waiting(1e-6), strict=True)
+        for name, waiting in zip(("to be read", "to be written"), measured.waiting(1e-6), strict=True)
         for at in times
     ]
     chart = (

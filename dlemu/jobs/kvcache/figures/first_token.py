@@ -1,11 +1,11 @@
-"""What the time to the first token went to, prompt by prompt in order of arrival."""
+"""Figure: the parts of the time to the first token (computing, waiting), over the time of arrival."""
 
 from __future__ import annotations
 
 import altair as alt
 import numpy as np
 
-from dlemu.jobs.kvcache.analyse import Seen
+from dlemu.jobs.kvcache.analyse import RunRows
 from dlemu.report.figure_base import GREEN, PURPLE, RED, Canvas, Figure, Row, colours, data, legend, rounded
 from dlemu.runner.rows_job import RowsRun
 
@@ -15,24 +15,24 @@ _PARTS = {"computing": GREEN, "waiting for blocks": RED, "waiting for an acceler
 
 
 def draw(run: RowsRun, canvas: Canvas) -> Figure | None:
-    seen = Seen(run)
-    done = seen.computed
+    measured = RunRows(run)
+    done = measured.computed
     if not len(done):
         return None
-    arrived = seen.at(done, "arrived_ns")
-    width = max(seen.span_seconds, 1e-3) / min(_BINS, len(done))
-    place = (arrived / width).astype(np.int64)
+    arrived = measured.at(done, "arrived_ns")
+    width = max(measured.span_seconds, 1e-3) / min(_BINS, len(done))
+    bins = (arrived / width).astype(np.int64)
     parts = {
         "computing": done["compute_ns"] / 1e9,
-        "waiting for blocks": seen.waits,
-        "waiting for an accelerator": seen.queueing,
+        "waiting for blocks": measured.waits,
+        "waiting for an accelerator": measured.queueing,
     }
     rows: list[Row] = []
-    for one in np.unique(place).tolist():
+    for number in np.unique(bins).tolist():
         below = 0.0
         for name, seconds in parts.items():
-            top = below + float(seconds[place == one].mean())
-            begin, end, low, high = rounded([width * one, width * (one + 1), below, top])
+            top = below + float(seconds[bins == number].mean())
+            begin, end, low, high = rounded([width * number, width * (number + 1), below, top])
             rows.append({"at": begin, "to": end, "part": name, "low": low, "high": high})
             below = top
     chart = (

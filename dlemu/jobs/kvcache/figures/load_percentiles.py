@@ -1,11 +1,11 @@
-"""Loads from the quickest to the slowest, measured and by the model of one pipe."""
+"""Figure: loads from the fastest to the slowest, as measured and in the FIFO model."""
 
 from __future__ import annotations
 
 import altair as alt
 import numpy as np
 
-from dlemu.jobs.kvcache.analyse import Seen
+from dlemu.jobs.kvcache.analyse import RunRows
 from dlemu.report.figure_base import AMBER, BLUE, Canvas, Figure, colours, data, legend
 from dlemu.runner.rows_job import RowsRun
 
@@ -14,14 +14,14 @@ _POINTS = 200
 
 
 def draw(run: RowsRun, canvas: Canvas) -> Figure | None:
-    seen = Seen(run)
-    model = seen.fifo
+    measured = RunRows(run)
+    model = measured.fifo
     if model is None or not run.summary.sustained:
         return None
-    shares = np.linspace(0, 100, min(_POINTS, len(seen.loaded)) + 1)[1:]
+    shares = np.linspace(0, 100, min(_POINTS, len(measured.loaded)) + 1)[1:]
     rows = [
         {"line": name, "share": float(f"{share:.4g}"), "seconds": float(f"{value:.4g}")}
-        for name, seconds in (("measured", seen.load_seconds), ("one pipe", model[1]))
+        for name, seconds in (("measured", measured.load_seconds), ("one pipe", model[1]))
         for share, value in zip(shares.tolist(), np.percentile(seconds, shares).tolist(), strict=True)
     ]
     colour = alt.Color("line:N", scale=colours(["measured", "one pipe"], (BLUE, AMBER)), legend=legend(canvas))
@@ -36,7 +36,7 @@ def draw(run: RowsRun, canvas: Canvas) -> Figure | None:
         .properties(width=canvas.width, height=220)
     )
     caption = (
-        f"All {len(seen.loaded):,} loads by how long they took, and what one pipe of {model[0]:.3g} GB/s "
+        f"All {len(measured.loaded):,} loads by how long they took, and what one pipe of {model[0]:.3g} GB/s "
         "that serves them in order would take: above it the storage slowed down, waited for writes, or stalled."
     )
     return Figure("Loads, from the fastest to the slowest", caption, chart)

@@ -1,1 +1,1 @@
-"""Figures of packing, as in `dlemu.jobs.training.figures`: one file each, `ORDER` and `draw`."""
+"""Figures of packing, one per file, with `ORDER` and `draw` as in `dlemu.jobs.training.figures`."""

@@ -1,4 +1,4 @@
-"""Lines over processes, images, or whatever else a packing varies."""
+"""Line charts over the setting that a packing varies: processes, images, or another."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from dlemu.jobs.pack.result import PackFigures
 from dlemu.report.figure_base import Canvas, Row, colours, data, legend
 
 _TIMES_LOGARITHMIC = 20
-"""Values that differ by so many times stand on a logarithmic axis."""
+"""From this ratio of the largest to the smallest value, the x axis is logarithmic."""
 
 
 def rows(opened: OpenedPack, value: Callable[[PackFigures], float]) -> list[Row]:
-    """Return a row for each point that was packed."""
+    """Return a data row for each point that was packed."""
     return [
         {"line": opened.line(point), "at": opened.position(point, figures), "value": value(figures)}
         for point, figures in opened.known
@@ -23,7 +23,7 @@ def rows(opened: OpenedPack, value: Callable[[PackFigures], float]) -> list[Row]
 
 
 def x_axis(opened: OpenedPack, marks: list[Row]) -> alt.X:
-    """Return the axis: numbers as they are, from 20 times on by their logarithm; names in their order."""
+    """Return the x axis: linear or logarithmic for numbers, categories in the given order for names."""
     places = sorted({row["at"] for row in marks}, key=str)
     if any(isinstance(place, str) for place in places):
         return alt.X("at:N", title=opened.axis, sort=None, axis=alt.Axis(labelAngle=0, labelLimit=130))
@@ -39,7 +39,7 @@ def x_axis(opened: OpenedPack, marks: list[Row]) -> alt.X:
 
 
 def lines(opened: OpenedPack, marks: list[Row], title: str, canvas: Canvas) -> alt.LayerChart:
-    """Draw a line with points for each drive, or what else differs."""
+    """Draw a line with points for each value of the other settings, such as each drive."""
     names = sorted({row["line"] for row in marks})
     shown = legend(canvas, 1 if canvas.narrow else 2) if len(names) > 1 else None
     base = alt.Chart(data(marks)).encode(
@@ -53,7 +53,7 @@ def lines(opened: OpenedPack, marks: list[Row], title: str, canvas: Canvas) -> a
 def panels(
     opened: OpenedPack, shown: dict[str, Callable[[PackFigures], float]], canvas: Canvas
 ) -> alt.HConcatChart | alt.VConcatChart | None:
-    """Draw panels side by side, on a phone below each other; None for less than two places to draw a line."""
+    """Draw panels side by side, or stacked on a narrow canvas; None with fewer than two values on the x axis."""
     if len({opened.position(point, figures) for point, figures in opened.known}) < 2:
         return None
     width = canvas.width if canvas.narrow else (canvas.width - 70) // 2

@@ -1,4 +1,4 @@
-"""How fast images were read and packed files written, and how long it took."""
+"""Figure: rate of reading images, and duration, against the setting that varies."""
 
 from __future__ import annotations
 

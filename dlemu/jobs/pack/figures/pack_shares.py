@@ -1,4 +1,4 @@
-"""Where the processes' time went."""
+"""Figure: how the processes spent their time."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ def draw(opened: OpenedPack, canvas: Canvas) -> Figure | None:
             "at": str(opened.position(point, figures)),
             "part": name,
             "value": at(figures.shares, key),
-            "order": place,
+            "order": order,
         }
         for point, figures in opened.known
-        for place, (key, (_, name)) in enumerate(_PARTS.items())
+        for order, (key, (_, name)) in enumerate(_PARTS.items())
     ]
     names = [name for _, name in _PARTS.values()]
     several = len({row["line"] for row in marks}) > 1
@@ -51,5 +51,5 @@ def draw(opened: OpenedPack, canvas: Canvas) -> Figure | None:
         .properties(width=canvas.width)
     )
     drawn = chart.facet(row=alt.Row("line:N", title=None)).resolve_scale(y="independent") if several else chart
-    caption = "Reading and writing: blocked in the storage with nothing else to do. Waiting for a core: others used it."
-    return Figure("Where the processes' time went", caption, drawn)
+    caption = "Reading and writing: blocked in storage with nothing else to do. Waiting for a core: others used it."
+    return Figure("How the processes spent their time", caption, drawn)

@@ -1,4 +1,4 @@
-"""What was written, and what the cores did for it."""
+"""Figure: rate of writing, and CPU use, against the setting that varies."""
 
 from __future__ import annotations
 

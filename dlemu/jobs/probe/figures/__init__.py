@@ -1,1 +1,1 @@
-"""Figures of a probe, one a file."""
+"""Figures of a probe, one per file."""

@@ -1,4 +1,4 @@
-"""Latency percentiles against requests in flight, a panel of lines for the mean and the tail."""
+"""Figure: latency percentiles against requests in flight."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ def draw(answer: ProbeAnswer, canvas: Canvas) -> Figure | None:
     if not rows:
         return None
     names = list(dict.fromkeys(str(row["line"]) for row in rows))
-    places = sorted({cell.in_flight for cell in answer.cells})
+    depths = sorted({cell.in_flight for cell in answer.cells})
     x = alt.X(
-        "at:Q", title=axis_title(answer), scale=alt.Scale(type="log", base=2), axis=alt.Axis(values=places, grid=False)
+        "at:Q", title=axis_title(answer), scale=alt.Scale(type="log", base=2), axis=alt.Axis(values=depths, grid=False)
     )
     y = alt.Y("value:Q", title="latency, ms", scale=alt.Scale(type="log"))
     dash = alt.StrokeDash(
@@ -41,5 +41,5 @@ def draw(answer: ProbeAnswer, canvas: Canvas) -> Figure | None:
     shown = legend(canvas) if len(names) > 1 else None
     base = alt.Chart(data(rows)).encode(x=x, y=y, color=alt.Color("line:N", scale=colours(names), legend=shown))
     chart = alt.layer(base.mark_line(strokeWidth=1.5).encode(strokeDash=dash), base.mark_point(filled=True, size=25))
-    caption = "From submission to completion: 50 %, 99 % and 99.9 % of the requests took no longer."
+    caption = "From submission to completion: p50, p99 and p99.9 of the requests."
     return Figure(f"Latency against {axis_title(answer)}", caption, chart.properties(width=canvas.width, height=260))

@@ -1,4 +1,4 @@
-"""GB/s against requests in flight, a line for each size, with what accelerators need."""
+"""Figure: GB/s against requests in flight, a line for each size, and the rates that accelerators need."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ def draw(answer: ProbeAnswer, canvas: Canvas) -> Figure | None:
         for cell in answer.cells
     ]
     names = list(dict.fromkeys(str(row["line"]) for row in rows))
-    places = sorted({cell.in_flight for cell in answer.cells})
+    depths = sorted({cell.in_flight for cell in answer.cells})
     x = alt.X(
-        "at:Q", title=axis_title(answer), scale=alt.Scale(type="log", base=2), axis=alt.Axis(values=places, grid=False)
+        "at:Q", title=axis_title(answer), scale=alt.Scale(type="log", base=2), axis=alt.Axis(values=depths, grid=False)
     )
     y, level = (alt.Y(field, title="GB/s", scale=alt.Scale(zero=True)) for field in ("value:Q", "level:Q"))
     shown = legend(canvas) if len(names) > 1 else None
@@ -35,5 +35,5 @@ def draw(answer: ProbeAnswer, canvas: Canvas) -> Figure | None:
                 rule(each, f"one {fed.accelerator or 'accelerator'} on {fed.workload}", GREEN, level, left=True)
             )
     chart = alt.layer(*lines[:3], base.mark_line(strokeWidth=1.6), base.mark_point(filled=True, size=45, opacity=1))
-    caption = "Horizontal: what one accelerator reads at its pass line." if lines else "Each point is one measurement."
+    caption = "Horizontal: demand of one accelerator at its threshold." if lines else "Each point is one measurement."
     return Figure(f"Speed against {axis_title(answer)}", caption, chart.properties(width=canvas.width, height=260))

@@ -1,4 +1,4 @@
-"""GB/s against the size of requests, a line for each number in flight."""
+"""Figure: GB/s against the size of requests, a line for each number of requests in flight."""
 
 from __future__ import annotations
 

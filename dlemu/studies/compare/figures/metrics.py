@@ -37,7 +37,7 @@ def _lines(comparison: OpenedComparison, metric: Metric, canvas: Canvas) -> Pane
         value=lambda point: point.figures.mean(metric.name),
         title=metric.label,
         canvas=canvas,
-        most=_most(metric),
+        most=_maximum(metric),
     )
 
 
@@ -49,9 +49,9 @@ def _bars(comparison: OpenedComparison, metric: Metric, canvas: Canvas) -> Panel
         title=metric.label,
         canvas=canvas,
         level=comparison.series.threshold_percent if metric.name == comparison.catalogue.judged else None,
-        most=_most(metric),
+        maximum=_maximum(metric),
     )
 
 
-def _most(metric: Metric) -> float:
+def _maximum(metric: Metric) -> float:
     return 100.0 if metric.unit == "%" else math.inf

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from dlemu.comm.environment import describe_folder
-from dlemu.jobs.kvcache import place
+from dlemu.jobs.kvcache import run_folder
 from dlemu.jobs.kvcache.settings import KvSettings
 
 
@@ -19,10 +19,10 @@ def spreads(folder: Path) -> bool:
     """Return whether ext4 makes folders there far from each other."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        flags: bytes = fcntl.ioctl(descriptor, place._GET_FLAGS, bytes(8))
+        flags: bytes = fcntl.ioctl(descriptor, run_folder._GET_FLAGS, bytes(8))
     finally:
         os.close(descriptor)
-    return bool(int.from_bytes(flags, "little") & place._TOPDIR)
+    return bool(int.from_bytes(flags, "little") & run_folder._TOPDIR)
 
 
 def job(folder: Path, seed: int = 7) -> Any:
@@ -36,19 +36,19 @@ def test_ranks_folders_are_far_from_each_other_and_the_users_folder_is_as_it_was
     if describe_folder(str(tmp_path)).file_system != "ext4":
         pytest.skip("only ext4 looks at what was deleted")
     one = job(tmp_path / "kv")
-    place.begin(one)
-    assert spreads(Path(place.run_folder(one)))
+    run_folder.create_run_folder(one)
+    assert spreads(Path(run_folder.run_folder(one)))
     assert not spreads(tmp_path / "kv"), "it is the user's"
-    with place.rank_place(one, 0, 3) as folder:
+    with run_folder.created_rank_folder(one, 0, 3) as folder:
         assert not spreads(Path(folder)), "a rank's blocks lie beside each other"
     other = job(tmp_path / "kv", seed=8)
-    assert Path(place.rank_folder(other, 0)).name != Path(folder).name, "where a folder goes follows from its name"
+    assert Path(run_folder.rank_folder(other, 0)).name != Path(folder).name, "where a folder goes follows from its name"
 
 
 def test_a_host_that_does_not_share_the_folder_makes_it_once_for_all_its_ranks(tmp_path: Path) -> None:
     one = job(tmp_path / "kv")
-    with place.rank_place(one, 0, 3) as first, place.rank_place(one, 1, 3) as second:
-        assert Path(first).parent == Path(second).parent == Path(place.run_folder(one))
+    with run_folder.created_rank_folder(one, 0, 3) as first, run_folder.created_rank_folder(one, 1, 3) as second:
+        assert Path(first).parent == Path(second).parent == Path(run_folder.run_folder(one))
 
 
 def test_a_folder_whose_file_system_has_no_such_flags_is_made_all_the_same(
@@ -59,5 +59,5 @@ def test_a_folder_whose_file_system_has_no_such_flags_is_made_all_the_same(
 
     monkeypatch.setattr(fcntl, "ioctl", refuse)
     one = job(tmp_path / "kv")
-    place.begin(one)
-    assert os.path.isdir(place.run_folder(one))
+    run_folder.create_run_folder(one)
+    assert os.path.isdir(run_folder.run_folder(one))

@@ -1,7 +1,7 @@
-"""Where a run's blocks are in `kv.folder`: in a folder of its own, of which nothing stays.
+"""The folder of a run's blocks within `kv.folder`: created at the beginning, removed at the end.
 
-On file systems each folder is marked (`datagen.owned`), and what a killed run left goes when the next one begins. In an
-object store the run's prefix has a number that nobody else has: what is below it is the run's.
+On file systems each folder is marked as dlemu's (`datagen.owned`), and the next run removes the files of a killed one.
+In an object store the run's prefix contains its seed, so that everything below the prefix belongs to the run.
 """
 
 from __future__ import annotations
@@ -20,48 +20,48 @@ from dlemu.jobs.kvcache.blocks import Shard, file_name
 from dlemu.jobs.kvcache.settings import KvSettings
 from dlemu.runner.job import Job
 
-MOST_FILES = 10**6
-"""Names of files that a rank notes before it makes them."""
+MAX_FILES = 10**6
+"""Limit of the files of a rank: it records their names, to be able to remove them, before it creates them."""
 _LOCK = "lock"
 _PREFIX = "kv-"
 _GET_FLAGS, _SET_FLAGS, _TOPDIR = 0x80086601, 0x40086602, 0x20000
-"""linux/fs.h: FS_IOC_GETFLAGS and FS_IOC_SETFLAGS as x86-64 and arm64 have them, and FS_TOPDIR_FL."""
+"""linux/fs.h: FS_IOC_GETFLAGS and FS_IOC_SETFLAGS on x86-64 and arm64, and FS_TOPDIR_FL."""
 
 
-def spec_of(job: Job) -> StorageSpec:
-    """Return the storage of the blocks."""
+def storage_spec_of(job: Job) -> StorageSpec:
+    """Return the spec of the storage of the blocks: O_DIRECT as `kv.odirect` requests, on file systems only."""
     odirect = job.workload.section(KvSettings).odirect and is_local(job)
     return replace(job.storage_spec, direct=odirect, direct_writes=odirect)
 
 
 def is_local(job: Job) -> bool:
-    """Return whether the blocks are in folders."""
+    """Return whether the blocks are on a file system, not in an object store."""
     return job.workload.storage.storage_type in FOLDER_TYPES
 
 
-def folder_of(job: Job) -> str:
-    """Return `kv.folder`, by the same rule as those of datasets."""
+def blocks_folder(job: Job) -> str:
+    """Return `kv.folder`, resolved by the same rule as dataset folders."""
     return job.workload.storage.resolved(job.workload.section(KvSettings).folder)
 
 
 def run_folder(job: Job) -> str:
-    """Return the folder of the run in it."""
-    return f"{folder_of(job).rstrip('/')}/{_PREFIX}{job.seed:012x}"
+    """Return the run's folder in `kv.folder`."""
+    return f"{blocks_folder(job).rstrip('/')}/{_PREFIX}{job.seed:012x}"
 
 
 def rank_folder(job: Job, rank: int) -> str:
-    """Return the folder of a rank in that."""
+    """Return the folder of a rank in the run's folder."""
     return f"{run_folder(job)}/rank-{rank:05d}-{job.seed:012x}"
 
 
-def begin(job: Job) -> None:
-    """Make the run's folder, and remove what killed runs left beside it.
+def create_run_folder(job: Job) -> None:
+    """Create the run's folder, and remove those of killed runs beside it.
 
-    Raises UserError for a folder of somebody else's or one that can't do O_DIRECT.
+    Raises UserError for a folder with files that are not dlemu's, or without O_DIRECT where it is requested.
     """
     if not is_local(job):
         return
-    folder, run = folder_of(job), run_folder(job)
+    folder, run = blocks_folder(job), run_folder(job)
     owned.take_folder(folder, "kv.folder")
     for name in owned.claimed(folder):
         if name.startswith(_PREFIX) and not _is_used(os.path.join(folder, name)):
@@ -74,12 +74,12 @@ def begin(job: Job) -> None:
 
 
 def _make_run_folder(run: str) -> None:
-    """Make a run's folder, in which ext4 makes folders far from each other, as it does in its root.
+    """Create a run's folder with the flag that makes ext4 spread its subfolders over the disk, as in the root folder.
 
-    Before ext4 gives an inode to a new file, it looks at those of the neighbourhood that were deleted in the last
-    minutes, one by one, for each file again (`recently_deleted`, fs/ext4/ialloc.c). Where the blocks of an earlier run
-    had been, those of half a megabyte took eight times the CPU, and were written at a quarter of the rate. Where a
-    folder goes follows from its name, so those of ranks have the run's in theirs.
+    Before ext4 gives an inode to a new file, it checks the nearby inodes that were deleted in the last minutes, one by
+    one, for every file again (`recently_deleted`, fs/ext4/ialloc.c). In the place of an earlier run's blocks, blocks of
+    half a megabyte took eight times the CPU and were written at a quarter of the rate. ext4 places a folder by the hash
+    of its name, so the names of rank folders contain the run's seed.
     """
     os.mkdir(run)
     descriptor = os.open(run, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -92,9 +92,9 @@ def _make_run_folder(run: str) -> None:
 
 
 def check_space(job: Job, peak_bytes: int) -> None:
-    """Raise SpaceError where so many bytes do not fit."""
-    folder = folder_of(job)
-    free = open_storage(spec_of(job).buffered).free_bytes(folder)
+    """Raise SpaceError if the storage has fewer than `peak_bytes` free."""
+    folder = blocks_folder(job)
+    free = open_storage(storage_spec_of(job).buffered).free_bytes(folder)
     if free is not None and peak_bytes > free:
         raise SpaceError(
             f"the blocks take up to {peak_bytes / 1e9:.3g} GB, and {folder} has {free / 1e9:.3g} GB free: wanted a "
@@ -116,7 +116,7 @@ def _check_direct(folder: str) -> None:
 
 
 def _is_used(folder: str) -> bool:
-    """Return whether a rank of a run that goes on holds its lock in the run's folder."""
+    """Return whether a rank of a run in progress holds its lock in the run's folder."""
     with contextlib.suppress(OSError):
         with os.scandir(folder) as ranks:
             paths = [os.path.join(rank.path, _LOCK) for rank in ranks]
@@ -130,21 +130,21 @@ def _is_used(folder: str) -> bool:
 
 
 @contextlib.contextmanager
-def rank_place(job: Job, rank: int, objects: int) -> Iterator[str]:
-    """Give a rank's folder, ready for so many objects; it is gone afterwards. Raises OSError."""
+def created_rank_folder(job: Job, rank: int, objects: int) -> Iterator[str]:
+    """Context: yield a rank's folder, prepared for `objects` objects, and remove it at exit. Raises OSError."""
     settings, folder = job.workload.section(KvSettings), rank_folder(job, rank)
     if not is_local(job):
-        storage = open_storage(spec_of(job))
+        storage = open_storage(storage_spec_of(job))
         storage.make_folder(folder)
         try:
             yield folder
         finally:
             remove_objects(storage, folder)
-            _remove_empty(storage, run_folder(job))  # the last rank to leave does
+            _remove_empty(storage, run_folder(job))  # succeeds for the last rank
         return
     run = run_folder(job)
-    if not os.path.isdir(run):  # another host's, where the folder is not shared
-        os.makedirs(folder_of(job), exist_ok=True)
+    if not os.path.isdir(run):  # rank 0 made it on another host, and kv.folder is not shared
+        os.makedirs(blocks_folder(job), exist_ok=True)
         with contextlib.suppress(FileExistsError):  # made by another rank of this host
             _make_run_folder(run)
     owned.claim(run, os.path.basename(folder) + "/")
@@ -163,11 +163,11 @@ def rank_place(job: Job, rank: int, objects: int) -> Iterator[str]:
 
 
 def remove_run(job: Job) -> None:
-    """Remove what is left of a run."""
+    """Remove whatever is left of a run's blocks and folders."""
     if is_local(job):
         _remove(run_folder(job))
     else:
-        storage = open_storage(spec_of(job))
+        storage = open_storage(storage_spec_of(job))
         for rank in range(job.ranks):
             remove_objects(storage, rank_folder(job, rank))
         _remove_empty(storage, run_folder(job))
@@ -183,13 +183,13 @@ def _remove(folder: str) -> None:
 
 
 def _remove_empty(storage: StorageBase, folder: str) -> None:
-    """Remove a folder, which a storage of the user's own may have, once nothing is in it."""
+    """Remove a folder if it is empty; user-defined storages may have folders."""
     with contextlib.suppress(OSError):
         storage.remove_folder(folder)
 
 
 def remove_objects(storage: StorageBase, folder: str) -> None:
-    """Remove the objects of a rank's prefix."""
+    """Remove all objects below a rank's prefix."""
     with contextlib.suppress(OSError):
         with storage.entries(folder) as entries:
             names = [entry.name for entry in entries if not entry.is_dir()]
