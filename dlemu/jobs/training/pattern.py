@@ -76,16 +76,16 @@ class LoaderCosts:
     """The loader's overhead, measured without storage, with batches that each take COST_SECONDS to make."""
 
     hand_over_seconds: float
-    """Median time from a worker's completing a batch to the trainer's receiving it."""
+    """Median time from the completion of a batch in its worker until the trainer has it."""
     between_seconds: float
-    """Median time from a worker's completing a batch to its beginning the next."""
+    """Median time from the completion of a batch until its worker starts the next one."""
     epoch_start_seconds: float
-    """Time from requesting an epoch's batches to a worker's beginning the first."""
+    """Time from the request for an epoch's batches until a worker starts the first one."""
 
 
 @dataclass(frozen=True)
 class _Request:
-    """The order to the process that measures; the fields are the parameters of `probe_pattern`."""
+    """The task of the process that measures; its fields are parameters of `probe_pattern`."""
 
     job: TrainingJob
     levels: tuple[int, ...]

@@ -40,7 +40,7 @@ MIN_PARALLEL_READS = 1.5
 """Mean number of parallel reads below which a read's own work can't be distinguished from the storage's speed."""
 MIN_LEFT_SHARE = 0.001
 """Share of a storage's throughput that other jobs leave at least: with none this job would never end."""
-CONFIDENCE, MAX_HALF_WIDTH_PERCENT = 0.95, 50.0  # with 100 % the slower storage would stand still
+CONFIDENCE, MAX_HALF_WIDTH_PERCENT = 0.95, 50.0  # a storage slower by 100 %, at an interval's end, would stand still
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +52,7 @@ class Calibration:
     """
 
     source: str
-    """Where it is from, as a phrase."""
+    """What the calibration is from, as a phrase."""
     curve: Curve
     saturated: bool
     """The storage was at its limit; otherwise it may give more than the curve says."""

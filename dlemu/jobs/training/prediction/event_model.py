@@ -25,13 +25,13 @@ class HostCosts:
     """The host's overhead, in seconds."""
 
     hand_over_seconds: float = 0.0005
-    """From a worker's completing a batch to the trainer's receiving it."""
+    """From the completion of a batch in its worker until the trainer has it."""
     between_seconds: float = 0.0
-    """From a worker's completing a batch to its beginning the next."""
+    """From the completion of a batch until its worker starts the next one."""
     epoch_start_seconds: float = 0.005
     """From the start of an epoch to its first reads."""
     step_seconds: float = 0.0005
-    """From the end of a step on all accelerators to the trainer's requesting the next batch."""
+    """From the end of a step on all accelerators until the trainer requests the next batch."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
