@@ -125,8 +125,8 @@ def _is_cached(summary: Summary) -> bool:
 
 
 def _is_from_memory(summary: Summary) -> bool:
-    found = summary.page_cache and summary.page_cache.finding
-    return bool(found and found.severity == "loud")
+    finding = summary.page_cache and summary.page_cache.finding
+    return bool(finding and finding.severity == "loud")
 
 
 def _reasons(summary: Summary) -> Iterator[Cell]:
@@ -192,10 +192,10 @@ def _unsteadiness(summary: Summary) -> Iterator[str]:
 
 
 def _reads(change: SpeedChange) -> str:
-    """Return how long a batch's reads took after and before a change; empty where the change was not found in these."""
+    """Return how long a batch's reads took before and after a change; empty where the change was not found in these."""
     if change.read_ms_before is None or change.read_ms_after is None:
         return ""
-    return f" (a batch's reads took {number(change.read_ms_after)} ms after {number(change.read_ms_before)} ms)"
+    return f" (a batch's reads took {number(change.read_ms_before)} ms before, {number(change.read_ms_after)} ms after)"
 
 
 def _straggler(late: Straggler) -> str:
