@@ -64,11 +64,10 @@ def calibrate_from_levels(
         if point.mb_per_second >= SCALING_SHARE * point.readers * curve[0].mb_per_second
     ]
     rows = measured[0].rows  # of one reader
-    read_ns = (rows["end_ns"] - rows["begin_ns"]).sum()
-    decodes = rows["decode_ns"].sum() >= MIN_DECODE_SHARE * read_ns
-    if decodes:  # the curve is of the storage: a reader's time without decoding
-        share = 1 - float(rows["decode_ns"].sum() / read_ns)
-        curve = scaled(curve, 1 / share)
+    total_ns = (rows["end_ns"] - rows["begin_ns"]).sum()
+    decodes = rows["decode_ns"].sum() >= MIN_DECODE_SHARE * total_ns
+    if decodes:  # the curve is of the storage, so decoding does not count as a reader's time
+        curve = scaled(curve, 1 / (1 - float(rows["decode_ns"].sum() / total_ns)))
     samples = int(rows["samples"].sum())
     parallel = [level for level in scaling if level.readers > 1]
     parallel = parallel or [next((level for level in measured if level.readers >= MIN_PARALLEL_READERS), measured[-1])]
