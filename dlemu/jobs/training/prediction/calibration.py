@@ -59,7 +59,7 @@ class Calibration:
     half_width_percent: float
     """Half width of the curve's 95 % interval, as far as the measurement itself shows."""
     work: tuple[float, ...] = (1.0,)
-    """Quantiles of the reads' work, smallest first."""
+    """Quantiles of the work of reads: what each took of the storage, relative to the mean of its size, rising."""
     samples_per_read: int = 1
     """Samples per read in the measurement of `work`."""
     sample_bytes: float = 0.0
