@@ -1,5 +1,5 @@
-"""What computes: a file here is a kind of accelerator, its name is what users write in `train.compute`.
+"""Kinds of accelerators: each file here is one, and its name is a value of the setting `train.compute`.
 
-`accelerator_base` says what it does: draws durations, starts steps, reports when they are over. May import comm,
+`accelerator_base` has their interface: draw the durations of steps, start a step, wait for its end. May import comm,
 settings and datagen.
 """

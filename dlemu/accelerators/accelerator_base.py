@@ -1,4 +1,4 @@
-"""What the loop needs from an accelerator: how long its steps take, to start one, and to say when it is over."""
+"""The interface of an accelerator: draw the durations of its steps, start a step, wait for its end."""
 
 from __future__ import annotations
 
@@ -17,37 +17,37 @@ Phase = Literal["train", "valid", "ceiling"]
 
 @dataclass(frozen=True, kw_only=True)
 class AcceleratorSpec:
-    """All an accelerator needs to know; picklable."""
+    """What an accelerator is constructed with; picklable."""
 
     rank: int
     seed: int
-    """Of the draws."""
+    """Seed of the random durations."""
     computation_time: Duration
-    """Of a step in training, and in the measurement of the emulator's ceiling."""
+    """Time of a step in training, and in the measurement of the emulator's ceiling."""
     eval_time: Duration
-    """Of a step in evaluation."""
+    """Time of a step in evaluation."""
 
 
 class Accelerator(Protocol):
-    """One rank's accelerator. Made in the rank, by the thread that runs the loop."""
+    """One rank's accelerator; constructed in the rank's process, by the thread that runs the loop."""
 
     def __init__(self, spec: AcceleratorSpec, clock: Clock) -> None: ...
 
     @classmethod
     def check_host(cls, spec: AcceleratorSpec) -> None:
-        """Raise UserError where this host can't do it; called once per host before anything is measured."""
+        """Raise UserError if this host can't run the accelerator; called once per host before the run."""
         ...
 
     def draw_compute_ns(self, phase: Phase, epoch: int, steps: int) -> NDArray[np.int64]:
-        """Return the nominal computation time of each step of an epoch (from 1; 0 for the ceiling), shape (steps,)."""
+        """Return the nominal computation time of each step, shape (steps,); `epoch` is from 1, 0 for the ceiling."""
         ...
 
     def start(self, data: Any, begin_ns: int, compute_ns: int) -> int:
-        """Start a step on a batch, the loader's own type, at `begin_ns`; return when it will end, as far as known."""
+        """Start a step at `begin_ns` on a batch, of the loader's own type; return when it is expected to end."""
         ...
 
     def finish(self, end_ns: int) -> int:
-        """Wait until the step is over and return when it was, on the accelerator's own timeline.
+        """Wait until the step is over and return its end on the accelerator's own timeline.
 
         `end_ns` is what `start` returned. A host that wakes late must not make the step longer.
         """

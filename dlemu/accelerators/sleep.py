@@ -1,4 +1,4 @@
-"""An emulated accelerator: it computes nothing, and the host sleeps as long as a real one would compute."""
+"""An emulated accelerator: instead of computing, the host sleeps as long as a real accelerator would compute."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ class Accelerator:
 
     @classmethod
     def check_host(cls, spec: AcceleratorSpec) -> None:
-        """Every host can sleep."""
+        """Do nothing: every host can sleep."""
 
     def draw_compute_ns(self, phase: Phase, epoch: int, steps: int) -> NDArray[np.int64]:
-        """Return the nominal time of each step; evaluations draw apart from training."""
+        """Return the nominal time of each step; evaluation has random numbers of its own."""
         if phase == "valid":
             return draw_ns(self._spec.eval_time, self._spec, -epoch, steps)
         return draw_ns(self._spec.computation_time, self._spec, epoch, steps)
 
     def start(self, data: Any, begin_ns: int, compute_ns: int) -> int:
-        """Return when the step is over: its length is known from the start."""
+        """Return the step's end, which is known from the start."""
         return begin_ns + compute_ns
 
     def finish(self, end_ns: int) -> int:
-        """Sleep until then."""
+        """Sleep until the step's end."""
         self._clock.sleep_until(end_ns)
         return end_ns

@@ -1,5 +1,5 @@
-"""Who reads what: the samples of every batch, by pure arithmetic, the same in every process.
+"""The read plan: which samples are in each batch of each rank. It is computed, so all processes agree on it.
 
-`samples` plans indexed reading, `streams` files read as streams, `permutation` shuffles both. May import datagen
-alone; touches no files and starts nothing.
+`samples` plans reading by sample number, `streams` reading files as streams, and `permutation` shuffles for both. May
+import datagen alone; accesses no files and starts no processes.
 """

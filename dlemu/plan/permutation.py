@@ -1,20 +1,21 @@
-"""A seeded shuffle of the numbers 0 to n-1 that needs no table: each position is computed when it is requested."""
+"""A seeded shuffle of the numbers 0 to n-1 without a table: the new place of a number is computed on request."""
 
 from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
 
-_ROUNDS = 6  # Luby and Rackoff (1988) need 4 with strong functions; these are weak, and each costs a pass
+_ROUNDS = 6  # 4 are enough with strong round functions (Luby and Rackoff, 1988); these are weak, but fast
 _ODD = np.uint64(0x9E3779B97F4A7C15)  # 2^64 / the golden ratio: spreads neighbours
 _MIX = np.uint64(0xBF58476D1CE4E5B9)  # a multiplier of splitmix64 (Steele, Lea, Flood 2014)
 
 
 def permute(positions: NDArray[np.int64], n: int, seed: int) -> NDArray[np.int64]:
-    """Return where a shuffle of range(n) puts each position; a bijection of range(n) for every seed.
+    """Return where a shuffle of range(n) puts each position; for every seed it is a bijection of range(n).
 
-    A Feistel network over the smallest even number of bits that holds n; values beyond n are walked on until they fall
-    within (Black and Rogaway, "Ciphers with arbitrary finite domains", 2002). At most 4 walks are expected for any n.
+    A Feistel network over the smallest even number of bits that holds n - 1; results of n or more are encrypted again
+    until below n, less than 4 times on average (cycle walking: Black and Rogaway, "Ciphers with arbitrary finite
+    domains", 2002).
     """
     if n < 2:
         return positions.copy()
@@ -29,6 +30,7 @@ def permute(positions: NDArray[np.int64], n: int, seed: int) -> NDArray[np.int64
 
 
 def _encrypt(values: NDArray[np.uint64], half: np.uint64, keys: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Return a bijection of the numbers of 2 x `half` bits, one Feistel round per key."""
     mask = (np.uint64(1) << half) - np.uint64(1)
     left, right = values >> half, values & mask
     for key in keys:

@@ -1,4 +1,4 @@
-"""Who reads what: the samples of every batch of every rank, by arithmetic, the same in every process."""
+"""Plans for reading samples by number: which samples are in each batch of each rank."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from datagen.errors import DatasetError
 from datagen.runs import Runs
 from dlemu.plan.permutation import permute
 
-_FILES_OF_A_BATCH = 8
-"""Batches that span more files than about so many are planned sample by sample, in arrays."""
+_MAX_FILES_AS_RUNS = 8
+"""Batches are planned as runs if they span at most about this many files, else sample by sample, in arrays."""
 
 
 class BatchPlan(Protocol):
-    """Says which samples one rank's batch holds; picklable, and the same in every process."""
+    """The samples of one rank's batches; picklable, and the same in every process."""
 
     def sample_ids(self, epoch: int, step: int) -> NDArray[np.int64]:
         """Return the sample numbers of `step` (from 1) of `epoch` (from 1), shape (batch_size,)."""
@@ -29,18 +29,18 @@ class BatchPlan(Protocol):
         ...
 
     def runs(self, epoch: int, steps: NDArray[np.int64]) -> list[Runs] | None:
-        """Return the same, a step an item, as runs of neighbours in files; None where samples do not come in runs."""
+        """Return the same as runs of consecutive samples in a file, one item per step; None where there are no runs."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """One epoch is a shuffled order of all samples, cut into as many equal parts as there are ranks.
+    """The plan of all ranks. An epoch is a shuffled order of all samples, cut into one equal part for each rank.
 
-    Each rank reads its part in order, batch by batch, so that without a shuffle a file's samples are read one after
-    the other by one rank. What is left when every rank has had the same number of whole batches is dropped.
-    With `worker_streams` a rank's part is cut into as many stretches, and its steps take a batch of each in turn: a
-    loader that deals batches to so many workers then has each of them read a stretch of its own, from its beginning.
+    Each rank reads its part in order, batch by batch: without a shuffle, one rank reads a file from its start to its
+    end. Samples that do not fill a batch on every rank are dropped.
+    With `worker_streams` > 1 a rank's part is cut into that many ranges, and its steps take a batch from each in turn.
+    A loader that assigns batches to as many workers in turn then has each worker read one range from its start.
     """
 
     num_files: int
@@ -65,7 +65,7 @@ class Plan:
 
     @property
     def dropped_samples(self) -> int:
-        """Samples of an epoch that no rank reads, because they do not fill a batch on every rank."""
+        """Samples of an epoch that no rank reads, as they do not fill a batch on every rank."""
         return self.num_samples - self.steps_per_epoch * self.batch_size * self.ranks
 
     def check(self, split: str) -> None:
@@ -86,25 +86,25 @@ class Plan:
 
     def batches(self, rank: int, epoch: int, steps: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the samples of some of a rank's batches, shape (steps, batch_size)."""
-        first = self._places(rank, steps) * self.batch_size
+        first = self._batch_numbers(rank, steps) * self.batch_size
         positions = first[:, np.newaxis] + np.arange(self.batch_size)
         return self.samples_at(epoch, positions.ravel()).reshape(positions.shape)
 
     def runs(self, rank: int, epoch: int, steps: NDArray[np.int64]) -> list[Runs] | None:
-        """Return the samples of some of a rank's batches as runs; None where a batch is not a few runs of neighbours.
+        """Return the samples of some of a rank's batches as runs; None where a batch does not consist of few long runs.
 
-        What a batch costs then does not grow with its samples, of which a step of small rows has many thousands.
+        The cost of planning a batch then does not grow with its samples: one of small rows has many thousands.
         """
         per_file, batch_size = self.num_samples_per_file, self.batch_size
-        if self.sample_shuffle or per_file < 2 or per_file * _FILES_OF_A_BATCH < batch_size:
+        if self.sample_shuffle or per_file < 2 or per_file * _MAX_FILES_AS_RUNS < batch_size:
             return None
-        begins = (self._places(rank, steps) * batch_size).tolist()
-        wanted = [range(begin // per_file, (begin + batch_size - 1) // per_file + 1) for begin in begins]
-        files = np.array([file for batch_files in wanted for file in batch_files], np.int64)
+        begins = (self._batch_numbers(rank, steps) * batch_size).tolist()
+        files_by_batch = [range(begin // per_file, (begin + batch_size - 1) // per_file + 1) for begin in begins]
+        files = np.array([file for batch_files in files_by_batch for file in batch_files], np.int64)
         order = permute(files, self.num_files, self.epoch_seed(epoch)) if self.file_shuffle else files
         shuffled = dict(zip(files.tolist(), order.tolist(), strict=True))
         batches = []
-        for begin, batch_files in zip(begins, wanted, strict=True):
+        for begin, batch_files in zip(begins, files_by_batch, strict=True):
             runs = []
             for file in batch_files:
                 first = max(begin, file * per_file)
@@ -113,22 +113,22 @@ class Plan:
             batches.append(Runs(runs))
         return batches
 
-    def _places(self, rank: int, steps: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return which batches of an epoch's order, from 0, a rank's steps, from 1, are."""
-        places = steps - 1
+    def _batch_numbers(self, rank: int, steps: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return which batches of the epoch's order, counted from 0, a rank takes in some steps, counted from 1."""
+        numbers = steps - 1
         if self.worker_streams > 1:
             length = self.steps_per_epoch // self.worker_streams
-            in_turn, stream = np.divmod(places, self.worker_streams)
-            # What does not fill a last turn stays where it is, behind all stretches.
-            places = np.where(in_turn < length, stream * length + in_turn, places)
-        return np.asarray(rank * self.steps_per_epoch + places)
+            turn, stream = np.divmod(numbers, self.worker_streams)
+            # Steps beyond the last whole turn read what follows all ranges, in order.
+            numbers = np.where(turn < length, stream * length + turn, numbers)
+        return np.asarray(rank * self.steps_per_epoch + numbers)
 
     def epoch_seed(self, epoch: int) -> int:
         """Return the seed of an epoch's shuffles, by DLIO's rule."""
         return self.seed + epoch if self.seed_change_epoch else self.seed
 
     def samples_at(self, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the samples that stand at `positions` of an epoch's order."""
+        """Return the samples at `positions` of an epoch's order."""
         seed = self.epoch_seed(epoch)
         if self.sample_shuffle:
             return permute(positions, self.num_samples, seed)
@@ -138,7 +138,7 @@ class Plan:
         return self._shuffled_files(files, seed) * self.num_samples_per_file + within
 
     def _shuffled_files(self, files: NDArray[np.int64], seed: int) -> NDArray[np.int64]:
-        """Shuffle file numbers; where many samples are in few files, each file only once."""
+        """Return the shuffled numbers of files; for many samples in few files, each file is computed only once."""
         if not files.size:
             return files
         first, last = int(files.min()), int(files.max())
@@ -149,7 +149,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class RankPlan:
-    """One rank's part of a plan, as its loader sees it."""
+    """One rank's part of a plan, for its loader."""
 
     plan: Plan
     rank: int
@@ -159,7 +159,7 @@ class RankPlan:
         return self.plan.sample_ids(self.rank, epoch, step)
 
     def batches(self, epoch: int, steps: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the samples of some batches, shape (steps, batch_size); steps beyond the last repeat it."""
+        """Return the samples of some batches, shape (steps, batch_size); steps beyond the last one repeat it."""
         return self.plan.batches(self.rank, epoch, np.minimum(steps, self.plan.steps_per_epoch))
 
     def runs(self, epoch: int, steps: NDArray[np.int64]) -> list[Runs] | None:
@@ -169,7 +169,7 @@ class RankPlan:
 
 @dataclass(frozen=True)
 class EndlessPlan:
-    """One rank's part of a plan, begun again when it ends; for measuring the emulator with any number of steps."""
+    """One rank's part of a plan, repeated endlessly; for measuring the emulator's ceiling with any number of steps."""
 
     plan: Plan
     rank: int
@@ -188,49 +188,49 @@ class EndlessPlan:
 
 
 class PlannedBatch(NamedTuple):
-    """One batch, ready to be read."""
+    """The samples of one batch, with their hash."""
 
     samples: NDArray[np.int64] | Runs
-    """Sample numbers in their order."""
+    """Sample numbers in the order of the batch."""
     sample_hash: int
-    """`hash_samples` of them."""
+    """`hash_samples` of these."""
 
 
 class PlanAhead:
-    """Takes many batches at a time from a plan: a shuffle costs as much for one sample as for hundreds."""
+    """Computes many batches of a plan at a time: a shuffle costs as much for one sample as for hundreds."""
 
-    _SAMPLES = 4096
-    _STEPS_OF_RUNS = 64
+    _SAMPLES_AHEAD = 4096
+    _RUN_STEPS_AHEAD = 64  # at least, where batches are runs, whose cost does not grow with their samples
 
     def __init__(self, plan: BatchPlan, batch_size: int) -> None:
-        self._plan, self._steps = plan, max(1, self._SAMPLES // batch_size)
+        self._plan, self._steps = plan, max(1, self._SAMPLES_AHEAD // batch_size)
         self._epoch, self._first = -1, 0
         self._batches: Sequence[NDArray[np.int64] | Runs] = ()
         self._hashes: list[int] = []
-        """Of the same batches; none where they are so large that hashing one by one costs no more."""
+        """Hashes of `_batches`; empty where these are so large that hashing them one by one costs no more."""
 
     def batch(self, epoch: int, step: int) -> PlannedBatch:
         """Return the batch of a step, both counted from 1."""
         if epoch != self._epoch or not 0 <= step - self._first < len(self._batches):
-            self._plan_from(epoch, step)
+            self._compute_from(epoch, step)
         samples = self._batches[step - self._first]
         if self._hashes:
             return PlannedBatch(samples, self._hashes[step - self._first])
         return PlannedBatch(samples, hash_runs(samples) if isinstance(samples, Runs) else hash_samples(samples))
 
-    def _plan_from(self, epoch: int, step: int) -> None:
+    def _compute_from(self, epoch: int, step: int) -> None:
         self._epoch, self._first = epoch, step
-        runs = self._plan.runs(epoch, np.arange(step, step + max(self._steps, self._STEPS_OF_RUNS)))
+        runs = self._plan.runs(epoch, np.arange(step, step + max(self._steps, self._RUN_STEPS_AHEAD)))
         if runs is None:
             ids = self._plan.batches(epoch, np.arange(step, step + self._steps))
             self._batches, self._hashes = list(ids), _hash_rows(ids.astype(np.uint64))
         else:
             self._batches = runs
-            self._hashes = _hash_each(runs) if self._steps >= self._STEPS_OF_RUNS else []
+            self._hashes = _hash_each(runs) if self._steps >= self._RUN_STEPS_AHEAD else []
 
 
 def hash_samples(sample_ids: NDArray[np.int64]) -> int:
-    """Return the sum of splitmix64 of each id modulo 2^64, as a signed int64: equal for equal multisets in any order.
+    """Return the sum of splitmix64 of each id modulo 2^64, as a signed int64: it does not depend on their order.
 
     Constants: Steele, Lea, Flood, "Fast splittable pseudorandom number generators" (OOPSLA 2014).
     """
@@ -243,13 +243,13 @@ def hash_runs(runs: Runs) -> int:
 
 
 def _hash_each(batches: Sequence[Runs]) -> list[int]:
-    """Return `hash_samples` of some batches of equal size."""
+    """Return `hash_samples` of each of several batches of equal size."""
     ids = [np.arange(first, first + count, dtype=np.uint64) for batch in batches for first, count in batch.runs]
     return _hash_rows((np.concatenate(ids) if len(ids) > 1 else ids[0]).reshape(len(batches), -1))
 
 
 def _hash_rows(z: NDArray[np.uint64]) -> list[int]:
-    """Return `hash_samples` of each row, whose memory is used up: of many samples, fresh memory costs half of it."""
+    """Return `hash_samples` of each row. Overwrites `z`: for many samples, new memory would double the time."""
     z += np.uint64(0x9E3779B97F4A7C15)
     shifted = z >> np.uint64(30)
     z ^= shifted

@@ -1,4 +1,4 @@
-"""Who reads what when files are read as streams: each rank has files of its own and reads them from their beginning."""
+"""Plans for reading files as streams: each rank has files of its own and reads them from start to end."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from dlemu.plan.samples import BatchPlan, Plan, RankPlan
 
 @dataclass(frozen=True, eq=False)
 class Streams:
-    """What one rank reads of an epoch when it reads files as streams: records `first + k * stride` of each file."""
+    """What one rank reads in an epoch: the records `first + k * stride` of some files."""
 
     files: NDArray[np.int64]
     """File numbers in the order in which they are opened."""
     counts: NDArray[np.int64]
-    """Records to keep of each file."""
+    """Number of records to use from each file."""
     first: int
     stride: int
-    """More than 1 where ranks share files: the records between are read and left to the others."""
+    """More than 1 where ranks share files: the records in between are read, but used by the other ranks."""
     seed: int
-    """Of the window that shuffles samples."""
+    """Seed of the window that shuffles samples."""
 
 
 class StreamBatchPlan(BatchPlan, Protocol):
@@ -38,31 +38,31 @@ class StreamBatchPlan(BatchPlan, Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class StreamPlan(Plan):
-    """An epoch's files in a shuffled order, dealt out to the ranks as `tf.data` shards them: rank r has every R-th.
+    """The plan of all ranks. Its files, in shuffled order, are sharded as by `tf.data`: each of R ranks has every R-th.
 
-    When there are fewer files than ranks, every rank reads all files and keeps every R-th record. A rank reads `cycle`
-    files at a time, `block_length` records of each in turn. The window that shuffles samples on their way is the
-    loader's: this order is the one before it, so it says which samples an epoch holds and not when each comes.
+    If there are fewer files than ranks, every rank reads all files and uses every R-th record. A rank reads `cycle`
+    files at a time, `block_length` records of each in turn. The loader then shuffles samples in a window; the order
+    here is the one before it, so it tells which samples an epoch has, but not when exactly each one comes.
     """
 
     cycle: int
-    """Files that a rank reads at a time."""
+    """Number of files that a rank reads at a time."""
     block_length: int = 1
-    """Records that it keeps of a file before the next file's turn."""
+    """Number of records that it uses from a file before the next file's turn."""
 
     @property
     def by_file(self) -> bool:
-        """Each rank has files of its own."""
+        """Whether each rank has files of its own; otherwise all ranks share all files."""
         return self.num_files >= self.ranks
 
     @property
     def files_per_rank(self) -> int:
-        """Files that each rank reads."""
+        """Number of files that each rank reads."""
         return self.num_files // self.ranks if self.by_file else self.num_files
 
     @property
     def kept_per_file(self) -> int:
-        """Records of a file that the rank which reads it keeps."""
+        """Number of records that a rank uses from each of its files."""
         return self.num_samples_per_file if self.by_file else self.num_samples_per_file // self.ranks
 
     @property
@@ -82,7 +82,7 @@ class StreamPlan(Plan):
         )
 
     def samples_at(self, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the samples that stand at `positions` of an epoch's order: rank 0's first, then rank 1's."""
+        """Return the samples at `positions` of an epoch's order: those of rank 0 first, then those of rank 1."""
         ranks, places = np.divmod(positions, max(1, self.steps_per_epoch * self.batch_size))
         group, within = np.divmod(places, self.cycle * self.kept_per_file)
         width = np.minimum(self.cycle, self.files_per_rank - group * self.cycle)
@@ -96,15 +96,15 @@ class StreamPlan(Plan):
         return np.asarray(files * self.num_samples_per_file + record * self.ranks + ranks)
 
     def runs(self, rank: int, epoch: int, steps: NDArray[np.int64]) -> list[Runs] | None:
-        """Return None: files take turns."""
+        """Return None: files take turns, so samples do not come in long runs."""
         return None
 
     def streams(self, rank: int, epoch: int, steps: int) -> Streams:
-        """Return what a rank reads for the first `steps` steps of an epoch: files in order, and how much of each."""
-        wanted = steps * self.batch_size
-        groups, rest = divmod(wanted, self.cycle * self.kept_per_file)
+        """Return what a rank reads for the first `steps` steps of an epoch: files in order, and records of each."""
+        records = steps * self.batch_size
+        groups, rest = divmod(records, self.cycle * self.kept_per_file)
         whole = min(groups * self.cycle, self.files_per_rank)
-        width = min(self.cycle, self.files_per_rank - whole)
+        width = min(self.cycle, self.files_per_rank - whole)  # files of the last group, which is read in part
         turns, rest = divmod(rest, max(1, width) * self.block_length)
         before = turns * self.block_length
         length = min(self.block_length, self.kept_per_file - before)
@@ -119,14 +119,14 @@ class StreamPlan(Plan):
         )
 
     def _files(self, epoch: int, numbers: NDArray[np.int64], rank: NDArray[np.int64] | np.int64) -> NDArray[np.int64]:
-        """Return the files that are number 0, 1, ... of a rank's."""
+        """Return the files of a rank by their numbers in its order: 0, 1, ..."""
         places = numbers * self.ranks + rank if self.by_file else numbers
         return permute(places, self.num_files, self.epoch_seed(epoch)) if self.file_shuffle else places
 
 
 @dataclass(frozen=True)
 class RankStreamPlan(RankPlan):
-    """One rank's part of a plan of streams: its batches are those before the window shuffles their samples."""
+    """One rank's part of a plan of streams. Its batches are those before the loader's window shuffles their samples."""
 
     plan: StreamPlan
 

@@ -40,8 +40,8 @@ def test_few_open_files_are_warned_of_where_the_limit_is_hard() -> None:
 
 
 def test_more_workers_than_files_may_be_open_fail() -> None:
-    assert open_files.judge(256, 2048, wanted=4000).level == "fail"
-    assert open_files.judge(256, 2048, wanted=1500).level == "ok"
+    assert open_files.judge(256, 2048, needed=4000).level == "fail"
+    assert open_files.judge(256, 2048, needed=1500).level == "ok"
 
 
 def test_no_shared_memory_fails(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from datagen.errors import UserError
 from dlemu.config import check_runnable
 from dlemu.config.schema import Reader, Workflow
 from dlemu.jobs.training.plan import TrainingJob
-from dlemu.jobs.training.preflight import memory_wanted
+from dlemu.jobs.training.preflight import memory_needed
 from dlemu.loaders.tensorflow import samples_read_ahead
 from dlemu.plan.streams import RankStreamPlan, StreamPlan
 from tests.runs import make_job
@@ -56,7 +56,7 @@ def test_a_shuffle_window_holds_batches_back_and_takes_memory() -> None:
     )
     assert streaming(sample_shuffle="off").batches_ahead == ahead + ceil(begun / 4)
     sample_bytes = small.loader_spec(0).phases["train"].fetch.nominal_sample_bytes
-    assert memory_wanted(large, 2) - memory_wanted(small, 2) == 2 * 792 * sample_bytes
+    assert memory_needed(large, 2) - memory_needed(small, 2) == 2 * 792 * sample_bytes
 
 
 @pytest.mark.parametrize("read_threads", [1, 4])
@@ -71,7 +71,7 @@ def test_threads_above_the_cores_hold_no_batches(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(3)))
     as_many, more = streaming(computation_threads=3), streaming(computation_threads=64)
     assert more.batches_ahead == as_many.batches_ahead == streaming(computation_threads=1).batches_ahead + 1
-    assert memory_wanted(more, 1) == memory_wanted(as_many, 1)
+    assert memory_needed(more, 1) == memory_needed(as_many, 1)
     assert more.loader_spec(0).computation_threads == 3
 
 
@@ -79,7 +79,7 @@ def test_files_begun_take_memory() -> None:
     few, many = (streaming(read_threads=threads, sample_shuffle="off") for threads in (1, 8))
     records = read_ahead(many) - read_ahead(few)
     sample_bytes = few.loader_spec(0).phases["train"].fetch.nominal_sample_bytes
-    assert memory_wanted(many, 2) - memory_wanted(few, 2) == 2 * records * sample_bytes > 0
+    assert memory_needed(many, 2) - memory_needed(few, 2) == 2 * records * sample_bytes > 0
 
 
 def test_plan_and_loader_take_the_same_turns() -> None:
@@ -97,7 +97,7 @@ def test_evaluation_reads_into_buffers_of_its_own() -> None:
     workers = evaluating.workload.reader.read_threads
     buffer_bytes = evaluating.loader_spec(0).phases["valid"].fetch.buffer_bytes
     assert buffer_bytes > 0
-    assert memory_wanted(evaluating, 1) - memory_wanted(training, 1) == workers * buffer_bytes
+    assert memory_needed(evaluating, 1) - memory_needed(training, 1) == workers * buffer_bytes
 
 
 @pytest.mark.parametrize("key", ["odirect", "verify"])

@@ -15,7 +15,7 @@ from dlemu.config.schema import Metric, Reader, Train, Workload
 from dlemu.jobs.training.prediction.calibration import (
     Calibration,
     Reads,
-    _sums,
+    _scaled_means,
     _work,
     calibrate_from_run,
     estimate_curve,
@@ -137,8 +137,8 @@ def test_what_a_read_took_beside_those_around_it() -> None:
 def test_sums_are_of_successive_reads_of_one_reader() -> None:
     ratios = [np.array([1.0, 2, 3, 4, 5, 7]), np.array([8.0, 2])]
     readers = [np.array([0, 1, 0, 1, 0, 1]), np.array([0, 0])]
-    assert _sums(ratios, readers, 2) / 2**0.5 == pytest.approx([2, 3, 5])
-    assert len(_sums(ratios, readers, 4)) == 0
+    assert _scaled_means(ratios, readers, 2) / 2**0.5 == pytest.approx([2, 3, 5])
+    assert len(_scaled_means(ratios, readers, 4)) == 0
 
 
 def test_a_run_tells_the_host_it_ran_on() -> None:

@@ -13,7 +13,7 @@ from dlemu.jobs.training.prediction.batches import planned_job
 from dlemu.jobs.training.prediction.calibration import Calibration, given_speed
 from dlemu.jobs.training.prediction.curve import CurvePoint
 from dlemu.jobs.training.prediction.event_model import EpochTimes, HostCosts, Scene
-from dlemu.jobs.training.prediction.model_run import LEAST_STEPS, Model, _draws
+from dlemu.jobs.training.prediction.model_run import MIN_STEPS, Model, _draw_work
 from dlemu.jobs.training.prediction.outcome import BETWEEN_EPOCHS_SECONDS, SimulatedFigures, outcome_of, step_rows
 from tests.prediction.test_calibration import workload
 from tests.prediction.test_make_prediction import DEMAND
@@ -33,7 +33,7 @@ def test_whole_epochs_are_simulated_as_far_as_their_rows_are_allowed(most_rows: 
     assert (run.simulated_steps, run.planned_steps, len(run.rows)) == (simulated, 30, 2 * simulated)
 
 
-@pytest.mark.parametrize(("most_rows", "simulated"), [(2, LEAST_STEPS + 2), (100, 50), (199, 99), (200, 100)])
+@pytest.mark.parametrize(("most_rows", "simulated"), [(2, MIN_STEPS + 2), (100, 50), (199, 99), (200, 100)])
 def test_of_a_long_epoch_its_first_steps_are_simulated(most_rows: int, simulated: int) -> None:
     asked = epochs(1, steps=100)
     assert planned_job(asked, 2).batches_ahead == 2
@@ -62,7 +62,7 @@ def test_a_part_of_the_accelerators_has_its_part_of_files_storage_and_hosts() ->
     whole, part = (Model(asked, known).run(40, most_rows=640, shrinks=one, as_it_is=True) for one in (False, True))
     assert (whole.ranks, part.ranks) == (40, 20)
     assert part.planned_steps == whole.planned_steps == 200
-    assert part.simulated_steps == LEAST_STEPS + 2
+    assert part.simulated_steps == MIN_STEPS + 2
     assert part.outcome.au_whole_percent == pytest.approx(whole.outcome.au_whole_percent, abs=3)
     assert 2 * part.outcome.samples_per_second == pytest.approx(whole.outcome.samples_per_second, rel=0.03)
     decoding = replace(known, decode_seconds_per_sample=0.01, cores=24.0)
@@ -117,12 +117,12 @@ def test_draws_of_several_reads_differ_less() -> None:
     quantiles = np.linspace(0.5, 1.5, 101)
     known = replace(FAST, work=tuple(quantiles.tolist()), samples_per_read=4)
     for batch, wanted in ((4, 1.0), (16, 0.5), (1, 2.0), (4 * 64, 0.125)):
-        drawn = _draws(known, batch, (100, 200), random)
+        drawn = _draw_work(known, batch, (100, 200), random)
         assert drawn.mean() == pytest.approx(1)
         assert drawn.std() / quantiles.std() == pytest.approx(wanted, rel=0.05)
-    assert (_draws(FAST, 4, (3, 5), random) == np.ones((3, 5))).all()
+    assert (_draw_work(FAST, 4, (3, 5), random) == np.ones((3, 5))).all()
     wild = replace(known, work=(0.0, 2.0))
-    assert _draws(wild, 1, (50, 50), random).min() > 0
+    assert _draw_work(wild, 1, (50, 50), random).min() > 0
 
 
 def hand_made() -> tuple[Scene, EpochTimes]:

@@ -15,7 +15,7 @@ import pytest
 
 from dlemu.config.schema import Workload
 from dlemu.jobs.training import pattern
-from dlemu.jobs.training.pattern import LoaderCosts, fewest_that_get_all, judge_level, seconds_again
+from dlemu.jobs.training.pattern import LoaderCosts, fewest_at_full_speed, judge_level, repeat_seconds
 from dlemu.jobs.training.plan import TrainingJob
 from dlemu.jobs.training.prediction import model_run
 from dlemu.jobs.training.prediction.batches import planned_job
@@ -92,10 +92,10 @@ def probed(kind: Kind, job: TrainingJob, again: int, seed: int) -> list[Level]:
     levels: list[Level] = []
     for readers in (1, 2, 4, 8, 16):
         levels.append(_level(kind, readers, samples, size, pattern.LEVEL_SECONDS, seed + readers))
-    readers = again or fewest_that_get_all(levels)
+    readers = again or fewest_at_full_speed(levels)
     nearest = min(levels, key=lambda level: abs(level.readers - readers))
-    for turn in range(pattern.PASSES):
-        seconds = min(40.0, seconds_again(nearest, readers))
+    for turn in range(pattern.REPEATS):
+        seconds = min(40.0, repeat_seconds(nearest, readers))
         levels.append(_level(kind, readers, samples, size, seconds, seed + 100 + turn))
     return levels
 

@@ -17,15 +17,15 @@ from dlemu.config.schema import Reader
 from dlemu.jobs.training import pattern
 from dlemu.jobs.training.pattern import (
     LEVEL_SECONDS,
-    MOST_AGAIN_SECONDS,
-    MOST_LEVEL_SECONDS,
-    MOST_SECONDS,
+    MAX_LEVEL_SECONDS,
+    MAX_REPEAT_SECONDS,
+    MAX_SECONDS,
     READ_BYTES,
     SETTLE_SECONDS,
-    fewest_that_get_all,
+    fewest_at_full_speed,
     judge_level,
     reading_spec,
-    seconds_again,
+    repeat_seconds,
 )
 from dlemu.results.levels import READ_DTYPE, Level, ReadRows
 from tests.runs import SAMPLE_BYTES, make_job
@@ -124,19 +124,19 @@ def test_windows_that_are_rich_and_poor_in_turn_are_surer_than_as_many_by_chance
 
 
 def test_the_fewest_readers_that_get_about_all_are_enough() -> None:
-    assert fewest_that_get_all([level(8, 101), level(1, 50), level(2, 96), level(4, 100)]) == 2
-    assert fewest_that_get_all([level(1, 50), level(2, 95), level(4, 100.1)]) == 4
+    assert fewest_at_full_speed([level(8, 101), level(1, 50), level(2, 96), level(4, 100)]) == 2
+    assert fewest_at_full_speed([level(1, 50), level(2, 95), level(4, 100.1)]) == 4
 
 
 def test_a_pass_is_as_long_as_its_interval_wants() -> None:
     """Four times as wide as wanted: sixteen times the time, over two passes."""
-    assert seconds_again(level(4, 100, half_width_percent=4.0), 4) == pytest.approx(2 * 16 / 2)
-    assert seconds_again(level(4, 100, half_width_percent=0.5), 4) == LEVEL_SECONDS
-    assert seconds_again(level(4, 100, half_width_percent=50.0), 4) == MOST_AGAIN_SECONDS
+    assert repeat_seconds(level(4, 100, half_width_percent=4.0), 4) == pytest.approx(2 * 16 / 2)
+    assert repeat_seconds(level(4, 100, half_width_percent=0.5), 4) == LEVEL_SECONDS
+    assert repeat_seconds(level(4, 100, half_width_percent=50.0), 4) == MAX_REPEAT_SECONDS
     slow = level(2, 100, half_width_percent=0.5, read_seconds=1.0)
-    assert seconds_again(slow, 2) == pytest.approx(6), "six reads of each"
-    assert seconds_again(slow, 8) == pytest.approx(24), "each waits for four times as many"
-    assert seconds_again(slow, 1) == pytest.approx(6)
+    assert repeat_seconds(slow, 2) == pytest.approx(6), "six reads of each"
+    assert repeat_seconds(slow, 8) == pytest.approx(24), "each waits for four times as many"
+    assert repeat_seconds(slow, 1) == pytest.approx(6)
 
 
 class Storage:
@@ -153,14 +153,14 @@ class Storage:
     def room(self, monkeypatch: pytest.MonkeyPatch, available_bytes: int) -> None:
         monkeypatch.setattr(pattern, "host_memory", lambda: SimpleNamespace(available_bytes=available_bytes))
 
-    def _level(self, job: Any, spec: Any, samples: int, readers: int, steps: int, seconds: float) -> Level:
+    def _level(self, job: Any, spec: Any, readers: int, steps: int, seconds: float) -> Level:
         self.asked.append((readers, seconds))
         self.now += SETTLE_SECONDS + seconds
         return level(readers, self._speed(readers), seconds=seconds, **self._reads)
 
     def measured(self, *levels: int, steps: int = 1000, **words: Any) -> list[int]:
         """The readers of the levels that a request of a dataset of so many batches of 4 is answered by."""
-        settings: dict[str, Any] = {"again": None, "most": 256, "evicts": False, "costs": False}
+        settings: dict[str, Any] = {"again": None, "max_readers": 256, "evicts": False, "costs": False}
         request = pattern._Request(make_job(ranks=1, steps=steps), levels, **(settings | words))
         return [one.readers for one in pattern._measure(request)]
 
@@ -170,7 +170,7 @@ def test_readers_are_doubled_until_twice_they_got_no_more(monkeypatch: pytest.Mo
     assert storage.measured() == [1, 2, 4, 8, 16]
     slowly = Storage(monkeypatch, lambda readers: 100 * 1.04 ** np.log2(readers))
     assert slowly.measured() == [1, 2, 4, 8, 16, 32, 64, 128, 256], "4 % more each time is more"
-    assert slowly.measured(most=32) == [1, 2, 4, 8, 16, 32]
+    assert slowly.measured(max_readers=32) == [1, 2, 4, 8, 16, 32]
     assert slowly.measured(steps=100) == [1, 2, 4, 8, 16, 32], "each reader has two reads at least"
     dips = Storage(monkeypatch, lambda readers: {2: 90.0, 4: 200.0, 8: 190.0, 16: 202.0}.get(readers, 100.0))
     assert dips.measured() == [1, 2, 4, 8, 16], "of the most that any number got, two in a row"
@@ -206,26 +206,26 @@ def test_a_level_lasts_for_some_reads_and_longer_where_readers_share(monkeypatch
     assert shared.asked == [(1, LEVEL_SECONDS), (2, 3.0), (4, 6.0)]
     slow = Storage(monkeypatch, lambda readers: 100.0, read_seconds=60.0)
     slow.measured(1, 2)
-    assert slow.asked == [(1, LEVEL_SECONDS), (2, MOST_LEVEL_SECONDS)]
+    assert slow.asked == [(1, LEVEL_SECONDS), (2, MAX_LEVEL_SECONDS)]
 
 
 def test_all_levels_together_keep_to_their_time(monkeypatch: pytest.MonkeyPatch) -> None:
     storage = Storage(monkeypatch, lambda readers: 100.0 * readers, read_seconds=3.0)
     assert storage.measured(again=0)[-2:] != [8, 8], "there is no time for all of them"
-    assert 0.7 * MOST_SECONDS < storage.now <= MOST_SECONDS + 4 * SETTLE_SECONDS
+    assert 0.7 * MAX_SECONDS < storage.now <= MAX_SECONDS + 4 * SETTLE_SECONDS
 
 
 def test_the_level_that_matters_is_measured_twice_more(monkeypatch: pytest.MonkeyPatch) -> None:
     storage = Storage(monkeypatch, lambda readers: min(400.0, 100.0 * readers))
     assert storage.measured(again=0) == [1, 2, 4, 8, 16, 4, 4]
     assert storage.measured(again=6) == [1, 2, 4, 8, 16, 6, 6]
-    assert storage.measured(again=600, most=32) == [1, 2, 4, 8, 16, 32, 32]
-    monkeypatch.setattr(pattern, "MOST_SECONDS", 11.0)
+    assert storage.measured(again=600, max_readers=32) == [1, 2, 4, 8, 16, 32, 32]
+    monkeypatch.setattr(pattern, "MAX_SECONDS", 11.0)
     unsure = Storage(monkeypatch, lambda readers: 100.0, half_width_percent=50.0)
     assert unsure.measured(1, 2, again=2) == [1, 2, 2, 2]
     shared = [seconds for _, seconds in unsure.asked[2:]]
     assert shared == pytest.approx([3.0, 2.5]), "they share what time is left"
-    monkeypatch.setattr(pattern, "MOST_SECONDS", 6.0)
+    monkeypatch.setattr(pattern, "MAX_SECONDS", 6.0)
     assert Storage(monkeypatch, lambda readers: 100.0).measured(1, 2, again=2) == [1, 2], "no time is left"
 
 
@@ -283,7 +283,7 @@ def test_a_level_reads_no_more_than_leaves_the_page_cache_cold(changes: dict[str
     job = make_job(ranks=1, dataset=dataset, reader=reader)
     job = replace(job, found=replace(job.found, total_bytes=25_000 * size_bytes))
     request = pattern._Request(job, (), None, 256, given["evicts"], costs=False)
-    assert pattern._most_reads(request, samples=1, readers=2) == most
+    assert pattern._max_reads(request, samples=1, readers=2) == most
 
 
 @pytest.mark.parametrize(("streams", "reads"), [(False, [[1, 3, 5], [2, 4, 6]]), (True, [[1, 2, 3], [4, 5, 6]])])

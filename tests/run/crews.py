@@ -67,8 +67,8 @@ def reader(work: Work, folder: Path) -> None:
     patch.object(pattern, "BatchMaker", lambda *_: SimpleNamespace(make=work)).start()
     job = make_job(ranks=1)
     job = replace(job, workload=replace(job.workload, timeout_seconds=STOPPED_SECONDS))
-    spec, samples = pattern.reading_spec(job)
-    pattern._level(job, spec, samples, 3, 6, 600.0)
+    spec, _ = pattern.reading_spec(job)
+    pattern._level(job, spec, 3, 6, 600.0)
 
 
 def job(work: Work, folder: Path) -> None:

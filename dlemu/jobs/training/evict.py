@@ -1,6 +1,6 @@
-"""Dropping the dataset's pages from this host's memory between epochs.
+"""Drops the dataset's pages from this host's page cache, so that the next epoch reads from storage.
 
-It is advice: the page-cache proof of the result (docs/metrics.md, section 7) says whether it was followed.
+The kernel may ignore this; the result's share of bytes from storage (docs/metrics.md, section 7) shows whether it did.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dlemu.jobs.training.plan import TrainingJob
 
 
 def check_evictable(job: TrainingJob) -> None:
-    """Raise UserError where pages can't be dropped because they are the files."""
+    """Raise UserError where eviction is requested but the files are in memory (tmpfs), so that it can't work."""
     when, folder = job.workload.reader.evict_page_cache, job.workload.dataset.data_folder
     if when == "never":
         return
@@ -25,9 +25,9 @@ def check_evictable(job: TrainingJob) -> None:
 
 
 def evict(job: TrainingJob, part: int, parts: int, *, write_first: bool) -> None:
-    """Drop the pages of every `parts`-th file, beginning with number `part`; raises DatasetError for one that is gone.
+    """Drop the pages of every `parts`-th file from number `part` on; raises DatasetError for one that can't be opened.
 
-    `write_first` has what was not yet written of them written first.
+    `write_first`: write dirty pages to storage before, as only clean ones can be dropped.
     """
     storage = open_storage(job.workload.storage_spec.buffered)
     layouts = [layout for layout in (job.found.train, job.found.valid) if layout is not None]

@@ -1,4 +1,4 @@
-"""What rank 0 notes while a run goes on, so that a run that is cut short still shows what it did."""
+"""The journal of a training run: what rank 0 writes during the run, so that it is known even if the run is killed."""
 
 from __future__ import annotations
 
@@ -11,42 +11,43 @@ from dlemu.results.journal import RunJournal
 
 @dataclass(frozen=True, kw_only=True)
 class StoppedEarly:
-    """Of a run that was stopped early."""
+    """How far a run came that the user stopped early."""
 
     steps: int
-    """Training steps that each rank took."""
+    """Training steps that each rank completed."""
     planned_steps: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class CpuApart:
-    """CPU seconds of a rank, with its workers, that no reading took."""
+    """CPU seconds of a rank and its workers, not for reading; `cpu_seconds` includes all of them but the first two."""
 
     start: float = 0.0
-    """Until its loader had started: imports, processes, plans."""
+    """Until the rank's loader had started: imports, processes, plans."""
     trials: float = 0.0
-    """In the ceiling before the first epoch and in the trial of more readers after the last."""
+    """Measuring the ceiling before the first epoch, and trying more readers after the last."""
     checkpoints: float = 0.0
-    """Of the threads that made and wrote checkpoints; that and what follows `cpu_seconds` has, too."""
+    """Used by the threads that made and wrote checkpoints."""
     preprocessing: float = 0.0
-    """Used up on purpose by workers: `reader.preprocess_time`, burned."""
+    """Used up by workers on purpose, as emulated preprocessing: `reader.preprocess=burn`."""
     steps: float = 0.0
-    """Used up on purpose by the trainer: `train.step_cpu_time`."""
+    """Used up by the trainer on purpose: `train.step_cpu_time`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Journal(RunJournal):
-    """Everything that a result of training needs besides the step logs."""
+    """What the result of a training run needs besides the step logs and the telemetry."""
 
     ceiling_au_percent: float | None = None
+    """AU that the same loop reached without storage; None when it was not measured."""
     cpu_apart: tuple[CpuApart, ...] = ()
-    """Of each rank."""
+    """One per rank."""
     checkpoints: tuple[SavedCheckpoint, ...] = ()
     eviction_seconds: tuple[float, ...] = ()
-    """How long dropping the dataset's pages took, each time."""
+    """Duration of each eviction of the dataset from the page cache."""
     stopped_early: StoppedEarly | None = None
-    """None for a run that was not stopped early."""
+    """None for a run that ran to its planned end."""
     scaling: Scaling | None = None
-    """What more readers got after the run, where that was tried."""
+    """Rates of other numbers of readers after the run; None where they were not tried."""
     clock_offsets_ns: tuple[tuple[int, ...], ...] = ()
     """At the start of each epoch: what to add to each host's CLOCK_MONOTONIC to get the first host's, in node order."""

@@ -1,4 +1,4 @@
-"""How far a training run that goes on is, from the step logs of its ranks."""
+"""Progress of a running training job, read from the step logs of its ranks."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ from dlemu.jobs.training.steplog import STEP_DTYPE, TRAINING, StepRows, log_name
 from dlemu.results.measured import read_facts
 from dlemu.results.progress import RECENT_SECONDS, Figure, Progress
 
-_MOST_RECENT_ROWS = 4096
-"""Looked at for the rates of the last seconds, at most."""
-_LOOK_ROWS = 4096  # the log is mapped: what is not looked at is not read
+_MAX_RECENT_ROWS = 4096
+"""Maximum number of rows read for the rates of the last seconds."""
+_CHUNK_ROWS = 4096
+"""Rows examined at a time for the end of the log: its file is mapped, and only pages that are accessed are read."""
 
 
 @dataclass(frozen=True)
 class _Recent:
-    """What a rank did in the last seconds."""
+    """What a rank did in the last RECENT_SECONDS."""
 
     seconds: float
     read_bytes: float
@@ -30,20 +31,20 @@ class _Recent:
 
 
 class _RankLog:
-    """One rank's log, mapped: each row is looked at once."""
+    """One rank's log, mapped; the sums of an epoch read each row once."""
 
     def __init__(self, path: str, exclude_start_steps: int) -> None:
         self._rows: StepRows = np.memmap(path, dtype=STEP_DTYPE, mode="r")
         self._used, self._grew_at = 0, time.monotonic()
         self.sums = EpochSums(exclude_start_steps)
         self.steps = 0
-        """Of training, so far."""
+        """Training steps so far."""
 
     def look(self) -> None:
-        """Take the rows that were added."""
+        """Read the rows that were added since the last call."""
         before = self._used
-        while self._used < len(self._rows):  # the rest of the file is empty, and may be large
-            steps = self._rows["step"][self._used : self._used + _LOOK_ROWS]
+        while self._used < len(self._rows):  # the unused rest of the file may be large
+            steps = self._rows["step"][self._used : self._used + _CHUNK_ROWS]
             written = int(np.count_nonzero(np.logical_and.accumulate(steps > 0)))
             self._used += written
             if written < len(steps):
@@ -55,7 +56,7 @@ class _RankLog:
         self.steps += int(np.count_nonzero(new["phase"] == TRAINING))
         for epoch in np.unique(new["epoch"]).tolist():
             end = before + int(np.flatnonzero(new["epoch"] == epoch)[-1]) + 1
-            self.sums.add(self._rows[:end], epoch)  # what is added is looked at no more
+            self.sums.add(self._rows[:end], epoch)  # skips the rows that it was given before
 
     @property
     def last(self) -> np.void | None:
@@ -64,17 +65,17 @@ class _RankLog:
 
     @property
     def first_ns(self) -> int:
-        """When the first step's wait began, by the rank's clock."""
+        """Start of the first step's wait, on the rank's clock."""
         return int(self._rows["asked_ns"][0])
 
     @property
     def now_ns(self) -> int:
-        """This moment by the rank's clock, which may be another host's: so long after the last row as it stands."""
+        """The current time on the clock of the rank's host: that of the last row plus the time since it appeared."""
         return int(self._rows["met_ns"][self._used - 1] + (time.monotonic() - self._grew_at) * 1e9)
 
     def recent(self) -> _Recent:
-        """Return what the rank did in the last seconds; a row counts by the share of it that lies in them."""
-        rows = np.array(self._rows[max(0, self._used - _MOST_RECENT_ROWS) : self._used])
+        """Return what the rank did in the last RECENT_SECONDS; a step that began before counts in proportion."""
+        rows = np.array(self._rows[max(0, self._used - _MAX_RECENT_ROWS) : self._used])
         end_ns = self.now_ns
         begin_ns = max(end_ns - RECENT_SECONDS * 1e9, int(rows["free_ns"][0]))
         took_ns = np.maximum(1, rows["met_ns"] - rows["free_ns"])
@@ -100,7 +101,7 @@ class LiveTraining:
         self._logs: dict[int, _RankLog] = {}
 
     def look(self) -> Progress | None:
-        """Return how far it is; None before the first step."""
+        """Return the run's progress; None before the first step."""
         for rank in range(self._ranks):
             path = os.path.join(self._folder, log_name(rank))
             if rank not in self._logs and os.path.exists(path) and os.path.getsize(path) >= STEP_DTYPE.itemsize:
@@ -123,7 +124,7 @@ class LiveTraining:
         )
 
     def _at(self, log: _RankLog) -> str:
-        assert log.last is not None  # of those that have begun
+        assert log.last is not None  # `log` is of a rank that has begun
         epoch, phase = int(log.last["epoch"]), "" if log.last["phase"] == TRAINING else "evaluation after "
         done = log.steps - sum(self._epoch_steps[: epoch - 1])
         steps = self._epoch_steps[min(epoch, len(self._epoch_steps)) - 1]

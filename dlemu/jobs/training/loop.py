@@ -1,7 +1,7 @@
-"""The loop: for each step wait for the batch, compute, meet the other ranks, and log what the accelerator saw.
+"""A rank's training loop: in each step, wait for the batch, compute, synchronise with all ranks, log the times.
 
-The accelerator has a timeline of its own (docs/metrics.md). The host follows it, a little late; the lateness is logged
-and never credited, and never charged to the storage unless the next batch is late because of it.
+The accelerator has its own timeline (docs/metrics.md), which the host follows a little late. This lateness is logged.
+It never counts as computation, and as waiting for storage only where it delays the next batch.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from dlemu.jobs.training.steplog import StepLog, StepRecord
 
 @dataclass(frozen=True, kw_only=True)
 class StepRange:
-    """The steps to run without interruption, and what they are in the log."""
+    """Consecutive steps to run without interruption; `phase`, `epoch` and `block` are columns of the step log."""
 
     phase: int
     epoch: int
@@ -30,22 +30,22 @@ class StepRange:
     compute_ns: NDArray[np.int64]
     """Nominal computation time of each step, shape (steps,)."""
     cpu_seconds: NDArray[np.float64] | None = None
-    """CPU time that the trainer itself computes in each step, shape (steps,); None for none."""
+    """CPU time that the trainer's own process uses in each step, shape (steps,); None for none."""
 
 
 STOP_NS = 1 << 61
-"""Added to a rank's end of step it says: this was the last step. No clock comes near it."""
+"""A rank adds this to its end time in the all-reduce to end the run after this step; 73 years, beyond any real time."""
 
 Stop = Callable[[], bool]
-"""Called once a step, on one rank: whether the run is to end after this step."""
+"""Called in each step, on rank 0 only; returns whether the run is to end after this step."""
 
 Watcher = Callable[[StepRange, int, StepLog], None]
-"""Called once a step, while the accelerator computes: step range, step in the epoch, the log of the steps before."""
+"""Called in each step, while the accelerator computes: step range, step in the epoch, log of the previous steps."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class StepLoop:
-    """One rank's loop with what it works with."""
+    """One rank's loop and the objects it uses."""
 
     accelerator: Accelerator
     comm: Comm
@@ -54,14 +54,15 @@ class StepLoop:
     watch: Watcher | None = None
     stop: Stop | None = None
     burn: Callable[[float], object] | None = None
-    """Computes for so many seconds of CPU time."""
+    """Uses the given seconds of CPU time."""
 
     def run(self, step_range: StepRange, free_ns: int, batch_queue: BatchQueue) -> bool:
-        """Run the steps of a range, every rank as many, from `free_ns` on. Rows go to the log as each step ends.
+        """Run the steps of a range and log each as it ends. Collective: all ranks run the same number of steps.
 
-        Return whether a rank's `stop` ended it; all ranks end after the same step.
+        `free_ns` is when the range starts, the same on all ranks. Return whether `stop` ended the range early; all
+        ranks then end after the same step.
         """
-        asked_ns = free_ns
+        request_ns = free_ns
         for step, nominal_ns in enumerate(step_range.compute_ns.tolist(), step_range.first_step):
             ready_ns, batch = batch_queue.take()
             got_ns = self.clock.now_ns()
@@ -71,9 +72,9 @@ class StepLoop:
                 self.watch(step_range, step, self.log)
             computed_ns = self._compute(step_range, step)
             end_ns = self.accelerator.finish(end_ns)
-            slept_ns = self.clock.now_ns()
+            woke_ns = self.clock.now_ns()
             next_free_ns, stopped = self._slowest_end(max(end_ns, computed_ns))
-            met_ns = self.clock.now_ns()
+            synced_ns = self.clock.now_ns()
             self.log.add(
                 StepRecord(
                     rank=self.comm.rank,
@@ -85,30 +86,30 @@ class StepLoop:
                     wait_ns=begin_ns - free_ns,
                     compute_ns=end_ns - begin_ns,
                     sync_ns=next_free_ns - end_ns,
-                    asked_ns=asked_ns,
+                    asked_ns=request_ns,
                     got_ns=got_ns,
-                    slept_ns=slept_ns,
-                    met_ns=met_ns,
+                    slept_ns=woke_ns,
+                    met_ns=synced_ns,
                     ready_ns=ready_ns,
                 ),
                 batch.trace,
             )
             if stopped:
                 return True
-            free_ns, asked_ns = next_free_ns, met_ns
+            free_ns, request_ns = next_free_ns, synced_ns
         return False
 
     def _compute(self, step_range: StepRange, step: int) -> int:
-        """Do the trainer's own part of the step; return when it was done, 0 where it has none."""
+        """Use the CPU time that the trainer's process has in this step; return when that was done, 0 without any."""
         if step_range.cpu_seconds is None or self.burn is None:
             return 0
         self.burn(float(step_range.cpu_seconds[step - step_range.first_step]))
         return self.clock.now_ns()
 
     def _slowest_end(self, end_ns: int) -> tuple[int, bool]:
-        """Return the latest end of the step over the ranks, and whether one of them wants it to be the last."""
+        """Return the latest end of the step over all ranks, and whether it is the last step of the run."""
         stop = self.stop is not None and self.stop()
         latest_ns = self.comm.all_reduce_max(end_ns + STOP_NS if stop else end_ns)
         if latest_ns < STOP_NS // 2:
             return latest_ns, False
-        return self.comm.all_reduce_max(end_ns), True  # who stops hid the others' ends
+        return self.comm.all_reduce_max(end_ns), True  # again, without STOP_NS, which hid the latest end

@@ -1,4 +1,4 @@
-"""What the result of one training run says, for the terminal and for its page: the same tables, the same words."""
+"""The result of one training run as sentences and tables, the same on the terminal and on its HTML page."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ from dlemu.results.tables import read_config
 from dlemu.results.wording import count
 
 _SHOWN_EPOCHS, _SHOWN_NAMES, _SHOWN_STRAGGLERS, _SHOWN_CHANGES, _LONG_TABLE = 6, 4, 4, 4, 24
-_LEAST_SHOWN_PERCENT = 0.005  # less would read 0.00 %
+"""Maximum numbers of items to list, and the number of epochs above which their table is folded."""
+_MIN_SHOWN_PERCENT = 0.005  # less would be shown as 0.00 %
 _EVICTED = {"never": "", "start": ", evicted once", "epochs": ", evicted"}
 _LOST_TO = {
     "first_step": "first steps, which AU does not count",
@@ -37,8 +38,8 @@ _LOST_TO = {
 
 
 def _tile(metric: str, *, has_parts: bool = True) -> TileRow:
-    known = CATALOGUE[metric]
-    return known.title, f"metrics.{metric}{'.mean' * has_parts}", known.unit, known.meaning
+    described = CATALOGUE[metric]
+    return described.title, f"metrics.{metric}{'.mean' * has_parts}", described.unit, described.meaning
 
 
 _TILES = (
@@ -63,17 +64,14 @@ _TILES = (
 
 
 def print_result(summary: Summary, folder: str, console: Console) -> None:
-    """Print a run's result: one table, what to know about it, and one line of verdict.
-
-    It reads well from 80 columns on, with or without colour.
-    """
+    """Print a run's result: a table, notes, and the verdict in one line. It needs 80 columns and no colour."""
     print_table(result_table(summary, title=run_title(summary)), console)
     print_lines([*_reasons(summary), verdict(summary)], console, wrap=True)
     print_lines([f"results: {folder}"], console)
 
 
 def run_page(run: Run, config: str) -> Page:
-    """Return what is on the page of a run; `config` is its configuration as YAML."""
+    """Return the content of a run's page; `config` is its configuration as YAML."""
     summary, data, shown_verdict = run.summary, run.summary.dataset, verdict(run.summary)
     word = verdict_word(summary.verdict_code) if summary.complete else INCOMPLETE
     read = f"{count(data.num_files_train, f'{data.format} file')}, {size(data.total_bytes)}, in {data.data_folder}"
@@ -92,7 +90,7 @@ def run_page(run: Run, config: str) -> Page:
 
 
 def run_title(summary: Summary) -> str:
-    """Return what ran where, in a line."""
+    """Return the workload, accelerators and hosts in one line."""
     scale = f" (scale {summary.scale})" if summary.scale else ""
     kind = f"{summary.ranks} x {summary.accelerator}" if summary.accelerator else count(summary.ranks, "rank")
     return f"{summary.workload}{scale}: {kind}{_where(summary.hosts)}"
@@ -106,9 +104,9 @@ def _where(hosts: Sequence[str]) -> str:
 
 
 def verdict(summary: Summary) -> Line:
-    """Return the verdict in a line; where the run fails, with what limited it: that need not be the storage.
+    """Return the verdict in one line; for a run that fails also what limited it, which need not be the storage.
 
-    A PASS that is the page cache's, because the run requests that, is no praise of the storage: it has no colour.
+    A pass from the page cache (`metric.cached`) has no colour, as it says nothing about the storage.
     """
     if not summary.complete:
         return Line(f"{INCOMPLETE}: {summary.failure}", "bad")
@@ -122,17 +120,17 @@ def verdict(summary: Summary) -> Line:
 
 
 def _is_cached(summary: Summary) -> bool:
-    """Return whether memory served a run that passed: without `metric.cached` it would have no verdict."""
+    """Return whether the run passed on bytes from the page cache, which only `metric.cached` allows."""
     return bool(summary.passed) and _is_from_memory(summary)
 
 
 def _is_from_memory(summary: Summary) -> bool:
-    found = summary.page_cache and summary.page_cache.finding
-    return bool(found and found.severity == "loud")
+    finding = summary.page_cache and summary.page_cache.finding
+    return bool(finding and finding.severity == "loud")
 
 
 def _reasons(summary: Summary) -> Iterator[Cell]:
-    """Yield what to know, what limited the run, why one may believe it, and what to do."""
+    """Yield the notes on the result, and what limited the run, with evidence and advice."""
     yield from (Line(f"- {issue}", "caution") for issue in summary.issues)
     warning = summary.page_cache and summary.page_cache.warning
     if warning:
@@ -150,7 +148,7 @@ def _reasons(summary: Summary) -> Iterator[Cell]:
 
 
 def _sections(summary: Summary) -> Iterator[Words]:
-    """Yield the same as sections of a page, and the notes of the telemetry."""
+    """Yield the same as sections of a page, with the notes of the telemetry."""
     limit = summary.limited_by
     if limit:
         evidence = [*limit.evidence, *filter(None, [causes_line(limit)])]
@@ -170,7 +168,7 @@ def _sections(summary: Summary) -> Iterator[Words]:
 
 
 def _unsteadiness(summary: Summary) -> Iterator[str]:
-    """Yield when the storage's speed changed and when it stalled, as sentences."""
+    """Yield sentences on changes of the storage's speed, on stalls, and on slow folders."""
     for change in summary.speed_changes[:_SHOWN_CHANGES]:
         yield (
             f"at {clock(change.at_seconds)} the storage's speed changed to {change.percent:.0f} %: from "
@@ -194,10 +192,10 @@ def _unsteadiness(summary: Summary) -> Iterator[str]:
 
 
 def _reads(change: SpeedChange) -> str:
-    """Return how long reads took before and after, where that is what changed."""
+    """Return how long a batch's reads took before and after a change; empty where the change was not found in these."""
     if change.read_ms_before is None or change.read_ms_after is None:
         return ""
-    return f" (a batch's reads took {number(change.read_ms_after)} ms after {number(change.read_ms_before)} ms)"
+    return f" (a batch's reads took {number(change.read_ms_before)} ms before, {number(change.read_ms_after)} ms after)"
 
 
 def _straggler(late: Straggler) -> str:
@@ -209,7 +207,7 @@ def _straggler(late: Straggler) -> str:
 
 
 def result_table(summary: Summary, *, title: str) -> Table:
-    """Return the numbers of a run: of one that was cut short those that could be measured."""
+    """Return the table of a run's metrics; for an incomplete run, of those that could be computed."""
     metrics = summary.metrics
     rows = [
         *_sustained(metrics),
@@ -227,7 +225,7 @@ def result_table(summary: Summary, *, title: str) -> Table:
 
 
 def _sustained(metrics: Metrics) -> Iterator[Row]:
-    """Yield what the verdict is about; other definitions of AU stand at the end of the table."""
+    """Yield the sustained AU and the ceiling; the other definitions of AU are at the end of the table."""
     sustained, uncertainty = metrics.sustained_percent, metrics.au_uncertainty
     if metrics.au_percent:
         yield "sustained AU", percent(sustained), "in an endless epoch on this storage"
@@ -246,7 +244,7 @@ def _other_definitions(metrics: Metrics) -> Iterator[Row]:
     yield "  counted steps", percent(headline.mean), "compute / (wait + compute + sync)"
     if len(headline.per_epoch) > 1:
         yield "    per epoch", f"+- {percent(headline.std)}", _epoch_values(headline.per_epoch)
-    if credit is not None and credit >= _LEAST_SHOWN_PERCENT:
+    if credit is not None and credit >= _MIN_SHOWN_PERCENT:
         yield "    prefetch credit", percent(credit), "of its batches, read in advance"
     yield "  whole epochs", _mean(metrics.au_whole_percent), "first step of each epoch included"
     yield "  DLIO 2.x", _mean(metrics.au_dlio_percent), "measured compute / host's time"
@@ -266,11 +264,11 @@ def _epoch_values(values: Sequence[float | None]) -> str:
 
 
 def _loss(loss: Loss | None) -> Iterator[Row]:
-    if loss is None or loss.total < _LEAST_SHOWN_PERCENT:
+    if loss is None or loss.total < _MIN_SHOWN_PERCENT:
         return
     yield "lost", percent(loss.total), "100 - AU of whole epochs, in parts:"
     for name, share in flat(loss):
-        if share >= _LEAST_SHOWN_PERCENT:
+        if share >= _MIN_SHOWN_PERCENT:
             yield f"  {name.replace('_', ' ')}", percent(share), _LOST_TO[name]
 
 
@@ -366,7 +364,7 @@ def _costs(summary: Summary) -> Iterator[Row]:
 
 
 def _requests(metrics: Metrics) -> Iterator[Row]:
-    """Yield the mean size of the requests: as requested, and as the devices served them."""
+    """Yield the mean size of a read call, and of the requests that the devices saw."""
     requested, served = metrics.asked_request_bytes, metrics.device_request_kib
     if requested and requested.mean is not None:
         got = f"; devices saw {number(served.mean)} KiB" if served and served.mean is not None else ""
@@ -374,7 +372,7 @@ def _requests(metrics: Metrics) -> Iterator[Row]:
 
 
 def _library_cpu(summary: Summary) -> Iterator[str]:
-    """Yield what the readers would take of the host with the format's usual library."""
+    """Yield how much CPU time the readers would use with the format's usual library, as a sentence."""
     own, library = summary.metrics.reader_cpu_seconds_per_gb, summary.metrics.library_cpu_seconds_per_gb
     if own is not None and library is not None:
         call = built_in_reads(summary.dataset.format).call or "its library"
@@ -385,7 +383,7 @@ def _library_cpu(summary: Summary) -> Iterator[str]:
 
 
 def _page_cache(cache: PageCache | None, *, odirect: bool) -> Iterator[Row]:
-    """Yield what the storage served; what it served beyond the loader's bytes stands on a line of its own."""
+    """Yield the share of the bytes that came from storage; what it read beyond them, as read-ahead, has its own row."""
     if cache is None:
         return
     share, ratio = cache.from_storage_percent.mean, cache.dataset_to_memory_ratio
@@ -437,7 +435,7 @@ def _epochs(metrics: Metrics) -> Iterator[Table]:
 
 
 def environment_tables(summary: Summary) -> Iterator[Table]:
-    """Yield what a run ran on: hosts, storage and devices."""
+    """Yield tables of the hosts, the storage and its devices."""
     yield from environment_of(summary.environment)
     for device in summary.telemetry.devices if summary.telemetry else ():
         yield facts_table(f"Device {device.name}", flat(device))
@@ -445,7 +443,7 @@ def environment_tables(summary: Summary) -> Iterator[Table]:
 
 def open_page(folder: str) -> Opened:
     """Return the run in a folder with its page; raises UserError."""
-    from dlemu.jobs.training.folder import read_run  # whoever prints a result has it
+    from dlemu.jobs.training.folder import read_run  # not needed to print a result
 
     run = read_run(folder)
     return Opened(run, run_page(run, read_config(folder)), "dlemu.jobs.training.figures")

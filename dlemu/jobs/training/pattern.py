@@ -1,7 +1,8 @@
-"""A workload's own pattern of reading at rising numbers of readers: what the storage gives to 1, 2, 4, ... of them.
+"""Measures the storage's throughput with a workload's own access pattern, for 1, 2, 4, ... parallel readers.
 
-Readers are processes that make batches as a loader's workers do, by the same `BatchMaker`, each sample of the dataset
-once. A clean process forks them, so that callers may have threads, an event loop or a GPU.
+A *reader* is a process that makes batches as a loader's worker does, by the same `BatchMaker`. A *level* is the
+measurement of one number of readers, which together read each sample at most once. A fresh interpreter forks them, so
+that the caller may have threads, an event loop or a GPU.
 """
 
 from __future__ import annotations
@@ -37,59 +38,59 @@ from dlemu.runner.cold import treatment_of
 from dlemu.runner.crew import Worker, run_crew
 
 SETTLE_SECONDS = 0.5
-"""Of each level, before what counts: caches, credits and throttles that were idle let a first burst pass."""
+"""Warm-up of each level, not counted: caches, burst credits and throttles that were idle let a first burst pass."""
 LEVEL_SECONDS = 2.0  # nine levels, to 256 readers, then take 23 s; shorter ones have wider intervals
-READS_EACH = 6  # fewer: those that the level's ends cut weigh too much; more: slow storage takes minutes
-"""Reads that each reader should get done in a level."""
-MOST_LEVEL_SECONDS = 12.0  # eight of these, to 128 readers, fit MOST_SECONDS
-MOST_SECONDS = 110.0  # two minutes with the starts of processes (docs/prediction.md, section 1)
-"""Of all levels together."""
-FULL = 0.95
-"""Share of the most that a level gave from which on it shows the storage's whole speed."""
-PASSES, WANTED_PERCENT = 2, 1.0
-"""How often the level that matters most is measured again, and the half width that all of it is to reach."""
-MOST_AGAIN_SECONDS = 30.0
-"""Of a pass: what is not known after two of these would take hours."""
+"""Minimum duration of a level."""
+MIN_READS_PER_READER = 6  # fewer: reads cut by the level's ends weigh too much; more: slow storage takes minutes
+"""A level is made long enough for each reader to complete so many reads."""
+MAX_LEVEL_SECONDS = 12.0  # eight of these, to 128 readers, fit MAX_SECONDS
+MAX_SECONDS = 110.0  # two minutes with the starts of processes (docs/prediction.md, section 1)
+"""Duration of all levels together."""
+FULL_SPEED_SHARE = 0.95
+"""A level with this share of the highest throughput shows the storage's full speed."""
+REPEATS, TARGET_HALF_WIDTH_PERCENT = 2, 1.0
+"""How often the most important level is repeated, and the half width of its interval to reach by that."""
+MAX_REPEAT_SECONDS = 30.0
+"""Maximum duration of a repetition: a level that two of these do not make certain would take hours."""
 WINDOWS, CONFIDENCE = 20, 0.95  # 10 to 30 windows do: Schmeiser 1982 (dlemu.metrics.t_interval)
-"""Of a level, for its interval."""
-LEAST_CORRELATION = -0.8  # at -1 the interval would have no width
-"""That is believed of neighbouring windows."""
+"""Time windows that a level is cut into for its confidence interval, and the interval's confidence."""
+MIN_CORRELATION = -0.8  # at -1 the interval would have no width
+"""Lower limit to the lag-1 correlation of the windows."""
 READ_BYTES = 32 << 20  # larger: a slow drive finishes too few reads in a level
-"""A read is a batch, or as many of its samples as have about so many bytes; but one at least."""
-MOST_READERS = 256  # each is a process; more crowd the cores of most hosts before the storage
-MOST_COVERED = 0.1
-"""Share of the dataset that a level may have the kernel read: what is read around one sample serves others later."""
+"""A read is a batch, or as many of its samples as have about this many bytes, but at least one."""
+MAX_READERS = 256  # each is a process; more overload the cores of most hosts before the storage
+MAX_READ_SHARE = 0.1
+"""Share of the dataset that a level may read, read-ahead included: pages read ahead would serve later samples."""
 FLAT_PERCENT = 3.0
-"""Less than this from one level to the next, twice, and more readers are no use."""
-MEMORY_SHARE = 0.25  # of what is available, for buffers: a probe must not push others into swap
+"""More readers are not tried once two successive levels each gained less than this."""
+MEMORY_SHARE = 0.25  # a probe must not push other programs into swap
+"""Share of the available memory that the readers' buffers may use."""
 COST_BATCHES, COST_SECONDS = 40, 0.02
-"""Batches of each worker, and how long each takes, in the measurement of what the loader takes for itself."""
-_FEWER = "use fewer readers or a smaller batch"
-_PROCESS, _READER = Role("the process of the readers", _FEWER), Role("reader", _FEWER)
+"""Batches of each worker, and how long each takes, in the measurement of the loader's overhead."""
+_REMEDY = "use fewer readers or a smaller batch"
+_PROCESS, _READER = Role("the process of the readers", _REMEDY), Role("reader", _REMEDY)
 
 
 @dataclass(frozen=True, kw_only=True)
 class LoaderCosts:
-    """What the loader takes for itself, by batches that are read in no time and then made to take a moment; seconds."""
+    """The loader's overhead, measured without storage, with batches that each take COST_SECONDS to make."""
 
     hand_over_seconds: float
-    """From a batch that is complete in its worker to the trainer's hands, median."""
+    """Median time from the completion of a batch in its worker until the trainer has it."""
     between_seconds: float
-    """A worker's from one batch to the next that waits for it, median."""
+    """Median time from the completion of a batch until its worker starts the next one."""
     epoch_start_seconds: float
-    """From requesting an epoch's batches to the begin of the first."""
+    """Time from the request for an epoch's batches until a worker starts the first one."""
 
 
 @dataclass(frozen=True)
 class _Request:
-    """What the clean process is to do."""
+    """The task of the process that measures; its fields are parameters of `probe_pattern`."""
 
     job: TrainingJob
-    wanted: tuple[int, ...]
-    """Levels, or none: as many as there is something to learn from."""
+    levels: tuple[int, ...]
     again: int | None
-    """Readers to measure again, surely; 0: as many as just get all; None: none."""
-    most: int
+    max_readers: int
     evicts: bool
     costs: bool
 
@@ -100,32 +101,33 @@ def probe_pattern(
     evicts: bool,
     levels: tuple[int, ...] = (),
     again: int | None = None,
-    most: int = MOST_READERS,
+    max_readers: int = MAX_READERS,
     with_costs: bool = True,
     on_level: Callable[[Level], None] | None = None,
 ) -> tuple[tuple[Level, ...], LoaderCosts | None]:
-    """Return what the storage gave to each number of readers, and what the loader takes; `job` is of one accelerator.
+    """Return the measured levels and the loader's overhead; `job` has one rank.
 
-    `evicts`: the dataset's pages are dropped before each level, so that the storage serves it. `again`: so many readers
-    (0: the fewest that get all) are measured twice more in the end, as long as their speed is uncertain and there is
-    time; the levels then have several of that number. Raises what a reader raised, and DlemuError where the process of
-    the readers ended otherwise.
+    `evicts`: drop the dataset's pages before each level, so that reads reach the storage. `levels`: the numbers of
+    readers to measure; empty: double them until more readers gain nothing. `again`: the number of readers whose level
+    is repeated at the end, if there is time, for a narrower interval; 0: the fewest that get the full speed; None: no
+    repetition. `with_costs`: also measure the loader's overhead. `on_level` is called with each level.
+    Raises what a reader raised, and DlemuError where the process that measures ended otherwise.
     """
-    made: list[Level] = []
+    measured: list[Level] = []
 
     def take(level: Level) -> None:
-        made.append(level)
+        measured.append(level)
         if on_level is not None:
             on_level(level)
 
-    request = _Request(job, levels, again, most, evicts, with_costs)
-    patience_seconds = MOST_SECONDS + 2 * job.workload.timeout_seconds
+    request = _Request(job, levels, again, max_readers, evicts, with_costs)
+    patience_seconds = MAX_SECONDS + 2 * job.workload.timeout_seconds
     costs = run_clean(_measure_all, request, _PROCESS, patience_seconds=patience_seconds, on_message=take)
-    return tuple(made), costs
+    return tuple(measured), costs
 
 
 def _measure_all(request: _Request, report: Callable[[Level], None]) -> LoaderCosts | None:
-    """Be the clean process: say each level, and return the loader's costs."""
+    """Run in the process that measures: report each level, and return the loader's overhead."""
     for level in _measure(request):
         report(level)
     if request.costs and request.job.workload.reader.read_threads > 0:
@@ -135,78 +137,77 @@ def _measure_all(request: _Request, report: Callable[[Level], None]) -> LoaderCo
 
 def _measure(request: _Request) -> Iterator[Level]:
     spec, samples = reading_spec(request.job)
-    room = host_memory().available_bytes * MEMORY_SHARE
-    most = max(1, min(request.most, int(room / max(1, spec.slot_bytes))))
-    most = max(1, min(most, request.job.found.train.num_samples // (2 * samples)))
-    seconds, began, last, flat = LEVEL_SECONDS, time.monotonic(), 0.0, 0
-    waiting = list(request.wanted) or [1]
+    buffer_bytes = host_memory().available_bytes * MEMORY_SHARE
+    max_readers = max(1, min(request.max_readers, int(buffer_bytes / max(1, spec.slot_bytes))))
+    max_readers = max(1, min(max_readers, request.job.found.train.num_samples // (2 * samples)))  # two reads for each
+    seconds, began, best, flat_levels = LEVEL_SECONDS, time.monotonic(), 0.0, 0
+    pending = list(request.levels) or [1]
     measured: list[Level] = []
 
     def measure(readers: int, seconds: float) -> Level:
         if request.evicts:
             evict(request.job, 0, 1, write_first=not measured)
-        steps = _most_reads(request, samples, readers)
-        measured.append(_level(request.job, spec, samples, readers, steps, seconds))
+        steps = _max_reads(request, samples, readers)
+        measured.append(_level(request.job, spec, readers, steps, seconds))
         return measured[-1]
 
-    while waiting:
-        readers = waiting.pop(0)
+    while pending:
+        readers = pending.pop(0)
         level = measure(readers, seconds)
         yield level
-        grown = 100 * (level.mb_per_second / last - 1) if last else 100.0
-        flat = flat + 1 if grown < FLAT_PERCENT else 0
-        last = max(last, level.mb_per_second)
-        seconds = min(
-            MOST_LEVEL_SECONDS, max(LEVEL_SECONDS, READS_EACH * _read_seconds(level) * (2 if grown < 50 else 1))
-        )
-        over = time.monotonic() - began + seconds > MOST_SECONDS
-        if not request.wanted and flat < 2 and not over and 2 * readers <= most:
-            waiting.append(2 * readers)
+        gain = 100 * (level.mb_per_second / best - 1) if best else 100.0
+        flat_levels = flat_levels + 1 if gain < FLAT_PERCENT else 0
+        best = max(best, level.mb_per_second)
+        slower = 2 if gain < 50 else 1  # twice as many readers that share one speed take twice as long for a read
+        seconds = min(MAX_LEVEL_SECONDS, max(LEVEL_SECONDS, MIN_READS_PER_READER * _read_seconds(level) * slower))
+        in_time = time.monotonic() - began + seconds <= MAX_SECONDS
+        if not request.levels and flat_levels < 2 and in_time and 2 * readers <= max_readers:
+            pending.append(2 * readers)
     if request.again is None:
         return
-    readers = min(most, request.again) or fewest_that_get_all(measured)
+    readers = min(max_readers, request.again) or fewest_at_full_speed(measured)
     nearest = min(measured, key=lambda level: abs(level.readers - readers))
-    for turn in range(PASSES):
-        left = (MOST_SECONDS - (time.monotonic() - began)) / (PASSES - turn)
+    for turn in range(REPEATS):
+        left = (MAX_SECONDS - (time.monotonic() - began)) / (REPEATS - turn)
         if left < LEVEL_SECONDS:
             return
-        yield measure(readers, min(left, seconds_again(nearest, readers)))
+        yield measure(readers, min(left, repeat_seconds(nearest, readers)))
 
 
-def _most_reads(request: _Request, samples: int, readers: int) -> int:
-    """Return how many reads a level may make at most, so that it is the storage that is measured, and not memory."""
+def _max_reads(request: _Request, samples: int, readers: int) -> int:
+    """Return how many reads of `samples` samples a level may make without reading pages that an earlier read cached."""
     plan, total_bytes = request.job.train_plan, request.job.found.total_bytes
-    every = plan.num_samples // samples
-    apart = plan.num_samples_per_file == 1 or not plan.sample_shuffle
-    alone = total_bytes >= READ_AHEAD_BYTES * plan.num_samples or request.job.workload.reader.odirect
-    if not request.evicts or apart or alone:  # no sample is read because of another
-        return every
-    return min(every, max(2 * readers, int(MOST_COVERED * total_bytes / READ_AHEAD_BYTES / samples)))
+    all_reads = plan.num_samples // samples
+    in_order = plan.num_samples_per_file == 1 or not plan.sample_shuffle
+    no_read_ahead = total_bytes >= READ_AHEAD_BYTES * plan.num_samples or request.job.workload.reader.odirect
+    if not request.evicts or in_order or no_read_ahead:  # read-ahead brings no sample of a later read
+        return all_reads
+    return min(all_reads, max(2 * readers, int(MAX_READ_SHARE * total_bytes / READ_AHEAD_BYTES / samples)))
 
 
-def fewest_that_get_all(levels: Sequence[Level]) -> int:
-    """Return the fewest readers that got about as much as any number of them."""
-    enough = FULL * max(level.mb_per_second for level in levels)
+def fewest_at_full_speed(levels: Sequence[Level]) -> int:
+    """Return the smallest number of readers that got FULL_SPEED_SHARE of the highest throughput."""
+    enough = FULL_SPEED_SHARE * max(level.mb_per_second for level in levels)
     return min(level.readers for level in levels if level.mb_per_second >= enough)
 
 
-def seconds_again(level: Level, readers: int) -> float:
-    """Return how long each pass of so many readers takes, so that all together are as sure as wanted.
+def repeat_seconds(level: Level, readers: int) -> float:
+    """Return how long each repetition must be for the target half width; `level`: a measured one with about `readers`.
 
     The half width of a mean falls with the square root of the time.
     """
-    wanted = level.seconds * (level.half_width_percent / WANTED_PERCENT) ** 2 / PASSES
-    slower = max(1.0, readers / level.readers)  # each of them, where they share
-    return max(LEVEL_SECONDS, READS_EACH * _read_seconds(level) * slower, min(wanted, MOST_AGAIN_SECONDS))
+    needed = level.seconds * (level.half_width_percent / TARGET_HALF_WIDTH_PERCENT) ** 2 / REPEATS
+    slower = max(1.0, readers / level.readers)  # each read, where readers share one speed
+    return max(LEVEL_SECONDS, MIN_READS_PER_READER * _read_seconds(level) * slower, min(needed, MAX_REPEAT_SECONDS))
 
 
 def _read_seconds(level: Level) -> float:
-    """Return the mean time of a read."""
+    """Return the mean duration of a read."""
     return float((level.rows["end_ns"] - level.rows["begin_ns"]).mean()) / 1e9
 
 
 def _loader_costs(job: TrainingJob) -> LoaderCosts:
-    """Have the loader deliver batches that cost nothing to read, and see what passes between them."""
+    """Measure the loader's overhead: have it deliver batches that take COST_SECONDS to make and nothing to read."""
     batch_size = job.workload.reader.batch_size
     pause = Duration(mean=COST_SECONDS / batch_size)
     spec = replace(job.loader_spec(0), preprocess_time=pause, preprocess="sleep")
@@ -216,7 +217,7 @@ def _loader_costs(job: TrainingJob) -> LoaderCosts:
     )
     loader.start()
     times = []
-    asked_ns = time.monotonic_ns()
+    request_ns = time.monotonic_ns()
     for batch in loader.batches("ceiling", 1, COST_BATCHES * spec.read_threads):
         times.append((batch.trace.started_ns, batch.trace.finished_ns, time.monotonic_ns(), batch.trace.worker))
     loader.close()
@@ -226,26 +227,26 @@ def _loader_costs(job: TrainingJob) -> LoaderCosts:
     return LoaderCosts(
         hand_over_seconds=max(0.0, float(np.median(waited))) / 1e9,
         between_seconds=max(0.0, float(np.median(between))) / 1e9,
-        epoch_start_seconds=max(0.0, float(started.min() - asked_ns)) / 1e9,
+        epoch_start_seconds=max(0.0, float(started.min() - request_ns)) / 1e9,
     )
 
 
 def reading_spec(job: TrainingJob) -> tuple[LoaderSpec, int]:
-    """Return what the readers are given, and how many samples a read has."""
+    """Return the loader spec of the readers, and the number of samples per read."""
     spec, batch_size = job.loader_spec(0), job.workload.reader.batch_size
-    mean = max(1, job.found.total_bytes // max(1, job.found.train.num_samples))
-    samples = max(1, min(batch_size, READ_BYTES // mean))
+    sample_bytes = max(1, job.found.total_bytes // max(1, job.found.train.num_samples))
+    samples = max(1, min(batch_size, READ_BYTES // sample_bytes))
     phase = replace(spec.phases["train"], batch_size=samples)
     if job.read_by_loader:
         phase = replace(phase, fetch=replace(phase.fetch, engine="matched"))
-    # All samples in the order of an epoch, as one rank would read them by a reader; readers share its steps.
+    # All samples in the order in which one rank with one reader would read them; the readers share its steps.
     order = Plan(**{part.name: getattr(job.train_plan, part.name) for part in fields(Plan)})
     phase = replace(phase, plan=RankPlan(replace(order, batch_size=samples, ranks=1, worker_streams=1), 0))
     return replace(spec, phases={"train": phase}, preprocess_time=NO_TIME), samples
 
 
-def _level(job: TrainingJob, spec: LoaderSpec, samples: int, readers: int, steps: int, seconds: float) -> Level:
-    """Read with so many readers for so long, and not more than so many reads."""
+def _level(job: TrainingJob, spec: LoaderSpec, readers: int, steps: int, seconds: float) -> Level:
+    """Measure one level for `seconds`, or until the readers have made `steps` reads together."""
     began_ns = 0
 
     def begin() -> None:
@@ -265,23 +266,26 @@ def _level(job: TrainingJob, spec: LoaderSpec, samples: int, readers: int, steps
 
 
 def judge_level(rows: ReadRows, readers: int, began_ns: int, seconds: float) -> Level:
-    """Return the speed of some reads: what was read between settling and the end, each read's bytes spread evenly."""
+    """Return the level of some reads: the throughput between the warm-up and the moment when a first reader was done.
+
+    A read's bytes are spread evenly over its duration. Raises SpaceError when there are no reads.
+    """
     if not len(rows):
         raise SpaceError("the dataset is too small for this many readers")
     last = rows["end_ns"].max() if len(np.unique(rows["reader"])) < readers else _earliest_last(rows)
     end_ns = min(began_ns + round((SETTLE_SECONDS + seconds) * 1e9), int(last))
     begin_ns = began_ns + round(SETTLE_SECONDS * 1e9)
-    short = end_ns - begin_ns < 0.25e9 * seconds  # too little of the level is left: the settling counts, too
+    short = end_ns - begin_ns < 0.25e9 * seconds  # too little is left without the warm-up: it is counted, too
     if short:
         begin_ns = int(rows["begin_ns"].min())
         end_ns = max(end_ns, int(np.quantile(rows["end_ns"], 0.9)), begin_ns + 1)
     windows = np.array([_read_between(rows, *edges) for edges in pairwise(np.linspace(begin_ns, end_ns, WINDOWS + 1))])
-    read, length = float(windows.sum()), (end_ns - begin_ns) / 1e9
+    measured_seconds = (end_ns - begin_ns) / 1e9
     return Level(
         readers=readers,
-        seconds=length,
+        seconds=measured_seconds,
         rows=rows,
-        mb_per_second=read / 1e6 / length,
+        mb_per_second=float(windows.sum()) / 1e6 / measured_seconds,
         half_width_percent=_half_width_percent(100 * windows / max(1.0, windows.mean())),
         cpu_seconds_per_gb=float(rows["cpu_ns"].sum()) / max(1.0, float(rows["app_bytes"].sum())),
         short=short,
@@ -289,63 +293,63 @@ def judge_level(rows: ReadRows, readers: int, began_ns: int, seconds: float) -> 
 
 
 def _half_width_percent(windows: NDArray[np.float64]) -> float:
-    """Return the half width of the interval of the mean of a level's windows, in percent of it.
+    """Return the half width of the confidence interval of a level's mean; `windows` are in percent of it.
 
-    A storage that serves in bursts (a throttle by its slices, readers in step) makes one window rich and the next one
-    poor, and the mean knows none of it: where neighbours are unlike beyond chance (2 standard errors of a correlation
-    of `WINDOWS` values) they count for more, by the formula by which those that are alike count for less.
+    Storage that serves in bursts (a throttle with time slices, readers in step) fills one window at the expense of the
+    next, which makes the mean more certain than `estimate` says. So a lag-1 correlation r below -2 standard errors
+    narrows the interval, by the factor sqrt((1 + r) / (1 - r)) with which `estimate` widens it for a positive one.
     """
-    found = estimate(windows, CONFIDENCE).half_width_percent
+    half_width = estimate(windows, CONFIDENCE).half_width_percent
     deviations = windows - windows.mean()
     total = float(deviations @ deviations)
     correlation = float(deviations[1:] @ deviations[:-1]) / total if total > 0 else 0.0
     if correlation > -2 / math.sqrt(len(windows)):
-        return found
-    unlike = max(correlation, LEAST_CORRELATION)
-    return found * math.sqrt((1 + unlike) / (1 - unlike))
+        return half_width
+    correlation = max(correlation, MIN_CORRELATION)
+    return half_width * math.sqrt((1 + correlation) / (1 - correlation))
 
 
 def _read_between(rows: ReadRows, begin_ns: float, end_ns: float) -> float:
-    """Return the bytes read between two moments, each read's spread evenly over its time."""
+    """Return the bytes read between two moments, a read's bytes being spread evenly over its duration."""
     took = np.maximum(rows["end_ns"] - rows["begin_ns"], 1)
     share = (np.minimum(rows["end_ns"], end_ns) - np.maximum(rows["begin_ns"], begin_ns)).clip(0) / took
     return float((rows["app_bytes"] * share).sum())
 
 
 def _earliest_last(rows: ReadRows) -> int:
-    """Return when the first reader had nothing more to read."""
+    """Return when the first of the readers completed its last read."""
     return min(int(rows["end_ns"][rows["reader"] == reader].max()) for reader in np.unique(rows["reader"]))
 
 
 def _read(worker: Worker, job: TrainingJob, spec: LoaderSpec, readers: int, steps: int, seconds: float) -> ReadRows:
-    """Be one reader."""
+    """Run as one reader: read its share of `steps` batches for `seconds`, and return one row for each."""
     os.nice(spec.nice)
-    maker, room = BatchMaker(spec, worker.number), AlignedBuffer(spec.slot_bytes)
-    out = room.view(spec.slot_bytes)
+    maker, buffer = BatchMaker(spec, worker.number), AlignedBuffer(spec.slot_bytes)
+    out = buffer.view(spec.slot_bytes)
     epoch, rows = len(job.schedule) + readers, []
     worker.ready()
     deadline = time.monotonic() + SETTLE_SECONDS + seconds
-    turns, stretch = range(1 + worker.number, steps + 1, readers), steps // readers
-    if job.workload.reader.worker_streams:  # as its loader deals batches to workers: a stretch of the epoch to each
-        turns = range(1 + worker.number * stretch, 1 + (worker.number + 1) * stretch)
-    for step in turns:
+    own_steps, share = range(1 + worker.number, steps + 1, readers), steps // readers
+    if job.workload.reader.worker_streams:  # consecutive steps for each reader, as the loader gives its workers
+        own_steps = range(1 + worker.number * share, 1 + (worker.number + 1) * share)
+    for step in own_steps:
         if time.monotonic() > deadline:
             break
         trace = maker.make("train", epoch, step, 0, out)
-        numbers = (trace.started_ns, trace.finished_ns, trace.app_bytes, trace.samples, trace.decode_ns, trace.cpu_ns)
-        rows.append((*numbers, worker.number))
+        values = (trace.started_ns, trace.finished_ns, trace.app_bytes, trace.samples, trace.decode_ns, trace.cpu_ns)
+        rows.append((*values, worker.number))
     return np.array(rows, READ_DTYPE)
 
 
 def measure_pattern(
     workload: Workload, *, cached: bool, readers: tuple[int, ...], on_level: Callable[[Level], None]
 ) -> None:
-    """Read a workload's dataset as training does, by each of so many readers; of none by 1, 2, 4, ...
+    """Measure a workload's access pattern with each number of readers; with 1, 2, 4, ... if none is given.
 
     Raises UserError for a workload that can't be trained or has no dataset, DlemuError when a reader fails.
     """
     check_runnable(workload)
     found = inspect(workload.dataset, command_hint=lambda: datagen_command(workload), storage=workload.storage_spec)
-    how = treatment_of(workload, found.total_bytes, cached=cached)
+    treatment = treatment_of(workload, found.total_bytes, cached=cached)
     job = make_job(workload, 1, found, folder=os.devnull, started_at="")
-    probe_pattern(job, evicts=how in ("evicted", "large"), levels=readers, with_costs=False, on_level=on_level)
+    probe_pattern(job, evicts=treatment in ("evicted", "large"), levels=readers, with_costs=False, on_level=on_level)

@@ -1,4 +1,4 @@
-"""One run, checked and ready: everything a rank needs, made once on rank 0 before anything is measured."""
+"""`TrainingJob`: the complete, checked description of a run, made on rank 0 before anything is measured."""
 
 from __future__ import annotations
 
@@ -24,49 +24,50 @@ from dlemu.plan.samples import BatchPlan, EndlessPlan, Plan, RankPlan
 from dlemu.plan.streams import RankStreamPlan, StreamPlan
 from dlemu.runner.job import Job
 
-CEILING_STEPS = (5, 4000)
-"""Fewest and most steps of the ceiling measurement."""
+MIN_CEILING_STEPS, MAX_CEILING_STEPS = 5, 4000
+"""Limits to the steps of the ceiling measurement."""
 _ROUNDING = 1e-6
-"""Share of a step that is no reason for one more thread."""
+"""Relative excess of CPU time over the step's length that is a rounding error: it needs no further thread."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingJob(Job):
-    """A training run's complete description. The seed is `train.seed`, or a fresh one when a shuffle is `random`."""
+    """A training run: settings, ranks and dataset. `seed` is `train.seed`, or a new one when a shuffle is `random`."""
 
     found: Dataset
+    """The dataset as it was found on the storage."""
 
     @property
     def train_plan(self) -> Plan:
-        """Who reads what in training."""
+        """Which rank reads which samples in training."""
         return self._plan(self.found.train, self.workload.reader.batch_size)
 
     @property
     def valid_plan(self) -> Plan | None:
-        """Who reads what in evaluation; None without evaluation."""
+        """Which rank reads which samples in evaluation; None without evaluation."""
         if not self.workload.workflow.evaluation or self.found.valid is None:
             return None
         return self._plan(self.found.valid, self.workload.reader.batch_size_eval)
 
     @property
     def schedule(self) -> tuple[Epoch, ...]:
-        """What happens when."""
+        """The epochs with their blocks of steps, checkpoints and evaluations."""
         return make_schedule(self.workload, self.train_plan.steps_per_epoch)
 
     @property
     def saves(self) -> bool:
-        """Checkpoints are saved on the way."""
+        """Whether checkpoints are saved during training."""
         return any(block.checkpoint for epoch in self.schedule for block in epoch.blocks)
 
     @property
     def rows_per_rank(self) -> int:
-        """Rows a rank's step log needs."""
+        """Number of rows in a rank's step log: one for each step of training and evaluation."""
         evaluations = sum(epoch.evaluation for epoch in self.schedule)
         valid_steps = self.valid_plan.steps_per_epoch if self.valid_plan else 0
         return sum(epoch.steps for epoch in self.schedule) + evaluations * valid_steps
 
     def evicts_before(self, epoch: int) -> bool:
-        """Say whether the dataset's pages are dropped from memory before an epoch, counted from 1."""
+        """Return whether the dataset's pages are dropped from the page cache before an epoch, counted from 1."""
         when = self.workload.reader.evict_page_cache
         return when == "epochs" or (when == "start" and epoch == 1)
 
@@ -76,31 +77,30 @@ class TrainingJob(Job):
         seconds, step = self.workload.metric.ceiling_seconds, mean_seconds(self.workload.train.computation_time)
         if seconds <= 0 or step <= 0:
             return 0
-        fewest, most = CEILING_STEPS
-        return min(max(ceil(seconds / step), fewest), most)
+        return min(max(ceil(seconds / step), MIN_CEILING_STEPS), MAX_CEILING_STEPS)
 
     @property
     def traits(self) -> LoaderTraits:
-        """What the loader does."""
+        """Properties of the loader."""
         return traits_of(self.workload.reader.data_loader)
 
     @property
     def read_by_loader(self) -> bool:
-        """Files are opened and read by the loader itself, not by dlemu for it."""
+        """Whether the loader itself opens and reads files, not dlemu's `Fetcher` for it."""
         return self.traits.reads_files(self.workload.dataset.format)
 
     @property
     def batches_ahead(self) -> int:
-        """Most batches that a rank's loader has ready or under way."""
+        """Maximum number of batches that a rank's loader has ready or in the making."""
         return self.traits.batches_ahead(self.loader_spec(0))
 
     @property
     def loader_notes(self) -> tuple[str, ...]:
-        """What a reader of the numbers must know of the loader, as sentences."""
+        """Notes on the loader that explain a run's numbers, as sentences."""
         return self.traits.notes(self.workload.dataset.format)
 
     def cut_to(self, steps: int) -> TrainingJob:
-        """Return the job of a run that took only so many training steps."""
+        """Return the job of a run that ended after `steps` training steps."""
         train = replace(self.workload.train, total_training_steps=steps)
         return replace(self, workload=replace(self.workload, train=train))
 
@@ -130,7 +130,7 @@ class TrainingJob(Job):
         return RankStreamPlan(plan, rank) if isinstance(plan, StreamPlan) else RankPlan(plan, rank)
 
     def accelerator_spec(self, rank: int) -> AcceleratorSpec:
-        """Return what the rank's accelerator is given."""
+        """Return the spec of the rank's accelerator."""
         workload = self.workload
         return AcceleratorSpec(
             rank=rank,
@@ -140,7 +140,7 @@ class TrainingJob(Job):
         )
 
     def loader_spec(self, rank: int) -> LoaderSpec:
-        """Return what the rank's loader is given."""
+        """Return the spec of the rank's loader."""
         reader = self.workload.reader
         return LoaderSpec(
             rank=rank,
@@ -190,34 +190,34 @@ class TrainingJob(Job):
 
 
 def step_threads(train: Train) -> int:
-    """Return the threads that a trainer computes with: as many as do its CPU time within a step of the mean length."""
+    """Return how many threads a trainer needs to use up `step_cpu_time` within `computation_time`, both by mean."""
     cpu_seconds, seconds = mean_seconds(train.step_cpu_time), mean_seconds(train.computation_time)
     return max(1, ceil(cpu_seconds / seconds * (1 - _ROUNDING))) if seconds > 0 else 1
 
 
 def prefetch_per_worker(prefetch_size: int, read_threads: int) -> int:
-    """Return batches each worker keeps ready: `prefetch_size` over all workers, rounded up, or 2 (DLIO's rule)."""
+    """Return the batches that each worker keeps ready: by DLIO's rule its share of `prefetch_size`, 2 without it."""
     if prefetch_size <= 0:
         return 2
     return max(1, ceil(prefetch_size / max(1, read_threads)))
 
 
 def accelerator_class(workload: Workload) -> type[Accelerator]:
-    """Return what computes; UserError when there is nothing of that name."""
+    """Return the accelerator's class; raises UserError for an unknown name."""
     accelerator: type[Accelerator] = registry.find("dlemu.accelerators", workload.train.compute, "Accelerator")
     return accelerator
 
 
 def loader_class(workload: Workload) -> type[Loader]:
-    """Return the loader; imports its framework."""
+    """Return the loader's class, importing its framework; raises UserError for an unknown name or no framework."""
     loader: type[Loader] = registry.find("dlemu.loaders", workload.reader.data_loader, "Loader")
     return loader
 
 
 def make_job(workload: Workload, ranks: int, found: Dataset, *, folder: str, started_at: str) -> TrainingJob:
-    """Put a job together and check that it can run; raises UserError (DatasetError when samples do not fill a step)."""
+    """Return the job, checked; raises UserError, or DatasetError when the dataset has fewer samples than one step."""
     shuffles = (workload.reader.file_shuffle, workload.reader.sample_shuffle)
-    seed = secrets.randbits(48) if "random" in shuffles else workload.train.seed  # exact also as a double
+    seed = secrets.randbits(48) if "random" in shuffles else workload.train.seed  # 48 bits are exact in JSON numbers
     job = TrainingJob(workload=workload, ranks=ranks, found=found, seed=seed, folder=folder, started_at=started_at)
     job.train_plan.check("train")
     if workload.workflow.evaluation:

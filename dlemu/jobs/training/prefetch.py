@@ -1,4 +1,4 @@
-"""How batches reach the trainer: fetched ahead by a thread (as PyTorch's pin-memory thread does) or one at a time."""
+"""How batches get from the loader to the trainer: prefetched by a thread, as by PyTorch's pin-memory thread, or not."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from dlemu.loaders.loader_base import Batch
 
 
 class TakenBatch(NamedTuple):
-    """A batch and when it was in the trainer's hands."""
+    """A batch and the time (CLOCK_MONOTONIC) at which the loader had delivered it."""
 
     ready_ns: int
     batch: Batch
 
 
 class BatchQueue(Protocol):
-    """Gives the trainer the next batch of an epoch."""
+    """The batches of an epoch, in order. A context manager: leaving it ends the queue."""
 
     def take(self) -> TakenBatch:
-        """Return the next batch; DlemuError when it can't be made or does not come within the deadline."""
+        """Return the next batch; raises DlemuError when it can't be made or does not arrive within the timeout."""
         ...
 
     def __enter__(self) -> Self: ...
@@ -36,7 +36,7 @@ class BatchQueue(Protocol):
 
 
 class OnDemandQueue:
-    """The trainer itself requests batches from the loader, and only when it wants the batch."""
+    """No prefetch: the trainer takes each batch off the loader itself, when it needs it."""
 
     def __init__(self, batches: Iterator[Batch], clock: Clock) -> None:
         self._batches, self._clock = batches, clock
@@ -56,13 +56,13 @@ class OnDemandQueue:
 
 
 class PrefetchQueue:
-    """A thread takes batch k+1 off the loader as soon as the trainer has taken batch k: one batch deep, no deeper."""
+    """Prefetches one batch: a thread takes batch k+1 off the loader as soon as the trainer has taken batch k."""
 
     def __init__(self, batches: Iterator[Batch], clock: Clock, timeout_seconds: float, rank: int) -> None:
         self._batches, self._clock = batches, clock
         self._timeout_seconds, self._rank = timeout_seconds, rank
-        self._handed: queue.SimpleQueue[TakenBatch | BaseException] = queue.SimpleQueue()
-        self._taken: queue.SimpleQueue[None] = queue.SimpleQueue()  # threading.Semaphore is all Python: 10 us a batch
+        self._ready: queue.SimpleQueue[TakenBatch | BaseException] = queue.SimpleQueue()
+        self._taken: queue.SimpleQueue[None] = queue.SimpleQueue()  # a threading.Semaphore costs 10 us a batch
         self._stopped = False
         self._thread = threading.Thread(target=self._pump, name="dlemu-prefetch", daemon=True)
 
@@ -76,28 +76,28 @@ class PrefetchQueue:
         self._stopped = True
         self._taken.put(None)
         if error is None:
-            self._thread.join()  # after a failure the thread may hang in the loader; as a daemon it ends with the rank
+            self._thread.join()  # not after a failure: the thread may hang in the loader; a daemon ends with the rank
 
     def _pump(self) -> None:
         try:
             for batch in self._batches:
-                self._handed.put(TakenBatch(self._clock.now_ns(), batch))
+                self._ready.put(TakenBatch(self._clock.now_ns(), batch))
                 self._taken.get()
                 if self._stopped:
                     return
-        except BaseException as error:  # carried to the trainer, whatever it is
-            self._handed.put(error)
+        except BaseException as error:  # raised again in `take`
+            self._ready.put(error)
 
     def take(self) -> TakenBatch:
         """Return the next batch and let the thread fetch the one after it."""
         try:
-            handed = self._handed.get(timeout=self._timeout_seconds)
+            taken = self._ready.get(timeout=self._timeout_seconds)
         except queue.Empty:
             raise DlemuError(
                 f"rank {self._rank} has waited {self._timeout_seconds:g} s for a batch (timeout_seconds); its "
                 "workers are stuck in reads: check the storage (`dmesg`, mount state), or raise timeout_seconds"
             ) from None
-        if isinstance(handed, BaseException):
-            raise handed
+        if isinstance(taken, BaseException):
+            raise taken
         self._taken.put(None)
-        return handed
+        return taken

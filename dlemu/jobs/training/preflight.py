@@ -1,4 +1,4 @@
-"""What the host must have before a run may start: memory and file descriptors. Checked once on each node."""
+"""Checks of a host before a run starts, once on each: memory, address space, file descriptors, needed rights."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ from dlemu.jobs.training.evict import check_evictable
 from dlemu.jobs.training.plan import TrainingJob, accelerator_class
 
 _FILES_PER_WORKER = 6
-"""Descriptors a rank holds for each worker (queues, pipes, sentinel), measured with PyTorch 2.13."""
-_FILES_PER_RANK = 64  # for its own: logs, sockets to other ranks, what libraries open
+"""File descriptors of a rank for each worker (queues, pipes, sentinel), measured with PyTorch 2.13."""
+_FILES_PER_RANK = 64
+"""File descriptors of a rank apart from its workers': logs, sockets to other ranks, files that libraries open."""
 _SAVING_BYTES = 256 << 20
-"""Address space that writing the results takes beside what is mapped: below it their libraries end the process."""
+"""Free address space needed for writing the results; with less, the libraries that write them abort the process."""
 
 
 def check_host(job: TrainingJob, local_ranks: int) -> None:
-    """Raise SpaceError when this host can't hold its ranks, UserError when it can't do what was requested."""
+    """Raise SpaceError when this host's limits are too low for its ranks, UserError when a setting can't work on it."""
     check_evictable(job)
     if job.workload.telemetry.enabled and job.workload.telemetry.block_trace and os.geteuid() != 0:
         raise UserError("telemetry.block_trace=true needs root on each host: run as root, or leave it out")
@@ -30,46 +31,47 @@ def check_host(job: TrainingJob, local_ranks: int) -> None:
     _check_address_space(job)
 
 
-def files_wanted(read_threads: int) -> int:
-    """Return the file descriptors that a rank needs."""
+def open_files_needed(read_threads: int) -> int:
+    """Return the number of file descriptors that a rank needs."""
     return _FILES_PER_RANK + _FILES_PER_WORKER * read_threads
 
 
 def _check_files(job: TrainingJob) -> None:
-    wanted = files_wanted(job.workload.reader.read_threads)
+    """Raise the soft limit on file descriptors where needed; raises SpaceError when the hard limit is too low."""
+    needed = open_files_needed(job.workload.reader.read_threads)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft < wanted <= hard:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-    elif hard < wanted:
+    if soft < needed <= hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
+    elif hard < needed:
         raise SpaceError(
-            f"{job.workload.reader.read_threads} workers need {wanted} file descriptors per rank and the limit is "
-            f"{hard}: lower reader.read_threads, or raise the limit (`ulimit -n {wanted}`)"
+            f"{job.workload.reader.read_threads} workers need {needed} file descriptors per rank and the limit is "
+            f"{hard}: lower reader.read_threads, or raise the limit (`ulimit -n {needed}`)"
         )
 
 
 def _check_address_space(job: TrainingJob) -> None:
-    """Raise SpaceError when a rank would run into the limit on its address space, where libraries abort."""
+    """Raise SpaceError when a rank would exceed its limit on address space (RLIMIT_AS), where libraries abort."""
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
-    wanted = psutil.Process().memory_info().vms + _SAVING_BYTES + job.traits.rank_bytes(job.loader_spec(0))
-    if limit != resource.RLIM_INFINITY and wanted > limit:
+    needed = psutil.Process().memory_info().vms + _SAVING_BYTES + job.traits.rank_bytes(job.loader_spec(0))
+    if limit != resource.RLIM_INFINITY and needed > limit:
         raise SpaceError(
-            f"a rank needs {wanted / 2**20:.0f} MiB of address space, and the limit is {limit / 2**20:.0f} MiB: "
-            f"raise it (`ulimit -v {-(-wanted // 1024)}`, or unlimited)"
+            f"a rank needs {needed / 2**20:.0f} MiB of address space, and the limit is {limit / 2**20:.0f} MiB: "
+            f"raise it (`ulimit -v {-(-needed // 1024)}`, or unlimited)"
         )
 
 
-def memory_wanted(job: TrainingJob, local_ranks: int) -> int:
-    """Return the bytes that the ranks of a host will touch: batch buffers, read buffers, processes."""
+def memory_needed(job: TrainingJob, local_ranks: int) -> int:
+    """Return the bytes of memory that a host's ranks will use: batch buffers, read buffers, processes."""
     return local_ranks * job.traits.rank_bytes(job.loader_spec(0))
 
 
 def _check_memory(job: TrainingJob, local_ranks: int) -> None:
-    wanted, memory = memory_wanted(job, local_ranks), host_memory()
-    if wanted > memory.available_bytes:
+    needed, memory = memory_needed(job, local_ranks), host_memory()
+    if needed > memory.available_bytes:
         limit = memory.limit_bytes
         within = "" if limit is None else f", of the {limit / 2**20:,.0f} MiB of this container or job (control group)"
         raise SpaceError(
             f"the buffers of {local_ranks} ranks x {job.workload.reader.read_threads} workers need "
-            f"{wanted / 2**20:,.0f} MiB of memory on this host, and {memory.available_bytes / 2**20:,.0f} MiB are "
+            f"{needed / 2**20:,.0f} MiB of memory on this host, and {memory.available_bytes / 2**20:,.0f} MiB are "
             f"available{within}: lower ranks, reader.read_threads, reader.prefetch_size or reader.batch_size"
         )

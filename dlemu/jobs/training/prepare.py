@@ -1,4 +1,4 @@
-"""What is checked before a training run's dataset is made: else it would show only once that is done."""
+"""Checks before a training run makes its dataset, so that a run that can't work fails at once and not hours later."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from dlemu.jobs.training.plan import loader_class, make_job
 
 
 def only_makes_data(workload: Workload) -> bool:
-    """Return whether the workload needs its dataset and no training."""
+    """Return whether the workload generates its dataset and does not train."""
     return workload.workflow.generate_data and not workload.workflow.train
 
 
 def check_before_making(workload: Workload, ranks: int, *, wants_verdict: bool = False) -> None:
-    """Raise UserError for what would else show only once the dataset is made: too few samples, no framework.
+    """Raise UserError where the run would fail on the finished dataset: too few samples, no framework, bad settings.
 
-    Memory is checked later: what a batch takes of it is read off the files.
+    Memory is checked when the dataset exists: the size of a batch buffer follows from its files.
     """
     if wants_verdict:
         refuse_unjudged(workload, ranks, workload.dataset.num_files_train, files_there=0)
     train, valid = layouts(workload.dataset)
     size_bytes = nominal_sample_bytes(workload.dataset)
-    to_be = Dataset(
+    planned = Dataset(
         spec=workload.dataset,
         train=train,
         valid=valid if valid.num_files else None,
@@ -32,5 +32,5 @@ def check_before_making(workload: Workload, ranks: int, *, wants_verdict: bool =
         max_sample_bytes=size_bytes,
         total_bytes=(train.num_files + valid.num_files) * train.num_samples_per_file * size_bytes,
     )
-    make_job(workload, ranks, to_be, folder=workload.output.folder, started_at="")
+    make_job(workload, ranks, planned, folder=workload.output.folder, started_at="")
     loader_class(workload)

@@ -1,4 +1,4 @@
-"""What a training run reports while it goes on: rank 0's own log, looked at once in a while."""
+"""Progress events of a running training job, from rank 0's own step log."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from dlemu.jobs.training.steplog import TRAINING, StepLog, StepRows
 from dlemu.runner.events import Event, TrainingBegan, TrainingStep
 
 PROGRESS_SECONDS = 0.5
-"""Least time between two `TrainingStep`s of an epoch."""
+"""Minimum time between two `TrainingStep` events of an epoch; the epoch's last step is always reported."""
 
 
 class EpochSums:
-    """What one rank's steps of the epoch that goes on add up to; a row is looked at once, however many there are."""
+    """Sums over one rank's steps of the current epoch; each row is read once, however long the epoch."""
 
     def __init__(self, exclude_start_steps: int) -> None:
         self._exclude, self._rows_seen, self._epoch = exclude_start_steps, 0, 0
@@ -29,7 +29,7 @@ class EpochSums:
         self._first_ns = self._last_ns = 0
 
     def add(self, rows: StepRows, epoch: int) -> None:
-        """Add the rows that were logged since the last look; those of another epoch than this one count no more."""
+        """Add the rows logged since the last call, `rows` being the whole log; a new `epoch` first resets the sums."""
         if epoch != self._epoch:
             self._begin_epoch(epoch)
         new, self._rows_seen = rows[self._rows_seen :], len(rows)
@@ -49,22 +49,22 @@ class EpochSums:
 
     @property
     def au_percent(self) -> float | None:
-        """Of the steps that count; None while none does."""
+        """AU of the epoch so far, without the steps excluded at the start of blocks; None while no step counts."""
         return 100 * self.compute_ns / self.all_ns if self.all_ns else None
 
     @property
     def elapsed_ns(self) -> int:
-        """From the epoch's first wait to the end of its last step."""
+        """Time from the start of the epoch's first wait to the end of its last step so far."""
         return self._last_ns - self._first_ns
 
 
 def progress_of(job: TrainingJob, notify: Callable[[Event], None]) -> Watcher:
-    """Return what looks at rank 0's own log once in a while and reports what it sees."""
+    """Return a watcher of the loop that reports rank 0's progress, at most every PROGRESS_SECONDS."""
     epoch_steps = tuple(epoch.steps for epoch in job.schedule)
     notify(TrainingBegan(epoch_steps=epoch_steps))
     due, sums = 0.0, EpochSums(job.workload.metric.exclude_start_steps)
 
-    def look(step_range: StepRange, step: int, log: StepLog) -> None:
+    def watch(step_range: StepRange, step: int, log: StepLog) -> None:
         nonlocal due
         if step_range.phase != TRAINING:
             return
@@ -84,4 +84,4 @@ def progress_of(job: TrainingJob, notify: Callable[[Event], None]) -> Watcher:
             )
         )
 
-    return look
+    return watch

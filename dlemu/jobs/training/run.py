@@ -1,4 +1,4 @@
-"""Training as ranks run it."""
+"""`Training`, the kind of job: how a training run is checked, planned, run on its ranks, and turned into a result."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from dlemu.runner.ranks import Ranks
 
 
 class Training(JobKind[TrainingJob, RunLog, Run]):
-    """Batches through a real loader to an emulated accelerator on each rank."""
+    """Each rank streams batches through a real loader to an emulated accelerator."""
 
     name = "training"
 
@@ -43,8 +43,7 @@ class Training(JobKind[TrainingJob, RunLog, Run]):
         if workload.workflow.train:
             check_runnable(workload)
             return workload
-        # DLIO (2.x, main.py) knows two runs without training: data, and checkpoints alone. An evaluation alone it does
-        # not know: it trains, too.
+        # Without training, DLIO (2.x, main.py) can only generate data or save checkpoints; an evaluation always trains.
         flow = workload.workflow
         if flow.evaluation or not flow.generate_data:
             what = "evaluation, which is part of training, as in DLIO" if flow.evaluation else "nothing else"
@@ -65,7 +64,7 @@ class Training(JobKind[TrainingJob, RunLog, Run]):
         return f"the dataset in {workload.dataset.data_folder}"
 
     def before(self, workload: Workload, ranks: Ranks, on_event: OnEvent, *, wants_verdict: bool) -> bool:
-        """Make the dataset where that is requested; there is a job when training is."""
+        """Make the dataset where requested; return whether the workload also trains."""
         if not workload.workflow.generate_data:
             return True
         if workload.workflow.train:
@@ -81,10 +80,10 @@ class Training(JobKind[TrainingJob, RunLog, Run]):
         return not only_makes_data(workload)
 
     def plan(self, workload: Workload, ranks: int, folder: str, started_at: str, *, wants_verdict: bool) -> TrainingJob:
-        """Find the dataset."""
+        """Inspect the dataset; with `wants_verdict`, refuse one that is too small for a verdict."""
         data, storage = workload.dataset, open_storage(workload.storage_spec.buffered)
         if wants_verdict and not storage.is_folder(data.data_folder):
-            manifest.read(data.data_folder, storage)  # refuses what is a file: nothing can be made there
+            manifest.read(data.data_folder, storage)  # raises for a file of this name: no dataset can be made there
             problem = f"there is no dataset: {data.data_folder} is not a folder."
             raise NoVerdictError(problem, workload, ranks, 0, enough(workload, ranks).files)
         found = inspect(data, command_hint=lambda: datagen_command(workload), storage=workload.storage_spec)
@@ -93,14 +92,14 @@ class Training(JobKind[TrainingJob, RunLog, Run]):
         return make_job(workload, ranks, found, folder=folder, started_at=started_at)
 
     def look_at_points(self) -> Look:
-        """Look for each dataset once, however many points read it."""
-        found: list[tuple[DatasetSpec, StorageSpec]] = []
+        """Inspect each dataset once, however many runs of the sweep read it."""
+        inspected: list[tuple[DatasetSpec, StorageSpec]] = []
 
         def look(workload: Workload) -> None:
-            data = workload.dataset, workload.storage_spec
-            if data not in found:
-                inspect(data[0], command_hint=partial(datagen_command, workload), storage=data[1])
-                found.append(data)
+            data, storage = workload.dataset, workload.storage_spec
+            if (data, storage) not in inspected:
+                inspect(data, command_hint=partial(datagen_command, workload), storage=storage)
+                inspected.append((data, storage))
 
         return look
 
@@ -108,8 +107,8 @@ class Training(JobKind[TrainingJob, RunLog, Run]):
         return (log_name(rank),)
 
     def begin(self, job: TrainingJob) -> TrainingJob:
-        """Claim the names of the checkpoints that are saved on the way."""
-        _claim_checkpoints(job)
+        """Reserve the names of the checkpoints that the run will save."""
+        _reserve_checkpoint_names(job)
         return job
 
     def facts_ahead(self, job: TrainingJob) -> Facts:
@@ -121,7 +120,7 @@ class Training(JobKind[TrainingJob, RunLog, Run]):
         check_host(job, local_ranks)
 
     def load(self, job: TrainingJob) -> None:
-        """Import the loader's framework, and what saves checkpoints where there are any."""
+        """Import the loader's framework, and the code that saves checkpoints where the run has any."""
         loader_class(job.workload)
         if job.saves:
             importlib.import_module("dlemu.checkpoints.save")
@@ -130,7 +129,7 @@ class Training(JobKind[TrainingJob, RunLog, Run]):
         loader = loader_class(job.workload)
         if notify is None:
             return run_rank(job, comm, loader)
-        log = run_rank(job, comm, loader, progress_of(job, notify), lambda what: notify(Doing(what)))
+        log = run_rank(job, comm, loader, progress_of(job, notify), lambda activity: notify(Doing(activity)))
         if log is not None:
             notify(Doing(f"computing the result of {count(len(log.rows), 'step')}"))
         return log
@@ -145,8 +144,8 @@ class Training(JobKind[TrainingJob, RunLog, Run]):
 TRAINING = Training()
 
 
-def _claim_checkpoints(job: TrainingJob) -> None:
-    """Make sure that the checkpoints of this run replace nobody else's; raises UserError."""
+def _reserve_checkpoint_names(job: TrainingJob) -> None:
+    """Make sure that this run's checkpoints overwrite nothing but dlemu's own; raises UserError."""
     if not job.saves:
         return
     from dlemu.checkpoints.stored import block_name, claim_blocks

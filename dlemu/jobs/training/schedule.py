@@ -1,4 +1,4 @@
-"""What happens when: the epochs of a run, their blocks of steps, the checkpoints and evaluations between them."""
+"""The schedule of a run: its epochs, their blocks of steps, and the checkpoints and evaluations between these."""
 
 from __future__ import annotations
 
@@ -12,28 +12,30 @@ class Block:
     """Steps without interruption: from an epoch's start or a checkpoint to the next checkpoint or the epoch's end."""
 
     number: int
+    """Within the epoch, from 1."""
     steps: int
     checkpoint: bool
-    """A checkpoint follows."""
+    """Whether a checkpoint follows the block."""
 
 
 @dataclass(frozen=True)
 class Epoch:
     number: int
+    """From 1."""
     blocks: tuple[Block, ...]
     evaluation: bool
-    """An evaluation follows."""
+    """Whether an evaluation follows the epoch."""
 
     @property
     def steps(self) -> int:
-        """Steps of all blocks."""
+        """Number of steps in all blocks."""
         return sum(block.steps for block in self.blocks)
 
 
 def make_schedule(workload: Workload, steps_per_epoch: int) -> tuple[Epoch, ...]:
-    """Lay out the run. Checkpoints and evaluations fall where DLIO puts them."""
+    """Return the epochs of a run, with checkpoints and evaluations after the same steps and epochs as in DLIO."""
     epochs = []
-    left = workload.train.total_training_steps
+    left = workload.train.total_training_steps  # negative: no limit
     for number in range(1, workload.train.epochs + 1):
         steps = steps_per_epoch if left < 0 else min(steps_per_epoch, left)
         if steps == 0:
@@ -56,15 +58,15 @@ def _blocks(workload: Workload, epoch: int, steps: int) -> tuple[Block, ...]:
 
 def _checkpoints_after(workload: Workload, epoch: int) -> bool:
     settings = workload.checkpoint
-    return workload.workflow.checkpoint and _falls_on(
+    return workload.workflow.checkpoint and _is_due(
         epoch, settings.checkpoint_after_epoch, settings.epochs_between_checkpoints
     )
 
 
 def _evaluates(workload: Workload, epoch: int) -> bool:
     settings = workload.evaluation
-    return workload.workflow.evaluation and _falls_on(epoch, settings.eval_after_epoch, settings.epochs_between_evals)
+    return workload.workflow.evaluation and _is_due(epoch, settings.eval_after_epoch, settings.epochs_between_evals)
 
 
-def _falls_on(epoch: int, first: int, every: int) -> bool:
+def _is_due(epoch: int, first: int, every: int) -> bool:
     return epoch >= first and (epoch - first) % every == 0

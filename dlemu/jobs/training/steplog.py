@@ -1,7 +1,7 @@
-"""The step log: one fixed row for each rank and step, written as it happens, from which every number can be recomputed.
+"""The step log: one row of fixed size for each rank and step, from which all of a run's numbers can be recomputed.
 
-A rank's rows are in a file mapped into its memory: writing one is a store, and what was measured outlives the rank.
-All times are nanoseconds of CLOCK_MONOTONIC of the rank's host, unless they are differences.
+A rank writes its rows into a memory-mapped file: this costs no system call, and the rows survive if the rank is killed.
+Times are nanoseconds of CLOCK_MONOTONIC of the rank's host, or differences of such.
 """
 
 from __future__ import annotations
@@ -51,13 +51,13 @@ STEP_COLUMNS = {
     "storage_bytes": "bytes fetched from storage for the batch, by the kernel's accounting; the rest came from memory",
     "preprocess_cpu_ns": "the part of cpu_ns that `reader.preprocess=burn` used up on purpose",
 }
-"""Column -> meaning; all are int64. A row is in the log once its step is over, and `step` = 0 marks an unused row."""
+"""Column -> meaning; all are int64. A row is written when its step is over; `step` = 0 marks an unused row."""
 ADDED_COLUMNS = frozenset({"preprocess_cpu_ns"})
-"""Those that results of older versions lack: there they are 0."""
+"""Columns that results of older versions lack; they are read as 0 there."""
 
 
 class StepRecord(NamedTuple):
-    """What the loop saw of one step; with the batch's trace it is a row, in the order of STEP_COLUMNS."""
+    """The loop's part of a row; the fields of the batch's trace follow it, in the order of STEP_COLUMNS."""
 
     rank: int
     phase: int
@@ -77,21 +77,20 @@ class StepRecord(NamedTuple):
 
 STEP_DTYPE = np.dtype([(name, np.int64) for name in STEP_COLUMNS])
 _ROW, _STEP = struct.Struct(f"={len(STEP_COLUMNS)}q"), struct.Struct("=q")
+"""Packing a row with `struct` takes a third of the time of assigning it to a NumPy array."""
 _STEP_OFFSET = _STEP.size * list(STEP_COLUMNS).index("step")
-"""Packing a row of plain numbers takes a third of the time that NumPy takes to assign one."""
 
 StepRows = NDArray[np.void]
 """Rows of STEP_DTYPE, shape (rows,)."""
 
 TRAINING, EVALUATION = 0, 1
-
-
-_GIVE_BACK_ROWS = 4096
-"""Rows after which their memory is given back."""
+"""Values of the column `phase`."""
+_RELEASE_ROWS = 4096
+"""The memory of full pages is released each time so many rows were added."""
 
 
 class StepLog:
-    """One rank's rows, in file-backed memory when a path is given."""
+    """One rank's rows, in a mapped file when a path is given, else in memory."""
 
     def __init__(self, capacity: int, path: str | None = None) -> None:
         size_bytes = max(1, capacity) * STEP_DTYPE.itemsize
@@ -104,34 +103,31 @@ class StepLog:
         self._used = 0
 
     def add(self, record: StepRecord, trace: BatchTrace) -> None:
-        """Add a row.
-
-        The rank may be killed between any two stores: the row counts from the last one on, which gives it its step.
-        """
+        """Add a row. Its `step` is stored last, so that a row cut off by a kill stays marked as unused."""
         rank, phase, epoch, block, step, *times = record
         offset = self._used * STEP_DTYPE.itemsize
         _ROW.pack_into(self._memory, offset, rank, phase, epoch, block, 0, *times, *trace[2:])
         _STEP.pack_into(self._memory, offset + _STEP_OFFSET, step)
         self._used += 1
-        if self._in_file and self._used % _GIVE_BACK_ROWS == 0:
-            self._give_back()
+        if self._in_file and self._used % _RELEASE_ROWS == 0:
+            self._release_full_pages()
 
-    def _give_back(self) -> None:
-        """Take the full pages out of this process's memory: the kernel keeps them for the file, and drops them written.
+    def _release_full_pages(self) -> None:
+        """Unmap the full pages from this process; the kernel keeps them in the page cache until it has written them.
 
-        Else a rank of a million steps would hold 200 MB more in the end than at its start.
+        Otherwise a rank would use 200 MB more memory after a million steps.
         """
         full = self._used * STEP_DTYPE.itemsize // mmap.PAGESIZE * mmap.PAGESIZE
-        self._memory.madvise(mmap.MADV_DONTNEED, 0, full)  # from the first: those that were looked at are back
+        self._memory.madvise(mmap.MADV_DONTNEED, 0, full)  # from 0: pages released before may have been read again
 
     @property
     def rows(self) -> StepRows:
-        """The rows so far."""
+        """The rows written so far, without a copy."""
         return self._rows[: self._used]
 
 
 def _allocate(path: str, size_bytes: int) -> int:
-    """Create the file with all its blocks: a full disk must show here, not as a SIGBUS in the middle of a run."""
+    """Create the file with all its blocks allocated: a full disk raises SpaceError here, not SIGBUS during the run."""
     fd = create_new(path)
     try:
         os.posix_fallocate(fd, 0, size_bytes)
@@ -150,6 +146,6 @@ def log_name(rank: int) -> str:
 
 
 def read_log(path: str) -> StepRows:
-    """Return the rows a rank left in its file, whether or not it ended well."""
+    """Return the rows that a rank wrote to its file, even if it was killed."""
     rows = np.fromfile(path, dtype=STEP_DTYPE)
     return rows[rows["step"] > 0]

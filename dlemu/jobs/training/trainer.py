@@ -1,4 +1,7 @@
-"""One rank's run, from its loader's start to the gathered log."""
+"""One rank's run: start the loader, measure the emulator's ceiling, train all epochs, collect the log on rank 0.
+
+The *ceiling* is the AU that the same loop, ranks and loader reach without storage.
+"""
 
 from __future__ import annotations
 
@@ -34,6 +37,7 @@ from dlemu.jobs.training.steplog import EVALUATION, STEP_DTYPE, TRAINING, StepLo
 from dlemu.loaders.loader_base import Loader, LoaderSpec
 from dlemu.metrics.au import au_percent, kept_rows
 from dlemu.results.journal import read_journal
+from dlemu.results.wording import count
 from dlemu.runner.recording import Recording, recorded, recorder_for, stopped
 from dlemu.runner.request_account import requests_so_far
 from dlemu.runner.stopping import StopFile
@@ -42,21 +46,21 @@ from dlemu.telemetry import Recorder, Telemetry, read_logs
 if TYPE_CHECKING:  # most runs save no checkpoints
     from dlemu.checkpoints.save import TrainingSaver
 
-_MOST_FOLDERS = 64
-"""Folders of files that are looked at: any may be a mount of its own, but there can be thousands."""
+_MAX_FOLDERS = 64
+"""Folders whose devices are looked up: each may be a mount of its own, but a dataset can have thousands."""
 CEILING_PATIENCE_SECONDS = 20.0
-"""Most time for the steps of the ceiling: thousands of short ones on few cores would take minutes."""
+"""Time limit of the ceiling measurement: thousands of short steps on few cores would take minutes."""
 
 
 @dataclass(frozen=True)
 class RunLog:
-    """What a run measured; every published number is computed from it."""
+    """What a run measured; every number of its result is computed from this."""
 
     rows: StepRows
     """The step logs of all ranks."""
     journal: Journal
     telemetry: Telemetry = ()
-    """What the recorders of the hosts read."""
+    """Readings of the telemetry recorders, by host."""
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -67,21 +71,19 @@ def run_rank(
     comm: Comm,
     make_loader: Callable[[LoaderSpec], Loader],
     watch: Watcher | None = None,
-    doing: Callable[[str], None] = lambda what: None,
+    on_activity: Callable[[str], None] = lambda activity: None,
 ) -> RunLog | None:
-    """Run this rank to its end; return the whole run's log on rank 0, None elsewhere.
+    """Run this rank to its end; return the log of all ranks on rank 0, None elsewhere.
 
-    `doing` is called with what goes on before the first step and after the last.
+    `on_activity` is called with a phrase for what happens before the first step and after the last.
 
-    Raises DlemuError with a message for users. The rank's rows up to then are in `job.live_folder`; workers die with
-    the rank, so after an error the process must end.
+    Raises DlemuError with a message for users; the rank's step log up to then is in `job.live_folder`. Loader workers
+    then still run and end with the process, so the caller must end it.
     """
     recorder = _recorder_of(job, comm)
     loader = make_loader(job.loader_spec(comm.rank))
     try:
-        doing(
-            f"starting {job.ranks} rank{'s' * (job.ranks != 1)}, and measuring the AU that they reach without storage"
-        )
+        on_activity(f"starting {count(job.ranks, 'rank')}, and measuring the AU that they reach without storage")
         trainer = _Trainer(job, comm, loader, watch, recorder)
         journal = trainer.run()
     except Exception as error:
@@ -89,20 +91,20 @@ def run_rank(
         if explained is not None:
             raise explained from error
         raise
-    doing("ending the run: telemetry, loaders, and whether other readers would get more")
+    on_activity("ending the run: stopping telemetry and loaders, testing whether more readers would be faster")
     cpu_seconds = trainer.cpu_seconds()
     recording = stopped(recorder)
     ended_ns = comm.all_reduce_max(time.monotonic_ns())
     journal = journal.noting(requests=requests_so_far(job.live_folder))
-    before = _cpu_seconds()
-    noted = journal.noting(ended_ns=ended_ns, scaling=try_other_readers(job, comm, trainer.log.rows))
-    apart = trainer.cpu_apart(trials=_cpu_seconds() - before)
+    before_trials = _cpu_seconds()
+    journal = journal.noting(ended_ns=ended_ns, scaling=try_other_readers(job, comm, trainer.log.rows))
+    cpu_apart = trainer.cpu_apart(trials=_cpu_seconds() - before_trials)
     loader.close()
-    return _gather(comm, noted, _RankResult(trainer.log.rows.copy(), cpu_seconds, apart, recording))
+    return _gather(comm, journal, _RankResult(trainer.log.rows.copy(), cpu_seconds, cpu_apart, recording))
 
 
 def _recorder_of(job: TrainingJob, comm: Comm) -> Recorder | None:
-    """Start this host's recorder of a training run on its first rank; None elsewhere. Collective."""
+    """Start this host's telemetry recorder on its first rank; return None on its other ranks. Collective."""
     storage = open_storage(job.workload.storage_spec.buffered)
     return recorder_for(
         job.workload.telemetry,
@@ -117,11 +119,11 @@ def _recorder_of(job: TrainingJob, comm: Comm) -> Recorder | None:
 
 def _dataset_folders(found: Dataset) -> Iterator[str]:
     for layout in (found.train, found.valid):
-        yield from layout.folders()[:_MOST_FOLDERS] if layout is not None else ()
+        yield from layout.folders()[:_MAX_FOLDERS] if layout is not None else ()
 
 
 def measure_ceiling(job: TrainingJob, comm: Comm, make_loader: Callable[[LoaderSpec], Loader]) -> float | None:
-    """Measure nothing but the emulator's own ceiling; return its AU in percent on rank 0, None elsewhere."""
+    """Measure the emulator's ceiling alone; return it as AU in percent on rank 0, None elsewhere."""
     loader = make_loader(job.loader_spec(comm.rank))
     trainer = _Trainer(job, comm, loader, None, None)
     loader.start()
@@ -132,17 +134,17 @@ def measure_ceiling(job: TrainingJob, comm: Comm, make_loader: Callable[[LoaderS
 
 
 def salvage(live_folder: str) -> RunLog | None:
-    """Return what the ranks of a failed run left in its live folder; None when nothing was measured yet."""
+    """Return the log of a failed run from the files in its live folder; None when nothing was measured yet."""
     journal = read_journal(live_folder, Journal)
     if journal is None:
         return None
-    logs = sorted(name for name in os.listdir(live_folder) if name.startswith("rank_"))
-    rows = [np.empty(0, STEP_DTYPE), *(read_log(os.path.join(live_folder, name)) for name in logs)]
+    names = sorted(name for name in os.listdir(live_folder) if name.startswith("rank_"))
+    rows = [np.empty(0, STEP_DTYPE), *(read_log(os.path.join(live_folder, name)) for name in names)]
     return RunLog(np.concatenate(rows), journal.noting(requests=requests_so_far(live_folder)), read_logs(live_folder))
 
 
 class _RankResult(NamedTuple):
-    """What a rank has to hand over at its end."""
+    """What a rank sends to rank 0 at the end of the run."""
 
     rows: StepRows
     cpu_seconds: float
@@ -155,23 +157,23 @@ def _gather(comm: Comm, journal: Journal, own: _RankResult) -> RunLog | None:
     if parts is None:
         return None
     lost, telemetry = recorded([part.recording for part in parts], journal)
-    noted = journal.noting(
+    journal = journal.noting(
         cpu_seconds=tuple(part.cpu_seconds for part in parts),
         cpu_apart=tuple(part.cpu_apart for part in parts),
         lost_recorders=lost,
     )
-    return RunLog(np.concatenate([part.rows for part in parts]), noted, telemetry)
+    return RunLog(np.concatenate([part.rows for part in parts]), journal, telemetry)
 
 
 def _cpu_seconds() -> float:
-    """Return the CPU time so far of this process and those it started, alive or ended."""
-    rank = psutil.Process()
-    times = [process.cpu_times() for process in (rank, *rank.children(recursive=True))]
+    """Return the CPU time used so far by this process and all that it started, running or ended."""
+    own = psutil.Process()
+    times = [process.cpu_times() for process in (own, *own.children(recursive=True))]
     return sum(time.user + time.system for time in times) + times[0].children_user + times[0].children_system
 
 
 class _Trainer:
-    """One rank's epochs, and what their parts share."""
+    """Runs the epochs of one rank: ceiling, eviction, training, checkpoints, evaluation."""
 
     def __init__(
         self, job: TrainingJob, comm: Comm, loader: Loader, watch: Watcher | None, recorder: Recorder | None
@@ -181,9 +183,9 @@ class _Trainer:
         self._journal = Journal(
             wall_clock_offset_ns=time.time_ns() - time.monotonic_ns(), started_ns=self._clock.now_ns()
         )
-        # Into memory alone where the run's folder can't be seen from this host.
-        there = os.path.isdir(job.live_folder)
-        path = os.path.join(job.live_folder, log_name(comm.rank)) if there else None
+        # In memory only where the run's folder is not visible on this host.
+        is_visible = os.path.isdir(job.live_folder)
+        path = os.path.join(job.live_folder, log_name(comm.rank)) if is_visible else None
         self.log = StepLog(job.rows_per_rank, path)
         self._accelerator: Accelerator = accelerator_class(job.workload)(job.accelerator_spec(comm.rank), self._clock)
         self._loop = StepLoop(
@@ -200,7 +202,7 @@ class _Trainer:
         self._step_cpu_ns = 0
 
     def run(self) -> Journal:
-        """Run all epochs; return what was noted, which is rank 0's to keep."""
+        """Run all epochs; return the journal, of which only rank 0's is kept."""
         self._loader.start()
         self._describe()
         self._start_cpu_seconds = _cpu_seconds()
@@ -224,9 +226,9 @@ class _Trainer:
         return self._journal
 
     def measure_ceiling(self) -> float | None:
-        """Run the same loop against null storage and return its AU in percent on rank 0.
+        """Run the same loop against null storage and return its AU in percent on rank 0, None elsewhere.
 
-        None when not requested, and where a host gets through no step that counts within CEILING_PATIENCE_SECONDS.
+        None also when not requested, and when no step after the first is done within CEILING_PATIENCE_SECONDS.
         """
         steps = self._job.ceiling_steps
         if not steps:
@@ -249,7 +251,7 @@ class _Trainer:
         return _cpu_seconds() - self._cpu_seconds_before
 
     def cpu_apart(self, *, trials: float) -> CpuApart:
-        """Return the CPU time of what is no reading; `trials` is that of those after the last epoch."""
+        """Return the CPU time spent on anything but reading; `trials` is that of the trials after the last epoch."""
         ceiling = self._cpu_seconds_before - self._start_cpu_seconds
         return CpuApart(
             start=self._start_cpu_seconds,
@@ -278,7 +280,7 @@ class _Trainer:
             self._note(hosts=hosts, rank_nodes=rank_nodes, storage=storage)
 
     def _evict(self, *, write_first: bool) -> None:
-        """Drop the dataset's pages from this host's memory, the files shared among its ranks."""
+        """Drop the dataset's pages from this host's page cache; its ranks share the files among them."""
         began_ns = self._clock.now_ns()
         evict(self._job, self._comm.local_rank, self._comm.local_size, write_first=write_first)
         seconds = (self._comm.all_reduce_max(self._clock.now_ns()) - began_ns) / 1e9
@@ -287,11 +289,11 @@ class _Trainer:
     def _synchronise_clocks(self) -> None:
         offsets_ns = self._comm.synchronise_clocks()
         if len(offsets_ns) > 1:
-            with contextlib.suppress(OSError):  # a disk that is full now is named when the results are written
+            with contextlib.suppress(OSError):  # a full disk is reported when the results are written
                 self._note(clock_offsets_ns=(*self._journal.clock_offsets_ns, offsets_ns))
 
     def _mark(self, *, training: bool) -> None:
-        """Have the recorder read now, so that what an epoch did is not mixed with what went before or came after."""
+        """Have the recorder read all counters now, at the boundary between training and everything else."""
         if self._recorder is not None:
             self._recorder.mark(training=training)
 
@@ -308,7 +310,7 @@ class _Trainer:
         return PrefetchQueue(batches, self._clock, self._job.workload.timeout_seconds, self._comm.rank)
 
     def _train(self, epoch: Epoch) -> bool:
-        """Train one epoch; return whether the run was told to stop in it."""
+        """Train one epoch; return whether the user stopped the run in it."""
         compute_ns = self._accelerator.draw_compute_ns("train", epoch.number, epoch.steps)
         cpu_seconds = self._draw_step_cpu(epoch)
         first_step = 1
@@ -331,7 +333,7 @@ class _Trainer:
         return False
 
     def _draw_step_cpu(self, epoch: Epoch) -> NDArray[np.float64] | None:
-        """Return the trainer's CPU time of each step, from the same draws as the accelerator's: long ones are both."""
+        """Return the trainer's CPU seconds per step, None for none; they are high in steps with long compute times."""
         duration = self._job.workload.train.step_cpu_time
         if is_zero(duration):
             return None
@@ -344,8 +346,8 @@ class _Trainer:
         return StoppedEarly(steps=taken, planned_steps=planned) if taken < planned else None
 
     def _checkpoint(self, epoch: int, block: int) -> int:
-        """Save a checkpoint; return when training goes on."""
-        assert self._saver is not None  # this block is one of the schedule
+        """Save a checkpoint; return when training continues, on this rank's clock."""
+        assert self._saver is not None  # the schedule has checkpoints
         released_ns, complete = self._saver.save(epoch, block)
         self._note(checkpoints=(*self._journal.checkpoints, *complete))
         return max(released_ns, self._comm.all_reduce_max(self._clock.now_ns()))

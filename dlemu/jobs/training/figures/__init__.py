@@ -1,1 +1,1 @@
-"""One figure, one file: the folder is the registry, `ORDER` its place on the page, `draw` the figure or None."""
+"""The figures of a training run, one per file: `ORDER` is its position on the page, `draw` returns it or None."""

@@ -1,4 +1,4 @@
-"""Histograms from a block trace's bins: shares by operation, and percentiles."""
+"""Histograms of a block trace by operation, with percentiles."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _PERCENTILES = (50, 90, 99)
 
 @dataclass(frozen=True)
 class Bins:
-    """Weights of neighbouring bins [low, high), all devices together."""
+    """A histogram: the weight of each bin [low, high), all devices together."""
 
     lows: Floats
     highs: Floats
@@ -40,21 +40,21 @@ class Bins:
 
     @property
     def percents(self) -> Floats:
-        """Each bin's share."""
+        """Each bin's share of the total weight."""
         shares: Floats = 100 * self.weights / self.weights.sum()
         return shares
 
     def percentile(self, percent: float) -> float:
-        """Return the value below which `percent` of the weight lies; within a bin it is taken to be spread evenly."""
-        passed = np.concatenate([[0.0], np.cumsum(self.weights)]) * 100 / self.weights.sum()
-        place = min(int(np.searchsorted(passed, percent, side="left")), len(self.weights)) - 1
+        """Return a percentile, assuming that the weight within a bin is spread evenly."""
+        below = np.concatenate([[0.0], np.cumsum(self.weights)]) * 100 / self.weights.sum()
+        place = min(int(np.searchsorted(below, percent, side="left")), len(self.weights)) - 1
         place = max(place, 0)
-        share = (percent - passed[place]) / (passed[place + 1] - passed[place])
+        share = (percent - below[place]) / (below[place + 1] - below[place])
         return float(self.lows[place] + share * (self.highs[place] - self.lows[place]))
 
 
 def traced_bins(run: Run, kind: str, operation: str) -> Bins | None:
-    """Return the block trace's bins of a kind, None when there is nothing in them."""
+    """Return the block trace's histogram of a kind, such as `latency_us`; None when it is empty."""
     if run.block_trace is None:
         return None
     table = run.block_trace
@@ -71,15 +71,15 @@ def traced_bins(run: Run, kind: str, operation: str) -> Bins | None:
 def histogram(
     histograms: dict[str, Bins], canvas: Canvas, *, x: str, y: str, log: bool, marks: bool, counts: bool = False
 ) -> alt.LayerChart:
-    """Draw shares in percent over the bins, one colour an operation, with the percentiles of reads when requested.
+    """Draw each bin's share in percent, one colour per operation.
 
-    `counts`: what the bins hold are whole numbers, and so are the ticks of their axis.
+    `marks`: also mark the percentiles of reads. `counts`: values are whole numbers, and so are the ticks of their axis.
     """
     rows = [row for name, bins in histograms.items() for row in _rows(name, bins)]
     if log:
         rows = [row for row in rows if row["high"] > 0]
-        least = min(row["high"] for row in rows) / 2
-        rows = [row | {"low": max(row["low"], least)} for row in rows]
+        lowest = min(row["high"] for row in rows) / 2  # instead of 0, which has no logarithm
+        rows = [row | {"low": max(row["low"], lowest)} for row in rows]
     scale = alt.Scale(type="log", nice=False) if log else alt.Scale(nice=False, zero=False)
     names = [f"{name}s" for name in OPERATIONS]
     colour = alt.Color("what:N", scale=colours(names, (BLUE, AMBER)), legend=legend(canvas, 2))
@@ -106,7 +106,7 @@ def _rows(name: str, bins: Bins) -> list[Row]:
 
 
 def _percentiles(bins: Bins, log: bool) -> tuple[alt.Chart, ...]:
-    """Draw a line and a name each, the names one below the other, so that those of near percentiles do not overlap."""
+    """Draw a line with a label for each percentile; labels are staggered vertically, so that they do not overlap."""
     rows: list[Row] = []
     for place, percent in enumerate(_PERCENTILES):
         value = bins.percentile(percent)
@@ -115,11 +115,11 @@ def _percentiles(bins: Bins, log: bool) -> tuple[alt.Chart, ...]:
     middle = (max(low, high * 1e-9) * high) ** 0.5 if log else (low + high) / 2
     lines = alt.Chart(data(rows)).mark_rule(color=INK, strokeDash=[3, 3]).encode(x="at:Q")
     left = [row for row in rows if row["at"] <= middle]
-    return lines, *_names(left, "left"), *_names([row for row in rows if row["at"] > middle], "right")
+    return lines, *_labels(left, "left"), *_labels([row for row in rows if row["at"] > middle], "right")
 
 
-def _names(rows: list[Row], align: Literal["left", "right"]) -> list[alt.Chart]:
-    """Write the names on the side of the line where there is room."""
+def _labels(rows: list[Row], align: Literal["left", "right"]) -> list[alt.Chart]:
+    """Write the labels beside their lines, with a margin in the paper's colour; `align` is the side of the text."""
     if not rows:
         return []
     base = alt.Chart(data(rows)).encode(x="at:Q", y=alt.Y("down:Q", scale=None), text="text:N")

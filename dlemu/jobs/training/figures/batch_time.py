@@ -1,4 +1,4 @@
-"""How long workers spent in reads for a batch: the application's own latency, known on every file system."""
+"""Histogram of the time that workers spent in reads for a batch: the latency that the application sees."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dlemu.report.figure_base import Canvas, Figure
 
 ORDER = 62
 _BINS = 60
-"""Twice as many as a narrow picture has."""
+"""Bins of the histogram; a narrow figure has half of them, so this is even."""
 
 
 def draw(run: Run, canvas: Canvas) -> Figure | None:
@@ -30,7 +30,7 @@ def draw(run: Run, canvas: Canvas) -> Figure | None:
 
 
 def _read_bins(rows: StepTable) -> Bins | None:
-    """Return how many batches took how long in reads, in ms; None where none did."""
+    """Return the histogram of the batches' read times, in ms; None where no batch was read."""
     bounds = [
         (int(values[values > 0].min()), int(values.max())) for part in chunks(rows) if (values := part["read_ns"]).any()
     ]
@@ -42,5 +42,5 @@ def _read_bins(rows: StepTable) -> Bins | None:
     edges = np.geomspace(low, high, _BINS + 1)
     weights = np.zeros(_BINS)
     for part in chunks(rows):
-        weights += np.histogram(part["read_ns"] / 1e6, edges)[0]  # 0 lies below all edges
+        weights += np.histogram(part["read_ns"] / 1e6, edges)[0]  # times of 0 are below all bins
     return Bins(edges[:-1], edges[1:], weights)

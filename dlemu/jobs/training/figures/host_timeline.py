@@ -1,4 +1,4 @@
-"""What a host did beside the reading: throughput, CPU, pressure, memory and power on one time axis."""
+"""Throughput, and the CPU, pressure, memory and power of the busiest host, on one time axis."""
 
 from __future__ import annotations
 
@@ -35,11 +35,13 @@ class _Panel:
     probe: str
     axis: str
     names: dict[str, str]
-    """Metric -> what the legend calls it."""
+    """Metric -> its name in the legend."""
     colours: Sequence[str]
     stacked: bool = False
-    most: float | None = None
+    top: float | None = None
+    """Upper end of the axis; None fits it to the values."""
     factor: float = 1.0
+    """Converts the metric to the unit of the axis."""
 
 
 _PANELS = (
@@ -54,7 +56,7 @@ _PANELS = (
         },
         colours=(BLUE, PURPLE, AMBER, RED),
         stacked=True,
-        most=100.0,
+        top=100.0,
     ),
     _Panel(
         probe="pressure",
@@ -104,7 +106,7 @@ def _rows(run: Run, panel: _Panel, host: str, canvas: Canvas) -> Iterator[Row]:
 
 def _panel(run: Run, panel: _Panel, rows: list[Row], canvas: Canvas, *, last: bool) -> alt.LayerChart:
     names = list(dict.fromkeys(row["what"] for row in sorted(rows, key=lambda row: row["order"])))
-    scale = alt.Scale(domain=[0, panel.most]) if panel.most else alt.Scale(domainMin=0)
+    scale = alt.Scale(domain=[0, panel.top]) if panel.top else alt.Scale(domainMin=0)
     y = alt.Y("value:Q", title=panel.axis, scale=scale, stack="zero" if panel.stacked else None)
     colour = alt.Color("what:N", scale=colours(names, panel.colours), legend=legend(canvas))
     base = alt.Chart(data(rows))

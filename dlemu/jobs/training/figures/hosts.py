@@ -1,4 +1,4 @@
-"""Several hosts on one time axis, a line each: is one of them slower, busier or shorter of memory than the others?"""
+"""All hosts on one time axis, one line each, to find one that is slower, busier or shorter of memory than others."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dlemu.jobs.training.result import Run
 from dlemu.report.figure_base import COLOURS, Canvas, Figure, Row, colours, data, legend
 
 ORDER = 69
-_MOST_HOSTS = len(COLOURS)
+_MAX_HOSTS = len(COLOURS)
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,7 @@ class _Panel:
     axis: str
     probe: str
     metrics: tuple[str, ...]
-    """Added up: the parts of one host, or its meters."""
+    """Metrics that are added up, over all sources (meters) of the host."""
     factor: float = 1.0
 
 
@@ -35,7 +35,7 @@ def draw(run: Run, canvas: Canvas) -> Figure | None:
     hosts = hosts_by_load(run)
     if len(hosts) < 2:
         return None
-    shown = hosts[:_MOST_HOSTS]
+    shown = hosts[:_MAX_HOSTS]
     filled = [(panel, rows) for panel in _PANELS if (rows := _rows(run, panel, shown, canvas))]
     panels = [_panel(run, panel, rows, shown, canvas, last=panel is filled[-1][0]) for panel, rows in filled]
     chart = alt.vconcat(throughput_panel(run, canvas), *panels, spacing=10).resolve_scale(color="independent")

@@ -1,4 +1,4 @@
-"""How long the device took for a request, with percentiles: only a block trace knows."""
+"""Histogram of the device's latency per request, with percentiles; only a block trace shows it."""
 
 from __future__ import annotations
 

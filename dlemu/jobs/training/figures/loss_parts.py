@@ -1,4 +1,4 @@
-"""Where the loss went: the parts of all accelerators' time that were not computation."""
+"""Where AU was lost: the parts of all accelerators' time that were not computation."""
 
 from __future__ import annotations
 

@@ -19,11 +19,11 @@ _COUNTED = {
     "reads": ("reads_per_second", "mean_read_latency_ms"),
     "writes": ("writes_per_second", "mean_write_latency_ms"),
 }
-_MOST_LINES = len(COLOURS)
+_MAX_LINES = len(COLOURS)
 
 
 def draw(run: Run, canvas: Canvas) -> Figure | None:
-    depths, how = _depths(run)
+    depths, method = _depths(run)
     if not depths:
         return None
     lines = _lines(depths)
@@ -38,14 +38,14 @@ def draw(run: Run, canvas: Canvas) -> Figure | None:
     colour = alt.Color("what:N", scale=colours([*lines]), legend=legend(canvas, 2))
     drawn = alt.Chart(data(rows)).mark_line(clip=True, interpolate="step-before", strokeWidth=1.4)
     chart = alt.layer(epoch_marks(run), drawn.encode(x=x_axis(run), y=y, color=colour))
-    caption = f"Mean number of requests that the device had not yet completed, {how}."
+    caption = f"Mean number of requests that the device had not yet completed, {method}."
     if len(depths) > len(lines):
         caption += " All devices behind the dataset together."
     return Figure("Device queue depth over time", caption, chart.properties(width=canvas.width, height=200))
 
 
 def _depths(run: Run) -> tuple[list[tuple[str, str, Series]], str]:
-    """Return operation, device and depth over time of each, and how that is known."""
+    """Return operation, device and queue depth over time for each device, and how the depths were measured."""
     several = len({series.host for series in run.device_series("block")}) > 1
 
     def device(series: Series) -> str:
@@ -62,30 +62,28 @@ def _depths(run: Run) -> tuple[list[tuple[str, str, Series]], str]:
     if counted:
         busy = [(name, where, series) for name, where, series in counted if name == "reads" or series.values.any()]
         return busy, "by Little's law: completions per second x their mean time in the device"
-    whole = [("requests", device(series), series) for series in run.device_series("block", "mean_queue_depth")]
-    return whole, "reads and writes together"
+    total = [("requests", device(series), series) for series in run.device_series("block", "mean_queue_depth")]
+    return total, "reads and writes together"
 
 
 def _by_littles_law(run: Run, rate: str, latency: str) -> list[Series]:
-    """Return each device's mean number of requests of one kind: none are there where none had a latency."""
-    times = {(series.host, series.source): series for series in run.device_series("block", latency)}
+    """Return each device's mean number of requests of one operation; 0 at moments without a latency."""
+    latencies = {(series.host, series.source): series for series in run.device_series("block", latency)}
     depths = []
     for series in run.device_series("block", rate):
-        took = times.get((series.host, series.source))
-        if took is None:
+        own = latencies.get((series.host, series.source))
+        if own is None:
             continue
-        known = dict(zip(took.seconds.tolist(), took.values.tolist(), strict=True))
-        ms = np.array([known.get(second, 0.0) for second in series.seconds.tolist()])
+        by_second = dict(zip(own.seconds.tolist(), own.values.tolist(), strict=True))
+        ms = np.array([by_second.get(second, 0.0) for second in series.seconds.tolist()])
         depths.append(replace(series, metric="depth", values=np.nan_to_num(series.values * ms / 1e3)))
     return depths
 
 
 def _lines(depths: list[tuple[str, str, Series]]) -> dict[str, list[Series]]:
-    """Return a line for each device and operation, or of very many for each operation."""
-    several = len({where for _, where, _ in depths}) > 1
-    apart: dict[str, list[Series]] = {}
-    for operation, where, series in depths:
-        apart.setdefault(f"{where} {operation}" if several and len(depths) <= _MOST_LINES else operation, []).append(
-            series
-        )
-    return apart
+    """Return the sources of each line: one per device and operation, or per operation if that were too many lines."""
+    by_device = len({device for _, device, _ in depths}) > 1 and len(depths) <= _MAX_LINES
+    lines: dict[str, list[Series]] = {}
+    for operation, device, series in depths:
+        lines.setdefault(f"{device} {operation}" if by_device else operation, []).append(series)
+    return lines

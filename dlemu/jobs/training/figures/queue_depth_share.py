@@ -1,4 +1,4 @@
-"""How the time divides over queue depths: a device is busy only with many requests at once."""
+"""Histogram of the time at each queue depth: most devices need several requests at once to be fast."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dlemu.jobs.training.result import Run
 from dlemu.report.figure_base import Canvas, Figure
 
 ORDER = 51
-_MOST_SAMPLED_BINS = 64  # deeper queues share bins: bars narrower than that can't be seen
+_MAX_SAMPLED_BINS = 64  # deeper queues share bins, as narrower bars could not be seen
 
 
 def draw(run: Run, canvas: Canvas) -> Figure | None:
@@ -31,14 +31,14 @@ def draw(run: Run, canvas: Canvas) -> Figure | None:
 
 
 def _sampled(run: Run) -> Bins | None:
-    """Return a histogram of the depths that the readings during training saw, devices together."""
+    """Return the histogram of the queue depths in the recorder's readings during training, all devices together."""
     devices = run.device_series("block", "in_flight")
     if not devices:
         return None
     values = np.concatenate([series.values[series.seconds >= 0] for series in devices])
     if not len(values):
         return None
-    width = max(1, int(np.ceil((values.max() + 1) / _MOST_SAMPLED_BINS)))
+    width = max(1, int(np.ceil((values.max() + 1) / _MAX_SAMPLED_BINS)))
     counts = np.bincount((values // width).astype(int))
     lows = np.arange(len(counts), dtype=np.float64) * width
     return Bins(lows, lows + width, counts.astype(np.float64))

@@ -1,4 +1,4 @@
-"""Sizes of the requests that reached the device: the kernel splits and merges what the loader requests."""
+"""Histogram of the sizes of the requests that reached the device, after the kernel split and merged them."""
 
 from __future__ import annotations
 

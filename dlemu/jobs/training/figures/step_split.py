@@ -1,4 +1,4 @@
-"""What an accelerator's step consists of: waiting (for what), computing and sync, by rank and by epoch."""
+"""The accelerators' time by rank and by epoch: computing, waiting (for what), and synchronising with other ranks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dlemu.metrics.rows import StepTable, chunks
 from dlemu.report.figure_base import Canvas, Figure, Row, data, legend, part_colours, part_name, parts
 
 ORDER = 30
-_MOST_BARS, _NARROW_BARS = 32, 16  # of more, neighbours share a bar, so that each can be seen
+_MAX_BARS, _MAX_NARROW_BARS = 32, 16  # neighbours share a bar where there would be more, to keep them visible
 _SHOWN = ("computing", *WAITS, "sync")
 
 
@@ -21,7 +21,7 @@ def draw(run: Run, canvas: Canvas) -> Figure | None:
     if not len(run.training):
         return None
     split = run.training.once(_split)
-    most = _NARROW_BARS if canvas.narrow else _MOST_BARS
+    most = _MAX_NARROW_BARS if canvas.narrow else _MAX_BARS
     ranks, epochs = (_panel(_rows(split[name], most), name, canvas) for name in ("rank", "epoch"))
     caption = (
         "All steps, including the first of each epoch. Reading, decoding, queueing in the loader and hand-over are "
@@ -31,7 +31,7 @@ def draw(run: Run, canvas: Canvas) -> Figure | None:
 
 
 def _split(rows: StepTable) -> dict[str, dict[int, Floats]]:
-    """Return what each rank, and each epoch, spent on each part, in ns, in the order of `_SHOWN`."""
+    """Return the ns of each rank, and of each epoch, spent on each part, in the order of `_SHOWN`."""
     sums: dict[str, dict[int, Floats]] = {"rank": {}, "epoch": {}}
     for own in chunks(rows):
         for part in own.by_epoch:
@@ -44,13 +44,13 @@ def _split(rows: StepTable) -> dict[str, dict[int, Floats]]:
 
 
 def _rows(sums: dict[int, Floats], most: int) -> list[Row]:
-    """Return the share of each part for each owner, or of very many for neighbours together."""
+    """Return the share of each part for each rank or epoch, or for groups of neighbours to have at most `most` bars."""
     rows = []
     for group in parts(sorted(sums), most):
         name = str(group[0]) if len(group) == 1 else f"{group[0]}-{group[-1]}"
-        each = sum((sums[owner] for owner in group), start=np.zeros(len(_SHOWN)))
-        total = float(each.sum()) or 1.0
-        for place, (part, value) in enumerate(zip(_SHOWN, each.tolist(), strict=True)):
+        spent = sum((sums[owner] for owner in group), start=np.zeros(len(_SHOWN)))
+        total = float(spent.sum()) or 1.0
+        for place, (part, value) in enumerate(zip(_SHOWN, spent.tolist(), strict=True)):
             percent = float(f"{100 * value / total:.4g}")
             rows.append({"at": name, "part": part_name(part), "percent": percent, "order": place})
     return rows

@@ -1,4 +1,4 @@
-"""Bytes read over time, as the application saw them and as the devices did: each epoch begins with a burst."""
+"""Throughput over time, of the loaders and of the devices."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def draw(run: Run, canvas: Canvas) -> Figure | None:
     colour = alt.Color("what:N", scale=colours([APPLICATION, DEVICE], (BLUE, AMBER)), legend=legend(canvas, 2))
     if len(names) == 1:
         colour = alt.value(BLUE)
-    changed = change_marks(run)
-    marks = [epoch_marks(run), *([changed] if changed else [])]
+    changes = change_marks(run)
+    marks = [epoch_marks(run), *([changes] if changes else [])]
     chart = alt.layer(*marks, lines.encode(x=x_axis(run), y=y, color=colour))
     caption = (
         "Bytes of each batch over the time its worker took to fetch it, caches included. At the start of an epoch "
@@ -37,6 +37,6 @@ def draw(run: Run, canvas: Canvas) -> Figure | None:
     )
     if len(names) > 1:
         caption += " Where the devices' line is below the loader's, the page cache or read-ahead served the rest."
-    if changed:
+    if changes:
         caption += " A red line marks where the storage's speed changed."
     return Figure("Throughput over time", caption, chart.properties(width=canvas.width, height=220))

@@ -1,4 +1,4 @@
-"""AU of each epoch and each rank, with the pass line and the emulator's own ceiling."""
+"""AU by epoch and by rank, with the pass line and the emulator's ceiling."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from dlemu.report.figure_base import (
 )
 
 ORDER = 10
-_MOST_POINTS = 64  # of more, neighbours are drawn as one with its range
+_MAX_POINTS = 64  # groups of neighbours are drawn as one point with their range where there would be more
 
 
 def draw(run: Run, canvas: Canvas) -> Figure | None:
@@ -68,11 +68,10 @@ def _panel(
 
 
 def _rows(values: Sequence[float | None], first: int) -> list[Row]:
-    """Return a point each, or of very many the mean of neighbours with their lowest and highest."""
-    known = [(place + first, value) for place, value in enumerate(values) if value is not None]
-    by_place = dict(known)
+    """Return one point per value, or per group of neighbours their mean, lowest and highest; `first` numbers them."""
+    by_place = {place + first: value for place, value in enumerate(values) if value is not None}
     rows = []
-    for part in parts(list(by_place), _MOST_POINTS):
+    for part in parts(list(by_place), _MAX_POINTS):
         group = [by_place[place] for place in part]
         mean, low, high = rounded([sum(group) / len(group), min(group), max(group)], 6)
         rows.append({"at": sum(part) / len(part), "AU": mean, "low": low, "high": high})

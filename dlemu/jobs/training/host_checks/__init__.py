@@ -1,1 +1,1 @@
-"""What `dlemu doctor` checks for training alone: one file each, as in `dlemu.doctor`."""
+"""Checks of `dlemu doctor` that only training needs: one per file, with the interface of those in `dlemu.doctor`."""

@@ -1,6 +1,6 @@
-"""The emulator's own ceiling for the workload on this host: its ranks, loader and steps on storage that costs nothing.
+"""Measures the emulator's ceiling: the AU of the workload's ranks, loader and steps on this host without storage.
 
-Measured for `metric.ceiling_seconds` and at least five steps, as far as BUDGET_SECONDS allow; no dataset is needed.
+It takes `metric.ceiling_seconds` and at least five steps, but at most BUDGET_SECONDS, and needs no dataset.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from dlemu.metrics.demand import Demand
 
 NAME, ORDER = "ceiling", 310
 BUDGET_SECONDS = 40.0
-"""From the start of the ranks on; 18 ranks with 72 workers take a few seconds on two cores that are otherwise idle."""
+"""Time limit for ranks, start included; 18 ranks with 72 workers need a few seconds on two otherwise idle cores."""
 
 
 def check(facts: Facts) -> Check:
@@ -35,15 +35,15 @@ def check(facts: Facts) -> Check:
     if workload.metric.ceiling_seconds <= 0 or facts.demand.mb_per_second is None:
         observed = "not measured: no computation is emulated, or metric.ceiling_seconds is 0"
         return Check(name=NAME, level="ok", observed=observed)
-    dataset = facts.usable_dataset or imagined(workload)
+    dataset = facts.usable_dataset or _planned_dataset(workload)
     job = make_job(workload, workload.ranks, dataset, folder=os.devnull, started_at="")
     check_host(job, job.ranks)
     loader = find("dlemu.loaders", workload.reader.data_loader, "Loader")
-    return judge(facts.demand, workload.ranks, ceiling_percent(job, loader))
+    return judge(facts.demand, workload.ranks, _ceiling_percent(job, loader))
 
 
 def judge(demand: Demand, ranks: int, percent: float | None) -> Check:
-    """Compare the ceiling with the threshold."""
+    """Compare the ceiling, in percent of AU, with the threshold; None: not measured in time."""
     what = f"{ranks} x {demand.accelerator or 'accelerator'}"
     if percent is None:
         return Check(
@@ -63,8 +63,8 @@ def judge(demand: Demand, ranks: int, percent: float | None) -> Check:
     return Check(name=NAME, level="ok", observed=observed, wanted=wanted)
 
 
-def imagined(workload: Workload) -> Dataset:
-    """Return a dataset that is not there, large enough for one step of every rank."""
+def _planned_dataset(workload: Workload) -> Dataset:
+    """Return the dataset that the settings describe, without any files, large enough for one step of every rank."""
     spec, reader = workload.dataset, workload.reader
     files = max(spec.num_files_train, -(-workload.ranks * reader.batch_size // spec.num_samples_per_file))
     spec = replace(spec, num_files_train=files)
@@ -81,8 +81,8 @@ def imagined(workload: Workload) -> Dataset:
     )
 
 
-def ceiling_percent(job: TrainingJob, make_loader: type[Loader]) -> float | None:
-    """Fork the ranks and return their ceiling; None when BUDGET_SECONDS are too few. DlemuError when they fail."""
+def _ceiling_percent(job: TrainingJob, make_loader: type[Loader]) -> float | None:
+    """Fork the ranks and return their ceiling; None after BUDGET_SECONDS. Raises DlemuError when a rank fails."""
     shared = mmap.mmap(-1, 8)
     struct.pack_into("d", shared, 0, math.nan)
     ends = run_ranks(

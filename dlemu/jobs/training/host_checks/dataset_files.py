@@ -1,7 +1,4 @@
-"""The dataset is there and complete, as a run would look for it.
-
-That there is none yet is no failure: it can be made.
-"""
+"""Checks that the dataset exists, is complete and large enough for a verdict. A missing one is only a warning."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What a storage would keep busy, without running it: a model of loaders, accelerators and storage, calibrated once.
+"""`dlemu predict` for training: simulates how many accelerators a storage would keep busy, without running them.
 
-`run_prediction` leads from the question to predict.json, `make_prediction` and `curve` are the model, `from_...`
-calibrate it. May import the rest of `dlemu.jobs.training`, which imports nothing of it.
+`run_prediction` is the entry point; `calibration`, `data_sheet` and `from_...` find the speed of the storage,
+`model_run` simulates runs on it. May import the rest of `dlemu.jobs.training`.
 """

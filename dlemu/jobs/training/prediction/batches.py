@@ -1,4 +1,4 @@
-"""What a run of a workload would read and compute, batch by batch, without a dataset: the plan and the law of sizes."""
+"""What a run would read and compute in each batch, from its settings alone: its plan and the sizes of its files."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Floats = NDArray[np.float64]
 
 
 def planned_job(workload: Workload, ranks: int) -> TrainingJob:
-    """Return the run that the workload would be with so many ranks, on a dataset as the settings say."""
+    """Return the job of a run of the workload with `ranks` ranks, on the dataset that its settings describe."""
     data = workload.dataset
     train, _ = layouts(data)
     mean = nominal_sample_bytes(data)
@@ -49,10 +49,10 @@ def planned_job(workload: Workload, ranks: int) -> TrainingJob:
 
 
 def bytes_by_file(spec: DatasetSpec, *, received: bool = False) -> Floats:
-    """Return the bytes that a sample of each file takes to read; one entry where all are alike.
+    """Return the bytes read for a sample of each file, shape (files,), or (1,) where files do not differ.
 
-    The module of a user's own format is not imported for a spec that was `received`: then samples are as they are
-    stated.
+    `received`: the spec comes with someone else's result, so no module of a format that it names is imported; samples
+    then have their nominal size.
     """
     if received and not registry.is_built_in(FORMATS, spec.format):
         return np.array([float(nominal_sample_bytes(spec))])
@@ -69,7 +69,7 @@ def bytes_by_file(spec: DatasetSpec, *, received: bool = False) -> Floats:
 
 
 def batch_bytes(plan: Plan, by_file: Floats, epoch: int, steps: int) -> Floats:
-    """Return the bytes of each batch of an epoch's first steps, shape (ranks, steps)."""
+    """Return the bytes of each batch in the first `steps` steps of an epoch, shape (ranks, steps)."""
     if len(by_file) == 1:
         return np.full((plan.ranks, steps), float(by_file[0]) * plan.batch_size)
     first = np.arange(plan.ranks)[:, np.newaxis] * plan.steps_per_epoch + np.arange(steps)
@@ -78,8 +78,8 @@ def batch_bytes(plan: Plan, by_file: Floats, epoch: int, steps: int) -> Floats:
     return np.asarray(by_file[files].reshape(positions.shape).sum(axis=-1))
 
 
-def law_bytes(workload: Workload, plan: Plan, rows: Rows) -> float:
-    """Return the bytes that the law of sizes gives the batches of these rows, of a run that was received."""
+def planned_bytes(workload: Workload, plan: Plan, rows: Rows) -> float:
+    """Return the bytes of the batches in `rows`, by the sizes that the settings of their run give its files."""
     by_file = bytes_by_file(workload.dataset, received=True)
     if len(by_file) == 1:
         return float(by_file[0]) * float(rows["samples"].sum())
@@ -91,24 +91,24 @@ def law_bytes(workload: Workload, plan: Plan, rows: Rows) -> float:
     return total
 
 
-MOST_DRAWS = 16
-"""Samples of a batch whose times are drawn; what the others would add is in proportion."""
+MAX_DRAWS = 16
+"""Maximum number of samples per batch whose times are drawn; the sum of a larger batch is extrapolated from these."""
 
 
 def preprocessing_seconds(workload: Workload, shape: tuple[int, ...], random: np.random.Generator) -> Floats:
-    """Return what a worker's preprocessing of each batch takes with a core of its own; shape (ranks, steps)."""
+    """Return how long a worker preprocesses each batch, with a core of its own; shape (ranks, steps)."""
     duration, batch_size = workload.reader.preprocess_time, workload.reader.batch_size
     if duration.type == "fixed":
         return np.full(shape, batch_size * duration.mean)
-    drawn = min(batch_size, MOST_DRAWS)
+    drawn = min(batch_size, MAX_DRAWS)
     mean = mean_seconds(duration)
     sums = draw_seconds(duration, random, math.prod(shape) * drawn).reshape(*shape, drawn).sum(axis=-1)
-    seconds: Floats = np.maximum(batch_size * mean + (sums - drawn * mean) * math.sqrt(batch_size / drawn), 0.0)
-    return seconds
+    deviations = (sums - drawn * mean) * math.sqrt(batch_size / drawn)  # a sum's spread grows with the square root
+    return np.asarray(np.maximum(batch_size * mean + deviations, 0.0))
 
 
 def computation_seconds(workload: Workload, ranks: int, epoch: int, steps: int) -> Floats:
-    """Return the nominal computation time of each batch, as the `sleep` accelerator draws it; shape (ranks, steps)."""
+    """Return the nominal seconds of computation in each step, as the `sleep` accelerator draws them: (ranks, steps)."""
     duration, seed = workload.train.computation_time, workload.train.seed
     if duration.type == "fixed":
         return np.full((ranks, steps), duration.mean)

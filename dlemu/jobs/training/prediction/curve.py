@@ -1,4 +1,4 @@
-"""What a storage gives to so many readers at a time: points that were measured, and what is between them."""
+"""The throughput curve of a storage, C(n): bytes/s of n parallel readers together, from measured points."""
 
 from __future__ import annotations
 
@@ -10,55 +10,52 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 
-THRASHES = 0.3
-"""Share by which more readers must get less for it to be the storage's and not chance."""
+THRASHING_SHARE = 0.3
+"""A fall of the throughput by this share with more readers is taken for real; a smaller one for chance."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CurvePoint:
-    """What was measured with so many readers."""
+    """The throughput with one number of readers."""
 
     readers: int
     mb_per_second: float
-    """1e6 bytes/s of all of them together."""
+    """1e6 bytes/s of all readers together."""
 
 
 Curve = tuple[CurvePoint, ...]
-"""By rising count of readers; at least one point."""
+"""By rising number of readers; at least one point."""
 
 
 def rates(curve: Curve, most: int) -> Floats:
-    """Return bytes/s that 0 to `most` readers get together, shape (most + 1,).
+    """Return the bytes/s that 0 to `most` readers get together, shape (most + 1,).
 
-    Straight lines between the points. More readers than were tried get what the most of them got; fewer than were tried
-    get as much as the fewest did, but none more than one reader of the fewest got alone times their number where that
-    is known (a point at 1).
+    They are interpolated linearly between the points, and constant beyond the first and the last.
     """
     readers = np.array([point.readers for point in curve], float)
-    given = np.array([point.mb_per_second for point in curve]) * 1e6
-    wanted = np.arange(most + 1, dtype=float)
-    filled: Floats = np.interp(wanted, readers, given)
-    filled[0] = 0.0
-    return filled
+    bytes_per_second = np.array([point.mb_per_second for point in curve]) * 1e6
+    interpolated: Floats = np.interp(np.arange(most + 1, dtype=float), readers, bytes_per_second)
+    interpolated[0] = 0.0
+    return interpolated
 
 
 def most_mb_per_second(curve: Curve) -> float:
-    """Return the most that the storage gave to any number of readers."""
+    """Return the highest throughput of the curve."""
     return max(point.mb_per_second for point in curve)
 
 
 def scaled(curve: Curve, factor: float) -> Curve:
-    """Return the curve of a storage that is so many times as fast."""
+    """Return the curve of a storage that is `factor` times as fast."""
     return tuple(CurvePoint(readers=point.readers, mb_per_second=point.mb_per_second * factor) for point in curve)
 
 
 def flat(mb_per_second: float) -> Curve:
-    """Return the curve of a storage that gives the same to any number of readers."""
+    """Return the curve of a storage that gives any number of readers the same throughput."""
     return (CurvePoint(readers=1, mb_per_second=mb_per_second),)
 
 
 def straight_then_flat(one_mb_per_second: float, most_mb_per_second: float) -> Curve:
-    """Return the curve of a storage whose readers do not meet until together they get all it has."""
+    """Return the curve of a storage whose readers do not slow each other down below its highest throughput."""
     knee = max(1, round(most_mb_per_second / one_mb_per_second))
     if knee == 1:
         return flat(max(one_mb_per_second, most_mb_per_second))
@@ -69,27 +66,26 @@ def straight_then_flat(one_mb_per_second: float, most_mb_per_second: float) -> C
 
 
 def smoothed(curve: Curve, reads: Sequence[int]) -> Curve:
-    """Return the curve without what chance made of it: a level's few reads of a storage whose latency varies.
+    """Return the curve without random violations of two rules, which levels of few reads of varying latency show.
 
-    One more reader never makes a reader faster, so what each gets must not rise; nor does it make all of them slower,
-    unless by more than `THRASHES`, as the heads of a disk do: from there on it is left as it is. Where a point breaks
-    the rule it is pooled with its neighbour, weighed by `reads` (Barlow et al., Statistical Inference under Order
-    Restrictions, 1972: pool adjacent violators).
+    With more readers the throughput of one reader must not rise, and that of all together must not fall; only a fall
+    by more than `THRASHING_SHARE`, as by the seeks of a disk, is kept, with all that follows it. Points that violate a
+    rule are pooled with their neighbours, weighted by `reads`, the reads of each point (pool adjacent violators: Barlow
+    et al., Statistical Inference under Order Restrictions, 1972).
     """
-    each = [point.mb_per_second / point.readers for point in curve]
-    each = _pooled([-value for value in each], reads)
-    total = [-value * point.readers for value, point in zip(each, curve, strict=True)]
-    falls = (place for place in range(1, len(total)) if total[place] < (1 - THRASHES) * max(total[:place]))
-    thrashes = next(falls, len(total))
-    kept = [*_pooled(total[:thrashes], reads[:thrashes]), *total[thrashes:]]
+    per_reader = _never_falling([-point.mb_per_second / point.readers for point in curve], reads)
+    total = [-value * point.readers for value, point in zip(per_reader, curve, strict=True)]
+    falls = (place for place in range(1, len(total)) if total[place] < (1 - THRASHING_SHARE) * max(total[:place]))
+    first_fall = next(falls, len(total))
+    kept = [*_never_falling(total[:first_fall], reads[:first_fall]), *total[first_fall:]]
     return tuple(
         CurvePoint(readers=point.readers, mb_per_second=value) for point, value in zip(curve, kept, strict=True)
     )
 
 
-def _pooled(values: Sequence[float], weights: Sequence[int]) -> list[float]:
-    """Return the nearest values, by weighted least squares, that never fall."""
-    blocks: list[tuple[float, float, int]] = []  # value, weight, how many values
+def _never_falling(values: Sequence[float], weights: Sequence[int]) -> list[float]:
+    """Return the nearest values, by weighted least squares, that never fall (isotonic regression)."""
+    blocks: list[tuple[float, float, int]] = []  # mean, weight, number of values
     for value, weight in zip(values, weights, strict=True):
         blocks.append((value, float(weight), 1))
         while len(blocks) > 1 and blocks[-2][0] > blocks[-1][0]:

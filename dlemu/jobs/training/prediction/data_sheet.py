@@ -1,4 +1,4 @@
-"""A drive as its data sheet prints it, or as `dlemu probe` found it: what it gives to so many readers of a workload."""
+"""The throughput curve of a drive for a workload, from its data sheet or from a `dlemu probe` of sizes and depths."""
 
 from __future__ import annotations
 
@@ -14,38 +14,38 @@ from dlemu.results.levels import Rate
 
 
 def calibrate_from_drive(path: str, workload: Workload, *, cores: float) -> Calibration:
-    """Return what a data sheet (a YAML file) or the folder of a probe says of a workload's reads; raises UserError.
+    """Return the calibration from a data sheet (a YAML file) or the folder of a probe; raises UserError.
 
-    A sheet without a figure at a depth of 1 says nothing of latency: then each number of readers is taken to get all.
+    A sheet without a figure at queue depth 1 shows no latency: any number of readers then gets the full throughput.
     """
-    found = read_drive(path)
-    if not found.rates:
+    drive = read_drive(path)
+    if not drive.rates:
         raise UserError(f"{path} has no reads, only writes: wanted the reads of a data sheet, or of `dlemu probe`")
     request, in_flight = requests_of(workload, float(bytes_by_file(workload.dataset).mean()))
-    curve = curve_of(found.rates, request, in_flight)
-    source = f"{found.source}: each reader has {in_flight} of {request:,} bytes in flight"
+    curve = curve_of(drive.rates, request, in_flight)
+    source = f"{drive.source}: each reader has {in_flight} of {request:,} bytes in flight"
     return Calibration(source=source, curve=curve, saturated=True, half_width_percent=0.0, cores=cores)
 
 
 def requests_of(workload: Workload, sample_bytes: float) -> tuple[int, int]:
-    """Return the bytes of a request that a reader makes of the drive, and how many it has in flight.
+    """Return the size of a reader's requests to the drive, and how many of them it has in flight.
 
-    Through the page cache the kernel reads ahead; past it a read is one request.
+    Through the page cache the kernel splits large reads and reads ahead; with O_DIRECT a read is one request.
     """
     reader, data = workload.reader, workload.dataset
     in_order = data.num_samples_per_file > 1 and reader.sample_shuffle == "off"
     together = min(reader.batch_size, data.num_samples_per_file) if in_order else 1
-    stretch = max(1, round(sample_bytes * together))
-    if reader.odirect or stretch <= READ_AHEAD_BYTES:
-        return stretch, 1
+    read_bytes = max(1, round(sample_bytes * together))
+    if reader.odirect or read_bytes <= READ_AHEAD_BYTES:
+        return read_bytes, 1
     return READ_AHEAD_BYTES, READ_AHEAD_REQUESTS
 
 
 def curve_of(rates: Sequence[Rate], request_bytes: int, in_flight: int) -> Curve:
-    """Return what 1, 2, 4, ... readers get together, up to the largest depth that is known."""
+    """Return the throughput of 1, 2, 4, ... readers, up to the largest queue depth with a known rate."""
     most = max(1, max(rate.depth for rate in rates) // in_flight)
-    counts = [*(2**k for k in range(most.bit_length()) if 2**k < most), most]
-    given = [request_bytes * per_second(rates, request_bytes, count * in_flight) / 1e6 for count in counts]
-    if len(set(given)) == 1:
-        return flat(given[0])
-    return tuple(CurvePoint(readers=count, mb_per_second=rate) for count, rate in zip(counts, given, strict=True))
+    readers = [*(2**k for k in range(most.bit_length()) if 2**k < most), most]
+    speeds = [request_bytes * per_second(rates, request_bytes, count * in_flight) / 1e6 for count in readers]
+    if len(set(speeds)) == 1:
+        return flat(speeds[0])
+    return tuple(CurvePoint(readers=count, mb_per_second=speed) for count, speed in zip(readers, speeds, strict=True))

@@ -1,12 +1,12 @@
-"""One epoch, event by event: readers share the storage, batches come in order, accelerators meet after each step.
+"""Discrete-event simulation of one epoch: readers share the storage, and accelerators synchronise after each step.
 
-The storage is a link that all active readers share alike (processor sharing), whose speed depends on how many they are.
-Since all of them get the same, one number grows with time that says how many bytes each active reader has been given
-(`given`), and a read that begins at `given` = g is over when it reaches g + its bytes: one heap holds all reads, and
-neither arrivals nor departures change an entry. Kleinrock, Queueing Systems II (1976), section 4.4.
+All active readers share the storage's throughput equally (processor sharing: Kleinrock, Queueing Systems II, 1976,
+section 4.4); its total depends on their number. So one number, `given`, is enough for all reads: the bytes that a
+reader active since the start would have got. A read that begins at `given` = g ends when `given` reaches g + its bytes,
+whatever begins or ends meanwhile. A heap holds the reads by that value.
 
-What a rank's loader and trainer do is what dlemu's own do (loop.py and prefetch.py of training, the loaders): so many
-batches ready or under way, one taken off the loader while the step before it computes, delivered in order.
+Loaders and trainers behave as dlemu's own (`loop` and `prefetch` of training): a window limits the batches ready or in
+the making, batches are delivered in order, and one is taken off the loader while the previous step computes.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, kw_only=True)
 class HostCosts:
-    """What the host takes for itself, in seconds."""
+    """The host's overhead, in seconds."""
 
     hand_over_seconds: float = 0.0005
-    """From a batch that is complete in its worker to the trainer's hands."""
+    """From the completion of a batch in its worker until the trainer has it."""
     between_seconds: float = 0.0
-    """A worker's, from a batch that is complete to the next one that waits for it."""
+    """From the completion of a batch until its worker starts the next one."""
     epoch_start_seconds: float = 0.005
     """From the start of an epoch to its first reads."""
     step_seconds: float = 0.0005
-    """From the end of a step on all accelerators to the moment when the trainer requests the next batch."""
+    """From the end of a step on all accelerators until the trainer requests the next batch."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -39,42 +39,44 @@ class Scene:
     """One epoch of all ranks; arrays have the shape (ranks, steps)."""
 
     app_bytes: Floats
-    """Of each batch: what is read."""
+    """Bytes read for each batch."""
     work_bytes: Floats
-    """The same times what its read takes of the storage, beside the mean read of so many bytes."""
+    """The same times the read's work (`Calibration.work`): the bytes that a mean read would get in its time."""
     after_seconds: Floats
-    """Of each batch: what its worker does after reading, with a core of its own."""
+    """Time that a worker needs after reading each batch, with a core of its own."""
     compute_seconds: Floats
     rate: Floats
-    """Bytes/s that 0, 1, ... readers get together, up to `workers` of all ranks."""
+    """Bytes/s that 0, 1, ... readers get together, up to all workers of all ranks."""
     workers: int
-    """Of each rank; 0: the trainer reads by itself, when it wants the batch."""
+    """Workers per rank; 0: the trainer itself reads each batch when it needs it."""
     window: int
-    """Batches of a rank ready or under way, the trainer's own not among them."""
+    """Maximum number of batches of a rank that are ready or in the making, without those that the trainer has."""
     in_turn: bool
-    """Batch k is always made by worker k modulo `workers`; else by whoever is free."""
+    """Batch k is made by worker k modulo `workers`; otherwise by any free worker."""
     synchronous: bool
-    """The host needs a batch only after the step before it."""
+    """The trainer requests a batch only after the previous step."""
     cores: float
-    """Of all hosts: batches that are decoded at once share them evenly."""
+    """Cores of all hosts, which batches that are decoded at the same time share evenly."""
     costs: HostCosts
 
 
 @dataclass(frozen=True, eq=False)
 class EpochTimes:
-    """When what happened, in seconds since the epoch's start; shape (ranks, steps) but for `free`."""
+    """Times of events, in seconds since the epoch's start; shape (ranks, steps), except `free`."""
 
     free: Floats
     """When each step began, and when the last was over: shape (steps + 1,)."""
     ready: Floats
+    """When the trainer received the batch."""
     started: Floats
     read: Floats
-    """When the batch's bytes were there."""
+    """When all bytes of the batch had been read."""
     finished: Floats
+    """When the worker had completed the batch."""
 
 
 def simulate(scene: Scene) -> EpochTimes:
-    """Return when each batch was read and used."""
+    """Return when each batch was read, delivered and used."""
     return _Epoch(scene).run()
 
 
@@ -85,7 +87,7 @@ class _Epoch:
         self._scene = scene
         ranks, steps = scene.work_bytes.shape
         self._ranks, self._steps = ranks, steps
-        self._own = scene.workers == 0  # the trainer itself is the one worker
+        self._own = scene.workers == 0  # the trainer itself is the only worker
         self._workers = max(1, scene.workers)
         self._window = 1 if self._own else max(self._workers if scene.in_turn else 1, scene.window)
         readers = np.arange(1, len(scene.rate))
@@ -96,11 +98,11 @@ class _Epoch:
         self._ready, self._started = [0.0] * count, [0.0] * count
         self._read, self._finished = [0.0] * count, [0.0] * count
         self._done = bytearray(count)
-        self._requested = bytearray(ranks)  # somebody wants the rank's next batch off the loader
+        self._requested = bytearray(ranks)  # the trainer waits for the rank's next batch
         self._free = [0.0] * (steps + 1)
 
     def run(self) -> EpochTimes:
-        """Take one event after the other."""
+        """Process the events in order of time."""
         scene, steps, ranks, workers = self._scene, self._steps, self._ranks, self._workers
         work, compute, after = self._work, self._compute, self._after
         ready, started, read, finished, done = self._ready, self._started, self._read, self._finished, self._done
@@ -109,16 +111,17 @@ class _Epoch:
         hand_over, late = costs.hand_over_seconds, costs.step_seconds
         never, begun_first = float("inf"), min(self._window, steps)
         queued = [begun_first] * ranks  # batches that workers may begin
-        begun = [0] * ranks  # of a pool: batches begun
-        idle = [workers] * ranks  # of a pool: workers without work
-        resting = bytearray(b"\1") * (ranks * workers)  # in turn: that worker has no work
+        begun = [0] * ranks  # without `in_turn`: batches begun
+        idle = [workers] * ranks  # without `in_turn`: workers that have no batch
+        resting = bytearray(b"\1") * (ranks * workers)  # with `in_turn`: whether that worker has no batch
         taken, delivered = [0] * ranks, [0] * ranks
         reads: list[tuple[float, int]] = []
-        making: list[tuple[float, int]] = []  # batches that were read, and are decoded or preprocessed
-        timed: list[tuple[float, int]] = []  # a code of -1: the step is over; else rank -2 - code
+        making: list[tuple[float, int]] = []  # batches being decoded or preprocessed, by the value of `made` at the end
+        # Moment, and -1: the step is over; -2 - rank: the rank gets a batch; or -2 - ranks: all trainers request one.
+        timed: list[tuple[float, int]] = []
         active = 0
-        now, given, rate = 0.0, 0.0, 0.0
-        made, pace = 0.0, 1.0  # seconds of work that each of `making` has had, and in a second from now
+        now, given, rate = 0.0, 0.0, 0.0  # `rate`: growth of `given` per second
+        made, pace = 0.0, 1.0  # as `given` and `rate`, for seconds of a core that a batch in the making gets
         step, waiting, latest = 0, ranks, 0.0  # of the step: ranks that have not begun it, the latest end so far
         free_at = 0.0
 
@@ -129,11 +132,11 @@ class _Epoch:
             heappush(reads, (given + work[batch], batch))
 
         def share_cores() -> float:
-            """Return how fast each batch in the making gets on: as fast as on a core of its own, or by its share."""
+            """Return the share of a core, at most 1, that each batch in the making gets."""
             return min(1.0, scene.cores / len(making)) if making else 1.0
 
         def put(rank: int, number: int) -> None:
-            """Give a batch to the loader's workers."""
+            """Queue a batch for the rank's workers."""
             queued[rank] = number + 1
             if in_turn:
                 worker = rank * workers + number % workers
@@ -146,7 +149,7 @@ class _Epoch:
                 begin(rank * steps + number)
 
         def request_batch(rank: int) -> None:
-            """Want the rank's next batch: now, when it is in the trainer's process, or once it is read."""
+            """Have the rank's next batch delivered once it is complete."""
             number = delivered[rank]
             if number >= steps:
                 return
@@ -172,7 +175,7 @@ class _Epoch:
             if ahead:
                 request_batch(rank)
 
-        # The workers begin, and every rank wants its first batch.
+        # All workers begin, and each trainer requests its first batch.
         now = costs.epoch_start_seconds
         for rank in range(ranks):
             if self._own:
@@ -205,7 +208,7 @@ class _Epoch:
                         heappush(timed, (now + late, -2 - ranks))
                         continue
                     code = -2 - ranks
-                if code == -2 - ranks:  # the trainers ask for their next batches
+                if code == -2 - ranks:  # the trainers request their next batches
                     for rank in range(ranks):
                         if delivered[rank] > step == taken[rank]:
                             take(rank)
@@ -213,7 +216,7 @@ class _Epoch:
                             request_batch(rank)
                     rate = share[active]
                     continue
-                # A batch comes into the trainer's hands.
+                # A trainer receives a batch.
                 rank = -2 - code
                 number = delivered[rank]
                 ready[rank * steps + number] = now

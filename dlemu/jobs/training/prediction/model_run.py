@@ -1,4 +1,4 @@
-"""A whole run of the model: the epochs of a workload with so many accelerators on a calibrated storage."""
+"""Simulates a whole run: the epochs of a workload, for a number of accelerators on a calibrated storage."""
 
 from __future__ import annotations
 
@@ -28,25 +28,25 @@ from dlemu.jobs.training.steplog import StepRows
 Floats = NDArray[np.float64]
 
 MOST_ROWS = 300_000
-"""Rank-steps that one prediction simulates at most: 2 to 3 seconds."""
+"""Maximum rank-steps (ranks x steps) of a simulation; they take 2 to 3 seconds."""
 SUSTAINED_ROWS = 30_000
-"""Rank-steps of a simulation whose only use is to see what the storage sustains."""
-LEAST_STEPS = 30
-"""Of an epoch, beside those that are read ahead: shorter ones say little of its middle."""
+"""Maximum rank-steps of a simulation that only serves to find the sustained AU."""
+MIN_STEPS = 30
+"""Steps that an epoch needs beyond those read ahead; a shorter one shows little of an epoch's middle."""
 
 
 @dataclass(frozen=True, eq=False)
 class ModelRun:
-    """What was simulated and came out."""
+    """A simulated run and its metrics."""
 
     ranks: int
     rows: StepRows
     outcome: SimulatedFigures
     simulated_steps: int
-    """Of each rank."""
+    """Steps per rank."""
     planned_steps: int
     read_ahead: bool
-    """All batches whose steps count may be read while the first step, which does not, waits."""
+    """All counted batches may have been read in the wait of the first step, which does not count."""
 
 
 class Model:
@@ -58,16 +58,16 @@ class Model:
 
     @property
     def least_steps(self) -> int:
-        """Steps that an epoch must have for an AU: those that it leaves out, and one."""
+        """Steps that an epoch needs for an AU: the excluded ones, and one."""
         metric = self.workload.metric
         return metric.exclude_start_steps + metric.exclude_end_steps + 1
 
     def most_ranks(self) -> int:
-        """Return how many accelerators the samples are enough for, and the cores for their trainers."""
+        """Return how many accelerators have enough samples, and enough cores for their trainers."""
         samples = self.workload.dataset.num_files_train * self.workload.dataset.num_samples_per_file
         most = samples // (self.workload.reader.batch_size * self.least_steps)
-        each = self._trainer_cores()
-        return min(most, math.ceil(self.hosts * self.calibration.cores / each) - 1) if each else most
+        cores = self._trainer_cores()
+        return min(most, math.ceil(self.hosts * self.calibration.cores / cores) - 1) if cores else most
 
     def run(
         self,
@@ -79,11 +79,11 @@ class Model:
         seed: int = 0,
         as_it_is: bool = False,
     ) -> ModelRun:
-        """Simulate so many accelerators, on a storage that is `speed` times as fast as calibrated.
+        """Simulate a run with `ranks` accelerators, on a storage that is `speed` times as fast as calibrated.
 
-        `shrinks`: of so many that even a short epoch has more than `most_rows`, every so-many-th is simulated, on as
-        small a part of the storage and the hosts. `as_it_is`: where epochs are short, the sustained AU is not looked
-        for in a longer one.
+        `most_rows` limits the rank-steps. `shrinks`: where even a short epoch would exceed it, simulate a fraction of
+        the accelerators on the same fraction of files, storage and hosts. `as_it_is`: take the sustained AU from this
+        run even if its epochs are short; otherwise it is then found in a longer one.
 
         Raises UserError where the samples do not fill the steps that an AU needs.
         """
@@ -97,34 +97,34 @@ class Model:
                 "dataset.num_files_train to what the dataset will have"
             )
         reader, calibration = self.workload.reader, self.calibration
-        part = max(1, ranks * (LEAST_STEPS + job.batches_ahead) // most_rows) if shrinks else 1
-        if part > 1:
-            return self._every(part, ranks, speed=speed, most_rows=most_rows, seed=seed, as_it_is=as_it_is)
-        workers, cores = reader.read_threads, self._cores_for_readers(ranks)
         window = job.batches_ahead
-        epochs = _cut(job.schedule, ranks, most_rows, LEAST_STEPS + window)
-        # Where latency keeps readers from all that there is, others take of what is left over first.
+        divisor = max(1, ranks * (MIN_STEPS + window) // most_rows) if shrinks else 1
+        if divisor > 1:
+            return self._shrunk(divisor, ranks, speed=speed, most_rows=most_rows, seed=seed, as_it_is=as_it_is)
+        workers, cores = reader.read_threads, self._cores_for_readers(ranks)
+        epochs = _cut(job.schedule, ranks, most_rows, MIN_STEPS + window)
+        # Other jobs first take the throughput that these readers can't use because of latency.
         alone = speed * rates(calibration.curve, ranks * max(1, workers))
         rate = np.minimum(alone, 1e6 * calibration.left_mb_per_second(speed))
         random = np.random.default_rng([seed, ranks])
         parts, start, costs = [], 0.0, calibration.costs
         for epoch in epochs:
-            app = calibration.bytes_factor * batch_bytes(plan, self._by_file, epoch.number, epoch.steps)
-            work = app * _draws(calibration, plan.batch_size, app.shape, random)
+            app_bytes = calibration.bytes_factor * batch_bytes(plan, self._by_file, epoch.number, epoch.steps)
+            work_bytes = app_bytes * _draw_work(calibration, plan.batch_size, app_bytes.shape, random)
             decode = plan.batch_size * calibration.decode_seconds_per_sample
-            pause = preprocessing_seconds(self.workload, app.shape, random)
-            burns = reader.preprocess == "burn" and bool(pause.any())
+            preprocessing = preprocessing_seconds(self.workload, app_bytes.shape, random)
+            needs_cores = decode or (reader.preprocess == "burn" and preprocessing.any())
             scene = Scene(
-                app_bytes=app,
-                work_bytes=work,
-                after_seconds=decode + pause + costs.between_seconds,
+                app_bytes=app_bytes,
+                work_bytes=work_bytes,
+                after_seconds=decode + preprocessing + costs.between_seconds,
                 compute_seconds=computation_seconds(self.workload, ranks, epoch.number, epoch.steps),
                 rate=rate,
                 workers=workers,
                 window=window,
                 in_turn=job.traits.in_turn,
                 synchronous=self.workload.train.synchronous,
-                cores=cores if decode or burns else np.inf,
+                cores=cores if needs_cores else np.inf,
                 costs=replace(costs, hand_over_seconds=max(0.0, costs.hand_over_seconds - costs.between_seconds)),
             )
             times = simulate(scene)
@@ -133,13 +133,13 @@ class Model:
         rows: StepRows = np.concatenate(parts)
         outcome = outcome_of(rows, self.workload)
         sustained = [outcome.au_percent, 100.0 * float(rate.max()) / self._demand(ranks)]
-        shortest = LEAST_STEPS + window
-        if as_it_is or job.schedule[0].steps >= shortest:
+        min_steps = MIN_STEPS + window
+        if as_it_is or job.schedule[0].steps >= min_steps:
             sustained.append(outcome.verdict_au("sustained"))
-        else:  # what was read ahead of so short an epoch says nothing of one that goes on
-            longer = self._lasting(math.ceil(shortest / job.schedule[0].steps))
-            rows_of_it = min(most_rows, SUSTAINED_ROWS)
-            run = longer.run(ranks, speed=speed, most_rows=rows_of_it, shrinks=True, seed=seed, as_it_is=True)
+        else:  # in so short an epoch read-ahead hides what the storage sustains
+            longer = self._with_longer_epoch(math.ceil(min_steps / job.schedule[0].steps))
+            longer_rows = min(most_rows, SUSTAINED_ROWS)
+            run = longer.run(ranks, speed=speed, most_rows=longer_rows, shrinks=True, seed=seed, as_it_is=True)
             sustained.append(run.outcome.verdict_au("sustained"))
         metric, synchronous = self.workload.metric, self.workload.train.synchronous
         counted = min(block.steps for epoch in job.schedule for block in epoch.blocks)
@@ -154,28 +154,28 @@ class Model:
         )
 
     def _cores_for_readers(self, ranks: int) -> float:
-        """Return the cores that the trainers' own computing leaves; raises UserError where it leaves none."""
-        taken, cores = ranks * self._trainer_cores(), self.hosts * self.calibration.cores
-        if taken >= cores:
+        """Return the cores that the CPU time of trainers leaves to readers; raises UserError where it leaves none."""
+        used, cores = ranks * self._trainer_cores(), self.hosts * self.calibration.cores
+        if used >= cores:
             raise UserError(
-                f"train.step_cpu_time of {ranks} accelerators needs {taken:.1f} cores, and there are {cores:g}: the "
+                f"train.step_cpu_time of {ranks} accelerators needs {used:.1f} cores, and there are {cores:g}: the "
                 "trainers alone exceed this host; predict fewer, or more --hosts"
             )
-        return cores - taken
+        return cores - used
 
     def _trainer_cores(self) -> float:
-        """Return the cores that one trainer's own computing keeps busy."""
+        """Return the cores that one trainer keeps busy by `train.step_cpu_time`."""
         train = self.workload.train
         seconds = mean_seconds(train.computation_time)
         return mean_seconds(train.step_cpu_time) / seconds if seconds else 0.0
 
     def _demand(self, ranks: int) -> float:
-        """Return the bytes/s that so many accelerators take when they never wait."""
+        """Return the bytes/s that accelerators read when they never wait."""
         reader, train = self.workload.reader, self.workload.train
         return ranks * reader.batch_size * self.mean_sample_bytes / mean_seconds(train.computation_time)
 
-    def _lasting(self, times: int) -> Model:
-        """Return the same with one epoch of so many times the files."""
+    def _with_longer_epoch(self, times: int) -> Model:
+        """Return the model with a single epoch, of `times` as many files."""
         data, train = self.workload.dataset, self.workload.train
         more = replace(
             self.workload,
@@ -184,35 +184,35 @@ class Model:
         )
         return Model(more, self.calibration, hosts=self.hosts)
 
-    def _every(self, part: int, ranks: int, *, speed: float, most_rows: int, seed: int, as_it_is: bool) -> ModelRun:
-        """Simulate a part of the accelerators, on the same part of files, storage and hosts."""
+    def _shrunk(self, divisor: int, ranks: int, *, speed: float, most_rows: int, seed: int, as_it_is: bool) -> ModelRun:
+        """Simulate 1 / `divisor` of the accelerators, on the same fraction of files, storage and hosts."""
         data, calibration = self.workload.dataset, self.calibration
-        fewer = replace(data, num_files_train=max(1, data.num_files_train // part))
-        readers = {max(1, point.readers // part): point.mb_per_second / part for point in calibration.curve}
+        fewer = replace(data, num_files_train=max(1, data.num_files_train // divisor))
+        readers = {max(1, point.readers // divisor): point.mb_per_second / divisor for point in calibration.curve}
         curve = tuple(CurvePoint(readers=count, mb_per_second=rate) for count, rate in sorted(readers.items()))
         smaller = Model(
             replace(self.workload, dataset=fewer),
             replace(
                 calibration,
                 curve=curve,
-                cores=calibration.cores / part,
-                others_mb_per_second=calibration.others_mb_per_second / part,
+                cores=calibration.cores / divisor,
+                others_mb_per_second=calibration.others_mb_per_second / divisor,
             ),
             hosts=self.hosts,
         )
-        return smaller.run(max(1, ranks // part), speed=speed, most_rows=most_rows, seed=seed, as_it_is=as_it_is)
+        return smaller.run(max(1, ranks // divisor), speed=speed, most_rows=most_rows, seed=seed, as_it_is=as_it_is)
 
     @property
     def mean_sample_bytes(self) -> float:
-        """Mean bytes read of a sample."""
+        """Mean bytes read for a sample."""
         return float(self._by_file.mean()) * self.calibration.bytes_factor
 
     def null_samples_per_second(self) -> float:
-        """Return what the storage gives at most, in samples/s: the X of the null model."""
+        """Return the storage's highest throughput in samples/s: X of the null model."""
         return self.calibration.left_mb_per_second() * 1e6 / self.mean_sample_bytes
 
     def with_readers(self, times: int) -> Model:
-        """Return the same with so many times as many readers."""
+        """Return the model with `times` as many readers and as large a queue."""
         reader = self.workload.reader
         more = replace(
             reader, read_threads=times * max(1, reader.read_threads), prefetch_size=times * reader.prefetch_size
@@ -220,25 +220,26 @@ class Model:
         return Model(replace(self.workload, reader=more), self.calibration, hosts=self.hosts)
 
     def with_cores(self, cores: float) -> Model:
-        """Return the same on hosts with so many cores."""
+        """Return the model with `cores` cores on each host."""
         return Model(self.workload, replace(self.calibration, cores=cores), hosts=self.hosts)
 
 
-def _draws(calibration: Calibration, batch_size: int, shape: tuple[int, ...], random: np.random.Generator) -> Floats:
-    """Return how much more or less than the mean reads take; those of many samples differ less than of few."""
+def _draw_work(
+    calibration: Calibration, batch_size: int, shape: tuple[int, ...], random: np.random.Generator
+) -> Floats:
+    """Draw the work of each batch, with mean 1; it varies less for batches of more samples than the measured reads."""
     quantiles = np.array(calibration.work)
     if len(quantiles) < 2:
         return np.ones(shape)
-    times = batch_size / calibration.samples_per_read
-    together = max(1, round(times))
-    drawn: Floats = random.choice(quantiles, size=(*shape, min(together, 16))).mean(axis=-1)  # 16: memory
-    wider = np.sqrt(min(together, 16) / max(times, 1 / 16))  # the spread of all, from the 16 drawn
-    spread = np.maximum(0.02, 1 + (drawn - 1) * wider)  # no read takes no time: 2 % of the mean at least
-    return np.asarray(spread / spread.mean())
+    reads = batch_size / calibration.samples_per_read
+    draws = min(max(1, round(reads)), 16)  # 16 limits the memory; the mean is rescaled to the spread of all reads
+    drawn: Floats = random.choice(quantiles, size=(*shape, draws)).mean(axis=-1)
+    work = np.maximum(0.02, 1 + (drawn - 1) * np.sqrt(draws / max(reads, 1 / 16)))  # 0.02: no read takes no time
+    return np.asarray(work / work.mean())
 
 
 def _cut(schedule: tuple[Epoch, ...], ranks: int, most_rows: int, least_steps: int) -> tuple[Epoch, ...]:
-    """Return as many epochs, or of the first as many steps, as may be simulated."""
+    """Return the first epochs with at most `most_rows` rank-steps in total, or a part of the first epoch."""
     kept: list[Epoch] = []
     steps = 0
     for epoch in schedule:

@@ -1,4 +1,4 @@
-"""From what was simulated to step rows, and from these to numbers, by the functions that measured runs go through."""
+"""Turns simulated times into step rows, and these into metrics, by the same functions as for measured runs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from dlemu.metrics.spread import averaged
 from dlemu.metrics.sustained import sustained_au
 
 VERDICT_AUS = {"sustained": "au_sustained_percent", "au": "au_percent", "rules": "au_whole_percent"}
-"""`metric.verdict` -> the AU that is held against the threshold."""
+"""`metric.verdict` -> the AU that is compared with the threshold."""
 
 BETWEEN_EPOCHS_SECONDS = 1.0
 """An arbitrary gap between the simulated time stamps of epochs: no metric uses it."""
@@ -26,10 +26,10 @@ BETWEEN_EPOCHS_SECONDS = 1.0
 
 @dataclass(frozen=True, kw_only=True)
 class SimulatedFigures:
-    """The numbers of a simulated run, each by the definition of docs/metrics.md; percent, /s, s."""
+    """Metrics of a simulated run, as defined in docs/metrics.md."""
 
     au_percent: float
-    """AU of the steps that metric.exclude_start_steps and exclude_end_steps leave: the number that is shown first."""
+    """AU without the steps excluded by `metric.exclude_start_steps` and `exclude_end_steps`."""
     au_sustained_percent: float
     au_whole_percent: float
     au_dlio_percent: float
@@ -40,7 +40,7 @@ class SimulatedFigures:
     training_seconds: float
 
     def verdict_au(self, by: str) -> float:
-        """Return the AU that `metric.verdict` holds against the threshold."""
+        """Return the AU that is compared with the threshold when `metric.verdict` is `by`."""
         au: float = getattr(self, VERDICT_AUS[by])
         return au
 
@@ -50,7 +50,7 @@ class SimulatedFigures:
 
 
 def step_rows(epoch: Epoch, scene: Scene, times: EpochTimes, *, start_seconds: float, batch_size: int) -> StepRows:
-    """Return the step log that such an epoch would have left; blocks follow each other without a pause."""
+    """Return the simulated epoch as rows of a step log; its blocks follow each other without a pause."""
     ranks, steps = times.ready.shape
     rows = np.zeros((ranks, steps), STEP_DTYPE)
 
@@ -83,7 +83,7 @@ def step_rows(epoch: Epoch, scene: Scene, times: EpochTimes, *, start_seconds: f
 
 
 def outcome_of(rows: StepRows, workload: Workload) -> SimulatedFigures:
-    """Compute the metrics of simulated step rows by the functions that compute those of a run."""
+    """Return the metrics of simulated step rows."""
     metric = workload.metric
     kept = kept_rows(rows, metric.exclude_start_steps, metric.exclude_end_steps)
     sustained = sustained_au(rows, kept).mean

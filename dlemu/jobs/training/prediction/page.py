@@ -1,4 +1,4 @@
-"""What a prediction says, for the terminal and for its page."""
+"""A prediction as tables and sentences, for the terminal and for its HTML page."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ _TILES = (
 
 
 def print_prediction(answer: Prediction, folder: str, console: Console) -> None:
-    """Print the counts, what to know about them, and the answer."""
+    """Print the table of accelerator counts, notes on it, and the answer."""
     print_table(_counts_table(answer), console)
     print_lines([*_words(answer), Line(answer.verdict, _tone(answer))], console, wrap=True)
     print_lines([f"results: {folder}"], console)
 
 
 def prediction_page(answer: Prediction, config: str, source: str) -> Page:
-    """Return what is on the page of a prediction."""
+    """Return the content of a prediction's page."""
     states: dict[Tone, State] = {"good": "passed", "bad": "failed", "open": "open"}
     sections = [Words("What limits it", answer.limited_by.evidence), Words("The null model", [_null(answer)])]
     if answer.issues:
@@ -119,6 +119,6 @@ def _curve_table(answer: Prediction) -> Table:
 def open_page(folder: str) -> Opened:
     """Return the prediction in a folder with its page; raises UserError."""
     answer = read_prediction(folder)
-    assert answer is not None  # the folder is known by its file
+    assert answer is not None  # the folder has predict.json: that is how its kind was recognised
     page = prediction_page(answer, read_config(folder), os.path.basename(os.path.abspath(folder)))
     return Opened(answer, page, "dlemu.jobs.training.prediction.figures")

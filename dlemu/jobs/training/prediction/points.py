@@ -1,4 +1,4 @@
-"""A prediction as a line on a page that several results share."""
+"""A prediction as a line in the figures of a page that compares several results."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from dlemu.results.figures import JobFigures, Value
 
 
 def points(folder: str) -> RunSeries:
-    """Return the counts of the prediction in a folder; raises UserError."""
+    """Return a point for each number of accelerators of the prediction in a folder; raises UserError."""
     answer = read_prediction(folder)
-    assert answer is not None  # the folder is known by its file
+    assert answer is not None  # the folder has predict.json: that is how its kind was recognised
     return RunSeries(folder, tuple(_points(answer)))
 
 
@@ -23,9 +23,9 @@ def _points(answer: Prediction) -> Iterator[Point]:
     question = answer.question
     for count in answer.counts:
         low, high = count.au_sustained_interval_percent
-        known = {metric.name: getattr(count, metric.name, None) for metric in CATALOGUE}
-        known["total_seconds"] = count.training_seconds
-        metrics = {name: Value(value) for name, value in known.items() if value is not None}
+        values = {metric.name: getattr(count, metric.name, None) for metric in CATALOGUE}
+        values["total_seconds"] = count.training_seconds
+        metrics = {name: Value(value) for name, value in values.items() if value is not None}
         metrics["au_percent"] = Value(count.au_percent, (high - low) / 2)
         figures = JobFigures(
             kind="training",

@@ -1,6 +1,6 @@
-"""What was predicted, as a frozen, typed value: predict.json, and what `dlemu predict --json` prints.
+"""The answer of `dlemu predict` for training: the content of predict.json, also printed by `--json`.
 
-docs/prediction.md describes it. Fields may be added within a schema version; none changes its meaning or disappears.
+docs/prediction.md explains it. Within a schema version fields may be added; none changes its meaning or disappears.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from dlemu.results.answer_files import ANSWER_VERSION
 
 PREDICT = "predict.json"
 PREDICTED = "predicted"
-"""What the line of an answer begins with."""
+"""First word of the answer's line."""
 
 
 class PredictedVerdict(StrEnum):
-    """Codes of the answer: the first three of a count, the others of the most that pass."""
+    """Codes of the answer: three for a requested number of accelerators, the others for the highest that passes."""
 
     PASSES = "passes"
     FAILS = "fails"
@@ -33,7 +33,7 @@ class PredictedVerdict(StrEnum):
 
 
 class Issue(StrEnum):
-    """Codes of what a reader must know."""
+    """Codes of findings that restrict what the prediction means."""
 
     READERS_NEVER_TRIED = "readers_never_tried"
     NOT_SATURATED = "not_saturated"
@@ -45,7 +45,7 @@ class Issue(StrEnum):
 
 
 class Seen(StrEnum):
-    """Codes of the evidence for what limits."""
+    """Codes of the evidence for what limits the accelerators."""
 
     SUSTAINED = "sustained"
     GAINS = "gains"
@@ -53,15 +53,15 @@ class Seen(StrEnum):
 
 Limit = Literal["storage", "loader", "host CPU", "nothing"]
 Interval = tuple[float, float]
-"""Lowest and highest value; the truth is expected between them in 9 of 10 predictions or more."""
+"""Lowest and highest value; in at least 9 of 10 predictions the measured value is expected between them."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class NullModel:
-    """One line of arithmetic, to be better than: accelerators share what the storage gives at most, and nothing else.
+    """A baseline for the prediction: N accelerators share the storage's highest throughput, and nothing else matters.
 
-    AU = min(100 %, X / (N x rate)), samples/s = min(X, N x rate), most = floor(X / (threshold x rate)), where X are the
-    samples/s that the storage gives at most and `rate` those that one accelerator takes when it never waits.
+    AU = min(100 %, X / (N x rate)), samples/s = min(X, N x rate), maximum = floor(X / (threshold x rate)), where X is
+    the highest throughput of the storage in samples/s, and `rate` the samples/s of an accelerator that never waits.
     """
 
     max_accelerators: int
@@ -71,7 +71,7 @@ class NullModel:
 
 @dataclass(frozen=True, kw_only=True)
 class PredictedLimit:
-    """What keeps the accelerators from being busy, found by changing one thing at a time."""
+    """What limits the accelerators' utilisation, found by simulating one improvement at a time."""
 
     what: Limit
     evidence: tuple[str, ...] = ()
@@ -82,7 +82,7 @@ class PredictedLimit:
 
 @dataclass(frozen=True, kw_only=True)
 class PredictedCount(SimulatedFigures):
-    """So many accelerators."""
+    """The prediction for one number of accelerators."""
 
     accelerators: int
     au_interval_percent: Interval
@@ -91,27 +91,27 @@ class PredictedCount(SimulatedFigures):
     """`au_whole_percent` by its older name."""
     samples_per_second_interval: Interval
     passed: bool | None
-    """By `metric.verdict`; None where the interval holds the threshold."""
+    """By `metric.verdict`; None where the threshold is within the interval."""
     null_model: NullModel
 
 
 @dataclass(frozen=True, kw_only=True)
 class PredictionQuestion:
-    """The question."""
+    """What was to be predicted."""
 
     workload: str
     accelerator: str
-    """Empty when none was chosen."""
+    """Empty when the settings name none."""
     overrides: tuple[str, ...] = ()
     hosts: int = 1
     verdict: str = "sustained"
-    """The AU that is held against the threshold."""
+    """`metric.verdict`: which AU is compared with the threshold."""
     threshold_percent: float = 90.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Prediction(PredictedCount):
-    """The answer: the numbers of the count requested, or else of the most that pass (1 where none does)."""
+    """The answer: the figures of the requested number of accelerators, else of the highest that passes (1 if none)."""
 
     schema_version: int = ANSWER_VERSION
     question: PredictionQuestion
@@ -120,22 +120,22 @@ class Prediction(PredictedCount):
     verdict_code: PredictedVerdict | None = None
     """The same as a code; None in older files."""
     verdict_numbers: dict[str, Number] = field(default_factory=dict)
-    """What the sentence says of it: `au_percent`, `low` and `high` (the most that pass, and that may), ..."""
+    """Numbers in the sentence: `au_percent`, `low` and `high` (how many pass for certain, and how many may), ..."""
     outcome: Outcome | None = None
-    """The same as the exit status says it: of the count, else whether one at least passes; None in older files."""
+    """The same as in the exit status: for the requested number, else whether any passes; None in older files."""
     limited_by: PredictedLimit
-    """Of the count, or of the first that does not pass."""
+    """What limits the requested number, or the first that does not pass."""
     max_accelerators: int | None = None
-    """The most that pass; None where a count was requested."""
+    """The highest number that passes; None where a number was requested."""
     max_accelerators_interval: tuple[int, int] | None = None
     counts: tuple[PredictedCount, ...]
-    """Every count that was simulated to its end, smallest first."""
+    """Every number of accelerators that was simulated completely, smallest first."""
     calibration: Calibration
     issues: tuple[str, ...] = ()
     """`findings` as sentences."""
     findings: tuple[Finding, ...] = ()
-    """What a reader must know."""
+    """What restricts the meaning of the prediction."""
     simulated_steps: int
-    """Of each accelerator; fewer than planned where the run is long."""
+    """Steps per accelerator; fewer than planned where the run is long."""
     seconds: float
-    """Time that the simulations took."""
+    """Duration of the simulations."""

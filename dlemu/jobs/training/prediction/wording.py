@@ -1,4 +1,4 @@
-"""A prediction in sentences."""
+"""The sentences of a prediction: its verdict, evidence and issues by their codes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dlemu.results.wording import Wording, sentence, sentences
 
 def in_words(answer: Prediction) -> Prediction:
     """Return a prediction with its verdict, its evidence and its findings as sentences."""
-    assert answer.verdict_code is not None  # it was made just now
+    assert answer.verdict_code is not None  # only answers of older versions have none
     limit = answer.limited_by
     text = sentence(Finding(answer.verdict_code, numbers=answer.verdict_numbers), _VERDICTS)
     limited = "" if limit.what == "nothing" else f"; limited by {limit.what}"
@@ -51,7 +51,7 @@ def _gains(faster: float, faster_points: float, more_readers: int, readers_point
 
 
 def _gain(points: float) -> str:
-    """Return what a change brings, in points of AU; of what makes it worse, no number that reads like advice."""
+    """Return the gain of a change in points of AU; a loss is shown as 0, as it is no advice."""
     return f"{points:+.1f} points" if points >= 0.05 else "0 points"
 
 

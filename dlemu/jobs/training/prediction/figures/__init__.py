@@ -1,1 +1,1 @@
-"""Figures of a prediction, one a file."""
+"""Figures of a prediction, one per file."""

@@ -1,4 +1,4 @@
-"""Predicted AU against accelerators with its interval, the pass line, and the null model."""
+"""Predicted AU by number of accelerators with its interval, the pass line, and the null model."""
 
 from __future__ import annotations
 

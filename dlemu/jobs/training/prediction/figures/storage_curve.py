@@ -1,4 +1,4 @@
-"""What the storage gives to so many readers: what the prediction was made of."""
+"""The storage's throughput by number of readers, on which the prediction is based."""
 
 from __future__ import annotations
 
