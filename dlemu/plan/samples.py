@@ -86,7 +86,7 @@ class Plan:
 
     def batches(self, rank: int, epoch: int, steps: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the samples of some of a rank's batches, shape (steps, batch_size)."""
-        first = self._batch_numbers(rank, steps) * self.batch_size
+        first = self.batch_numbers(rank, steps) * self.batch_size
         positions = first[:, np.newaxis] + np.arange(self.batch_size)
         return self.samples_at(epoch, positions.ravel()).reshape(positions.shape)
 
@@ -98,7 +98,7 @@ class Plan:
         per_file, batch_size = self.num_samples_per_file, self.batch_size
         if self.sample_shuffle or per_file < 2 or per_file * _MAX_FILES_AS_RUNS < batch_size:
             return None
-        begins = (self._batch_numbers(rank, steps) * batch_size).tolist()
+        begins = (self.batch_numbers(rank, steps) * batch_size).tolist()
         files_by_batch = [range(begin // per_file, (begin + batch_size - 1) // per_file + 1) for begin in begins]
         files = np.array([file for batch_files in files_by_batch for file in batch_files], np.int64)
         order = permute(files, self.num_files, self.epoch_seed(epoch)) if self.file_shuffle else files
@@ -113,8 +113,11 @@ class Plan:
             batches.append(Runs(runs))
         return batches
 
-    def _batch_numbers(self, rank: int, steps: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return which batches of the epoch's order, counted from 0, a rank takes in some steps, counted from 1."""
+    def batch_numbers(self, rank: int | NDArray[np.int64], steps: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return which batches of the epoch's order, counted from 0, a rank takes in some steps, counted from 1.
+
+        With ranks of shape (ranks, 1) the result has the shape (ranks, steps).
+        """
         numbers = steps - 1
         if self.worker_streams > 1:
             length = self.steps_per_epoch // self.worker_streams

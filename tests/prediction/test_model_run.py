@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import math
 from dataclasses import fields, replace
+from typing import Any
 
 import numpy as np
 import pytest
 
 from dlemu.config.schema import Workload
-from dlemu.jobs.training.prediction.batches import planned_job
+from dlemu.jobs.training.prediction.batches import batch_bytes, planned_job
 from dlemu.jobs.training.prediction.calibration import Calibration, given_speed
 from dlemu.jobs.training.prediction.curve import CurvePoint
 from dlemu.jobs.training.prediction.event_model import EpochTimes, HostCosts, Scene
 from dlemu.jobs.training.prediction.model_run import MIN_STEPS, Model, _draw_work
 from dlemu.jobs.training.prediction.outcome import BETWEEN_EPOCHS_SECONDS, SimulatedFigures, outcome_of, step_rows
+from dlemu.plan.samples import Plan
 from tests.prediction.test_calibration import workload
 from tests.prediction.test_make_prediction import DEMAND
 from tests.runs import SAMPLE_BYTES
@@ -25,6 +27,15 @@ FAST = given_speed(10_000.0, cores=2)
 def epochs(count: int, *, ranks: int = 2, steps: int = 10) -> Workload:
     asked = workload(ranks=ranks, steps=steps)
     return replace(asked, train=replace(asked.train, epochs=count))
+
+
+@pytest.mark.parametrize("changes", [{}, {"worker_streams": 3}, {"worker_streams": 3, "file_shuffle": True}])
+def test_a_batch_has_the_bytes_of_the_files_that_the_plan_gives_it(changes: dict[str, Any]) -> None:
+    shuffles = {"file_shuffle": False, "sample_shuffle": False, "seed_change_epoch": True}
+    plan = Plan(num_files=60, num_samples_per_file=2, batch_size=4, ranks=2, seed=7, **shuffles | changes)
+    by_file = np.arange(60.0) ** 2
+    planned = [[by_file[plan.sample_ids(rank, 2, step) // 2].sum() for step in range(1, 11)] for rank in (0, 1)]
+    assert batch_bytes(plan, by_file, 2, 10).tolist() == planned
 
 
 @pytest.mark.parametrize(("most_rows", "simulated"), [(19, 10), (39, 10), (40, 20), (59, 20), (60, 30), (999, 30)])

@@ -72,7 +72,7 @@ def batch_bytes(plan: Plan, by_file: Floats, epoch: int, steps: int) -> Floats:
     """Return the bytes of each batch in the first `steps` steps of an epoch, shape (ranks, steps)."""
     if len(by_file) == 1:
         return np.full((plan.ranks, steps), float(by_file[0]) * plan.batch_size)
-    first = np.arange(plan.ranks)[:, np.newaxis] * plan.steps_per_epoch + np.arange(steps)
+    first = plan.batch_numbers(np.arange(plan.ranks)[:, np.newaxis], np.arange(1, steps + 1))
     positions = first[:, :, np.newaxis] * plan.batch_size + np.arange(plan.batch_size)
     files = plan.samples_at(epoch, positions.ravel()) // plan.num_samples_per_file
     return np.asarray(by_file[files].reshape(positions.shape).sum(axis=-1))
