@@ -95,9 +95,9 @@ def test_what_a_storage_gives_and_how_many_the_samples_feed() -> None:
     model = Model(asked, replace(known, bytes_factor=2.0))
     assert model.mean_sample_bytes == pytest.approx(2 * SAMPLE_BYTES, rel=0.01)
     assert model.null_samples_per_second() == pytest.approx(30e6 / model.mean_sample_bytes)
-    assert (model.least_steps, model.most_ranks()) == (2, 10)
+    assert (model.least_steps, model.most_ranks_by_files(), model.most_ranks_by_cores()) == (2, 10, math.inf)
     later = replace(asked, metric=replace(asked.metric, exclude_start_steps=2, exclude_end_steps=3))
-    assert (Model(later, known).least_steps, Model(later, known).most_ranks()) == (6, 3)
+    assert (Model(later, known).least_steps, Model(later, known).most_ranks_by_files()) == (6, 3)
 
 
 @pytest.mark.parametrize(

@@ -58,6 +58,18 @@ def test_one_count_of_a_storage_whose_speed_is_given(tmp_path: Path) -> None:
     assert saved.au_percent == told["au_percent"]
 
 
+def test_a_storage_that_is_only_a_speed_needs_no_dataset(tmp_path: Path) -> None:
+    """unet3d has 168 files, enough for 12 accelerators with a batch of 7; a number of files that is given counts."""
+    words = ["workload=unet3d", "accelerator=h100", "ranks=16", "train.epochs=1", "--mb-per-second", "60000", "--json"]
+    found = json.loads(run(*words, f"output.folder={tmp_path / 'p'}", status=0))
+    assert [issue["code"] for issue in found["findings"]] == ["files_assumed", "checkpoints_left_out"]
+    assert found["counts"][0]["needed_mb_per_second"] == pytest.approx(16 * 0.9 * 3177, rel=0.01)
+    shown = run(*words[:-1], f"output.folder={tmp_path / 'q'}", "output.report=false", status=0)
+    assert f"16 accelerators need {found['needed_mb_per_second']:,.0f} MB/s to pass" in " ".join(shown.split())
+    given = CliRunner().invoke(command, [*words, "dataset.num_files_train=168", f"output.folder={tmp_path / 'r'}"])
+    assert "predict at most 12" in str(given.exception)
+
+
 def test_what_others_take_is_named_and_never_all(tmp_path: Path) -> None:
     words = [*WORDS, "ranks=3", "--mb-per-second", "20000", "--others-mb-per-second"]
     shown = run(*words, "14000", f"output.folder={tmp_path / 'p'}", status=1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,9 +22,17 @@ from dlemu.jobs.training.prediction.batches import (
 from dlemu.jobs.training.prediction.calibration import Calibration
 from dlemu.jobs.training.prediction.curve import CurvePoint, rates
 from dlemu.jobs.training.prediction.event_model import Scene, simulate
-from dlemu.jobs.training.prediction.outcome import BETWEEN_EPOCHS_SECONDS, SimulatedFigures, outcome_of, step_rows
+from dlemu.jobs.training.prediction.outcome import (
+    BETWEEN_EPOCHS_SECONDS,
+    SimulatedFigures,
+    au_of,
+    outcome_of,
+    step_rows,
+)
 from dlemu.jobs.training.schedule import Block, Epoch
 from dlemu.jobs.training.steplog import StepRows
+from dlemu.metrics.rates import per_second
+from dlemu.metrics.rows import StepTable, in_order
 
 Floats = NDArray[np.float64]
 
@@ -37,23 +46,54 @@ LEAST_STEPS = 30
 
 @dataclass(frozen=True, eq=False)
 class ModelRun:
-    """What was simulated and came out."""
+    """A simulated run. Its figures are computed when they are first used: most runs are simulated for one AU."""
 
     ranks: int
     rows: StepRows
-    outcome: SimulatedFigures
+    workload: Workload
     simulated_steps: int
     """Of each rank."""
     planned_steps: int
     read_ahead: bool
     """All batches whose steps count may be read while the first step, which does not, waits."""
+    storage_percent: float
+    """The AU that the fastest rate of this many readers sustains: no more than that is sustained."""
+    longer: ModelRun | None = None
+    """A run of longer epochs, whose sustained AU counts where this run's epochs are too short for one."""
+
+    @cached_property
+    def outcome(self) -> SimulatedFigures:
+        """All figures of the run."""
+        return outcome_of(self._table, self.workload).with_sustained_au(self.au("sustained"))
+
+    def au(self, by: str) -> float:
+        """Return one AU in percent, a key of VERDICT_AUS: much less work than all of `outcome`."""
+        if by != "sustained":
+            return au_of(self._table, self.workload, by)
+        lasting = au_of(self._table, self.workload, by) if self.longer is None else self.longer.au(by)
+        return min(au_of(self._table, self.workload, "au"), self.storage_percent, lasting)
+
+    @property
+    def samples_per_second(self) -> float:
+        """Samples/s of all ranks simulated."""
+        return per_second(float(self.rows["samples"].sum()), self._table)
+
+    @cached_property
+    def _table(self) -> StepTable:
+        return in_order(self.rows)
 
 
 class Model:
-    """A workload on a calibrated storage, for any count of accelerators."""
+    """A workload on a calibrated storage, for any count of accelerators.
 
-    def __init__(self, workload: Workload, calibration: Calibration, *, hosts: int = 1) -> None:
+    `assumes_files`: a count that the workload's files are too few for is simulated with as many files as it needs.
+    """
+
+    def __init__(
+        self, workload: Workload, calibration: Calibration, *, hosts: int = 1, assumes_files: bool = False
+    ) -> None:
         self.workload, self.calibration, self.hosts = workload, calibration, hosts
+        self.assumes_files = assumes_files
         self._by_file = bytes_by_file(workload.dataset)
 
     @property
@@ -62,12 +102,28 @@ class Model:
         metric = self.workload.metric
         return metric.exclude_start_steps + metric.exclude_end_steps + 1
 
-    def most_ranks(self) -> int:
-        """Return how many accelerators the samples are enough for, and the cores for their trainers."""
-        samples = self.workload.dataset.num_files_train * self.workload.dataset.num_samples_per_file
-        most = samples // (self.workload.reader.batch_size * self.least_steps)
+    def most_ranks_by_files(self) -> float:
+        """Return how many accelerators the samples are enough for; infinity where files are assumed."""
+        data = self.workload.dataset
+        samples = data.num_files_train * data.num_samples_per_file
+        return math.inf if self.assumes_files else samples // (self.workload.reader.batch_size * self.least_steps)
+
+    def most_ranks_by_cores(self) -> float:
+        """Return how many trainers the hosts have cores for."""
         each = self._trainer_cores()
-        return min(most, math.ceil(self.hosts * self.calibration.cores / each) - 1) if each else most
+        return math.ceil(self.hosts * self.calibration.cores / each) - 1 if each else math.inf
+
+    def files_for(self, ranks: int) -> int:
+        """Return the files of the dataset that so many accelerators are predicted for.
+
+        Where files are assumed, an epoch has at least LEAST_STEPS steps beside those that are read ahead.
+        """
+        data = self.workload.dataset
+        if not self.assumes_files:
+            return data.num_files_train
+        steps = max(self.least_steps, LEAST_STEPS + planned_job(self.workload, ranks).batches_ahead)
+        samples = ranks * self.workload.reader.batch_size * steps
+        return max(data.num_files_train, math.ceil(samples / data.num_samples_per_file))
 
     def run(
         self,
@@ -88,16 +144,20 @@ class Model:
         Raises UserError where the samples do not fill the steps that an AU needs.
         """
         job = planned_job(self.workload, ranks)
+        part = max(1, ranks * (LEAST_STEPS + job.batches_ahead) // most_rows) if shrinks else 1
+        if self.assumes_files and part == 1:
+            enough = self.with_files_for(ranks)
+            return enough.run(ranks, speed=speed, most_rows=most_rows, seed=seed, as_it_is=as_it_is)
         plan = job.train_plan
-        if plan.steps_per_epoch < self.least_steps:
+        if plan.steps_per_epoch < self.least_steps and not self.assumes_files:
+            most = min(self.most_ranks_by_files(), self.most_ranks_by_cores())
             steps = f"{self.least_steps} {'step' if self.least_steps == 1 else 'steps'}"
             raise UserError(
                 f"{plan.num_samples} samples do not fill {steps} of {ranks} accelerators x batch "
-                f"{plan.batch_size}, the fewest that have an AU: predict at most {self.most_ranks()}, or set "
+                f"{plan.batch_size}, the fewest that have an AU: predict at most {most:g}, or set "
                 "dataset.num_files_train to what the dataset will have"
             )
         reader, calibration = self.workload.reader, self.calibration
-        part = max(1, ranks * (LEAST_STEPS + job.batches_ahead) // most_rows) if shrinks else 1
         if part > 1:
             return self._every(part, ranks, speed=speed, most_rows=most_rows, seed=seed, as_it_is=as_it_is)
         workers, cores = reader.read_threads, self._cores_for_readers(ranks)
@@ -131,26 +191,24 @@ class Model:
             parts.append(step_rows(epoch, scene, times, start_seconds=start, batch_size=plan.batch_size))
             start += float(times.free[-1]) + BETWEEN_EPOCHS_SECONDS
         rows: StepRows = np.concatenate(parts)
-        outcome = outcome_of(rows, self.workload)
-        sustained = [outcome.au_percent, 100.0 * float(rate.max()) / self._demand(ranks)]
-        shortest = LEAST_STEPS + window
-        if as_it_is or job.schedule[0].steps >= shortest:
-            sustained.append(outcome.verdict_au("sustained"))
-        else:  # what was read ahead of so short an epoch says nothing of one that goes on
-            longer = self._lasting(math.ceil(shortest / job.schedule[0].steps))
+        longer, shortest = None, LEAST_STEPS + window
+        if not as_it_is and job.schedule[0].steps < shortest:
+            # The batches read ahead in so short an epoch say nothing of one that goes on.
+            lasting = self._lasting(math.ceil(shortest / job.schedule[0].steps))
             rows_of_it = min(most_rows, SUSTAINED_ROWS)
-            run = longer.run(ranks, speed=speed, most_rows=rows_of_it, shrinks=True, seed=seed, as_it_is=True)
-            sustained.append(run.outcome.verdict_au("sustained"))
+            longer = lasting.run(ranks, speed=speed, most_rows=rows_of_it, shrinks=True, seed=seed, as_it_is=True)
         metric, synchronous = self.workload.metric, self.workload.train.synchronous
         counted = min(block.steps for epoch in job.schedule for block in epoch.blocks)
         counted -= metric.exclude_start_steps + metric.exclude_end_steps
         return ModelRun(
             ranks=ranks,
             rows=rows,
-            outcome=outcome.with_sustained_au(min(sustained)),
+            workload=self.workload,
             simulated_steps=sum(epoch.steps for epoch in epochs),
             planned_steps=sum(epoch.steps for epoch in job.schedule),
             read_ahead=counted <= (window + 1 if window and not synchronous else window),
+            storage_percent=100.0 * float(rate.max()) / self._demand(ranks),
+            longer=longer,
         )
 
     def _cores_for_readers(self, ranks: int) -> float:
@@ -199,6 +257,7 @@ class Model:
                 others_mb_per_second=calibration.others_mb_per_second / part,
             ),
             hosts=self.hosts,
+            assumes_files=self.assumes_files,
         )
         return smaller.run(max(1, ranks // part), speed=speed, most_rows=most_rows, seed=seed, as_it_is=as_it_is)
 
@@ -210,6 +269,11 @@ class Model:
     def null_samples_per_second(self) -> float:
         """Return what the storage gives at most, in samples/s: the X of the null model."""
         return self.calibration.left_mb_per_second() * 1e6 / self.mean_sample_bytes
+
+    def with_files_for(self, ranks: int) -> Model:
+        """Return the same with the files that so many accelerators are predicted for."""
+        enough = replace(self.workload.dataset, num_files_train=self.files_for(ranks))
+        return Model(replace(self.workload, dataset=enough), self.calibration, hosts=self.hosts)
 
     def with_readers(self, times: int) -> Model:
         """Return the same with so many times as many readers."""

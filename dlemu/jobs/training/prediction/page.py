@@ -85,7 +85,17 @@ def _null(answer: Prediction) -> str:
     null = answer.null_model
     return (
         f"null model (only speed / demand): {null.max_accelerators} pass; {answer.accelerators} would have AU "
-        f"{null.au_percent:.1f} %, {number(null.samples_per_second)} samples/s"
+        f"{null.au_percent:.1f} %, {number(null.samples_per_second)} samples/s{_needed(answer)}"
+    )
+
+
+def _needed(answer: Prediction) -> str:
+    if answer.needed_mb_per_second is None:
+        return ""
+    several = answer.accelerators != 1
+    return (
+        f"; {answer.accelerators} accelerator{'s' * several} need{'s' * (not several)} "
+        f"{answer.needed_mb_per_second:,.0f} MB/s to pass"
     )
 
 

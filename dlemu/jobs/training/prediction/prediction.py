@@ -28,6 +28,7 @@ class PredictedVerdict(StrEnum):
     TOO_CLOSE = "too_close"
     NONE_PASSES = "none_passes"
     MOST = "most"
+    MOST_TRIED = "most_tried"
     MOST_OR_MORE = "most_or_more"
     MOST_OR_FEW_MORE = "most_or_few_more"
 
@@ -39,6 +40,7 @@ class Issue(StrEnum):
     NOT_SATURATED = "not_saturated"
     OTHER_SAMPLES = "other_samples"
     BUSY_CORES = "busy_cores"
+    FILES_ASSUMED = "files_assumed"
     CHECKPOINTS_LEFT_OUT = "checkpoints_left_out"
     STEPS_LEFT_OUT = "steps_left_out"
     NOTE = "note"
@@ -93,6 +95,8 @@ class PredictedCount(SimulatedFigures):
     passed: bool | None
     """By `metric.verdict`; None where the interval holds the threshold."""
     null_model: NullModel
+    needed_mb_per_second: float | None = None
+    """MB/s (1e6 bytes) that these accelerators read at the AU of the threshold; None in older files."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,7 +124,8 @@ class Prediction(PredictedCount):
     verdict_code: PredictedVerdict | None = None
     """The same as a code; None in older files."""
     verdict_numbers: dict[str, Number] = field(default_factory=dict)
-    """What the sentence says of it: `au_percent`, `low` and `high` (the most that pass, and that may), ..."""
+    """The numbers in the sentence: `au_percent`, `low` and `high` (the largest counts that surely and possibly pass),
+    with `most_tried` also `ended_by` (what the largest count tried was set by: `most`, `files` or `cores`), ..."""
     outcome: Outcome | None = None
     """The same as the exit status says it: of the count, else whether one at least passes; None in older files."""
     limited_by: PredictedLimit
