@@ -126,6 +126,16 @@ def inspect(
         ) from error
 
 
+def no_dataset(folder: str, storage: StorageBase) -> str:
+    """Return a sentence if there is no such folder, or nothing in it but hidden files; else ""."""
+    if not storage.is_folder(folder):
+        return f"there is no dataset: {folder} is not a folder."
+    with storage.entries(folder) as entries:
+        if any(not entry.name.startswith(".") for entry in entries):
+            return ""
+    return f"there is no dataset in {folder}: it is empty."
+
+
 def _with_what_is_left_out(asked: DatasetSpec, made: DatasetSpec) -> DatasetSpec:
     """Return the settings with what they leave out of a Parquet file's shape: that is the dataset's own.
 
@@ -172,8 +182,8 @@ class _Inspection:
 
     def dataset(self) -> Dataset:
         asked_train, asked_valid = layouts(self._asked)
-        if not self._storage.is_folder(self._asked.data_folder):
-            raise DatasetError(f"there is no dataset: {self._asked.data_folder} is not a folder. {self._advice}")
+        if nothing := no_dataset(self._asked.data_folder, self._storage):
+            raise DatasetError(f"{nothing} {self._advice}")
         train = self._recognise(self._where_it_lies(asked_train))
         first_valid = train.named_files if train.names is None else self._asked.num_files_train
         valid = self._recognise(replace(asked_valid, first_running_index=first_valid))

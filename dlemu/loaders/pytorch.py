@@ -19,7 +19,9 @@ class Traits(LoaderTraits):
 
     framework = "PyTorch"
     packages = ("torch",)
+    module = "torch"
     extra = "torch"
+    alternative = "threads"
     in_turn = True
 
 

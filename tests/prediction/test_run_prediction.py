@@ -157,6 +157,13 @@ def test_what_the_user_does_not_say_is_the_runs(tmp_path: Path) -> None:
     assert load([f"workload={tmp_path / 'r' / 'config.yaml'}"]).dataset.num_files_train == 280
 
 
+@pytest.mark.parametrize("option", ["--mb-per-second", "--others-mb-per-second"])
+def test_a_speed_with_a_unit_is_refused_with_the_unit_wanted(option: str) -> None:
+    refused = CliRunner().invoke(command, [*WORDS, option, "2GB"])
+    assert refused.exit_code == 2
+    assert "'2GB' is not a number: wanted a number of MB/s, such as 2000" in refused.output
+
+
 def test_mistakes_are_said(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="give only one of them"):
         dlemu.predict(WORDS, from_folder=tmp_path, mb_per_second=1.0)

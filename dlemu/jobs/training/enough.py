@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import ceil
 
@@ -14,6 +15,7 @@ from dlemu.config.duration import mean_seconds
 from dlemu.config.schema import Workload
 from dlemu.jobs.training.schedule import make_schedule
 from dlemu.report.units import size
+from dlemu.results.wording import count
 from dlemu.runner.events import Making
 from dlemu.runner.job import NoVerdictError
 
@@ -94,13 +96,15 @@ def too_small(workload: Workload, ranks: int) -> str:
     )
 
 
-def refuse_unjudged(workload: Workload, ranks: int, files: int, *, files_there: int) -> None:
-    """Raise NoVerdictError for so many files to train on where no verdict can come of them."""
+def refuse_unjudged(workload: Workload, ranks: int, files: int, *, files_there: int, notes: Sequence[str] = ()) -> None:
+    """Raise NoVerdictError if no verdict can come of so many training files; `notes` say what is in the folder."""
     steps = steps_of(workload, ranks, files)
     if can_be_judged(workload, steps):
         return
     if not steps:
-        problem = f"{files:,} files do not fill one step of {ranks} rank{'s' * (ranks != 1)}."
+        verb = "do" if files != 1 else "does"
+        problem = f"{count(files, 'file')} {verb} not fill one step of {count(ranks, 'rank')}."
+        problem = " ".join([problem, *(f"{note[0].upper()}{note[1:]}." for note in notes)])
         raise NoVerdictError(problem, workload, ranks, files_there, enough(workload, ranks).files)
     metric = workload.metric
     settings = [f"metric.{key}={value}" for key in _EXCLUSIONS if (value := getattr(metric, key))]

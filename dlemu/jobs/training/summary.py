@@ -7,6 +7,7 @@ schema version; none changes its meaning or disappears.
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field
 
 from datagen.quantiles import Percentiles as Percentiles
@@ -28,6 +29,9 @@ from dlemu.metrics.stragglers import Straggler as Straggler
 from dlemu.metrics.uncertainty import Uncertainty as Uncertainty
 from dlemu.metrics.verdict import Outcome
 from dlemu.results.parts import Environment, HostDevice, JobSummary, Requests
+
+_DEFAULT_WORKLOAD = "default"
+"""The workload's name where none was chosen (configs/workload/default.yaml)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -205,6 +209,8 @@ class DatasetFacts:
     num_samples_per_file: int
     total_bytes: int
     """Of the files in use."""
+    is_own: bool = False
+    """The user's own files, which dlemu did not make (`dataset.source=folder`)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -339,4 +345,10 @@ class Summary(JobSummary):
     def title(self) -> str:
         """What ran, in a few words."""
         kind = f"x {self.accelerator}" if self.accelerator else "ranks"
-        return f"{self.workload}: {self.ranks} {kind}"
+        return f"{self.name}: {self.ranks} {kind}"
+
+    @property
+    def name(self) -> str:
+        """The workload's name; of a user's own files without a workload, that of their folder."""
+        own = self.dataset.is_own and self.workload == _DEFAULT_WORKLOAD
+        return (own and os.path.basename(os.path.abspath(self.dataset.data_folder))) or self.workload

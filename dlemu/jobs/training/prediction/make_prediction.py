@@ -346,8 +346,9 @@ class _Predictor:
             yield Finding(Issue.BUSY_CORES, "caution", cores)
         files = self._model.files_for(count.accelerators)
         if files > workload.dataset.num_files_train:
-            given = {"accelerators": count.accelerators, "files": files, "configured": workload.dataset.num_files_train}
-            yield Finding(Issue.FILES_ASSUMED, "caution", given)
+            configured = workload.dataset.num_files_train
+            assumed: dict[str, Number] = {"accelerators": count.accelerators, "files": files, "configured": configured}
+            yield Finding(Issue.FILES_ASSUMED, "caution", assumed)
         if workload.workflow.checkpoint:
             yield Finding(Issue.CHECKPOINTS_LEFT_OUT, "caution")
         run = self.run_of(count.accelerators)
