@@ -36,8 +36,7 @@ COUNTED_FILES = 256
 QUANTILES = 65  # steps of 1.6 %: each is a number in config.yaml
 FLAT = ("indexed_binary", "mmap_indexed_binary")
 """Formats without framing, such as tokens: a user's files are cut into records of `record_length_bytes`."""
-TOKEN_FILE_BYTES = 4 << 20
-"""Mean size of .bin files from which on they are taken for tokens: larger than samples that are files of their own."""
+TOKEN_FILE_BYTES = 4 << 20  # .bin files as large on average are more likely tokens than a sample each
 FLAT_WITHOUT = (".idx", ".json", ".txt", ".pkl", ".model")
 """Extensions of companion files (indexes, vocabularies), which are no data."""
 _TRAIN = "train"

@@ -51,8 +51,7 @@ _ORDER = (
     *("watch", "report", "schema", "workloads", "workload", "doctor", "mlperf", "audit"),
 )
 """Order in which commands are listed; those of plug-ins follow alphabetically."""
-_RANKS_OPTIONS = ("accelerators", "num_accelerators", "gpus", "ranks", "nproc", "np", "n")
-"""How mpirun, MLPerf Storage and others name the option that is the setting `ranks` here."""
+_RANKS_OPTIONS = ("accelerators", "num_accelerators", "gpus", "ranks", "nproc", "np", "n")  # mpirun's, MLPerf's, ...
 _WITHOUT_KIND = {
     "demo": "Try it: a small dataset, 18 emulated H100s, a verdict.",
     "datagen": "Make a workload's dataset, or verify one.",

@@ -280,10 +280,8 @@ def check_command(
         raise UserError("no folder is given: name a submission tree or results of runs (only --list-rules needs none)")
     checked = check_folder(folder, edition, division, reading)
     if {located.finding.rule for located in checked.findings} == {"tree.empty"}:
-        raise UserError(
-            f"no results found in {folder}: looked in it and below for runs as mlpstorage and DLIO leave them (folders "
-            "with a summary.json); name the folder above the runs, or use `dlemu audit` for other results"
-        )
+        looked = "looked in it and below for runs as mlpstorage and DLIO leave them"
+        raise UserError(f"no results found in {folder}: {looked}; name the folder above them")
     if csv_file:
         _write(csv_file, as_csv(checked))
     if html_file:

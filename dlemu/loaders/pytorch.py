@@ -21,7 +21,6 @@ class Traits(LoaderTraits):
     packages = ("torch",)
     module = "torch"
     extra = "torch"
-    alternative = "threads"
     in_turn = True
 
 

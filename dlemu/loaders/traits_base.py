@@ -32,8 +32,6 @@ class LoaderTraits:
     """The module that importing the framework means; empty without a framework."""
     extra: str = ""
     """The extra of dlemu (`pip install dlemu[...]`) that installs them."""
-    alternative: str = "pytorch"
-    """A loader to use where the framework is not installed."""
     formats: tuple[str, ...] = ()
     """Formats that it reads; empty for all."""
     pins: bool = True
@@ -127,10 +125,9 @@ def check_installed(data_loader: str) -> None:
     """Raise UserError if the loader's framework is not installed; before data is made or probed for nothing."""
     traits = traits_of(data_loader)
     if not traits.is_installed():
-        raise UserError(
-            f"reader.data_loader={data_loader} needs {traits.framework}, which is not installed: "
-            f"pip install 'dlemu[{traits.extra}]', or set reader.data_loader={traits.alternative}"
-        )
+        needs = f"reader.data_loader={data_loader} needs {traits.framework}, which is not installed: "
+        instead = "threads" if traits.module == "torch" else "pytorch"
+        raise UserError(f"{needs}pip install 'dlemu[{traits.extra}]', or set reader.data_loader={instead}")
 
 
 def traits_of(data_loader: str) -> LoaderTraits:

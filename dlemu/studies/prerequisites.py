@@ -44,14 +44,7 @@ class Capacity:
 
 
 def measure_capacity(
-    *,
-    samples: int,
-    samples_per_file: int,
-    batch_size: int,
-    epochs: int,
-    ahead: int,
-    window_steps: int,
-    is_own: bool = False,
+    *, samples: int, samples_per_file: int, batch_size: int, epochs: int, ahead: int, window_steps: int
 ) -> Capacity:
     """Return how many accelerators get enough steps per epoch; raises UserError when not even one does.
 
@@ -62,13 +55,10 @@ def measure_capacity(
     samples_each = steps * batch_size
     most = samples // samples_each
     if most < 1:
-        larger = f"make it larger: dataset.num_files_train={ceil(samples_each / samples_per_file)}"
-        if is_own:
-            larger = f"lower reader.batch_size, or use a folder with {ceil(samples_each / samples_per_file)} files"
         raise UserError(
             f"the dataset has {samples} samples: wanted at least {samples_each} for each accelerator ({steps} steps of "
-            f"{batch_size} per epoch), so that a trial can decide; {larger} for each accelerator that you expect to "
-            "pass"
+            f"{batch_size} per epoch), so that a trial can decide; lower reader.batch_size, or use a dataset of "
+            f"{ceil(samples_each / samples_per_file)} files for each accelerator that you expect to pass"
         )
     files = ceil((most + 1) * samples_each / samples_per_file)
     return Capacity(most=most, steps=steps, files_for_one_more=files)

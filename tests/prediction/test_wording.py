@@ -33,7 +33,7 @@ def test_no_code_is_without_words() -> None:
         (
             PredictedVerdict.MOST_TRIED,
             {"low": 8, "high": 8, "ended_by": "cores"},
-            "8 pass (AU 90.5 %), possibly more: this host has no cores for more trainers (see --hosts)",
+            "8 pass (AU 90.5 %), possibly more: this host has no cores for more trainers (see --hosts, --host-cores)",
         ),
         (
             PredictedVerdict.MOST_OR_MORE,

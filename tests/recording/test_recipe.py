@@ -89,7 +89,7 @@ def test_a_recipe_names_nobody_and_rounds_sizes_but_not_means_of_times(tmp_path:
 
 @pytest.mark.parametrize(
     ("device", "said"),
-    [(0.0, "the data came from memory"), (50.0, "50 % of the data came from memory"), (100.0, "")],
+    [(0.0, "100 % of the data came from memory"), (50.0, "50 % of the data came from memory"), (100.0, "")],
 )
 def test_a_report_says_what_came_from_memory(device: float, said: str) -> None:
     recording = recorded(read_bytes_per_sample=100.0, device_bytes_per_sample=device, mapped=False)

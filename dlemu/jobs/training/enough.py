@@ -102,8 +102,7 @@ def refuse_unjudged(workload: Workload, ranks: int, files: int, *, files_there: 
     if can_be_judged(workload, steps):
         return
     if not steps:
-        verb = "do" if files != 1 else "does"
-        problem = f"{count(files, 'file')} {verb} not fill one step of {count(ranks, 'rank')}."
+        problem = f"{count(files, 'file')} can't fill one step of {count(ranks, 'rank')}."
         problem = " ".join([problem, *(f"{note[0].upper()}{note[1:]}." for note in notes)])
         raise NoVerdictError(problem, workload, ranks, files_there, enough(workload, ranks).files)
     metric = workload.metric

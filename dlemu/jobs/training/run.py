@@ -92,7 +92,7 @@ class Training(JobKind[TrainingJob, RunLog, Run]):
                 raise NoVerdictError(problem, workload, ranks, 0, enough(workload, ranks).files)
         found = inspect(data, command_hint=lambda: datagen_command(workload), storage=workload.storage_spec)
         if wants_verdict:
-            own = found.notes if data.source == "folder" else ()
+            own = workload.notes if data.source == "folder" else ()
             files = found.train.num_files
             refuse_unjudged(workload, ranks, files, files_there=found.spec.num_files_train, notes=own)
         return make_job(workload, ranks, found, folder=folder, started_at=started_at)

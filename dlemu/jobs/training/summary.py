@@ -30,9 +30,6 @@ from dlemu.metrics.uncertainty import Uncertainty as Uncertainty
 from dlemu.metrics.verdict import Outcome
 from dlemu.results.parts import Environment, HostDevice, JobSummary, Requests
 
-_DEFAULT_WORKLOAD = "default"
-"""The workload's name where none was chosen (configs/workload/default.yaml)."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class Waits:
@@ -350,5 +347,5 @@ class Summary(JobSummary):
     @property
     def name(self) -> str:
         """The workload's name; of a user's own files without a workload, that of their folder."""
-        own = self.dataset.is_own and self.workload == _DEFAULT_WORKLOAD
+        own = self.dataset.is_own and self.workload == "default"  # no workload was named
         return (own and os.path.basename(os.path.abspath(self.dataset.data_folder))) or self.workload

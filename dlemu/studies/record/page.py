@@ -90,7 +90,8 @@ def _source(recording: Recording) -> str:
 
 def _tables(answer: RecordAnswer) -> Iterator[Table]:
     recording = answer.recording
-    parts = recording.parts
+    parts, cached = recording.parts, recording.cached_percent
+    more = [f"{cached} % of the data came from memory (the page cache), not from storage"] if cached else []
     yield Table(
         title="Where a step's time goes",
         columns=columns("", "ms", "share", right=(1, 2)),
@@ -98,22 +99,11 @@ def _tables(answer: RecordAnswer) -> Iterator[Table]:
             (label, number(1000 * getattr(parts, name)), percent(100 * getattr(parts, name) / parts.step))
             for name, label in PARTS.items()
         ],
-        notes=[
-            "waits are split by what the workers did meanwhile: blocked, queueing for a core, or computing",
-            *_from_memory(recording),
-        ],
+        notes=["waits are split by what the workers did meanwhile: blocked, queueing for a core, or computing", *more],
     )
     yield Table(title="What was recorded", columns=columns("", "", whole=(0,)), rows=list(_facts(answer)))
     if answer.replays:
         yield _replay_table(recording, answer.replays)
-
-
-def _from_memory(recording: Recording) -> Iterator[str]:
-    """Yield why storage was hardly waited for, if the page cache served the job."""
-    if recording.cached_percent == 100:
-        yield "the data came from memory (the page cache), so the job did not wait for storage"
-    elif recording.cached_percent:
-        yield f"{recording.cached_percent} % of the data came from memory (the page cache), the rest from storage"
 
 
 def _facts(answer: RecordAnswer) -> Iterator[tuple[str, str]]:

@@ -320,7 +320,6 @@ def _capacity(job: TrainingJob) -> tuple[Capacity, int]:
         epochs=workload.train.epochs,
         ahead=ahead,
         window_steps=ceil(window_seconds / step_seconds),
-        is_own=job.found.spec.source == "folder",
     )
     return capacity, ahead
 

@@ -1,7 +1,6 @@
 """Predicts AU and samples/s of a workload on a calibrated storage: for one count of accelerators, or by a search.
 
-Each count is simulated (`model_run`). The search bisects for the largest count that passes, then simulates the counts
-around it in full, each with its interval.
+`model_run` simulates a count. A search finds the largest that passes, then predicts those around it with intervals.
 """
 
 from __future__ import annotations
@@ -36,7 +35,6 @@ from dlemu.jobs.training.wording import recording_notes
 from dlemu.metrics.demand import demand
 from dlemu.metrics.findings import Finding, Number
 from dlemu.metrics.t_interval import quantile
-from dlemu.metrics.verdict import Outcome
 from dlemu.results.drive import SPEED_PERCENT
 
 MOST = 10_000
@@ -47,14 +45,12 @@ AU_PERCENT, RATE_PERCENT = 1.0, 1.0
 """Half widths of the model's own error: of AU in points, of samples/s in percent."""
 SEARCH_ROWS, INTERVAL_ROWS = 60_000, 120_000
 """Max rank-steps of a simulation that finds the count or its limit, and of one that gives an end of an interval."""
-PROPORTIONAL_TRIALS = 4
-"""Counts of a search that are chosen in proportion to AU; the others halve the bracket."""
+PROPORTIONAL_TRIALS = 4  # of a search: their counts are chosen in proportion to AU, later ones halve the bracket
 NOTHING_PERCENT = 98.0
 """AU at and above which nothing is said to limit the run."""
 HELPS_PERCENT = 2.0
 """Points of AU that removing a limit must gain for it to be named."""
-MORE_READERS, FASTER = 4, 2.0
-"""Factors of readers and storage speed when looking for the limit; the trial after a run (scaling.TIMES) has 4 too."""
+MORE_READERS, FASTER = 4, 2.0  # factors when looking for the limit; the trial after a run (scaling.TIMES) has 4 too
 BUSY_SHARE = 0.25
 """Share of the cores kept busy by other programs above which an issue is raised and intervals reach further down."""
 
@@ -84,7 +80,7 @@ def predict(
         found = predictor.search(most)
         middle, (low, high) = found
         wanted = low or max(1, middle)
-        one_more = [middle + 1] if middle and middle < predictor.limit(most) else []
+        one_more = [middle + 1] if middle and middle < predictor.limit(most)[0] else []
         edge = {max(1, number) for number in (middle, low, high, *one_more)}
         counts = [predictor.count(number) for number in sorted(edge)]
     shown = next(count for count in counts if count.accelerators == wanted)
@@ -95,11 +91,14 @@ def predict(
     metric = workload.metric
     fields = {name: getattr(shown, name) for name in PredictedCount.__dataclass_fields__}
     numbers: dict[str, Number] = {"accelerators": wanted, "au_percent": shown.verdict_au(metric.verdict)}
-    code = _verdict(predictor, shown, found, most)
-    if found is not None:
+    passed = shown.passed if found is None else found[1][0] > 0 or (None if found[1][1] else False)
+    if found is None:
+        code = {True: PredictedVerdict.PASSES, False: PredictedVerdict.FAILS, None: PredictedVerdict.TOO_CLOSE}[passed]
+    else:
+        code = _verdict(predictor, *found[1], most)
         numbers |= {"low": found[1][0], "high": found[1][1]}
     if code == PredictedVerdict.MOST_TRIED:
-        numbers["ended_by"] = predictor.ended_by(most)
+        _, numbers["ended_by"] = predictor.limit(most)
     answer = Prediction(
         question=PredictionQuestion(
             workload=workload.model.name,
@@ -111,7 +110,7 @@ def predict(
         ),
         verdict_code=code,
         verdict_numbers=numbers,
-        outcome=_judged(shown.passed if found is None else found[1][0] > 0 or (None if found[1][1] else False)),
+        outcome="undecided" if passed is None else "pass" if passed else "fail",
         limited_by=limited_by,
         max_accelerators=None if found is None else found[0],
         max_accelerators_interval=None if found is None else found[1],
@@ -143,14 +142,11 @@ class _Predictor:
         self._counts: dict[int, PredictedCount] = {}
         self._run_of: dict[int, ModelRun] = {}
 
-    def limit(self, most: int) -> int:
-        """Return the largest count that the search tries: `most`, or fewer if the files or the cores are too few."""
-        return max(1, int(min(most, self._model.most_ranks_by_files(), self._model.most_ranks_by_cores())))
-
-    def ended_by(self, most: int) -> str:
-        """Return what sets `limit`: "most", "files" or "cores"."""
-        files, cores = self._model.most_ranks_by_files(), self._model.most_ranks_by_cores()
-        return "most" if most <= min(files, cores) else "files" if files <= cores else "cores"
+    def limit(self, most: int) -> tuple[int, str]:
+        """Return the largest count that the search tries, and what sets it: "most", or too few "files" or "cores"."""
+        limits = {"most": most, **self._model.most_ranks()}
+        ended_by = min(limits, key=lambda name: limits[name])
+        return max(1, int(limits[ended_by])), ended_by
 
     def count(self, ranks: int) -> PredictedCount:
         """Return the prediction for a count of accelerators."""
@@ -191,6 +187,7 @@ class _Predictor:
         # A measured run would have no verdict: all steps counted may have been read during the first, uncounted one.
         ahead = self._by == "au" and run.read_ahead and outcome.au_whole_percent < self._threshold_percent
         seconds = outcome.training_seconds * run.planned_steps / run.simulated_steps
+        sample_bytes = self._model.with_files_for(ranks).mean_sample_bytes
         return PredictedCount(
             **asdict(replace(outcome, training_seconds=seconds)),
             accelerators=ranks,
@@ -200,7 +197,7 @@ class _Predictor:
             samples_per_second_interval=(least_rate, most_rate),
             passed=None if inside or ahead else outcome.verdict_au(self._by) >= self._threshold_percent,
             null_model=self.null_model(ranks),
-            needed_mb_per_second=self._threshold_percent / 100 * ranks * self._demand_mb_per_second(ranks),
+            needed_mb_per_second=self._threshold_percent / 100 * ranks * self._rate * sample_bytes / 1e6,
         )
 
     def _runs(self, ranks: int) -> list[ModelRun]:
@@ -231,10 +228,6 @@ class _Predictor:
             samples_per_second=min(given, wanted),
         )
 
-    def _demand_mb_per_second(self, ranks: int) -> float:
-        """Return the MB/s that one of `ranks` accelerators reads at an AU of 100 %."""
-        return self._rate * self._model.with_files_for(ranks).mean_sample_bytes / 1e6
-
     def passes_mean(self, count: PredictedCount) -> bool:
         """Return whether the predicted AU reaches the threshold, whatever its interval."""
         return count.verdict_au(self._by) >= self._threshold_percent
@@ -244,7 +237,7 @@ class _Predictor:
 
         Runs on a slower and a faster storage show where to look; the interval of each count decides.
         """
-        limit = self.limit(most)
+        limit, _ = self.limit(most)
         middle = self._most_passing(limit, 1.0)
         low = 0
         if 100 * (1 - self._others) >= self._threshold_percent:
@@ -264,11 +257,7 @@ class _Predictor:
         return min(max(middle, low), high), (low, high)
 
     def _most_passing(self, limit: int, speed: float, near: int | None = None, margin: float = 0.0) -> int:
-        """Return the largest count that passes by `margin` points of AU, which falls as the count rises.
-
-        Where the storage limits, AU x count is nearly constant: that gives the next count. After PROPORTIONAL_TRIALS
-        the bracket is halved.
-        """
+        """Return the largest count that passes by `margin` points of AU. At the limit AU x count is constant."""
         guess = self.null_model(1).max_accelerators if near is None else near
         low, high = 0, limit + 1
         trial = min(max(1, guess), limit)
@@ -276,8 +265,7 @@ class _Predictor:
         wanted, tried = self._threshold_percent + margin, 0
         while high - low > 1:
             run = self._model.run(trial, speed=speed, most_rows=SEARCH_ROWS, shrinks=True)
-            au_percent, tried = run.au(self._by), tried + 1
-            proportional = math.floor(trial * au_percent / wanted)
+            count, au_percent, tried = trial, run.au(self._by), tried + 1
             if au_percent >= wanted:
                 low = trial
                 trial = low + width if high > limit else (low + high) // 2
@@ -286,7 +274,7 @@ class _Predictor:
                 trial = high - width if low == 0 else (low + high) // 2
             width *= 2
             if tried <= PROPORTIONAL_TRIALS and au_percent < NOTHING_PERCENT:
-                trial = proportional
+                trial = math.floor(count * au_percent / wanted)
             trial = min(max(low + 1, trial), max(low + 1, high - 1), limit)
         return low
 
@@ -344,9 +332,9 @@ class _Predictor:
         if calibration.busy_cores > BUSY_SHARE * calibration.cores:
             cores: dict[str, Number] = {"busy_cores": calibration.busy_cores, "cores": calibration.cores}
             yield Finding(Issue.BUSY_CORES, "caution", cores)
-        files = self._model.files_for(count.accelerators)
-        if files > workload.dataset.num_files_train:
-            configured = workload.dataset.num_files_train
+        configured = workload.dataset.num_files_train
+        files = self._model.with_files_for(count.accelerators).workload.dataset.num_files_train
+        if files > configured:
             assumed: dict[str, Number] = {"accelerators": count.accelerators, "files": files, "configured": configured}
             yield Finding(Issue.FILES_ASSUMED, "caution", assumed)
         if workload.workflow.checkpoint:
@@ -374,21 +362,12 @@ def _around(middle: float, low: float, high: float, margin: float, most: float =
     return max(0.0, min(middle, low, high) - margin), min(most, max(middle, low, high) + margin)
 
 
-def _judged(passed: bool | None) -> Outcome:
-    return "undecided" if passed is None else "pass" if passed else "fail"
-
-
-def _verdict(
-    predictor: _Predictor, shown: PredictedCount, found: tuple[int, tuple[int, int]] | None, most: int
-) -> PredictedVerdict:
-    if found is None:
-        passed = {True: PredictedVerdict.PASSES, False: PredictedVerdict.FAILS, None: PredictedVerdict.TOO_CLOSE}
-        return passed[shown.passed]
-    _, (low, high) = found
+def _verdict(predictor: _Predictor, low: int, high: int, most: int) -> PredictedVerdict:
+    """Return the verdict of a search up to `most`; `low` surely pass, `high` possibly."""
     if not high:
         return PredictedVerdict.NONE_PASSES
     if not predictor.saturated and low < high:
         return PredictedVerdict.MOST_OR_MORE
     if low < high:
         return PredictedVerdict.MOST_OR_FEW_MORE
-    return PredictedVerdict.MOST if high < predictor.limit(most) else PredictedVerdict.MOST_TRIED
+    return PredictedVerdict.MOST if high < predictor.limit(most)[0] else PredictedVerdict.MOST_TRIED

@@ -22,13 +22,7 @@ from dlemu.jobs.training.prediction.batches import (
 from dlemu.jobs.training.prediction.calibration import Calibration
 from dlemu.jobs.training.prediction.curve import CurvePoint, rates
 from dlemu.jobs.training.prediction.event_model import Scene, simulate
-from dlemu.jobs.training.prediction.outcome import (
-    BETWEEN_EPOCHS_SECONDS,
-    SimulatedFigures,
-    au_of,
-    outcome_of,
-    step_rows,
-)
+from dlemu.jobs.training.prediction.outcome import EPOCH_GAP_SECONDS, SimulatedFigures, au_of, outcome_of, step_rows
 from dlemu.jobs.training.schedule import Block, Epoch
 from dlemu.jobs.training.steplog import StepRows
 from dlemu.metrics.rates import per_second
@@ -64,7 +58,7 @@ class ModelRun:
     @cached_property
     def outcome(self) -> SimulatedFigures:
         """All figures of the run."""
-        return outcome_of(self._table, self.workload).with_sustained_au(self.au("sustained"))
+        return replace(outcome_of(self._table, self.workload), au_sustained_percent=self.au("sustained"))
 
     def au(self, by: str) -> float:
         """Return one AU in percent, a key of VERDICT_AUS: much less work than all of `outcome`."""
@@ -102,28 +96,23 @@ class Model:
         metric = self.workload.metric
         return metric.exclude_start_steps + metric.exclude_end_steps + 1
 
-    def most_ranks_by_files(self) -> float:
-        """Return how many accelerators the samples are enough for; infinity where files are assumed."""
-        data = self.workload.dataset
-        samples = data.num_files_train * data.num_samples_per_file
-        return math.inf if self.assumes_files else samples // (self.workload.reader.batch_size * self.least_steps)
-
-    def most_ranks_by_cores(self) -> float:
-        """Return how many trainers the hosts have cores for."""
+    def most_ranks(self) -> dict[str, float]:
+        """Return how many accelerators the "files" are enough for (infinity if they are assumed), and the "cores"."""
+        samples = self.workload.dataset.num_files_train * self.workload.dataset.num_samples_per_file
+        files = math.inf if self.assumes_files else samples // (self.workload.reader.batch_size * self.least_steps)
         each = self._trainer_cores()
-        return math.ceil(self.hosts * self.calibration.cores / each) - 1 if each else math.inf
+        cores = math.ceil(self.hosts * self.calibration.cores / each) - 1 if each else math.inf
+        return {"files": files, "cores": cores}
 
-    def files_for(self, ranks: int) -> int:
-        """Return the files of the dataset that so many accelerators are predicted for.
-
-        Where files are assumed, an epoch has at least LEAST_STEPS steps beside those that are read ahead.
-        """
-        data = self.workload.dataset
+    def with_files_for(self, ranks: int) -> Model:
+        """Return the model of so many accelerators: where files are assumed, with enough for an epoch's middle."""
         if not self.assumes_files:
-            return data.num_files_train
+            return self
+        data, batch_size = self.workload.dataset, self.workload.reader.batch_size
         steps = max(self.least_steps, LEAST_STEPS + planned_job(self.workload, ranks).batches_ahead)
-        samples = ranks * self.workload.reader.batch_size * steps
-        return max(data.num_files_train, math.ceil(samples / data.num_samples_per_file))
+        files = max(data.num_files_train, math.ceil(ranks * batch_size * steps / data.num_samples_per_file))
+        enough = replace(self.workload, dataset=replace(data, num_files_train=files))
+        return Model(enough, self.calibration, hosts=self.hosts)
 
     def run(
         self,
@@ -146,11 +135,11 @@ class Model:
         job = planned_job(self.workload, ranks)
         part = max(1, ranks * (LEAST_STEPS + job.batches_ahead) // most_rows) if shrinks else 1
         if self.assumes_files and part == 1:
-            enough = self.with_files_for(ranks)
-            return enough.run(ranks, speed=speed, most_rows=most_rows, seed=seed, as_it_is=as_it_is)
+            run = self.with_files_for(ranks).run
+            return run(ranks, speed=speed, most_rows=most_rows, seed=seed, as_it_is=as_it_is)
         plan = job.train_plan
         if plan.steps_per_epoch < self.least_steps and not self.assumes_files:
-            most = min(self.most_ranks_by_files(), self.most_ranks_by_cores())
+            most = min(self.most_ranks().values())
             steps = f"{self.least_steps} {'step' if self.least_steps == 1 else 'steps'}"
             raise UserError(
                 f"{plan.num_samples} samples do not fill {steps} of {ranks} accelerators x batch "
@@ -189,7 +178,7 @@ class Model:
             )
             times = simulate(scene)
             parts.append(step_rows(epoch, scene, times, start_seconds=start, batch_size=plan.batch_size))
-            start += float(times.free[-1]) + BETWEEN_EPOCHS_SECONDS
+            start += float(times.free[-1]) + EPOCH_GAP_SECONDS
         rows: StepRows = np.concatenate(parts)
         longer, shortest = None, LEAST_STEPS + window
         if not as_it_is and job.schedule[0].steps < shortest:
@@ -269,11 +258,6 @@ class Model:
     def null_samples_per_second(self) -> float:
         """Return what the storage gives at most, in samples/s: the X of the null model."""
         return self.calibration.left_mb_per_second() * 1e6 / self.mean_sample_bytes
-
-    def with_files_for(self, ranks: int) -> Model:
-        """Return the same with the files that so many accelerators are predicted for."""
-        enough = replace(self.workload.dataset, num_files_train=self.files_for(ranks))
-        return Model(replace(self.workload, dataset=enough), self.calibration, hosts=self.hosts)
 
     def with_readers(self, times: int) -> Model:
         """Return the same with so many times as many readers."""

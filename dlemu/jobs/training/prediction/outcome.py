@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
-from typing import Self
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -21,7 +20,7 @@ from dlemu.metrics.sustained import sustained_au
 VERDICT_AUS = {"sustained": "au_sustained_percent", "au": "au_percent", "rules": "au_whole_percent"}
 """`metric.verdict` -> the AU that is held against the threshold."""
 
-BETWEEN_EPOCHS_SECONDS = 1.0
+EPOCH_GAP_SECONDS = 1.0
 """An arbitrary gap between the simulated time stamps of epochs: no metric uses it."""
 
 
@@ -44,10 +43,6 @@ class SimulatedFigures:
         """Return the AU that `metric.verdict` holds against the threshold."""
         au: float = getattr(self, VERDICT_AUS[by])
         return au
-
-    def with_sustained_au(self, percent: float) -> Self:
-        """Return the same with another sustained AU."""
-        return replace(self, au_sustained_percent=percent)
 
 
 def step_rows(epoch: Epoch, scene: Scene, times: EpochTimes, *, start_seconds: float, batch_size: int) -> StepRows:

@@ -124,8 +124,7 @@ class Prediction(PredictedCount):
     verdict_code: PredictedVerdict | None = None
     """The same as a code; None in older files."""
     verdict_numbers: dict[str, Number] = field(default_factory=dict)
-    """The numbers in the sentence: `au_percent`, `low` and `high` (the largest counts that surely and possibly pass),
-    with `most_tried` also `ended_by` (what the largest count tried was set by: `most`, `files` or `cores`), ..."""
+    """Those of the sentence: `low` and `high` (the largest counts that surely and possibly pass), `ended_by`, ..."""
     outcome: Outcome | None = None
     """The same as the exit status says it: of the count, else whether one at least passes; None in older files."""
     limited_by: PredictedLimit

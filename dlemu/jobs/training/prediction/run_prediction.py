@@ -29,6 +29,7 @@ from dlemu.results.answer_files import read_answer, save_answer
 from dlemu.results.drive import nothing_left
 from dlemu.results.file_names import CONFIG
 from dlemu.results.levels import Level
+from dlemu.results.wording import count
 from dlemu.runner.cold import treatment_of
 from dlemu.runner.events import OnEvent, PartMeasured, ignore
 from dlemu.runner.prediction_request import PredictionRequest
@@ -43,11 +44,9 @@ def run_prediction(source: Sequence[str] | Workload, request: PredictionRequest)
 
     With `ranks` among the overrides (in a workload: more than 1) that count is predicted, else the largest count that
     passes. A storage that the request does not describe is probed. For a storage that exists only as a speed or a data
-    sheet there need be no dataset: unless an override says how many files there are, each count has as many as it
-    needs. Raises UserError.
+    sheet, each count has as many files as it needs, unless an override says how many there are. Raises UserError.
     """
     known = None if request.from_folder is None else read_known(request.from_folder, request.read_foreign)
-    states_files = True
     if isinstance(source, Workload):
         workload, words, ranks = source, [], source.ranks if source.ranks > 1 else None
     else:
@@ -55,7 +54,6 @@ def run_prediction(source: Sequence[str] | Workload, request: PredictionRequest)
         settings = words if known is None else completed(words, known.workload, config_dir=request.config_dir)
         workload = load(settings, config_dir=request.config_dir)
         ranks = workload.ranks if any(word.lstrip("+").startswith("ranks=") for word in words) else None
-        states_files = any("dataset.num_files_train=" in word for word in words)
     check_runnable(workload)
     folder = workload.output.folder or new_folder(workload.model.name, "predict-")
     check_new(folder)
@@ -73,6 +71,10 @@ def run_prediction(source: Sequence[str] | Workload, request: PredictionRequest)
     if request.others_mb_per_second >= most_mb_per_second(calibration.curve):
         raise nothing_left(request.others_mb_per_second, most_mb_per_second(calibration.curve))
     calibration = replace(calibration, others_mb_per_second=request.others_mb_per_second)
+    if request.host_cores is not None:  # another host, where nobody else computes
+        source_of = f"{calibration.source}, for hosts with {count(request.host_cores, 'core')}"
+        calibration = replace(calibration, source=source_of, cores=float(request.host_cores), busy_cores=0.0)
+    states_files = isinstance(source, Workload) or any("dataset.num_files_train=" in word for word in words)
     overrides = tuple(without_secrets(word for word in words if not word.startswith("output.folder=")))
     answer = predict(
         workload,
@@ -80,7 +82,7 @@ def run_prediction(source: Sequence[str] | Workload, request: PredictionRequest)
         ranks=ranks,
         hosts=request.hosts,
         most=request.most or MOST,
-        assumes_files=not (states_files or (request.mb_per_second is None and request.drive is None)),
+        assumes_files=known is None and request.describes_storage and not states_files,
         overrides=overrides,
     )
     write_text(folder, CONFIG, to_yaml(workload))
@@ -129,12 +131,10 @@ def _others_cpu_seconds() -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class Known:
-    """What a folder of results shows."""
+    """Storage and settings of a run or a prediction."""
 
     calibration: Calibration
-    """The storage and the host of the run or prediction."""
     workload: Workload
-    """The settings that it had."""
 
 
 def read_known(folder: str, read_foreign: ReadForeign | None = None) -> Known:

@@ -33,17 +33,14 @@ def _most(accelerators: int, au_percent: float, low: int, high: int) -> str:
     return _passing(accelerators, au_percent, low)
 
 
-def _most_tried(accelerators: int, au_percent: float, low: int, high: int, ended_by: str) -> str:
+def _most_or_more(accelerators: int, au_percent: float, low: int, high: int, ended_by: str = "storage") -> str:
     reasons = {
+        "storage": "the storage never reached its limit",
         "most": f"--most {high} was the limit",
         "files": "the dataset has too few files for more",
-        "cores": "this host has no cores for more trainers (see --hosts)",
+        "cores": "this host has no cores for more trainers (see --hosts, --host-cores)",
     }
     return f"{_passing(accelerators, au_percent, low)}, possibly more: {reasons[ended_by]}"
-
-
-def _most_or_more(accelerators: int, au_percent: float, low: int, high: int) -> str:
-    return f"{_passing(accelerators, au_percent, low)}, possibly more: the storage never reached its limit"
 
 
 def _most_or_few_more(accelerators: int, au_percent: float, low: int, high: int) -> str:
@@ -70,7 +67,7 @@ _VERDICTS: Wording = {
     PredictedVerdict.TOO_CLOSE: "{accelerators} too close to call (AU {au_percent:.1f} %)",
     PredictedVerdict.NONE_PASSES: "not even 1 passes (AU {au_percent:.1f} %)",
     PredictedVerdict.MOST: _most,
-    PredictedVerdict.MOST_TRIED: _most_tried,
+    PredictedVerdict.MOST_TRIED: _most_or_more,
     PredictedVerdict.MOST_OR_MORE: _most_or_more,
     PredictedVerdict.MOST_OR_FEW_MORE: _most_or_few_more,
 }
