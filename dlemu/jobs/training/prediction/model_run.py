@@ -58,7 +58,7 @@ class ModelRun:
     @cached_property
     def outcome(self) -> SimulatedFigures:
         """All figures of the run."""
-        return replace(outcome_of(self._table, self.workload), au_sustained_percent=self.au("sustained"))
+        return outcome_of(self._table, self.workload, self.au("sustained"))
 
     def au(self, by: str) -> float:
         """Return one AU in percent, a key of VERDICT_AUS: much less work than all of `outcome`."""

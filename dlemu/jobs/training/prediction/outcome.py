@@ -89,14 +89,14 @@ def au_of(rows: Rows, workload: Workload, by: str) -> float:
     return math.nan if sustained is None else sustained
 
 
-def outcome_of(rows: Rows, workload: Workload) -> SimulatedFigures:
-    """Compute the metrics of simulated step rows by the functions that compute those of a run."""
+def outcome_of(rows: Rows, workload: Workload, sustained: float | None = None) -> SimulatedFigures:
+    """Compute the metrics of simulated step rows as those of a run are computed; `sustained` AU if known otherwise."""
     metric = workload.metric
     dlio = averaged(rows, lambda part: au_dlio_percent(part, metric.exclude_start_steps, metric.exclude_end_steps))
     training = per_second(1.0, rows)
     return SimulatedFigures(
         au_percent=au_of(rows, workload, "au"),
-        au_sustained_percent=au_of(rows, workload, "sustained"),
+        au_sustained_percent=au_of(rows, workload, "sustained") if sustained is None else sustained,
         au_whole_percent=au_of(rows, workload, "rules"),
         au_dlio_percent=math.nan if dlio.mean is None else dlio.mean,
         au_dlio_v1_percent=averaged(rows, au_dlio_v1_percent).mean or math.nan,
