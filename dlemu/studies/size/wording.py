@@ -20,8 +20,8 @@ def _ceiling(accelerators: int, au_percent: float) -> str:
 
 _SEEN: Wording = {
     Seen.MOST_ASKED: "--most {most} was the limit",
-    Seen.FEW_SAMPLES: "the dataset has too few files for more than {most}; to try {one_more}, make it with "
-    "dataset.num_files_train={files}",
+    Seen.FEW_SAMPLES: "the dataset has too few files for more than {most}: to try {one_more} takes {files} "
+    "(dataset.num_files_train={files})",
     Seen.REFUSED: "{message}",
     Seen.CEILING: _ceiling,
     Seen.NOT_KNOWN: "the trials' summaries do not record it",
