@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import BinaryIO
 
 from datagen import owned
-from datagen.errors import SpaceError
+from datagen.errors import SpaceError, no_space
 from datagen.regular import check_regular
 
 ELSEWHERE = "write to another folder"
@@ -40,7 +40,7 @@ def write_file(folder: str, name: str, write: Callable[[BinaryIO], object], *, a
         os.replace(part, path)
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            message = f"the disk is full: {path} could not be written; free some space, or {advice}"
+            message = f"{no_space(error)}: {path} could not be written; free some space, or {advice}"
         else:
             message = f"{path} could not be written: {error.strerror or error}; {advice}"
         raise SpaceError(message) from error

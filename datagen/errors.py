@@ -9,6 +9,8 @@ Every message says what was found, what was expected and what to do next. Only t
        +- ServerError     exit status 2   a server that refuses or does not answer: whether files exist is unknown
 """
 
+import errno
+
 
 class DlemuError(Exception):
     """A run that could not continue."""
@@ -32,6 +34,11 @@ class ServerError(UserError):
 
 class SpaceError(UserError):
     """No space is left: on disk, in memory, in the table of file descriptors."""
+
+
+def no_space(error: OSError) -> str:
+    """Return which limit an error for lack of space means: the file system's, or a quota on it."""
+    return "the quota is used up" if error.errno == errno.EDQUOT else "the disk is full"
 
 
 def shortage(error: BaseException) -> str:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from datagen import manifest, thread_pool
 from datagen.buffers import AlignedBuffer
 from datagen.content import CONTENT_VERSION
-from datagen.errors import DatasetError, SpaceError, UserError
+from datagen.errors import DatasetError, SpaceError, UserError, no_space
 from datagen.files import Files, Part, files_of
 from datagen.layout import layouts
 from datagen.manifest import Manifest
@@ -289,7 +289,8 @@ def _failed(error: OSError, path: str, storage: StorageBase, size_bytes: int = 0
         where = error.filename or path
         return UserError(f"{where}: {reason}: the dataset can't be written there; check dataset.data_folder")
     free = storage.free_bytes(os.path.dirname(path) or ".")
+    left = f"{'?' if free is None else free} are free" if error.errno != errno.EDQUOT else no_space(error)
     return SpaceError(
-        f"no room for {path} ({reason}): it needs {size_bytes} bytes, and {'?' if free is None else free} "
-        "are free. Free some space (or raise the limit on file sizes) and run the same command again: it continues"
+        f"no room for {path} ({reason}): it needs {size_bytes} bytes, and {left}. Free some space (or raise the limit "
+        "on file sizes) and run the same command again: it continues"
     )

@@ -126,6 +126,16 @@ def inspect(
         ) from error
 
 
+def no_dataset(folder: str, storage: StorageBase) -> str:
+    """Return a sentence if there is no such folder, or if it holds only hidden files; else ""."""
+    if not storage.is_folder(folder):
+        return f"there is no dataset: {folder} is not a folder."
+    with storage.entries(folder) as entries:
+        if any(not entry.name.startswith(".") for entry in entries):
+            return ""
+    return f"there is no dataset in {folder}: it is empty."
+
+
 def _with_parquet_defaults(requested: DatasetSpec, made: DatasetSpec) -> DatasetSpec:
     """Return the settings with Parquet columns and row group size of the dataset where they have the defaults.
 
@@ -172,8 +182,8 @@ class _Inspection:
 
     def dataset(self) -> Dataset:
         train, valid = layouts(self._requested)
-        if not self._storage.is_folder(self._requested.data_folder):
-            raise DatasetError(f"there is no dataset: {self._requested.data_folder} is not a folder. {self._advice}")
+        if nothing := no_dataset(self._requested.data_folder, self._storage):
+            raise DatasetError(f"{nothing} {self._advice}")
         train = self._find_files(self._located(train))
         first_valid = train.named_files if train.names is None else self._requested.num_files_train
         valid = self._find_files(replace(valid, first_running_index=first_valid))

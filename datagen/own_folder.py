@@ -36,6 +36,7 @@ COUNTED_FILES = 256
 QUANTILES = 65  # steps of 1.6 %: each is a number in config.yaml
 FLAT = ("indexed_binary", "mmap_indexed_binary")
 """Formats without framing, such as tokens: a user's files are cut into records of `record_length_bytes`."""
+TOKEN_FILE_BYTES = 4 << 20  # .bin files of this mean size are more likely tokens than one sample each
 COMPANION_EXTENSIONS = (".idx", ".json", ".txt", ".pkl", ".model")
 """Extensions of files beside those of FLAT formats that are not data, such as indexes and vocabularies."""
 _TRAIN = "train"
@@ -84,8 +85,9 @@ def _inspect(spec: DatasetSpec, storage: StorageBase) -> UserFolder:
     notes = []
     if len(names) < len(listed):
         others = Counter(os.path.splitext(other)[1] or "no ending" for other in set(listed) - set(names))
+        number = len(listed) - len(names)
         kinds = ", ".join(f"{ending} ({count})" for ending, count in others.most_common(SHOWN_NAMES))
-        notes.append(f"{len(listed) - len(names)} files of other kinds are not read: {kinds}")
+        notes.append(f"{number} file{'s are' if number != 1 else ' is'} of other kinds and not read: {kinds}")
     layout = Layout(
         folder=folder,
         split="train",
@@ -98,10 +100,15 @@ def _inspect(spec: DatasetSpec, storage: StorageBase) -> UserFolder:
     if empty := int((sizes == 0).sum()):
         full = np.flatnonzero(sizes)
         layout, sizes = _subset(layout, full), sizes[full]
-        notes.append(f"{empty} empty files are not read")
+        notes.append(f"{empty} empty file{'s are' if empty != 1 else ' is'} not read")
         if not len(full):
             raise DatasetError(f"{folder} holds only empty files: set dataset.data_folder to the folder of your files")
     name, layout, sizes, more = _with_samples(name, layout, sizes, spec, storage)
+    if name == RAW and layout.extension == "bin" and sizes.mean() >= TOKEN_FILE_BYTES:
+        notes.append(
+            "each .bin file is read whole, as one sample: if they hold tokens, set dataset.format=mmap_indexed_binary "
+            "and dataset.record_length_bytes to the bytes of a sample"
+        )
     seen = (
         f"the dataset is your own: {layout.num_files:,} {name} file{'s' * (layout.num_files != 1)}, "
         f"{int(sizes.sum()) / 1e9:,.3g} GB, in {folder}, which is only read"

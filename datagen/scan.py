@@ -247,7 +247,10 @@ def wrong_files_message(requested: Layout, scanned: Scan) -> str:
     ending = extension.lstrip(".").lower()
     name = FORMAT_OF_ENDING.get(ending, ending)
     known = name in registry.names("datagen.formats")
-    what = f"set dataset.format={name}, or" if known else "no format of dlemu reads these; set"
+    none = "no format of dlemu reads these; set"
+    if ending == "bin":
+        none = "to read your own tokens set dataset.source=folder dataset.format=mmap_indexed_binary; else set"
+    what = f"set dataset.format={name}, or" if known else none
     seen = f"{requested.folder} holds {count} {extension} file{'s' * (count != 1)}, none of .{requested.extension}"
     return f"{seen}: {what} dataset.data_folder to another folder"
 

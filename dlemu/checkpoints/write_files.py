@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from datagen.errors import SpaceError, UserError
+from datagen.errors import SpaceError, UserError, no_space
 from datagen.storage.storage_base import StorageBase, Writer
 from dlemu.checkpoints.file_content import FileContent
 from dlemu.checkpoints.io_rows import FileTimings
@@ -180,7 +180,7 @@ def explained(error: OSError, path: str, size_bytes: int) -> UserError:
     if error.errno in NO_SPACE:
         wants = f"needs {size_bytes} bytes" if size_bytes else "could not be written"
         return SpaceError(
-            f"the disk is full: checkpoint {path} {wants}; free some space or set "
+            f"{no_space(error)}: checkpoint {path} {wants}; free some space or set "
             "checkpoint.checkpoint_folder to another disk"
         )
     return UserError(

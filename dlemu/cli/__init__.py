@@ -10,6 +10,7 @@ import gc
 import importlib
 import importlib.util
 import os
+import re
 import sys
 import traceback
 from typing import cast
@@ -50,6 +51,7 @@ _ORDER = (
     *("watch", "report", "schema", "workloads", "workload", "doctor", "mlperf", "audit"),
 )
 """Order in which commands are listed; those of plug-ins follow alphabetically."""
+_RANKS_OPTIONS = ("accelerators", "num_accelerators", "gpus", "ranks", "nproc", "np", "n")  # mpirun's, MLPerf's, ...
 _WITHOUT_KIND = {
     "demo": "Try it: a small dataset, 18 emulated H100s, a verdict.",
     "datagen": "Make a workload's dataset, or verify one.",
@@ -147,8 +149,8 @@ def guarded(command: click.Command, name: str) -> None:
             importlib.import_module("dlemu.cli.completion").register()
         command.main(prog_name=name, standalone_mode=False)
     except click.ClickException as error:
-        if isinstance(error, click.NoSuchOption) and (key := _intended_setting(error)):
-            complain(f"settings are given as KEY=VALUE, without dashes: {key}=...")
+        if isinstance(error, click.NoSuchOption) and (setting := _intended_setting(error)):
+            complain(f"settings are given as KEY=VALUE, without dashes: {setting}")
         else:
             error.show()
         sys.exit(2)
@@ -172,19 +174,24 @@ def guarded(command: click.Command, name: str) -> None:
 
 
 def _intended_setting(error: click.NoSuchOption) -> str:
-    """Return the key of a setting that was typed as an option: a known key, or a name similar to no option.
+    """Return KEY=... for a setting that was typed as an option: a known key, or a name similar to no option.
 
-    Empty where an option was intended, or where the command takes no settings.
+    Other programs' options for the number of ranks give ranks=N. Empty if an option was intended, or if the command
+    takes no settings.
     """
-    takes_settings = error.ctx and any(parameter.name == "overrides" for parameter in error.ctx.command.params)
-    if not takes_settings or not error.option_name.startswith("--"):
+    if not error.ctx or not any(parameter.name == "overrides" for parameter in error.ctx.command.params):
         return ""
     key = error.option_name.lstrip("-").replace("-", "_")
+    if key in _RANKS_OPTIONS:
+        given = re.search(rf" --?(?:{'|'.join(_RANKS_OPTIONS)})[ =]?([0-9]+)(?= |$)", " ".join(sys.argv))
+        return f"ranks={given[1] if given else '...'}"
+    if not error.option_name.startswith("--"):
+        return ""
     if not error.possibilities:
-        return key
+        return f"{key}=..."
     from dlemu.config.schema import Workload
 
-    return key if key.partition(".")[0] in Workload.__dataclass_fields__ else ""
+    return f"{key}=..." if key.partition(".")[0] in Workload.__dataclass_fields__ else ""
 
 
 def _see_current_folder() -> None:

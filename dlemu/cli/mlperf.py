@@ -279,6 +279,9 @@ def check_command(
     if folder is None:
         raise UserError("no folder is given: name a submission tree or results of runs (only --list-rules needs none)")
     checked = check_folder(folder, edition, division, reading)
+    if {located.finding.rule for located in checked.findings} == {"tree.empty"}:
+        looked = "looked in it and below for runs as mlpstorage and DLIO leave them"
+        raise UserError(f"no results found in {folder}: {looked}; name the folder above them")
     if csv_file:
         _write(csv_file, as_csv(checked))
     if html_file:

@@ -24,9 +24,14 @@ PAGE_SECONDS = 60.0
 
 
 class Number(click.FloatRange):
-    """A finite number within a range; click's own type lets NaN pass."""
+    """A finite number within a range, without a unit; click's own type lets NaN pass."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        try:
+            float(value)
+        except ValueError:
+            unit = " of MB/s" if param and "mb_per_second" in str(param.name) else ""
+            self.fail(f"{value!r} is not a number: wanted a number{unit}, such as 2000", param, ctx)
         number: float = super().convert(value, param, ctx)
         return number if math.isfinite(number) else self.fail(f"{value} is not a finite number.", param, ctx)
 

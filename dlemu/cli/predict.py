@@ -15,6 +15,7 @@ from dlemu.cli.options import Number, configured, json_option
 @click.option("--mb-per-second", type=Number(0, 1e9, min_open=True), help="Assume a storage of this speed.")
 @click.option("--drive", metavar="SHEET", help="Assume a drive by its data sheet (a YAML file), or a probe's folder.")
 @click.option("--hosts", type=click.IntRange(min=1), default=1, show_default=True, help="Hosts that share the storage.")
+@click.option("--host-cores", type=click.IntRange(min=1), help="Cores of each host. [default: as many as here]")
 @click.option("--others-mb-per-second", type=Number(0, 1e9), default=0.0, help="Other jobs take this much of it.")
 @click.option("--most", type=click.IntRange(min=1), help="Predict at most this many. [default: 10000]")
 @click.option("--make", is_flag=True, help="First make missing files of the dataset.")
@@ -28,6 +29,7 @@ def command(
     mb_per_second: float | None,
     drive: str | None,
     hosts: int,
+    host_cores: int | None,
     others_mb_per_second: float,
     most: int | None,
     make: bool,
@@ -67,6 +69,7 @@ def command(
         mb_per_second=mb_per_second,
         drive=drive,
         hosts=hosts,
+        host_cores=host_cores,
         others_mb_per_second=others_mb_per_second,
         most=most,
         cached=cached,

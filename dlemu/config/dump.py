@@ -141,7 +141,7 @@ def _of_data(overrides: Sequence[str]) -> list[str]:
 
 
 def _from_workload(workload: Workload) -> list[str]:
-    """Return overrides that name the shipped workload, or else the default one, and each differing dataset setting."""
+    """Return overrides that name the shipped workload, unless it is the default, and each differing dataset setting."""
     name = workload.model.name if workload.model.name in workload_names() else DEFAULT_WORKLOAD
     words = [override(["workload"], name)]
     base = load(words)
@@ -150,7 +150,7 @@ def _from_workload(workload: Workload) -> list[str]:
         base = load(words)
     for section in ("storage", "dataset"):
         words += _differences([section], getattr(workload, section), getattr(base, section))
-    return words
+    return words[1:] if name == DEFAULT_WORKLOAD and len(words) > 1 else words
 
 
 def _differences(path: list[str], wanted: Any, given: Any) -> Iterator[str]:

@@ -35,6 +35,7 @@ class Traits(LoaderTraits):
 
     framework = "DALI"
     packages = ("nvidia-dali-cuda130",)
+    module = "nvidia.dali"
     extra = "dali"
     formats = ("jpeg", "npy", "png", "tfrecord")
     pins = False

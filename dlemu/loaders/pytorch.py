@@ -19,6 +19,7 @@ class Traits(LoaderTraits):
 
     framework = "PyTorch"
     packages = ("torch",)
+    module = "torch"
     extra = "torch"
     in_turn = True
 

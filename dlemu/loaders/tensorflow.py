@@ -38,6 +38,7 @@ class Traits(LoaderTraits):
 
     framework = "TensorFlow"
     packages = ("tensorflow-cpu", "tensorflow")
+    module = "tensorflow"
     extra = "tensorflow"
     pins = False
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Collection, Mapping
 
 from datagen.errors import UserError
@@ -27,6 +28,8 @@ class LoaderTraits:
     """Name of the loader's framework, for messages; empty without one."""
     packages: tuple[str, ...] = ()
     """Python packages of the framework, by the names they are installed under."""
+    module: str = ""
+    """The module that importing the framework means; empty without a framework."""
     extra: str = ""
     """The extra of dlemu (`pip install dlemu[...]`) that installs them."""
     formats: tuple[str, ...] = ()
@@ -35,6 +38,13 @@ class LoaderTraits:
     """Whether `reader.pin_memory` is supported."""
     in_turn: bool = False
     """Batch k is made by worker k modulo `read_threads`, whoever else is free; else the next free one makes it."""
+
+    def is_installed(self) -> bool:
+        """Return whether the framework can be imported, without importing it."""
+        try:
+            return not self.module or importlib.util.find_spec(self.module) is not None
+        except ModuleNotFoundError:  # the package that the module is in
+            return False
 
     def reads_files(self, dataset_format: str) -> bool:
         """Return whether the loader itself opens and reads files of a format, not dlemu's `Fetcher` for it."""
@@ -109,6 +119,15 @@ def _has_paths(workload: Workload) -> bool:
     except UserError:  # that there is no such storage is a problem of its own
         return True
     return storage.local_path(workload.dataset.data_folder) is not None
+
+
+def check_installed(data_loader: str) -> None:
+    """Raise UserError if the loader's framework is not installed; before data is made or probed for nothing."""
+    traits = traits_of(data_loader)
+    if not traits.is_installed():
+        needs = f"reader.data_loader={data_loader} needs {traits.framework}, which is not installed: "
+        instead = "threads" if traits.module == "torch" else "pytorch"
+        raise UserError(f"{needs}pip install 'dlemu[{traits.extra}]', or set reader.data_loader={instead}")
 
 
 def traits_of(data_loader: str) -> LoaderTraits:

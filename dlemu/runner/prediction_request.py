@@ -23,6 +23,8 @@ class PredictionRequest:
     """A data sheet (YAML file) or a probe's folder that describes the storage; nothing is read."""
     hosts: int = 1
     """Number of hosts like this one that ranks are spread over; they share the storage, or have one each."""
+    host_cores: int | None = None
+    """Cores of each host, if they are not hosts like this one: as fast as those that were measured."""
     others_mb_per_second: float = 0.0
     """MB/s (1e6 bytes) that other jobs take of the storage meanwhile, whatever is left for this one."""
     most: int | None = None

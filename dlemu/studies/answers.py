@@ -316,6 +316,8 @@ class Economy:
 
     accelerators_fed: int | None
     """The answer of a search, or the largest number of accelerators among the runs that passed."""
+    may_feed_more: bool = False
+    """A search ended by `--most`, files or host: `accelerators_fed` is a lower bound, costs per accelerator upper."""
     gb_per_second: float | None
     """1e9 bytes/s that it delivered to them."""
     cost_per_accelerator: float | None

@@ -57,8 +57,8 @@ def measure_capacity(
     if most < 1:
         raise UserError(
             f"the dataset has {samples} samples: wanted at least {samples_each} for each accelerator ({steps} steps of "
-            f"{batch_size} per epoch), so that a trial can decide; make it larger: dataset.num_files_train="
-            f"{ceil(samples_each / samples_per_file)} for each accelerator that you expect to pass"
+            f"{batch_size} per epoch), so that a trial can decide; lower reader.batch_size, or use a dataset of "
+            f"{ceil(samples_each / samples_per_file)} files for each accelerator that you expect to pass"
         )
     files = ceil((most + 1) * samples_each / samples_per_file)
     return Capacity(most=most, steps=steps, files_for_one_more=files)

@@ -27,7 +27,13 @@ def ended(words: list[str], monkeypatch: pytest.MonkeyPatch) -> object:
         (["Train"], "did you mean train?"),
         (["help", "trian"], "did you mean train?"),
         (["run"], "there is no command 'run': known: demo, train,"),
-        (["train", "--ranks", "4"], "settings are given as KEY=VALUE, without dashes: ranks=..."),
+        (["train", "--ranks", "4"], "settings are given as KEY=VALUE, without dashes: ranks=4\n"),
+        (["size", "workload=unet3d", "--accelerators", "8", "--make"], "without dashes: ranks=8\n"),
+        (["predict", "--gpus=8"], "without dashes: ranks=8\n"),
+        (["train", "-np", "8"], "without dashes: ranks=8\n"),
+        (["train", "-n", "8"], "without dashes: ranks=8\n"),
+        (["train", "--np", "8"], "without dashes: ranks=8\n"),
+        (["train", "--ranks", "many"], "without dashes: ranks=...\n"),
         (["train", "workload=unet3d", "dataset.format=.jpg"], "dataset.format is '.jpg': did you mean jpeg?"),
         (["train", "workload=unet3d", "dataset.format=JPG"], "dataset.format is 'JPG': did you mean jpeg?"),
         (["train", "--timeout-seconds=4"], "without dashes: timeout_seconds=..."),
@@ -42,11 +48,11 @@ def test_a_typo_gets_the_word_that_was_meant(
     assert said in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("words", [["--ranks", "4"], ["--dataset.format=npz"], ["--batch-size", "4"]])
+@pytest.mark.parametrize("words", [["--dataset.format=npz"], ["--batch-size", "4"]])
 def test_a_setting_typed_as_an_option_gets_one_line(
     words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """No option of another meaning is proposed: `--make` is near `--ranks`."""
+    """No option of another meaning is proposed: `--make` is near `--rank`."""
     assert ended(["train", *words], monkeypatch) == 2
     key = words[0].strip("-").partition("=")[0].replace("-", "_")
     assert capsys.readouterr().err == f"dlemu: settings are given as KEY=VALUE, without dashes: {key}=...\n"

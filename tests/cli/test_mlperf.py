@@ -22,6 +22,15 @@ def datasize(*words: str) -> Result:
     return CliRunner().invoke(command, ["datasize", *words])
 
 
+def test_a_folder_without_any_run_is_no_invalid_submission(tmp_path: Path) -> None:
+    (tmp_path / "papers").mkdir()
+    found = CliRunner().invoke(command, ["check", str(tmp_path)])
+    assert isinstance(found.exception, UserError)
+    assert found.exception.exit_status == 2
+    assert str(found.exception).startswith(f"no results found in {tmp_path}: looked in it and below for runs")
+    assert "INVALID" not in found.output
+
+
 def test_the_datagen_command_makes_the_dataset_that_is_advised() -> None:
     told = datasize(*PAIR, "--hosts", "2", "--memory-gib", "512")
     assert told.exit_code == 0, told.output

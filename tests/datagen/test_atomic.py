@@ -26,14 +26,17 @@ def test_a_file_may_lie_in_the_current_folder(tmp_path: Path, monkeypatch: pytes
     assert os.listdir(tmp_path) == ["page.html"]
 
 
-def test_a_full_disk_leaves_the_old_file_and_no_half_of_the_new(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("number", "said"), [(errno.ENOSPC, "the disk is full"), (errno.EDQUOT, "the quota is used up")]
+)
+def test_a_full_disk_leaves_the_old_file_and_no_half_of_the_new(number: int, said: str, tmp_path: Path) -> None:
     write_text(str(tmp_path), "summary.json", "old")
 
     def fail(out: BinaryIO) -> None:
         out.write(b"ne")
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        raise OSError(number, os.strerror(number))
 
-    with pytest.raises(SpaceError, match=r"the disk is full: .*summary.json could not be written; .*, or move house"):
+    with pytest.raises(SpaceError, match=rf"{said}: .*summary.json could not be written; .*, or move house"):
         write_file(str(tmp_path), "summary.json", fail, advice="move house")
     assert os.listdir(tmp_path) == ["summary.json"]
     assert (tmp_path / "summary.json").read_text() == "old"

@@ -116,6 +116,20 @@ def test_no_folder(small: MakeSpec) -> None:
     assert "Make it with: dlemu datagen workload=w" in fails(small(), "is not a folder")
 
 
+def test_an_empty_folder_is_said_to_be_that(small: MakeSpec) -> None:
+    spec = small()
+    Path(spec.data_folder).mkdir(parents=True)
+    Path(spec.data_folder, ".hidden").touch()
+    assert "Make it with: dlemu datagen workload=w" in fails(spec, f"no dataset in {spec.data_folder}: it is empty")
+
+
+def test_flat_tokens_are_pointed_to_their_format(small: MakeSpec) -> None:
+    spec = small()
+    Path(spec.data_folder).mkdir(parents=True)
+    Path(spec.data_folder, "train.bin").touch()
+    fails(spec, "dataset.source=folder dataset.format=mmap_indexed_binary; else set dataset.data_folder")
+
+
 def test_missing_files_are_named(small: MakeSpec) -> None:
     spec = make(small(num_files_train=10))
     for i in (2, 3, 5, 7):

@@ -19,7 +19,7 @@ from datagen.fetch import Fetcher, FetchSpec
 from datagen.formats._tfrecord_file import masked_crc
 from datagen.generate import prepare
 from datagen.inspection import inspect
-from datagen.own_folder import inspect_own_folder
+from datagen.own_folder import TOKEN_FILE_BYTES, inspect_own_folder
 from datagen.spec import DatasetSpec
 from datagen.storage.storage_base import FOLDERS
 
@@ -133,7 +133,17 @@ def test_files_are_in_the_order_of_their_paths_and_those_of_other_kinds_are_name
     own = inspect_own_folder(DatasetSpec(data_folder=str(tmp_path), source="folder"), FOLDERS)
     assert own.layout.names == ("a/1.dcm", "a/2.dcm", "b/1.dcm")
     assert [word for word in own.notes if ".txt (1)" in word]
-    assert [word for word in own.notes if "1 empty files" in word]
+    assert [word for word in own.notes if "1 empty file is" in word]
+
+
+@pytest.mark.parametrize(("size", "tokens"), [(TOKEN_FILE_BYTES, True), (TOKEN_FILE_BYTES - 1, False)])
+def test_large_files_of_tokens_read_whole_are_pointed_out(size: int, tokens: bool, tmp_path: Path) -> None:
+    with (tmp_path / "train.bin").open("wb") as file:
+        file.truncate(size)
+    notes = inspect_own_folder(DatasetSpec(data_folder=str(tmp_path), source="folder"), FOLDERS).notes
+    assert any("dataset.format=mmap_indexed_binary" in note for note in notes) == tokens
+    flat = DatasetSpec(data_folder=str(tmp_path), source="folder", format="mmap_indexed_binary")
+    assert not any("dataset.format=mmap" in note for note in inspect_own_folder(flat, FOLDERS).notes)
 
 
 def test_what_is_no_dataset(tmp_path: Path) -> None:

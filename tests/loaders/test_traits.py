@@ -8,15 +8,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 from datagen.registry import names
 from datagen.spec import DatasetSpec
+from dlemu.cli.job_command import job_command
+from dlemu.cli.size import command as size
 from dlemu.config.schema import Reader, Storage, Workload
 from dlemu.loaders.interleave_base import Interleave
 from dlemu.loaders.tensorflow import samples_read_ahead
 from dlemu.loaders.traits_base import traits_of
+from dlemu.results.kinds import kind_named
 from tests.runs import make_job
 
+train = job_command(kind_named("training"))
 MIB = 1 << 20
 
 
@@ -89,11 +94,30 @@ def test_without_its_framework_it_is_said_what_to_install(name: str, extra: str)
     program = (
         f"import sys; sys.modules[{package!r}] = None\n"
         "from datagen.errors import UserError\nfrom datagen.registry import find\n"
-        f"try:\n    find('dlemu.loaders', {name!r}, 'Loader')\nexcept UserError as error:\n    print(error)\n"
+        "from dlemu.loaders.traits_base import check_installed\n"
+        f"for refuse in (lambda: find('dlemu.loaders', {name!r}, 'Loader'), lambda: check_installed({name!r})):\n"
+        "    try:\n        refuse()\n    except UserError as error:\n        print(error)\n"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
-    assert f"pip install 'dlemu[{extra}]'" in done.stdout
+    when_imported, before = done.stdout.splitlines()
+    assert f"pip install 'dlemu[{extra}]'" in when_imported
+    other = "threads" if name == "pytorch" else "pytorch"
+    assert f"pip install 'dlemu[{extra}]', or set reader.data_loader={other}" in before
     assert not done.stderr
+
+
+@pytest.mark.parametrize("command", [train, size])
+def test_nothing_is_made_for_a_loader_that_is_not_installed(
+    command: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """resnet50's loader is tensorflow; None in sys.modules is a module that can't be imported."""
+    monkeypatch.setitem(sys.modules, "tensorflow", None)
+    monkeypatch.chdir(tmp_path)
+    words = ["workload=resnet50", "scale=laptop", "dataset.data_folder=data", "--make"]
+    done = CliRunner().invoke(command, words)
+    assert "needs TensorFlow, which is not installed: pip install 'dlemu[tensorflow]'" in str(done.exception)
+    assert "reader.data_loader=pytorch" in str(done.exception)
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("name", [name for name in names("dlemu.loaders") if name != "pytorch"])

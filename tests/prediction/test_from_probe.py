@@ -14,7 +14,6 @@ from dlemu.jobs.training.prediction.curve import (
     flat,
     most_mb_per_second,
     rates,
-    scaled,
     smoothed,
     straight_then_flat,
 )
@@ -66,7 +65,6 @@ def test_between_and_beyond_what_was_tried() -> None:
     assert rates(curve(r2=100, r4=200), 3).tolist() == [0, 100e6, 100e6, 150e6]
     assert rates(flat(7), 0).tolist() == [0]
     assert most_mb_per_second(curve(r1=40, r3=100, r4=90)) == 100
-    assert scaled(curve(r1=40, r3=100), 1.5) == curve(r1=60, r3=150)
 
 
 def test_readers_that_do_not_meet_until_they_get_all() -> None:

@@ -15,8 +15,8 @@ from dlemu.jobs.training.prediction import make_prediction
 from dlemu.jobs.training.prediction.calibration import Calibration, given_speed
 from dlemu.jobs.training.prediction.curve import CurvePoint
 from dlemu.jobs.training.prediction.make_prediction import predict
-from dlemu.jobs.training.prediction.model_run import MOST_ROWS, Model
-from dlemu.jobs.training.prediction.prediction import Issue
+from dlemu.jobs.training.prediction.model_run import MIN_STEPS, MOST_ROWS, Model
+from dlemu.jobs.training.prediction.prediction import Issue, PredictedVerdict
 from tests.prediction.test_calibration import workload
 
 DEMAND = 4 / 0.05
@@ -121,6 +121,39 @@ def test_no_count_has_fewer_steps_than_an_au_needs() -> None:
     answer = predict(workload(ranks=2, steps=10), given_speed(1e6, cores=64))
     assert answer.max_accelerators == 10
     assert all(math.isfinite(count.au_percent) for count in answer.counts)
+    assert (answer.verdict_code, answer.verdict_numbers["ended_by"]) == (PredictedVerdict.MOST_TRIED, "files")
+
+
+def test_a_search_that_the_cores_ended_says_so() -> None:
+    asked = workload(ranks=2, steps=60)
+    busy = replace(asked, train=replace(asked.train, step_cpu_time=Duration(mean=0.025)))
+    answer = predict(busy, given_speed(1e6, cores=4))
+    assert (answer.max_accelerators, answer.verdict_numbers["ended_by"]) == (7, "cores")
+    assert answer.verdict_code == PredictedVerdict.MOST_TRIED
+
+
+def test_files_are_assumed_for_a_storage_without_a_dataset() -> None:
+    """80 files feed 10 accelerators for two steps; 15 need 4 x (30 + 2) x 15 for an epoch with a middle."""
+    asked, storage = workload(ranks=2, steps=10), given_speed(15.5 * 0.9 * DEMAND, cores=64)
+    answer = predict(asked, storage, assumes_files=True)
+    assert answer.max_accelerators == answer.null_model.max_accelerators == 15
+    assert answer.verdict_code in (PredictedVerdict.MOST, PredictedVerdict.MOST_OR_FEW_MORE)
+    (assumed,) = answer.findings
+    files = answer.accelerators * 4 * (MIN_STEPS + 2)
+    numbers = {"accelerators": answer.accelerators, "files": files, "configured": 80}
+    assert (assumed.code, assumed.numbers) == (Issue.FILES_ASSUMED, numbers)
+    given = replace(asked, dataset=replace(asked.dataset, num_files_train=20 * files))
+    told = predict(given, storage, ranks=answer.accelerators, assumes_files=True)
+    assert told.findings == ()
+    assert answer.au_sustained_percent == pytest.approx(told.au_sustained_percent, abs=1)
+    assert predict(asked, storage, ranks=11, assumes_files=True).passed
+    parts = Model(asked, storage, assumes_files=True).run(40, most_rows=640, shrinks=True)
+    assert (parts.ranks, parts.planned_steps) == (20, MIN_STEPS + 2)
+
+
+def test_what_a_count_needs_is_its_demand_at_the_threshold() -> None:
+    answer = predict(workload(ranks=6, steps=60), given_speed(3 * DEMAND, cores=4), ranks=6)
+    assert answer.needed_mb_per_second == pytest.approx(6 * 0.9 * DEMAND, rel=1e-3)
 
 
 def test_what_cannot_be_predicted_is_said() -> None:
@@ -146,7 +179,7 @@ def test_a_host_that_others_kept_busy_is_told() -> None:
         (10.5, "predicted: 10 pass (AU {au:.1f} %); limited by storage"),
         (0.3, "predicted: not even 1 passes (AU {au:.1f} %); limited by storage"),
         (1.0, "predicted: none is certain to pass (1: AU {au:.1f} %), 1 is too close to call; limited by storage"),
-        (1e3, "predicted: 20 pass (AU {au:.1f} %)"),
+        (1e3, "predicted: 20 pass (AU {au:.1f} %), possibly more: --most 20 was the limit"),
     ],
 )
 def test_the_answer_is_one_sentence(feeds: float, said: str) -> None:
@@ -228,6 +261,7 @@ def test_a_search_stops_at_the_most_that_may_be_tried() -> None:
     answer = predict(workload(ranks=20, steps=60), given_speed(1e5, cores=4), most=7)
     assert (answer.max_accelerators, answer.max_accelerators_interval) == (7, (7, 7))
     assert [count.accelerators for count in answer.counts] == [7]
+    assert (answer.verdict_code, answer.verdict_numbers["ended_by"]) == (PredictedVerdict.MOST_TRIED, "most")
     open_end = predict(workload(ranks=20, steps=60), replace(given_speed(5 * DEMAND, cores=4), saturated=False), most=9)
     assert open_end.max_accelerators_interval is not None
     assert open_end.max_accelerators_interval[1] == 9

@@ -15,7 +15,7 @@ from dlemu.jobs.training.prediction.calibration import Calibration, given_speed
 from dlemu.jobs.training.prediction.curve import CurvePoint
 from dlemu.jobs.training.prediction.event_model import EpochTimes, HostCosts, Scene
 from dlemu.jobs.training.prediction.model_run import MIN_STEPS, Model, _draw_work
-from dlemu.jobs.training.prediction.outcome import BETWEEN_EPOCHS_SECONDS, SimulatedFigures, outcome_of, step_rows
+from dlemu.jobs.training.prediction.outcome import EPOCH_GAP_SECONDS, SimulatedFigures, outcome_of, step_rows
 from dlemu.plan.samples import Plan
 from tests.prediction.test_calibration import workload
 from tests.prediction.test_make_prediction import DEMAND
@@ -57,7 +57,7 @@ def test_epochs_follow_one_another() -> None:
     rows = Model(epochs(3), FAST).run(2, as_it_is=True).rows
     begin = [rows["free_ns"][rows["epoch"] == number].min() for number in (1, 2, 3)]
     over = rows["slept_ns"][rows["epoch"] == 1].max()
-    assert begin[1] - over == pytest.approx(BETWEEN_EPOCHS_SECONDS * 1e9, abs=2)
+    assert begin[1] - over == pytest.approx(EPOCH_GAP_SECONDS * 1e9, abs=2)
     assert begin[2] - begin[1] == begin[1] - begin[0]
     assert begin[0] == 0
 
@@ -106,9 +106,9 @@ def test_what_a_storage_gives_and_how_many_the_samples_feed() -> None:
     model = Model(asked, replace(known, bytes_factor=2.0))
     assert model.mean_sample_bytes == pytest.approx(2 * SAMPLE_BYTES, rel=0.01)
     assert model.null_samples_per_second() == pytest.approx(30e6 / model.mean_sample_bytes)
-    assert (model.least_steps, model.most_ranks()) == (2, 10)
+    assert (model.least_steps, model.most_ranks()) == (2, {"files": 10, "cores": math.inf})
     later = replace(asked, metric=replace(asked.metric, exclude_start_steps=2, exclude_end_steps=3))
-    assert (Model(later, known).least_steps, Model(later, known).most_ranks()) == (6, 3)
+    assert (Model(later, known).least_steps, Model(later, known).most_ranks()["files"]) == (6, 3)
 
 
 @pytest.mark.parametrize(

@@ -58,6 +58,29 @@ def test_one_count_of_a_storage_whose_speed_is_given(tmp_path: Path) -> None:
     assert saved.au_percent == told["au_percent"]
 
 
+def test_a_storage_that_is_only_a_speed_needs_no_dataset(tmp_path: Path) -> None:
+    """unet3d has 168 files, enough for 12 accelerators with a batch of 7; a number of files that is given counts."""
+    words = ["workload=unet3d", "accelerator=h100", "ranks=16", "train.epochs=1", "--mb-per-second", "60000", "--json"]
+    found = json.loads(run(*words, f"output.folder={tmp_path / 'p'}", status=0))
+    assert [issue["code"] for issue in found["findings"]] == ["files_assumed", "checkpoints_left_out"]
+    assert found["counts"][0]["needed_mb_per_second"] == pytest.approx(16 * 0.9 * 3177, rel=0.01)
+    shown = run(*words[:-1], f"output.folder={tmp_path / 'q'}", "output.report=false", status=0)
+    assert f"16 accelerators need {found['needed_mb_per_second']:,.0f} MB/s to pass" in " ".join(shown.split())
+    given = CliRunner().invoke(command, [*words, "dataset.num_files_train=168", f"output.folder={tmp_path / 'r'}"])
+    assert "predict at most 12" in str(given.exception)
+
+
+def test_hosts_with_other_cores_are_predicted(tmp_path: Path) -> None:
+    """One accelerator takes 21.7 samples/s: with 0.1 s of a core for each, 2.2 cores."""
+    words = [*WORDS, "ranks=1", "reader.preprocess_time=0.1", "--mb-per-second", "60000", "--json", "--host-cores"]
+    few = json.loads(run(*words, "1", f"output.folder={tmp_path / 'p'}", status=1))
+    many = json.loads(run(*words, "64", f"output.folder={tmp_path / 'q'}", status=0))
+    assert (few["calibration"]["cores"], many["calibration"]["cores"]) == (1, 64)
+    assert few["au_sustained_percent"] == pytest.approx(100 * 10 / (7 / 0.323), abs=3)
+    assert (few["limited_by"]["what"], many["passed"]) == ("host CPU", True)
+    assert few["calibration"]["source"].endswith("for hosts with 1 core")
+
+
 def test_what_others_take_is_named_and_never_all(tmp_path: Path) -> None:
     words = [*WORDS, "ranks=3", "--mb-per-second", "20000", "--others-mb-per-second"]
     shown = run(*words, "14000", f"output.folder={tmp_path / 'p'}", status=1)
@@ -143,6 +166,13 @@ def test_what_the_user_does_not_say_is_the_runs(tmp_path: Path) -> None:
     )
     assert chained.question.accelerator == "b200"
     assert load([f"workload={tmp_path / 'r' / 'config.yaml'}"]).dataset.num_files_train == 280
+
+
+@pytest.mark.parametrize("option", ["--mb-per-second", "--others-mb-per-second"])
+def test_a_speed_with_a_unit_is_refused_with_the_unit_wanted(option: str) -> None:
+    refused = CliRunner().invoke(command, [*WORDS, option, "2GB"])
+    assert refused.exit_code == 2
+    assert "'2GB' is not a number: wanted a number of MB/s, such as 2000" in refused.output
 
 
 def test_mistakes_are_said(tmp_path: Path) -> None:

@@ -26,6 +26,16 @@ def test_no_code_is_without_words() -> None:
             "8 pass (AU 90.5 %), 9 to 11 are too close to call",
         ),
         (
+            PredictedVerdict.MOST_TRIED,
+            {"low": 8, "high": 8, "ended_by": "files"},
+            "8 pass (AU 90.5 %), possibly more: the dataset has too few files for more",
+        ),
+        (
+            PredictedVerdict.MOST_TRIED,
+            {"low": 8, "high": 8, "ended_by": "cores"},
+            "8 pass (AU 90.5 %), possibly more: this host has no cores for more trainers (see --hosts, --host-cores)",
+        ),
+        (
             PredictedVerdict.MOST_OR_MORE,
             {"low": 0, "high": 9},
             "none is certain to pass (8: AU 90.5 %), possibly more: the storage never reached its limit",

@@ -16,8 +16,9 @@ import yaml
 
 from dlemu.config import load
 from dlemu.config.duration import mean_seconds
-from dlemu.studies.record.answer import Recording, Replay, Spread
+from dlemu.studies.record.answer import RecordAnswer, Recording, Replay, Spread
 from dlemu.studies.record.data_seen import data_of, data_problems
+from dlemu.studies.record.page import _tables
 from dlemu.studies.record.recipe import duration, not_emulated, recipe_text
 from dlemu.studies.record.recording import analyse
 from dlemu.studies.record.self_check import check_by_replay, verdict
@@ -84,6 +85,17 @@ def test_a_recipe_names_nobody_and_rounds_sizes_but_not_means_of_times(tmp_path:
     assert all(size == float(f"{size:.3g}") for size in sizes)
     assert (tree["recorded"]["torch"], tree["recorded"]["replayable"]) == ("2.4.0", True)
     assert tree["checkpoint"]["steps_between_checkpoints"] == 30
+
+
+@pytest.mark.parametrize(
+    ("device", "said"),
+    [(0.0, "100 % of the data came from memory"), (50.0, "50 % of the data came from memory"), (100.0, "")],
+)
+def test_a_report_says_what_came_from_memory(device: float, said: str) -> None:
+    recording = recorded(read_bytes_per_sample=100.0, device_bytes_per_sample=device, mapped=False)
+    first = next(_tables(RecordAnswer(complete=True, recording=recording, data=None)))
+    assert len(first.notes) == 1 + bool(said)
+    assert str(first.notes[-1]).startswith(said or "waits are split")
 
 
 def test_a_time_that_hardly_varies_is_one_number_and_quantiles_hold_their_mean() -> None:

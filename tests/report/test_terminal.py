@@ -53,6 +53,17 @@ def test_every_definition_of_au_is_labelled_and_has_its_own_value() -> None:
     assert f"{metrics.au_percent.per_epoch[1]:.1f}" in row(text, "per epoch")
 
 
+@pytest.mark.parametrize(("name", "head"), [("default", "scans"), ("mine", "mine")])
+def test_own_files_without_a_workload_are_headed_by_their_folder(name: str, head: str) -> None:
+    job = make_job()
+    data = replace(job.workload.dataset, source="folder", data_folder="/data/scans/")
+    job = replace(job, workload=replace(job.workload, model=replace(job.workload.model, name=name), dataset=data))
+    summary = summary_of(job, make_log(job))
+    assert (summary.workload, summary.dataset.is_own) == (name, True)
+    assert shown(summary).lstrip().startswith(f"{head}: 2 ranks")
+    assert summary.title == f"{head}: 2 ranks"
+
+
 def test_rates_come_in_mb_and_mib() -> None:
     job = make_job()
     summary = summary_of(job, make_log(job))

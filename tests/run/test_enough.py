@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,10 @@ from hypothesis import strategies as st
 
 from datagen.errors import DatasetError, UserError
 from datagen.generate import prepare as prepare_dataset
+from datagen.own_folder import TOKEN_FILE_BYTES
 from dlemu.config import load
 from dlemu.config.schema import Metric
+from dlemu.jobs.training.advice import advise
 from dlemu.jobs.training.enough import can_be_judged, enough, refuse_unjudged, steps_of, to_make
 from dlemu.jobs.training.prepare import check_before_making
 from dlemu.jobs.training.result import make_run
@@ -67,7 +70,7 @@ def test_the_literal_first_command_is_refused_and_words_that_mean_it_are_not() -
 
     with pytest.raises(DatasetError, match=r"1 step per epoch.*\n.*train\.total_training_steps=5"):
         run(18)
-    with pytest.raises(DatasetError, match="do not fill one step of 36 ranks"):
+    with pytest.raises(DatasetError, match="can't fill one step of 36 ranks"):
         run(36)
     run(12)
     for meant in ("train.total_training_steps=5", "metric.exclude_start_steps=0", "train.computation_time=0"):
@@ -94,6 +97,26 @@ def test_a_missing_dataset_and_one_too_small_are_refused_and_take_advice(tmp_pat
     assert [(error.ranks, error.files_there) for error in refused] == [(2, 0), (2, 0), (2, 8)]
     assert refused[0].advised("So do.").endswith("is not a folder. So do.")
     assert "none to count. So do.\nTo run anyway" in refused[1].advised("So do.")
+
+
+def test_an_empty_folder_takes_the_advice_of_a_missing_one(tmp_path: Path) -> None:
+    with pytest.raises(NoVerdictError, match=f"there is no dataset in {tmp_path}: it is empty"):
+        prepare(TRAINING, load(small(tmp_path)), 2, wants_verdict=True)
+
+
+def test_own_files_that_are_too_few_are_not_made(tmp_path: Path) -> None:
+    with (tmp_path / "train.bin").open("wb") as file:
+        file.truncate(TOKEN_FILE_BYTES)
+    words = ["dataset.source=folder", f"dataset.data_folder={tmp_path}", "train.computation_time=0.01"]
+    workload = load(words)
+    with pytest.raises(NoVerdictError, match=r"1 file can't fill one step of 2 ranks\..*mmap_indexed_binary") as few:
+        prepare(TRAINING, workload, 2, wants_verdict=True)
+    advised = advise(few.value, ["dlemu", "train"], words, None)
+    assert advised.startswith("2 ranks x batch 4 get 0 steps per epoch: lower ranks or reader.batch_size")
+    assert "--make" not in advised
+    missing = replace(workload, dataset=replace(workload.dataset, data_folder=str(tmp_path / "missing")))
+    with pytest.raises(UserError, match=r"is not a folder: set .* to the folder of your files"):
+        prepare(TRAINING, missing, 2, wants_verdict=True)
 
 
 @pytest.mark.parametrize(("ranks", "warned"), [(1, False), (2, True)])

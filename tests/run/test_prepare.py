@@ -89,7 +89,7 @@ def test_a_configuration_is_composed_once(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_a_dataset_that_is_not_there_is_told_with_the_command_that_makes_it(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=rf"dlemu datagen workload=default dataset.data_folder={tmp_path / 'data'}"):
+    with pytest.raises(UserError, match=rf"dlemu datagen dataset.data_folder={tmp_path / 'data'}"):
         prepare(TRAINING, load(settings(tmp_path)), 1)
     assert list(tmp_path.iterdir()) == []
 

@@ -17,6 +17,7 @@ from dlemu.jobs.training.summary import Mean
 from dlemu.results.figures import JobFigures
 from dlemu.studies.answers import ComparedRun, RunPair
 from dlemu.studies.compare.compare_sides import Extras, compare, compare_runs, economy
+from dlemu.studies.compare.page import _economy_line
 from dlemu.studies.compare.sides import Settings, Side, read_side, read_sides, side_of_runs
 from tests.report.folders import write_run
 
@@ -200,6 +201,22 @@ def test_a_comparison_has_both_sides_whole() -> None:
 def test_what_each_side_feeds_is_counted_in_words(fed: tuple[int | None, int | None], words: str) -> None:
     sides = [Side(name=name, accelerators=count) for name, count in zip("ab", fed, strict=True)]
     assert compare(sides[0], sides[1]).verdict == words
+
+
+def test_a_search_that_the_storage_did_not_end_is_a_lower_bound() -> None:
+    a = Side(name="a", accelerators=8, may_feed_more=True)
+    b = Side(name="b", accelerators=8)
+    found = compare(a, b, (Extras(price=800), Extras(price=400)))
+    assert found.verdict == "A feeds at least 8 accelerators, B 8"
+    assert found.economy is not None
+    assert [side.may_feed_more for side in found.economy] == [True, False]
+    lines = [_economy_line(name, side) for name, side in zip("AB", found.economy, strict=True)]
+    assert lines == [
+        "A: at least 8 accelerators fed, at most 100.00 per accelerator fed",
+        "B: 8 accelerators fed, 50.00 per accelerator fed",
+    ]
+    assert compare(a, replace(a, name="b")).verdict == "A and B feed at least 8 accelerators each"
+    assert compare(a, replace(a, name="b", accelerators=0)).verdict == "A feeds at least 8 accelerators, B none"
 
 
 def test_where_neither_passes_that_is_said_and_only_there() -> None:

@@ -50,7 +50,7 @@ def test_a_dataset_is_enough_for_so_many() -> None:
 
 
 def test_a_dataset_for_none_says_how_large_it_must_be() -> None:
-    with pytest.raises(UserError, match=r"has 100 samples: wanted at least 340 .*num_files_train=34"):
+    with pytest.raises(UserError, match=r"has 100 samples: wanted at least 340 .* dataset of 34 files"):
         measure_capacity(samples=100, samples_per_file=10, batch_size=4, epochs=1, ahead=3, window_steps=10)
 
 

@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 
+from dlemu.metrics.findings import Finding
 from dlemu.metrics.limit import Limit
 from dlemu.studies.answers import CountResult, HostOnly, NextAccelerator, SizeAnswer, SizeLimit, Trial
+from dlemu.studies.compare.sides import _of_size
 from dlemu.studies.size.search import Count, Limits, edge, next_count, pool
 from dlemu.studies.size.size_verdict import HOST, Seen, build_answer, outcome_of
 from dlemu.studies.size.wording import sentence, with_evidence
@@ -237,11 +239,11 @@ def test_without_a_trial_nothing_is_shown() -> None:
     answer = answer_of()
     assert (answer.max_accelerators, answer.counts, answer.seconds, answer.naive_seconds) == (0, (), 0, 0)
     assert (answer.edge.passing, answer.edge.failing) == (None, None)
-    assert (answer.limited_by.what, said(answer)) == ("count", [(Seen.MOST_ASKED, "--most 4096")])
+    assert (answer.limited_by.what, said(answer)) == ("count", [(Seen.MOST_ASKED, "--most 4096 was the limit")])
     assert answer.for_one_more == NextAccelerator(
         accelerators=1, wanted_mb_per_second=90.0, most_delivered_mb_per_second=None
     )
-    assert answer.verdict == "not even 1 x h100 passes: no more were tried: --most 4096"
+    assert answer.verdict == "not even 1 x h100 passes: no more were tried: --most 4096 was the limit"
 
 
 def test_naive_seconds_of_a_search_that_found_no_failure_end_at_what_passes() -> None:
@@ -318,9 +320,32 @@ def test_a_sentence_counts_as_people_do(name: str, accelerators: int, words: str
     trials = [trial(accelerators, 99), trial(accelerators + 1, 80, limited_by=STORAGE)]
     answer = build_answer(question(accelerator=name), known(), trials)
     assert sentence(answer).startswith(words)
+    answer = build_answer(question(accelerator=name, scale="laptop"), known(), trials)
+    assert sentence(answer).startswith(words.replace(" pass", " at scale=laptop pass"))
     none = build_answer(question(accelerator=name), known(), [trial(1, 80, limited_by=STORAGE)])
     kind = f"x {name}" if name else "accelerator"
     assert sentence(none) == f"not even 1 {kind} passes, 1 fails (80.0 % +- 0.4): limited by storage"
+
+
+@pytest.mark.parametrize(
+    ("why", "limit", "words"),
+    [
+        (Finding(Seen.MOST_ASKED, numbers={"most": 4}), None, "no more were tried: --most 4 was the limit"),
+        (
+            Finding(Seen.FEW_SAMPLES, numbers={"most": 4, "one_more": 5, "files": 600}),
+            None,
+            "no more were tried: the dataset has too few files for more than 4: to try 5 takes 600 "
+            "(dataset.num_files_train=600)",
+        ),
+        (Finding(Seen.MOST_ASKED, numbers={"most": 9}), STORAGE, "limited by storage"),
+        (Finding(Seen.MOST_ASKED, numbers={"most": 9}), CPU, "limited by host CPU"),
+    ],
+)
+def test_a_search_that_the_storage_did_not_end_may_feed_more(why: Finding, limit: Limit | None, words: str) -> None:
+    fails = [] if limit is None else [trial(5, 80, limited_by=limit)]
+    answer = answer_of(trial(4, 99), *fails, most_why=why)
+    assert f": {words}; " in answer.verdict
+    assert _of_size("size", answer).may_feed_more == (limit is not STORAGE)
 
 
 @pytest.mark.parametrize(

@@ -27,6 +27,10 @@ def advise(error: NoVerdictError, command: Sequence[str], overrides: Sequence[st
     files = workload.dataset.num_files_train
     steps = steps_of(workload, ranks, files)
     given = "dataset.num_files_train" in given_keys(overrides)
+    if workload.dataset.source == "folder":  # dlemu makes nothing among a user's own files
+        few = count(steps_of(workload, ranks, files_there), "step")
+        few = f"{count(ranks, 'rank')} x batch {workload.reader.batch_size} get {few} per epoch"
+        return f"{few}: lower ranks or reader.batch_size, or set dataset.data_folder to a folder with more files"
     need = _need(workload, ranks, given=given)
     if files_there >= need.files:
         word = override(["dataset", "num_files_train"], files_there)

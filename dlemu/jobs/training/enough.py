@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import ceil
 
@@ -14,6 +15,7 @@ from dlemu.config.duration import mean_seconds
 from dlemu.config.schema import Workload
 from dlemu.jobs.training.schedule import make_schedule
 from dlemu.report.units import size
+from dlemu.results.wording import count
 from dlemu.runner.events import Making
 from dlemu.runner.job import NoVerdictError
 
@@ -92,13 +94,17 @@ def too_small(workload: Workload, ranks: int) -> str:
     )
 
 
-def refuse_unjudged(workload: Workload, ranks: int, files: int, *, files_there: int) -> None:
-    """Raise NoVerdictError if training on `files` files can't give a verdict; the folder has `files_there` files."""
+def refuse_unjudged(workload: Workload, ranks: int, files: int, *, files_there: int, notes: Sequence[str] = ()) -> None:
+    """Raise NoVerdictError if training on `files` files can't give a verdict.
+
+    The folder has `files_there` files; `notes` say what else is known of it.
+    """
     steps = steps_of(workload, ranks, files)
     if can_be_judged(workload, steps):
         return
     if not steps:
-        problem = f"{files:,} files do not fill one step of {ranks} rank{'s' * (ranks != 1)}."
+        problem = f"{count(files, 'file')} can't fill one step of {count(ranks, 'rank')}."
+        problem = " ".join([problem, *(f"{note[0].upper()}{note[1:]}." for note in notes)])
         raise NoVerdictError(problem, workload, ranks, files_there, enough(workload, ranks).files)
     metric = workload.metric
     settings = [f"metric.{key}={value}" for key in _EXCLUSIONS if (value := getattr(metric, key))]

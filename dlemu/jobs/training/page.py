@@ -93,7 +93,7 @@ def run_title(summary: Summary) -> str:
     """Return the workload, accelerators and hosts in one line."""
     scale = f" (scale {summary.scale})" if summary.scale else ""
     kind = f"{summary.ranks} x {summary.accelerator}" if summary.accelerator else count(summary.ranks, "rank")
-    return f"{summary.workload}{scale}: {kind}{_where(summary.hosts)}"
+    return f"{summary.name}{scale}: {kind}{_where(summary.hosts)}"
 
 
 def _where(hosts: Sequence[str]) -> str:

@@ -11,7 +11,7 @@ import numpy as np
 
 from datagen import manifest
 from datagen.errors import UserError
-from datagen.inspection import inspect
+from datagen.inspection import inspect, no_dataset
 from datagen.spec import DatasetSpec
 from datagen.storage.storage_base import StorageSpec, open_storage
 from dlemu.comm import Comm
@@ -27,6 +27,7 @@ from dlemu.jobs.training.progress import progress_of
 from dlemu.jobs.training.result import Run, make_facts, make_run
 from dlemu.jobs.training.steplog import STEP_DTYPE, log_name
 from dlemu.jobs.training.trainer import RunLog, run_rank, salvage
+from dlemu.loaders.traits_base import check_installed
 from dlemu.results.file_names import KILLED
 from dlemu.results.wording import count
 from dlemu.runner.events import Doing, JobBegan, Making, OnEvent, OnlyDataMade
@@ -42,6 +43,7 @@ class Training(JobKind[TrainingJob, RunLog, Run]):
     def complete(self, workload: Workload) -> Workload:
         if workload.workflow.train:
             check_runnable(workload)
+            check_installed(workload.reader.data_loader)
             return workload
         # Without training, DLIO (2.x, main.py) can only generate data or save checkpoints; an evaluation always trains.
         flow = workload.workflow
@@ -82,13 +84,16 @@ class Training(JobKind[TrainingJob, RunLog, Run]):
     def plan(self, workload: Workload, ranks: int, folder: str, started_at: str, *, wants_verdict: bool) -> TrainingJob:
         """Inspect the dataset; with `wants_verdict`, refuse one that is too small for a verdict."""
         data, storage = workload.dataset, open_storage(workload.storage_spec.buffered)
-        if wants_verdict and not storage.is_folder(data.data_folder):
-            manifest.read(data.data_folder, storage)  # raises for a file of this name: no dataset can be made there
-            problem = f"there is no dataset: {data.data_folder} is not a folder."
-            raise NoVerdictError(problem, workload, ranks, 0, enough(workload, ranks).files)
+        makes = wants_verdict and data.source != "folder"
+        if makes and manifest.read(data.data_folder, storage) is None:  # refuses a file: nothing can be made there
+            problem = no_dataset(data.data_folder, storage)
+            if problem:
+                raise NoVerdictError(problem, workload, ranks, 0, enough(workload, ranks).files)
         found = inspect(data, command_hint=lambda: datagen_command(workload), storage=workload.storage_spec)
         if wants_verdict:
-            refuse_unjudged(workload, ranks, found.train.num_files, files_there=found.spec.num_files_train)
+            own = workload.notes if data.source == "folder" else ()
+            files = found.train.num_files
+            refuse_unjudged(workload, ranks, files, files_there=found.spec.num_files_train, notes=own)
         return make_job(workload, ranks, found, folder=folder, started_at=started_at)
 
     def look_at_points(self) -> Look:

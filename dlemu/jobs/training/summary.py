@@ -7,6 +7,7 @@ version fields may be added, but none changes its meaning or disappears.
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field
 
 from datagen.quantiles import Percentiles as Percentiles
@@ -207,6 +208,8 @@ class DatasetFacts:
     num_samples_per_file: int
     total_bytes: int
     """Bytes of the files in use."""
+    is_own: bool = False
+    """The user's own files, which dlemu did not generate (`dataset.source=folder`)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -343,4 +346,10 @@ class Summary(JobSummary):
     def title(self) -> str:
         """Workload, ranks and accelerator: `unet3d: 8 x h100`."""
         kind = f"x {self.accelerator}" if self.accelerator else "ranks"
-        return f"{self.workload}: {self.ranks} {kind}"
+        return f"{self.name}: {self.ranks} {kind}"
+
+    @property
+    def name(self) -> str:
+        """The workload's name; of a user's own files without a workload, that of their folder."""
+        own = self.dataset.is_own and self.workload == "default"  # no workload was named
+        return (own and os.path.basename(os.path.abspath(self.dataset.data_folder))) or self.workload

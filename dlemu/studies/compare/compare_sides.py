@@ -155,6 +155,7 @@ def economy(side: Side, extras: Extras) -> Economy:
         total = each + energy * extras.energy_price
     return Economy(
         accelerators_fed=fed,
+        may_feed_more=side.may_feed_more,
         gb_per_second=rate,
         cost_per_accelerator=each,
         gb_per_second_per_watt=rate / extras.watts if extras.watts and rate is not None else None,
@@ -170,11 +171,13 @@ def sentence(comparison: Comparison) -> str:
     parts = list(_times(comparison))
     if comparison.economy is not None:
         fed = [side.accelerators_fed for side in comparison.economy]
+        least = ["at least " * (side.may_feed_more and bool(side.accelerators_fed)) for side in comparison.economy]
         if any(fed):
-            if fed[0] == fed[1]:
-                parts.append(f"A and B feed {count(fed[0] or 0, 'accelerator')} each")
+            if fed[0] == fed[1] and least[0] == least[1]:
+                parts.append(f"A and B feed {least[0]}{count(fed[0] or 0, 'accelerator')} each")
             else:
-                parts.append(f"A feeds {fed[0] or 'no'} accelerator{'s' * (fed[0] != 1)}, B {fed[1] or 'none'}")
+                of_a = f"A feeds {least[0]}{fed[0] or 'no'} accelerator{'s' * (fed[0] != 1)}"
+                parts.append(f"{of_a}, B {least[1]}{fed[1] or 'none'}")
         elif comparison.runs and all(passed is False for pair in comparison.runs for passed in pair.passed):
             parts.append("neither passes")
     return "; ".join(parts) or "no figure is known for both"

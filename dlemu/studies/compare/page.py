@@ -125,19 +125,20 @@ def _is_shown(pair: RunPair) -> bool:
 
 def _economy_line(name: str, economy: Economy) -> str:
     fed = economy.accelerators_fed
-    parts = [f"{count(fed, 'accelerator')} fed" if fed else "no count passed"]
+    least, most = ("at least ", "at most ") if fed and economy.may_feed_more else ("", "")
+    parts = [f"{least}{count(fed, 'accelerator')} fed" if fed else "no count passed"]
     if economy.gb_per_second is not None:
         parts.append(f"{economy.gb_per_second:.3g} GB/s")
     if economy.cost_per_accelerator is not None:
-        parts.append(f"{economy.cost_per_accelerator:,.2f} per accelerator fed")
+        parts.append(f"{most}{economy.cost_per_accelerator:,.2f} per accelerator fed")
     if economy.gb_per_second_per_watt is not None:
         parts.append(f"{economy.gb_per_second_per_watt:.3g} GB/s per watt")
     if economy.watts_per_accelerator is not None:
-        parts.append(f"{economy.watts_per_accelerator:.3g} W per accelerator")
+        parts.append(f"{most}{economy.watts_per_accelerator:.3g} W per accelerator")
     if economy.energy_kwh_per_accelerator is not None:
-        parts.append(f"{economy.energy_kwh_per_accelerator:,.0f} kWh per accelerator in {economy.years:g} years")
+        parts.append(f"{most}{economy.energy_kwh_per_accelerator:,.0f} kWh per accelerator in {economy.years:g} years")
     if economy.cost_over_years_per_accelerator is not None:
-        parts.append(f"{economy.cost_over_years_per_accelerator:,.2f} per accelerator with that energy")
+        parts.append(f"{most}{economy.cost_over_years_per_accelerator:,.2f} per accelerator with that energy")
     return f"{name}: {', '.join(parts)}"
 
 

@@ -14,6 +14,7 @@ from dlemu.results.figures import JobFigures
 from dlemu.results.kinds import catalogue_of, kind_named, kind_of
 from dlemu.studies.answers import SIZE, SWEEP, ComparedRun, SizeAnswer, SweepAnswer
 from dlemu.studies.size.points import figures_of_count
+from dlemu.studies.size.size_verdict import HOST
 
 Settings = tuple[tuple[str, str], ...]
 """(key, value) pairs, sorted by key, of the settings in which the runs of a side differ from each other."""
@@ -31,6 +32,8 @@ class Side:
     """Empty for a search."""
     accelerators: int | None = None
     """The most that it feeds: a search's answer, or the largest count among the runs that passed; None without any."""
+    may_feed_more: bool = False
+    """`accelerators` is a lower bound: the search ended by its limits or the host, and not by the storage."""
     gb_per_second: float | None = None
     """What these accelerators read, 1e9 bytes/s."""
     counts: tuple[ComparedRun, ...] = ()
@@ -139,6 +142,7 @@ def _of_size(folder: str, sized: SizeAnswer) -> Side:
         name=folder,
         workload=sized.question.workload,
         accelerators=sized.max_accelerators,
+        may_feed_more=sized.limited_by.what in ("count", *HOST),
         gb_per_second=_most_delivered(sized),
         counts=runs,
         about=conditions[0] if conditions else None,

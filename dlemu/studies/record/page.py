@@ -90,7 +90,8 @@ def _source(recording: Recording) -> str:
 
 def _tables(answer: RecordAnswer) -> Iterator[Table]:
     recording = answer.recording
-    parts = recording.parts
+    parts, cached = recording.parts, recording.cached_percent
+    more = [f"{cached} % of the data came from memory (the page cache), not from storage"] if cached else []
     yield Table(
         title="Where a step's time goes",
         columns=columns("", "ms", "share", right=(1, 2)),
@@ -98,7 +99,7 @@ def _tables(answer: RecordAnswer) -> Iterator[Table]:
             (label, number(1000 * getattr(parts, name)), percent(100 * getattr(parts, name) / parts.step))
             for name, label in PARTS.items()
         ],
-        notes=["waits are split by what the workers did meanwhile: blocked, queueing for a core, or computing"],
+        notes=["waits are split by what the workers did meanwhile: blocked, queueing for a core, or computing", *more],
     )
     yield Table(title="What was recorded", columns=columns("", "", whole=(0,)), rows=list(_facts(answer)))
     if answer.replays:

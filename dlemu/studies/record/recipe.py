@@ -20,7 +20,7 @@ _VERSION = re.compile(r"\d+(\.\d+){0,2}")
 
 _HEAD = """\
 # A training job as recorded by dlemu: a workload like any other.
-#   dlemu train workload=THIS.yaml dataset.data_folder=/mnt/drive/data ranks=8
+#   dlemu train workload=THIS.yaml dataset.data_folder=/mnt/drive/data ranks=8 --make
 # It names no path, file, host or person. Counts and sizes are rounded to 3 digits; lists are quantiles.
 """
 

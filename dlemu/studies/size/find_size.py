@@ -23,6 +23,7 @@ from dlemu.config.schema import Workload
 from dlemu.jobs.training.evict import evict
 from dlemu.jobs.training.plan import TrainingJob, make_job
 from dlemu.jobs.training.wording import recording_notes
+from dlemu.loaders.traits_base import check_installed
 from dlemu.metrics.demand import demand
 from dlemu.metrics.findings import Finding
 from dlemu.results.answer_files import save_answer
@@ -96,6 +97,7 @@ def size(
         workload = load(words, config_dir=config_dir)
     check_launcher("size", launcher)
     check_runnable(workload)
+    check_installed(workload.reader.data_loader)
     if mean_seconds(workload.train.computation_time) <= 0:
         raise UserError("train.computation_time is 0: without computation, every count passes; choose an accelerator")
     folder = workload.output.folder or new_folder(workload.model.name, "size-")

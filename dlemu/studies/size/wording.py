@@ -19,9 +19,9 @@ def _ceiling(accelerators: int, au_percent: float) -> str:
 
 
 _SEEN: Wording = {
-    Seen.MOST_ASKED: "--most {most}",
-    Seen.FEW_SAMPLES: "the dataset has samples for {most}; to try {one_more}, make it with "
-    "dataset.num_files_train={files}",
+    Seen.MOST_ASKED: "--most {most} was the limit",
+    Seen.FEW_SAMPLES: "the dataset has too few files for more than {most}: to try {one_more} takes {files} "
+    "(dataset.num_files_train={files})",
     Seen.REFUSED: "{message}",
     Seen.CEILING: _ceiling,
     Seen.NOT_KNOWN: "the trials' summaries do not record it",
@@ -37,13 +37,14 @@ def with_evidence(answer: SizeAnswer) -> SizeAnswer:
 def sentence(answer: SizeAnswer) -> str:
     """Return the answer as a sentence: how many pass, the verdict of the next count, and what limits it."""
     name = answer.question.accelerator
-    kind = f"x {name}" if name else "accelerator"
+    kind, scale = f"x {name}" if name else "accelerator", answer.question.scale
+    at_scale = f" at scale={scale}" if scale else ""
     passing, failing = answer.edge.passing, answer.edge.failing
     if passing is None:
-        parts = [f"not even 1 {kind} passes"]
+        parts = [f"not even 1 {kind}{at_scale} passes"]
     else:
         several = "s" * (not name and passing.accelerators > 1)
-        parts = [f"{passing.accelerators} {kind}{several} {_verb(passing)} (au {_au(passing)})"]
+        parts = [f"{passing.accelerators} {kind}{several}{at_scale} {_verb(passing)} (au {_au(passing)})"]
     if failing:
         parts.append(f"{failing.accelerators} {_verb(failing)} ({_au(failing)})")
     parts += [

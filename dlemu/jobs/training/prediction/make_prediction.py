@@ -1,4 +1,7 @@
-"""From a workload and what is known of its storage to the answer: a count's numbers, or the most that pass."""
+"""Predicts AU and samples/s of a workload on a calibrated storage: for one count of accelerators, or by a search.
+
+`model_run` simulates a count. A search finds the largest that passes, then predicts those around it with intervals.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from dlemu.config.duration import mean_seconds
 from dlemu.config.schema import Workload
 from dlemu.jobs.training.prediction.calibration import Calibration
 from dlemu.jobs.training.prediction.model_run import MOST_ROWS, Model, ModelRun
-from dlemu.jobs.training.prediction.outcome import VERDICT_AUS, SimulatedFigures
+from dlemu.jobs.training.prediction.outcome import SimulatedFigures
 from dlemu.jobs.training.prediction.prediction import (
     Interval,
     Issue,
@@ -32,24 +35,24 @@ from dlemu.jobs.training.wording import recording_notes
 from dlemu.metrics.demand import demand
 from dlemu.metrics.findings import Finding, Number
 from dlemu.metrics.t_interval import quantile
-from dlemu.metrics.verdict import Outcome
 from dlemu.results.drive import SPEED_PERCENT
 
 MOST = 10_000
-"""Accelerators that are tried at most, unless more are asked for: ends the search on a storage that no count fills."""
+"""Default for the largest count tried: ends the search on a storage that no count saturates."""
 MOST_RUNS = 8
-"""Runs of a storage whose reads differ that are simulated: their mean is predicted, and any one is one of them."""
+"""Max simulated runs, each with other draws of read times: their mean is predicted, their spread is in the interval."""
 AU_PERCENT, RATE_PERCENT = 1.0, 1.0
-"""Half widths of what the model leaves out, of AU in points and of samples/s in percent."""
+"""Half widths of the model's own error: of AU in points, of samples/s in percent."""
 SEARCH_ROWS, INTERVAL_ROWS = 60_000, 120_000
-"""Rank-steps of simulations whose only use is to find the count or what limits it, and the ends of an interval."""
+"""Max rank-steps of a simulation that finds the count or its limit, and of one that gives an end of an interval."""
+PROPORTIONAL_TRIALS = 4  # of a search: their counts are chosen in proportion to AU, later ones halve the bracket
 NOTHING_PERCENT = 98.0
-"""AU from which on nothing limits."""
+"""AU at and above which nothing is said to limit the run."""
 HELPS_PERCENT = 2.0
-"""Points of AU that a change must bring to be named as the limit."""
-MORE_READERS, FASTER = 4, 2.0  # as many readers as the trial after a run (scaling.TIMES) has
+"""Points of AU that removing a limit must gain for it to be named."""
+MORE_READERS, FASTER = 4, 2.0  # factors when looking for the limit; the trial after a run (scaling.TIMES) has 4 too
 BUSY_SHARE = 0.25
-"""Of a host's cores: from there on who else keeps them busy is named, and every lower end allows for them."""
+"""Share of the cores kept busy by other programs above which an issue is raised and intervals reach further down."""
 
 
 def predict(
@@ -59,35 +62,43 @@ def predict(
     ranks: int | None = None,
     hosts: int = 1,
     most: int = MOST,
+    assumes_files: bool = False,
     overrides: Sequence[str] = (),
 ) -> Prediction:
-    """Predict so many accelerators; with `ranks` None find the most that pass, `most` at most.
+    """Predict for `ranks` accelerators, or, if that is None, find the largest count up to `most` that passes.
 
-    Raises UserError for what can't be predicted.
+    With `assumes_files` a count is predicted for as many files as it needs, even if the dataset has fewer. Raises
+    UserError for workloads without computation time, and for counts that the files or the cores are too few for.
     """
     if mean_seconds(workload.train.computation_time) <= 0:
         raise UserError("train.computation_time is 0, so any number of accelerators passes: choose an accelerator")
     began = time.monotonic()
-    question = _Question(workload, calibration, hosts=hosts)
+    predictor = _Predictor(workload, calibration, hosts=hosts, assumes_files=assumes_files)
     if ranks is not None:
-        counts, wanted, found = [question.count(ranks)], ranks, None
+        counts, wanted, found = [predictor.count(ranks)], ranks, None
     else:
-        found = question.search(most)
+        found = predictor.search(most)
         middle, (low, high) = found
         wanted = low or max(1, middle)
-        one_more = [middle + 1] if middle and middle < question.limit(most) else []
-        near = {max(1, number) for number in (middle, low, high, *one_more)}
-        counts = [question.count(number) for number in sorted(near)]
+        one_more = [middle + 1] if middle and middle < predictor.limit(most)[0] else []
+        edge = {max(1, number) for number in (middle, low, high, *one_more)}
+        counts = [predictor.count(number) for number in sorted(edge)]
     shown = next(count for count in counts if count.accelerators == wanted)
     failing = next(
-        (count for count in counts if not question.passes_mean(count) and count.accelerators >= wanted), shown
+        (count for count in counts if not predictor.passes_mean(count) and count.accelerators >= wanted), shown
     )
-    limited_by = question.limited_by(failing)
+    limited_by = predictor.limited_by(failing)
     metric = workload.metric
     fields = {name: getattr(shown, name) for name in PredictedCount.__dataclass_fields__}
     numbers: dict[str, Number] = {"accelerators": wanted, "au_percent": shown.verdict_au(metric.verdict)}
-    if found is not None:
+    passed = shown.passed if found is None else found[1][0] > 0 or (None if found[1][1] else False)
+    if found is None:
+        code = {True: PredictedVerdict.PASSES, False: PredictedVerdict.FAILS, None: PredictedVerdict.TOO_CLOSE}[passed]
+    else:
+        code = _verdict(predictor, *found[1], most)
         numbers |= {"low": found[1][0], "high": found[1][1]}
+    if code == PredictedVerdict.MOST_TRIED:
+        _, numbers["ended_by"] = predictor.limit(most)
     answer = Prediction(
         question=PredictionQuestion(
             workload=workload.model.name,
@@ -97,56 +108,58 @@ def predict(
             verdict=metric.verdict,
             threshold_percent=100 * metric.au,
         ),
-        verdict_code=_verdict(question, shown, found),
+        verdict_code=code,
         verdict_numbers=numbers,
-        outcome=_judged(shown.passed if found is None else found[1][0] > 0 or (None if found[1][1] else False)),
+        outcome="undecided" if passed is None else "pass" if passed else "fail",
         limited_by=limited_by,
         max_accelerators=None if found is None else found[0],
         max_accelerators_interval=None if found is None else found[1],
         counts=tuple(counts),
         calibration=calibration,
-        findings=tuple(question.findings(shown)),
-        simulated_steps=question.run_of(wanted).simulated_steps,
+        findings=tuple(predictor.findings(shown)),
+        simulated_steps=predictor.run_of(wanted).simulated_steps,
         seconds=time.monotonic() - began,
         **fields,
     )
     return in_words(answer)
 
 
-class _Question:
-    """A question: the model, and what its answers are judged by."""
+class _Predictor:
+    """Predicts counts of accelerators for one workload and storage, each at most once."""
 
-    def __init__(self, workload: Workload, calibration: Calibration, *, hosts: int) -> None:
+    def __init__(self, workload: Workload, calibration: Calibration, *, hosts: int, assumes_files: bool) -> None:
         self._workload, self._calibration = workload, calibration
-        self._model = Model(workload, calibration, hosts=hosts)
+        self._model = Model(workload, calibration, hosts=hosts, assumes_files=assumes_files)
         self._threshold_percent = 100 * workload.metric.au
         self._by = workload.metric.verdict
         self._speed = max(SPEED_PERCENT, calibration.half_width_percent) / 100
         busy = calibration.busy_cores / calibration.cores
-        # Whoever kept these cores busy during the probe may do so during the run. No model knows by how much that slows
-        # the run down; at worst it is left with the rest of the host.
+        # Programs that kept cores busy during the probe may do so during the run. The model can't tell how much that
+        # slows the run down; at worst it gets only the other cores.
         self._others = min(1.0, busy) if busy > BUSY_SHARE else 0.0
         self._rate = demand(workload.model.name, workload).samples_per_second or math.inf
         self.saturated = calibration.saturated
         self._counts: dict[int, PredictedCount] = {}
         self._run_of: dict[int, ModelRun] = {}
 
-    def limit(self, most: int) -> int:
-        """Return the largest count that may be tried."""
-        return max(1, min(most, self._model.most_ranks()))
+    def limit(self, most: int) -> tuple[int, str]:
+        """Return the largest count that the search tries, and what sets it: "most", or too few "files" or "cores"."""
+        limits = {"most": most, **self._model.most_ranks()}
+        ended_by = min(limits, key=lambda name: limits[name])
+        return max(1, int(limits[ended_by])), ended_by
 
     def count(self, ranks: int) -> PredictedCount:
-        """Return the numbers of a count, which are predicted once."""
+        """Return the prediction for a count of accelerators."""
         if ranks not in self._counts:
             self._counts[ranks] = self._count(ranks)
         return self._counts[ranks]
 
     def run_of(self, ranks: int) -> ModelRun:
-        """Return what was simulated of a count that was predicted."""
+        """Return the first simulated run of a count that was predicted before."""
         return self._run_of[ranks]
 
     def _count(self, ranks: int) -> PredictedCount:
-        """Predict the middle numbers of a count, and those of a storage a little slower and faster."""
+        """Predict a count: means over its runs, and intervals from runs on a slightly slower and faster storage."""
         runs = self._runs(ranks)
         run = self._run_of[ranks] = runs[0]
         slower, faster = (
@@ -154,27 +167,27 @@ class _Question:
             for sign in (-1, 1)
         )
         outcome, chance = _mean_and_chance([one.outcome for one in runs])
-        low, high = slower.outcome, faster.outcome
-        low_rate, high_rate = (part.outcome.samples_per_second * ranks / part.ranks for part in (slower, faster))
+        low_rate, high_rate = (part.samples_per_second * ranks / part.ranks for part in (slower, faster))
 
-        def around(name: str) -> Interval:
-            margin = math.hypot(AU_PERCENT, getattr(chance, name))
-            middle = getattr(outcome, name)
-            least, most = _around(middle, getattr(low, name), getattr(high, name), margin)
+        def around(by: str) -> Interval:
+            margin = math.hypot(AU_PERCENT, chance.verdict_au(by))
+            middle = outcome.verdict_au(by)
+            least, most = _around(middle, slower.au(by), faster.au(by), margin)
             return min(least, middle * (1 - self._others)), most if self._calibration.saturated else 100.0
 
-        sustained, headline = around(VERDICT_AUS["sustained"]), around("au_percent")
+        sustained, headline = around("sustained"), around("au")
         rate = outcome.samples_per_second
         rate_margin = math.hypot(rate * RATE_PERCENT / 100, chance.samples_per_second)
         rates = _around(rate, low_rate, high_rate, rate_margin, most=math.inf)
         least_rate, most_rate = min(rates[0], rate * (1 - self._others)), rates[1] * self._sooner(run)
         if not self._calibration.saturated:
             most_rate = max(most_rate, ranks * self._rate)
-        interval = around(VERDICT_AUS[self._by])
+        interval = around(self._by)
         inside = interval[0] < self._threshold_percent <= interval[1]
-        # A run would have no verdict: all that it counts was read in a time that it does not count.
+        # A measured run would have no verdict: all steps counted may have been read during the first, uncounted one.
         ahead = self._by == "au" and run.read_ahead and outcome.au_whole_percent < self._threshold_percent
         seconds = outcome.training_seconds * run.planned_steps / run.simulated_steps
+        sample_bytes = self._model.with_files_for(ranks).mean_sample_bytes
         return PredictedCount(
             **asdict(replace(outcome, training_seconds=seconds)),
             accelerators=ranks,
@@ -184,19 +197,20 @@ class _Question:
             samples_per_second_interval=(least_rate, most_rate),
             passed=None if inside or ahead else outcome.verdict_au(self._by) >= self._threshold_percent,
             null_model=self.null_model(ranks),
+            needed_mb_per_second=self._threshold_percent / 100 * ranks * self._rate * sample_bytes / 1e6,
         )
 
     def _runs(self, ranks: int) -> list[ModelRun]:
-        """Return the run; several, with other draws, where reads differ and it is short enough."""
+        """Return one simulated run, or several with other draws if read times vary and the runs are short enough."""
         first = self._model.run(ranks)
         runs = MOST_ROWS // max(1, len(first.rows)) if len(self._calibration.work) > 1 else 1
         return [first, *(self._model.run(ranks, seed=seed) for seed in range(1, min(MOST_RUNS, runs)))]
 
     def _sooner(self, run: ModelRun) -> float:
-        """Return how many times as many samples/s there are where reads are served whole, one after the other.
+        """Return the factor by which samples/s may be higher on a storage that serves whole reads in turn.
 
-        The model has all active reads share the storage. Where they do not, a rank's first batch, of the many that its
-        readers begin together, is there that many times sooner, and as much of each epoch's time is saved at most.
+        In the model all active reads share the storage. Served in turn, the first of the W batches that a rank's W
+        readers request at once arrives W times sooner; that is the most of an epoch's time that is saved.
         """
         readers = max(1, self._workload.reader.read_threads)
         epochs = len(np.unique(run.rows["epoch"]))
@@ -205,8 +219,9 @@ class _Question:
         return seconds / max(seconds - saved, seconds / 2)
 
     def null_model(self, ranks: int) -> NullModel:
-        """Return the line of arithmetic of a count."""
-        given, wanted = self._model.null_samples_per_second(), ranks * self._rate
+        """Return the null model of a count: speed / demand."""
+        model = self._model.with_files_for(ranks)
+        given, wanted = model.null_samples_per_second(), ranks * self._rate
         return NullModel(
             max_accelerators=math.floor(given / (self._threshold_percent / 100 * self._rate)),
             au_percent=min(100.0, 100 * given / wanted),
@@ -214,15 +229,15 @@ class _Question:
         )
 
     def passes_mean(self, count: PredictedCount) -> bool:
-        """Whether the middle value passes."""
+        """Return whether the predicted AU reaches the threshold, whatever its interval."""
         return count.verdict_au(self._by) >= self._threshold_percent
 
     def search(self, most: int) -> tuple[int, tuple[int, int]]:
-        """Return the most accelerators whose middle value passes (0: none), the most that are sure to, and that may.
+        """Return the largest count whose predicted AU passes (0: none), and the largest that surely and possibly pass.
 
-        A slower and a faster storage show where to look; each count's own interval decides.
+        Runs on a slower and a faster storage show where to look; the interval of each count decides.
         """
-        limit = self.limit(most)
+        limit, _ = self.limit(most)
         middle = self._most_passing(limit, 1.0)
         low = 0
         if 100 * (1 - self._others) >= self._threshold_percent:
@@ -242,41 +257,45 @@ class _Question:
         return min(max(middle, low), high), (low, high)
 
     def _most_passing(self, limit: int, speed: float, near: int | None = None, margin: float = 0.0) -> int:
-        """Return the largest count that passes by a margin: AU falls as the count rises, so halve what is between."""
+        """Return the largest count that passes by `margin` points of AU. At the limit AU x count is constant."""
         guess = self.null_model(1).max_accelerators if near is None else near
         low, high = 0, limit + 1
         trial = min(max(1, guess), limit)
         width = max(1, trial // 16)
+        wanted, tried = self._threshold_percent + margin, 0
         while high - low > 1:
             run = self._model.run(trial, speed=speed, most_rows=SEARCH_ROWS, shrinks=True)
-            if run.outcome.verdict_au(self._by) >= self._threshold_percent + margin:
+            count, au_percent, tried = trial, run.au(self._by), tried + 1
+            if au_percent >= wanted:
                 low = trial
                 trial = low + width if high > limit else (low + high) // 2
             else:
                 high = trial
                 trial = high - width if low == 0 else (low + high) // 2
             width *= 2
+            if tried <= PROPORTIONAL_TRIALS and au_percent < NOTHING_PERCENT:
+                trial = math.floor(count * au_percent / wanted)
             trial = min(max(low + 1, trial), max(low + 1, high - 1), limit)
         return low
 
     def limited_by(self, count: PredictedCount) -> PredictedLimit:
-        """Return what keeps a count from being busy: change one thing, and see what AU of whole epochs gains.
+        """Return what limits a count: the change (storage, readers or cores) that gains most AU over whole epochs.
 
-        Not the AU of kept steps, nor the sustained one: more readers read more of a short epoch before these begin.
+        Not the AU of the counted steps, nor the sustained AU: with more readers, more of a short epoch is read before
+        the steps counted begin.
         """
         au_percent = count.verdict_au("sustained")
         sustained = Finding(Seen.SUSTAINED, numbers={"accelerators": count.accelerators, "au_percent": au_percent})
         if au_percent >= NOTHING_PERCENT:
             return PredictedLimit(what="nothing", seen=(sustained,))
+        model = self._model.with_files_for(count.accelerators)
         now, readers, cores, faster = (
-            model.run(
-                count.accelerators, speed=speed, most_rows=SEARCH_ROWS, shrinks=True, as_it_is=True
-            ).outcome.au_whole_percent
-            for model, speed in (
-                (self._model, 1.0),
-                (self._model.with_readers(MORE_READERS), 1.0),
-                (self._model.with_cores(math.inf), 1.0),
-                (self._model, FASTER),
+            changed.run(count.accelerators, speed=speed, most_rows=SEARCH_ROWS, shrinks=True, as_it_is=True).au("rules")
+            for changed, speed in (
+                (model, 1.0),
+                (model.with_readers(MORE_READERS), 1.0),
+                (model.with_cores(math.inf), 1.0),
+                (model, FASTER),
             )
         )
         gains = Finding(
@@ -292,12 +311,12 @@ class _Question:
         limit: Limit = "storage"
         if cores - now >= max(HELPS_PERCENT, faster - now):
             limit = "host CPU"
-        elif readers - now >= max(HELPS_PERCENT, 0.5 * (faster - now)):  # half will do: readers are but a setting
+        elif readers - now >= max(HELPS_PERCENT, 0.5 * (faster - now)):  # half suffices: readers cost only a setting
             limit = "loader"
         return PredictedLimit(what=limit, seen=(sustained, gains))
 
     def findings(self, count: PredictedCount) -> Iterator[Finding]:
-        """Yield what a reader must know."""
+        """Yield the issues: what a reader of the prediction must know."""
         calibration, workload = self._calibration, self._workload
         readers = count.accelerators * max(1, workload.reader.read_threads)
         tried = calibration.curve[-1].readers
@@ -307,12 +326,17 @@ class _Question:
             yield Finding(Issue.NOT_SATURATED, "caution")
         if calibration.sample_bytes:
             planned = self._model.mean_sample_bytes
-            if not 0.5 <= planned / calibration.sample_bytes <= 2:  # beyond, it is another pattern with another C(n)
+            if not 0.5 <= planned / calibration.sample_bytes <= 2:  # else another access pattern, with another C(n)
                 sizes: dict[str, Number] = {"calibrated_bytes": calibration.sample_bytes, "sample_bytes": planned}
                 yield Finding(Issue.OTHER_SAMPLES, "caution", sizes)
         if calibration.busy_cores > BUSY_SHARE * calibration.cores:
             cores: dict[str, Number] = {"busy_cores": calibration.busy_cores, "cores": calibration.cores}
             yield Finding(Issue.BUSY_CORES, "caution", cores)
+        configured = workload.dataset.num_files_train
+        files = self._model.with_files_for(count.accelerators).workload.dataset.num_files_train
+        if files > configured:
+            assumed: dict[str, Number] = {"accelerators": count.accelerators, "files": files, "configured": configured}
+            yield Finding(Issue.FILES_ASSUMED, "caution", assumed)
         if workload.workflow.checkpoint:
             yield Finding(Issue.CHECKPOINTS_LEFT_OUT, "caution")
         run = self.run_of(count.accelerators)
@@ -324,7 +348,7 @@ class _Question:
 
 
 def _mean_and_chance(outcomes: Sequence[SimulatedFigures]) -> tuple[SimulatedFigures, SimulatedFigures]:
-    """Return the means of several runs, and how far one of them lies from these in 19 of 20; 0 of a single one."""
+    """Return the means over runs, and the half widths of the 95 % interval of one run (0 for a single run)."""
     values = np.array([astuple(outcome) for outcome in outcomes])
     count = len(values)
     spread = values.std(axis=0, ddof=1) * quantile(0.975, count - 1) if count > 1 else np.zeros(values.shape[1])
@@ -334,21 +358,16 @@ def _mean_and_chance(outcomes: Sequence[SimulatedFigures]) -> tuple[SimulatedFig
 
 
 def _around(middle: float, low: float, high: float, margin: float, most: float = 100.0) -> Interval:
-    """Return the interval from the least to the largest of three values, wider by a margin."""
+    """Return the interval that holds three values, widened by a margin at both ends."""
     return max(0.0, min(middle, low, high) - margin), min(most, max(middle, low, high) + margin)
 
 
-def _judged(passed: bool | None) -> Outcome:
-    return "undecided" if passed is None else "pass" if passed else "fail"
-
-
-def _verdict(question: _Question, shown: PredictedCount, found: tuple[int, tuple[int, int]] | None) -> PredictedVerdict:
-    if found is None:
-        passed = {True: PredictedVerdict.PASSES, False: PredictedVerdict.FAILS, None: PredictedVerdict.TOO_CLOSE}
-        return passed[shown.passed]
-    _, (low, high) = found
+def _verdict(predictor: _Predictor, low: int, high: int, most: int) -> PredictedVerdict:
+    """Return the verdict of a search up to `most`; `low` surely pass, `high` possibly."""
     if not high:
         return PredictedVerdict.NONE_PASSES
-    if low == high:
-        return PredictedVerdict.MOST
-    return PredictedVerdict.MOST_OR_FEW_MORE if question.saturated else PredictedVerdict.MOST_OR_MORE
+    if not predictor.saturated and low < high:
+        return PredictedVerdict.MOST_OR_MORE
+    if low < high:
+        return PredictedVerdict.MOST_OR_FEW_MORE
+    return PredictedVerdict.MOST if high < predictor.limit(most)[0] else PredictedVerdict.MOST_TRIED

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,9 +22,11 @@ from dlemu.jobs.training.prediction.batches import (
 from dlemu.jobs.training.prediction.calibration import Calibration
 from dlemu.jobs.training.prediction.curve import CurvePoint, rates
 from dlemu.jobs.training.prediction.event_model import Scene, simulate
-from dlemu.jobs.training.prediction.outcome import BETWEEN_EPOCHS_SECONDS, SimulatedFigures, outcome_of, step_rows
+from dlemu.jobs.training.prediction.outcome import EPOCH_GAP_SECONDS, SimulatedFigures, au_of, outcome_of, step_rows
 from dlemu.jobs.training.schedule import Block, Epoch
 from dlemu.jobs.training.steplog import StepRows
+from dlemu.metrics.rates import per_second
+from dlemu.metrics.rows import StepTable, in_order
 
 Floats = NDArray[np.float64]
 
@@ -37,23 +40,54 @@ MIN_STEPS = 30
 
 @dataclass(frozen=True, eq=False)
 class ModelRun:
-    """A simulated run and its metrics."""
+    """A simulated run. Its figures are computed when they are first used: most runs are simulated for one AU."""
 
     ranks: int
     rows: StepRows
-    outcome: SimulatedFigures
+    workload: Workload
     simulated_steps: int
     """Steps per rank."""
     planned_steps: int
     read_ahead: bool
     """All counted batches may have been read in the wait of the first step, which does not count."""
+    storage_percent: float
+    """The AU that the fastest rate of this many readers sustains: an upper bound of the sustained AU."""
+    longer: ModelRun | None = None
+    """A run of longer epochs, whose sustained AU counts where this run's epochs are too short for one."""
+
+    @cached_property
+    def outcome(self) -> SimulatedFigures:
+        """All figures of the run."""
+        return outcome_of(self._table, self.workload, self.au("sustained"))
+
+    def au(self, by: str) -> float:
+        """Return one AU in percent, a key of VERDICT_AUS: much less work than all of `outcome`."""
+        if by != "sustained":
+            return au_of(self._table, self.workload, by)
+        lasting = au_of(self._table, self.workload, by) if self.longer is None else self.longer.au(by)
+        return min(au_of(self._table, self.workload, "au"), self.storage_percent, lasting)
+
+    @property
+    def samples_per_second(self) -> float:
+        """Samples/s of all simulated ranks."""
+        return per_second(float(self.rows["samples"].sum()), self._table)
+
+    @cached_property
+    def _table(self) -> StepTable:
+        return in_order(self.rows)
 
 
 class Model:
-    """A workload on a calibrated storage, for any count of accelerators."""
+    """A workload on a calibrated storage, for any count of accelerators.
 
-    def __init__(self, workload: Workload, calibration: Calibration, *, hosts: int = 1) -> None:
+    `assumes_files`: a count that the workload's files are too few for is simulated with as many files as it needs.
+    """
+
+    def __init__(
+        self, workload: Workload, calibration: Calibration, *, hosts: int = 1, assumes_files: bool = False
+    ) -> None:
         self.workload, self.calibration, self.hosts = workload, calibration, hosts
+        self.assumes_files = assumes_files
         self._by_file = bytes_by_file(workload.dataset)
 
     @property
@@ -62,12 +96,23 @@ class Model:
         metric = self.workload.metric
         return metric.exclude_start_steps + metric.exclude_end_steps + 1
 
-    def most_ranks(self) -> int:
-        """Return how many accelerators have enough samples, and enough cores for their trainers."""
+    def most_ranks(self) -> dict[str, float]:
+        """Return how many accelerators the "files" are enough for (infinity if they are assumed), and the "cores"."""
         samples = self.workload.dataset.num_files_train * self.workload.dataset.num_samples_per_file
-        most = samples // (self.workload.reader.batch_size * self.least_steps)
-        cores = self._trainer_cores()
-        return min(most, math.ceil(self.hosts * self.calibration.cores / cores) - 1) if cores else most
+        files = math.inf if self.assumes_files else samples // (self.workload.reader.batch_size * self.least_steps)
+        each = self._trainer_cores()
+        cores = math.ceil(self.hosts * self.calibration.cores / each) - 1 if each else math.inf
+        return {"files": files, "cores": cores}
+
+    def with_files_for(self, ranks: int) -> Model:
+        """Return the model of so many accelerators: where files are assumed, with enough for an epoch's middle."""
+        if not self.assumes_files:
+            return self
+        data, batch_size = self.workload.dataset, self.workload.reader.batch_size
+        steps = max(self.least_steps, MIN_STEPS + planned_job(self.workload, ranks).batches_ahead)
+        files = max(data.num_files_train, math.ceil(ranks * batch_size * steps / data.num_samples_per_file))
+        enough = replace(self.workload, dataset=replace(data, num_files_train=files))
+        return Model(enough, self.calibration, hosts=self.hosts)
 
     def run(
         self,
@@ -88,12 +133,17 @@ class Model:
         Raises UserError where the samples do not fill the steps that an AU needs.
         """
         job = planned_job(self.workload, ranks)
+        part = max(1, ranks * (MIN_STEPS + job.batches_ahead) // most_rows) if shrinks else 1
+        if self.assumes_files and part == 1:
+            run = self.with_files_for(ranks).run
+            return run(ranks, speed=speed, most_rows=most_rows, seed=seed, as_it_is=as_it_is)
         plan = job.train_plan
-        if plan.steps_per_epoch < self.least_steps:
+        if plan.steps_per_epoch < self.least_steps and not self.assumes_files:
+            most = min(self.most_ranks().values())
             steps = f"{self.least_steps} {'step' if self.least_steps == 1 else 'steps'}"
             raise UserError(
                 f"{plan.num_samples} samples do not fill {steps} of {ranks} accelerators x batch "
-                f"{plan.batch_size}, the fewest that have an AU: predict at most {self.most_ranks()}, or set "
+                f"{plan.batch_size}, the fewest that have an AU: predict at most {most:g}, or set "
                 "dataset.num_files_train to what the dataset will have"
             )
         reader, calibration = self.workload.reader, self.calibration
@@ -129,28 +179,26 @@ class Model:
             )
             times = simulate(scene)
             parts.append(step_rows(epoch, scene, times, start_seconds=start, batch_size=plan.batch_size))
-            start += float(times.free[-1]) + BETWEEN_EPOCHS_SECONDS
+            start += float(times.free[-1]) + EPOCH_GAP_SECONDS
         rows: StepRows = np.concatenate(parts)
-        outcome = outcome_of(rows, self.workload)
-        sustained = [outcome.au_percent, 100.0 * float(rate.max()) / self._demand(ranks)]
-        min_steps = MIN_STEPS + window
-        if as_it_is or job.schedule[0].steps >= min_steps:
-            sustained.append(outcome.verdict_au("sustained"))
-        else:  # in so short an epoch read-ahead hides what the storage sustains
-            longer = self._with_longer_epoch(math.ceil(min_steps / job.schedule[0].steps))
-            longer_rows = min(most_rows, SUSTAINED_ROWS)
-            run = longer.run(ranks, speed=speed, most_rows=longer_rows, shrinks=True, seed=seed, as_it_is=True)
-            sustained.append(run.outcome.verdict_au("sustained"))
+        longer, min_steps = None, MIN_STEPS + window
+        if not as_it_is and job.schedule[0].steps < min_steps:
+            # In so short an epoch read-ahead hides what the storage sustains.
+            longer_epoch = self._with_longer_epoch(math.ceil(min_steps / job.schedule[0].steps))
+            most = min(most_rows, SUSTAINED_ROWS)
+            longer = longer_epoch.run(ranks, speed=speed, most_rows=most, shrinks=True, seed=seed, as_it_is=True)
         metric, synchronous = self.workload.metric, self.workload.train.synchronous
         counted = min(block.steps for epoch in job.schedule for block in epoch.blocks)
         counted -= metric.exclude_start_steps + metric.exclude_end_steps
         return ModelRun(
             ranks=ranks,
             rows=rows,
-            outcome=outcome.with_sustained_au(min(sustained)),
+            workload=self.workload,
             simulated_steps=sum(epoch.steps for epoch in epochs),
             planned_steps=sum(epoch.steps for epoch in job.schedule),
             read_ahead=counted <= (window + 1 if window and not synchronous else window),
+            storage_percent=100.0 * float(rate.max()) / self._demand(ranks),
+            longer=longer,
         )
 
     def _cores_for_readers(self, ranks: int) -> float:
@@ -199,6 +247,7 @@ class Model:
                 others_mb_per_second=calibration.others_mb_per_second / divisor,
             ),
             hosts=self.hosts,
+            assumes_files=self.assumes_files,
         )
         return smaller.run(max(1, ranks // divisor), speed=speed, most_rows=most_rows, seed=seed, as_it_is=as_it_is)
 

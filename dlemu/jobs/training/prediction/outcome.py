@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
-from typing import Self
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -14,13 +13,14 @@ from dlemu.jobs.training.schedule import Epoch
 from dlemu.jobs.training.steplog import STEP_DTYPE, TRAINING, StepRows
 from dlemu.metrics.au import au_dlio_percent, au_dlio_v1_percent, au_percent, kept_rows
 from dlemu.metrics.rates import first_batch_seconds, per_second
+from dlemu.metrics.rows import Rows
 from dlemu.metrics.spread import averaged
 from dlemu.metrics.sustained import sustained_au
 
 VERDICT_AUS = {"sustained": "au_sustained_percent", "au": "au_percent", "rules": "au_whole_percent"}
 """`metric.verdict` -> the AU that is compared with the threshold."""
 
-BETWEEN_EPOCHS_SECONDS = 1.0
+EPOCH_GAP_SECONDS = 1.0
 """An arbitrary gap between the simulated time stamps of epochs: no metric uses it."""
 
 
@@ -43,10 +43,6 @@ class SimulatedFigures:
         """Return the AU that is compared with the threshold when `metric.verdict` is `by`."""
         au: float = getattr(self, VERDICT_AUS[by])
         return au
-
-    def with_sustained_au(self, percent: float) -> Self:
-        """Return the same with another sustained AU."""
-        return replace(self, au_sustained_percent=percent)
 
 
 def step_rows(epoch: Epoch, scene: Scene, times: EpochTimes, *, start_seconds: float, batch_size: int) -> StepRows:
@@ -82,18 +78,26 @@ def step_rows(epoch: Epoch, scene: Scene, times: EpochTimes, *, start_seconds: f
     return flat
 
 
-def outcome_of(rows: StepRows, workload: Workload) -> SimulatedFigures:
-    """Return the metrics of simulated step rows."""
-    metric = workload.metric
-    kept = kept_rows(rows, metric.exclude_start_steps, metric.exclude_end_steps)
+def au_of(rows: Rows, workload: Workload, by: str) -> float:
+    """Compute one AU of simulated step rows, a key of VERDICT_AUS: an eighth of the work of all figures."""
+    if by == "rules":
+        return au_percent(rows)
+    kept = kept_rows(rows, workload.metric.exclude_start_steps, workload.metric.exclude_end_steps)
+    if by == "au":
+        return au_percent(kept)
     sustained = sustained_au(rows, kept).mean
+    return math.nan if sustained is None else sustained
+
+
+def outcome_of(rows: Rows, workload: Workload, sustained: float | None = None) -> SimulatedFigures:
+    """Compute the metrics of simulated step rows as those of a run are computed; `sustained` AU if known otherwise."""
+    metric = workload.metric
     dlio = averaged(rows, lambda part: au_dlio_percent(part, metric.exclude_start_steps, metric.exclude_end_steps))
-    whole = au_percent(rows)
     training = per_second(1.0, rows)
     return SimulatedFigures(
-        au_percent=au_percent(kept),
-        au_sustained_percent=math.nan if sustained is None else sustained,
-        au_whole_percent=whole,
+        au_percent=au_of(rows, workload, "au"),
+        au_sustained_percent=au_of(rows, workload, "sustained") if sustained is None else sustained,
+        au_whole_percent=au_of(rows, workload, "rules"),
         au_dlio_percent=math.nan if dlio.mean is None else dlio.mean,
         au_dlio_v1_percent=averaged(rows, au_dlio_v1_percent).mean or math.nan,
         samples_per_second=per_second(float(rows["samples"].sum()), rows),

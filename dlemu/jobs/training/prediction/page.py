@@ -15,6 +15,7 @@ from dlemu.report.table import Cell, Line, Table, Tone, columns, print_lines, pr
 from dlemu.report.units import number
 from dlemu.results.drive import taken_by_others
 from dlemu.results.tables import read_config
+from dlemu.results.wording import count
 
 _TILES = (
     ("accelerators", "accelerators", "", "of the numbers here"),
@@ -82,10 +83,12 @@ def _words(answer: Prediction) -> Iterator[Cell]:
 
 
 def _null(answer: Prediction) -> str:
-    null = answer.null_model
+    null, needed = answer.null_model, answer.needed_mb_per_second
+    who = f"{count(answer.accelerators, 'accelerator')} need{'s' * (answer.accelerators == 1)}"
+    needs = "" if needed is None else f"; {who} {needed:,.0f} MB/s to pass"
     return (
         f"null model (only speed / demand): {null.max_accelerators} pass; {answer.accelerators} would have AU "
-        f"{null.au_percent:.1f} %, {number(null.samples_per_second)} samples/s"
+        f"{null.au_percent:.1f} %, {number(null.samples_per_second)} samples/s{needs}"
     )
 
 

@@ -28,6 +28,7 @@ class PredictedVerdict(StrEnum):
     TOO_CLOSE = "too_close"
     NONE_PASSES = "none_passes"
     MOST = "most"
+    MOST_TRIED = "most_tried"
     MOST_OR_MORE = "most_or_more"
     MOST_OR_FEW_MORE = "most_or_few_more"
 
@@ -39,6 +40,7 @@ class Issue(StrEnum):
     NOT_SATURATED = "not_saturated"
     OTHER_SAMPLES = "other_samples"
     BUSY_CORES = "busy_cores"
+    FILES_ASSUMED = "files_assumed"
     CHECKPOINTS_LEFT_OUT = "checkpoints_left_out"
     STEPS_LEFT_OUT = "steps_left_out"
     NOTE = "note"
@@ -93,6 +95,8 @@ class PredictedCount(SimulatedFigures):
     passed: bool | None
     """By `metric.verdict`; None where the threshold is within the interval."""
     null_model: NullModel
+    needed_mb_per_second: float | None = None
+    """MB/s (1e6 bytes) that these accelerators read at the AU of the threshold; None in older files."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,7 +124,7 @@ class Prediction(PredictedCount):
     verdict_code: PredictedVerdict | None = None
     """The same as a code; None in older files."""
     verdict_numbers: dict[str, Number] = field(default_factory=dict)
-    """Numbers in the sentence: `au_percent`, `low` and `high` (how many pass for certain, and how many may), ..."""
+    """Numbers in the sentence: `low` and `high` (how many pass for certain, and how many may), `ended_by`, ..."""
     outcome: Outcome | None = None
     """The same as in the exit status: for the requested number, else whether any passes; None in older files."""
     limited_by: PredictedLimit

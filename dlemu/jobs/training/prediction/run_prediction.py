@@ -1,4 +1,4 @@
-"""`dlemu predict` for training: from the question to the answer, in predict.json and as a value."""
+"""`dlemu predict` for training: reads the settings, calibrates the storage, predicts and saves predict.json."""
 
 from __future__ import annotations
 
@@ -29,20 +29,22 @@ from dlemu.results.answer_files import read_answer, save_answer
 from dlemu.results.drive import nothing_left
 from dlemu.results.file_names import CONFIG
 from dlemu.results.levels import Level
+from dlemu.results.wording import count
 from dlemu.runner.cold import treatment_of
 from dlemu.runner.events import OnEvent, PartMeasured, ignore
 from dlemu.runner.prediction_request import PredictionRequest
 from dlemu.runner.run_folder import check_new, new_folder
 
 ReadForeign = Callable[[str], ForeignRun | None]
-"""Reads the folder of another benchmark's run; None where it holds none."""
+"""Reads another benchmark's run from a folder; returns None if there is none."""
 
 
 def run_prediction(source: Sequence[str] | Workload, request: PredictionRequest) -> tuple[Prediction, str, Workload]:
-    """Predict what overrides, or a workload, request; return the answer, the folder that holds it, and the settings.
+    """Predict for overrides or a workload; return the prediction, the folder that it was saved in, and the workload.
 
-    With `ranks` among the overrides (of a workload: more than 1) that count is predicted, else the most that pass.
-    Where the request says nothing of the storage, it is probed. Raises UserError.
+    With `ranks` among the overrides (in a workload: more than 1) that count is predicted, else the largest count that
+    passes. A storage that the request does not describe is probed. For a storage that exists only as a speed or a data
+    sheet, each count has as many files as it needs, unless an override says how many there are. Raises UserError.
     """
     known = None if request.from_folder is None else read_known(request.from_folder, request.read_foreign)
     if isinstance(source, Workload):
@@ -51,8 +53,7 @@ def run_prediction(source: Sequence[str] | Workload, request: PredictionRequest)
         words = list(source)
         settings = words if known is None else completed(words, known.workload, config_dir=request.config_dir)
         workload = load(settings, config_dir=request.config_dir)
-        counted = any(word.lstrip("+").startswith("ranks=") for word in words)
-        ranks = workload.ranks if counted else None
+        ranks = workload.ranks if any(word.lstrip("+").startswith("ranks=") for word in words) else None
     check_runnable(workload)
     folder = workload.output.folder or new_folder(workload.model.name, "predict-")
     check_new(folder)
@@ -70,9 +71,19 @@ def run_prediction(source: Sequence[str] | Workload, request: PredictionRequest)
     if request.others_mb_per_second >= most_mb_per_second(calibration.curve):
         raise nothing_left(request.others_mb_per_second, most_mb_per_second(calibration.curve))
     calibration = replace(calibration, others_mb_per_second=request.others_mb_per_second)
+    if request.host_cores is not None:  # another host, where nobody else computes
+        source_of = f"{calibration.source}, for hosts with {count(request.host_cores, 'core')}"
+        calibration = replace(calibration, source=source_of, cores=float(request.host_cores), busy_cores=0.0)
+    states_files = isinstance(source, Workload) or any("dataset.num_files_train=" in word for word in words)
     overrides = tuple(without_secrets(word for word in words if not word.startswith("output.folder=")))
     answer = predict(
-        workload, calibration, ranks=ranks, hosts=request.hosts, most=request.most or MOST, overrides=overrides
+        workload,
+        calibration,
+        ranks=ranks,
+        hosts=request.hosts,
+        most=request.most or MOST,
+        assumes_files=known is None and request.describes_storage and not states_files,
+        overrides=overrides,
     )
     write_text(folder, CONFIG, to_yaml(workload))
     save_answer(folder, PREDICT, answer)
@@ -82,9 +93,9 @@ def run_prediction(source: Sequence[str] | Workload, request: PredictionRequest)
 def calibrate_by_probe(
     workload: Workload, *, readers: int = 0, cached: bool = False, on_event: OnEvent = ignore
 ) -> Calibration:
-    """Probe the workload's own pattern on its dataset; raises UserError where that can't be done.
+    """Measure the storage with the workload's own reads on its dataset; raises UserError if it can't be read.
 
-    `readers` is the number whose speed is wanted most; 0: the fewest that get all.
+    `readers` is the number of readers whose speed is measured most precisely; 0: the fewest that saturate the storage.
     """
     found = inspect(
         workload.dataset,
@@ -113,22 +124,21 @@ def calibrate_by_probe(
 
 
 def _others_cpu_seconds() -> float:
-    """Return how long the host's cores were busy, but for this process and those it has waited for."""
+    """Return the host's CPU seconds so far, without those of this process and of its finished children."""
     host, own = psutil.cpu_times(), os.times()
     return float(sum(host) - host.idle - getattr(host, "iowait", 0.0) - getattr(host, "guest", 0.0)) - sum(own[:4])
 
 
 @dataclass(frozen=True, kw_only=True)
 class Known:
-    """What the folder of a run, or of an earlier prediction, says."""
+    """Storage and settings of a run or a prediction."""
 
     calibration: Calibration
-    """Of its storage."""
     workload: Workload
 
 
 def read_known(folder: str, read_foreign: ReadForeign | None = None) -> Known:
-    """Return what a run's folder, or an earlier prediction's, says; raises UserError."""
+    """Return calibration and settings from the folder of a run or of an earlier prediction; raises UserError."""
     earlier = read_prediction(folder)
     if earlier is not None:
         return Known(calibration=earlier.calibration, workload=load_received(os.path.join(folder, CONFIG)))
@@ -140,10 +150,10 @@ def read_known(folder: str, read_foreign: ReadForeign | None = None) -> Known:
 
 
 def read_prediction(folder: str) -> Prediction | None:
-    """Return the prediction that a folder holds, None where it holds none; raises UserError for a damaged one."""
+    """Return the prediction in a folder, None if there is none; raises UserError for a damaged one."""
     return read_answer(folder, PREDICT, Prediction)
 
 
 def usable_cores() -> float:
-    """Return as many cores' time as a run on this host may use."""
+    """Return the cores that this process may use, by its affinity and its control group's limit."""
     return min(float(len(os.sched_getaffinity(0))), cpu_limit() or float("inf"))

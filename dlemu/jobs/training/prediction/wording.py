@@ -33,8 +33,14 @@ def _most(accelerators: int, au_percent: float, low: int, high: int) -> str:
     return _passing(accelerators, au_percent, low)
 
 
-def _most_or_more(accelerators: int, au_percent: float, low: int, high: int) -> str:
-    return f"{_passing(accelerators, au_percent, low)}, possibly more: the storage never reached its limit"
+def _most_or_more(accelerators: int, au_percent: float, low: int, high: int, ended_by: str = "storage") -> str:
+    reasons = {
+        "storage": "the storage never reached its limit",
+        "most": f"--most {high} was the limit",
+        "files": "the dataset has too few files for more",
+        "cores": "this host has no cores for more trainers (see --hosts, --host-cores)",
+    }
+    return f"{_passing(accelerators, au_percent, low)}, possibly more: {reasons[ended_by]}"
 
 
 def _most_or_few_more(accelerators: int, au_percent: float, low: int, high: int) -> str:
@@ -61,6 +67,7 @@ _VERDICTS: Wording = {
     PredictedVerdict.TOO_CLOSE: "{accelerators} too close to call (AU {au_percent:.1f} %)",
     PredictedVerdict.NONE_PASSES: "not even 1 passes (AU {au_percent:.1f} %)",
     PredictedVerdict.MOST: _most,
+    PredictedVerdict.MOST_TRIED: _most_or_more,
     PredictedVerdict.MOST_OR_MORE: _most_or_more,
     PredictedVerdict.MOST_OR_FEW_MORE: _most_or_few_more,
 }
@@ -78,6 +85,8 @@ _ISSUES: Wording = {
     Issue.BUSY_CORES: "besides the readers, {busy_cores:.1f} of {cores:g} cores were busy while the storage was "
     "probed (other programs, or the storage's own software): the intervals reach down to what is left of the host if "
     "they take as much from the run; stop them and predict again",
+    Issue.FILES_ASSUMED: "the workload has {configured:count file}: for {accelerators:count accelerator} a dataset of "
+    "{files:,} was assumed (to predict for your own: dataset.num_files_train=N)",
     Issue.CHECKPOINTS_LEFT_OUT: "checkpoints are not included: no AU counts them, but they lengthen the run",
     Issue.STEPS_LEFT_OUT: "{simulated_steps:,} of {planned_steps:,} steps were simulated",
     Issue.NOTE: "{text}",
