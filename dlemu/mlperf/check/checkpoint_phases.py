@@ -25,7 +25,7 @@ from dlemu.results.finding import Finding
 Found = Iterator[tuple[str, Finding]]
 """Yields (path that a finding is about, finding)."""
 _CAPABILITY_FLAGS = ("multi_host", "simultaneous_write", "simultaneous_read")
-"""Yes/no fields of a system description's `capabilities`: may another host read, may hosts write or read at once."""
+"""Fields of a system description's `capabilities` that must be true or false."""
 _REMAP_KEY = "remap_time_in_seconds"
 _MIN_REMAP_SHARE = 0.5
 """Share of the stated remapping time that must at least pass between the two calls (4.7.3, the checker)."""
@@ -89,7 +89,7 @@ def seconds_between(begin: Any, end: Any) -> float | None:
 
 
 def duration(result: CheckpointResult) -> Found:
-    """Report the total time from the first write to the last read; the time of remapping counts."""
+    """Report the total time from the first write to the last read, and that of a load with remapping added."""
     if not result.strict:
         return
     first, last = result.leaves[0], result.leaves[-1]
@@ -122,9 +122,8 @@ def capabilities(result: CheckpointResult) -> Found:
         yield from ((result.path, finding) for finding in lacking)
         return
     path, stated = described[0], _stated_capabilities(result)
-    unknown = [
-        name for name in _CAPABILITY_FLAGS if not is_blank(stated.get(name)) and not isinstance(stated.get(name), bool)
-    ]
+    flags = {name: stated.get(name) for name in _CAPABILITY_FLAGS}
+    unknown = [name for name, flag in flags.items() if not is_blank(flag) and not isinstance(flag, bool)]
     if unknown:
         seen = ", ".join(f"capabilities.{name} is {stated.get(name, 'missing')}" for name in unknown)
         yield path, Finding("error", "checkpoint.simultaneous", seen, "true or false", "state what the system can do")
@@ -152,10 +151,7 @@ def _remapping(result: CheckpointResult, path: str, stated: Mapping[str, Any]) -
     if known and both != (remap == 0):
         are = "both" if both else "not both"
         seen = f"{_REMAP_KEY} is {remap}, simultaneous_write and simultaneous_read are {are} true"
-        wanted, fix = (
-            "0 exactly if both are true",
-            "state how long another host must wait before it can read a checkpoint",
-        )
+        wanted, fix = "0 exactly if both are true", "state how long another host must wait before it can read"
         yield path, Finding("error", "checkpoint.remap", seen, wanted, fix)
     if not remap or len(result.leaves) != 2:
         return

@@ -151,9 +151,8 @@ def _processes(result: CheckpointResult) -> Found:
     for leaf in result.leaves:
         ranks = leaf.ranks
         if model is None or ranks is None:
-            yield from (
-                (leaf.path, finding) for finding in unapplied("checkpoint.processes", number_of_processes=ranks)
-            )
+            lacking = unapplied("checkpoint.processes", number_of_processes=ranks)
+            yield from ((leaf.path, finding) for finding in lacking)
             continue
         if not result.closed:
             if ranks % model.model_ranks:
@@ -166,16 +165,8 @@ def _processes(result: CheckpointResult) -> Found:
         fix = f"--num-processes {model.ranks}"
         if ranks == SUBSET_RANKS and result.edition.name == "2.0":
             seen = f"{ranks} processes, a subset: the whole model takes {model.ranks}"
-            yield (
-                leaf.path,
-                Finding(
-                    "info",
-                    "checkpoint.subset",
-                    seen,
-                    "a run of the whole model, if figures of the whole model are needed",
-                    fix,
-                ),
-            )
+            wanted = "a run of the whole model, if its figures are needed"
+            yield leaf.path, Finding("info", "checkpoint.subset", seen, wanted, fix)
         elif ranks == SUBSET_RANKS:
             seen = f"{ranks} processes: a subset of {model.name}"
             wanted = f"{model.ranks}: a subset is defined for llama3-8b alone; such rows of v3.0 were withdrawn"
@@ -239,9 +230,8 @@ def _accelerators(result: CheckpointResult) -> Found:
     """All accelerators' memory together holds the checkpoint (4.3.4): by the edition's table, or else 80 GiB each."""
     for leaf in result.leaves:
         size, table = number(leaf.metric.get("checkpoint_size_GB")), result.edition.accelerator_gb
-        named = text(leaf.metadata.get("accelerator")) or text(
-            mapping(leaf.metadata.get("args")).get("accelerator_type")
-        )
+        args = mapping(leaf.metadata.get("args"))
+        named = text(leaf.metadata.get("accelerator")) or text(args.get("accelerator_type"))
         if table and named not in table:
             seen = f"accelerator {named}" if named else "no accelerator named"
             fix = "repeat the calls with --accelerator-type"
@@ -290,10 +280,8 @@ def _files(result: CheckpointResult) -> Found:
         yield result.path, Finding("error", "files.checkpoint_results", f"no {RESULTS}", RESULTS, fix)
     for leaf in result.leaves:
         lacking = [name for pattern, name in RANK_FILES if not any(map(pattern.match, leaf.files))]
-        for located in (
-            *missing(leaf, "files.checkpoint", [*FILES, METADATA], lacking),
-            *config_files(leaf, "files.checkpoint_config"),
-        ):
+        files = missing(leaf, "files.checkpoint", [*FILES, METADATA], lacking)
+        for located in (*files, *config_files(leaf, "files.checkpoint_config")):
             yield located.path, located.finding
 
 

@@ -144,9 +144,8 @@ def _compare(path: str, allowed: Callable[[str, bool, str], tuple[float, ...]]) 
                 continue
             compared += 1
             if not any(math.isclose(printed, choice, rel_tol=_SUM_TOLERANCE, abs_tol=1e-9) for choice in choices):
-                differences.append(
-                    f"{where + '.' if where else ''}{key} is {printed:.10g}; the runs give {choices[0]:.10g}"
-                )
+                name = f"{where}.{key}" if where else key
+                differences.append(f"{name} is {printed:.10g}; the runs give {choices[0]:.10g}")
     wanted, fix = "the sums of the runs below", "aggregate the runs with the tool again"
     if differences:
         yield Located(path, Finding("error", "results.differ", "; ".join(differences[:3]), wanted, fix))
@@ -162,9 +161,7 @@ def _number_in(value: object) -> float | None:
     return float(value) if isinstance(value, str) and value.replace(".", "", 1).isdecimal() else None
 
 
-def _nested_mappings(
-    content: object, where: str, in_row: bool = False
-) -> Iterator[tuple[str, bool, Mapping[str, Any]]]:
+def _nested_mappings(content: object, where: str, in_row: bool = False) -> Iterator[tuple[str, bool, Any]]:
     """Yield every nested mapping with its dotted path and whether it is inside a list (a row of a table)."""
     if isinstance(content, Mapping):
         yield where, in_row, content

@@ -86,26 +86,31 @@ def check_folder(
     finder = Finder(root, edition, division)
     leaves = other_leaves(root)
     drafts = finder.results(audited)
-    checkpoint_drafts = checkpoint_results(
-        [leaf for leaf in leaves if leaf.category == CHECKPOINTING], edition, division
-    )
+    checkpoint_leaves = [leaf for leaf in leaves if leaf.category == CHECKPOINTING]
+    checkpoint_drafts = checkpoint_results(checkpoint_leaves, edition, division)
     other_drafts = other_results(leaves, edition, division)
-    trees = _tree_editions(root, drafts, [*checkpoint_drafts, *other_drafts], edition, reading)
-    results = [replace(draft, edition=trees[_scope(draft, root)]) for draft in drafts]
-    checkpoints = [replace(draft, edition=trees[_scope(draft, root)]) for draft in checkpoint_drafts]
-    others = [replace(draft, edition=trees[_scope(draft, root)]) for draft in other_drafts]
-    organisations = [each for tree, its in sorted(trees.items()) for each in submissions(tree, its, division)]
+    editions = _tree_editions(root, drafts, [*checkpoint_drafts, *other_drafts], edition, reading)
+    results = [replace(draft, edition=editions[_scope(draft, root)]) for draft in drafts]
+    checkpoints = [replace(draft, edition=editions[_scope(draft, root)]) for draft in checkpoint_drafts]
+    others = [replace(draft, edition=editions[_scope(draft, root)]) for draft in other_drafts]
+    organisations = [
+        each for tree, of_tree in sorted(editions.items()) for each in submissions(tree, of_tree, division)
+    ]
     findings = [*finder.findings, *_rehearsal_findings(root, rehearsal)]
     findings += _result_findings(results, checkpoints, others)
-    findings += _submission_findings(trees, organisations, results, checkpoints)
+    findings += _submission_findings(editions, organisations, results, checkpoints)
     if not results and not leaves:
         fix = "name the folder above the runs, or use `dlemu audit` for other results"
         seen = "no run of any benchmark below"
-        findings.append(
-            Located(root, Finding("error", "tree.empty", seen, "runs as mlpstorage or DLIO write them", fix))
-        )
+        wanted = "runs as mlpstorage or DLIO write them"
+        findings.append(Located(root, Finding("error", "tree.empty", seen, wanted, fix)))
     if rehearsal is not None:
-        findings = [_info_if_left_to_do(located) for located in findings]
+        findings = [
+            replace(one, finding=replace(one.finding, severity="info"))
+            if one.finding.rule in _LEFT_TO_SUBMITTER
+            else one
+            for one in findings
+        ]
     return Checked(
         root=root,
         reading=reading,
@@ -144,9 +149,7 @@ def _tree_editions(
         leaves.setdefault(_scope(group, root), []).extend(group.leaves)
         phased.add(_scope(group, root))
     scopes = sorted({*leaves, *phased})
-    return {
-        scope: tree_edition(leaves.get(scope, ()), reading, named=edition, phased=scope in phased) for scope in scopes
-    }
+    return {each: tree_edition(leaves.get(each, ()), reading, named=edition, phased=each in phased) for each in scopes}
 
 
 def _read_rehearsal(folder: str) -> tuple[Mapping[str, Any] | None, str]:
@@ -202,7 +205,7 @@ def _result_findings(
 
 
 def _submission_findings(
-    trees: Mapping[str, Edition],
+    editions: Mapping[str, Edition],
     organisations: Sequence[Submission],
     results: Sequence[Result],
     checkpoints: Sequence[CheckpointResult],
@@ -212,26 +215,20 @@ def _submission_findings(
         for rule in (*SUBMISSION_RULES, *ORIGIN_RULES):
             yield from _with_official_names(rule(each), each)
         yield from _with_official_names(check_systems(each, ran_on(results, checkpoints)), each)
-    for tree in trees:
+    for tree in editions:
         mine = [each for each in organisations if os.path.dirname(os.path.dirname(each.path)) == tree]
         if mine:
             yield from _with_official_names(top_folders(tree, mine), mine[0])
 
 
-def _with_official_names(findings: Iterable[Located], of: AnyResult | Submission) -> Iterator[Located]:
+def _with_official_names(findings: Iterable[Located], subject: AnyResult | Submission) -> Iterator[Located]:
     """Add the edition's checker's own name of each rule, and set severities by the reading."""
     for located in findings:
         finding = located.finding
-        if of.edition.reading == "published" and finding.severity == "error":
+        if subject.edition.reading == "published" and finding.severity == "error":
             finding = replace(finding, severity=severity_published(finding.rule))
-        official = official_name(finding.rule, of.edition.name, of.division)
+        official = official_name(finding.rule, subject.edition.name, subject.division)
         yield replace(located, finding=finding, official=official)
-
-
-def _info_if_left_to_do(located: Located) -> Located:
-    if located.finding.rule not in _LEFT_TO_SUBMITTER:
-        return located
-    return replace(located, finding=replace(located.finding, severity="info"))
 
 
 def _sort_key(located: Located) -> tuple[int, str, str]:

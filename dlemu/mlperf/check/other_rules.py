@@ -52,9 +52,8 @@ def _kv_settings(leaf: KvLeaf) -> Iterator[Finding]:
     for option in OPTIONS:
         stated = flags.get(option, {})
         fixed = {**KV_OPTIONS[option], **_ALL_OPTIONS}
-        differences += [
-            f"option {option}: {key} {stated[key]}" for key in fixed if stated.get(key, fixed[key]) != fixed[key]
-        ]
+        different = [key for key in fixed if stated.get(key, fixed[key]) != fixed[key]]
+        differences += [f"option {option}: {key} {stated[key]}" for key in different]
         differences += [f"option {option}: no {key}" for key in fixed if stated and key not in stated]
         for rank in (rank for trial in leaf.of(option) for rank in trial):
             elapsed, seed = rank.elapsed_seconds, count(rank.content.get("seed"), 0)
@@ -63,9 +62,7 @@ def _kv_settings(leaf: KvLeaf) -> Iterator[Finding]:
             if seed is not None and seed != 42 + rank.rank:  # Table KVCache-1: --seed-base 42, plus the rank
                 differences.append(f"{rank.where}: seed {seed}")
     args = mapping(leaf.metadata.get("args"))
-    differences += [
-        f"{key} {args[key]}" for key, value in _SEQUENCE.items() if key in args and number(args[key]) != value
-    ]
+    differences += [f"{key} {args[key]}" for key, value in _SEQUENCE.items() if number(args.get(key, value)) != value]
     differences += ["a different --config"] if text(args.get("config_file")) else []
     if differences:
         more = f"; and {len(differences) - 4} more" if len(differences) > 4 else ""

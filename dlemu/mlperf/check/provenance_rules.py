@@ -1,8 +1,8 @@
 """Rules on provenance: images of the code that ran, provenance.json of each call, submission.yaml of each organisation.
 
-A code image is a copy of mlpstorage's code with its hash in `.code-hash.json`; each call names the image that it ran
-in `.mlps-code-image`. Sources: PROV-01, PROV-02, LEAF-01 and the code pool of mlpstorage's submission checker
-(https://github.com/mlcommons/storage). A tree made before these files were introduced gives no finding.
+A code image is a copy of mlpstorage's code with its hash in `.code-hash.json`; each call names its image in
+`.mlps-code-image`. Trees from before these files give no finding. Sources: PROV-01, PROV-02, LEAF-01 and the code pool
+of mlpstorage's submission checker (https://github.com/mlcommons/storage).
 """
 
 from __future__ import annotations
@@ -145,12 +145,8 @@ def provenance(calls: Sequence[RunRecords]) -> Iterator[Located]:
 def _provenance_matches(records: RunRecords, provenance: Any) -> Iterator[Located]:
     lacking = [key for key in (_EDITION, "tool", "dlio", "core_config") if not provenance.get(key)]
     if lacking:
-        yield _located(
-            records.path,
-            "provenance.broken",
-            f"{PROVENANCE} without {', '.join(lacking)}",
-            "all keys that the tool writes",
-        )
+        seen = f"{PROVENANCE} without {', '.join(lacking)}"
+        yield _located(records.path, "provenance.broken", seen, "all keys that the tool writes")
     image, named = text(mapping(provenance.get("tool")).get("code_image")), _image_named(records)
     if image is not None and named is not None and image.rpartition(":")[2] != named:
         seen = f"{PROVENANCE} names the code {image}, {POINTER} {named}"

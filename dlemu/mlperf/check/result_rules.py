@@ -22,8 +22,8 @@ from dlemu.results.wording import count
 
 _COVERED_BY_FILE_RULES = ("summary.missing",)
 """The audit's findings that are left out because the rules on required files give the same ones."""
-_COVERED_BY_CONFIGURED = ("config.missing", "config.assumed")
-"""The audit's findings that are left out because `configured` gives the same ones."""
+_COVERED_BY_CONFIG_COMPLETE = ("config.missing", "config.assumed")
+"""The audit's findings that are left out because `config_complete` gives the same ones."""
 _REQUIRED_SETTINGS = (
     *("model.name", "framework", "dataset.format", "dataset.num_files_train", "dataset.num_samples_per_file"),
     *("dataset.record_length_bytes", "reader.data_loader", "reader.batch_size"),
@@ -38,7 +38,7 @@ MAX_RATE_SPREAD = 0.05
 """Runs of one result are replicable if samples/s differ by at most this share of their mean (v1.0 to v3.0, results)."""
 
 
-def by_the_rules(result: Result) -> Iterator[Located]:
+def single_run_rules(result: Result) -> Iterator[Located]:
     """Check every run by the edition's rules on single runs, with the AU recomputed from its steps."""
     book, limit = Rulebook(result.edition.name, result.division, result.edition.reading), stated_limit(result)
     for leaf in result.runs:
@@ -50,14 +50,8 @@ def by_the_rules(result: Result) -> Iterator[Located]:
                 name, gib = os.path.basename(limit.path), limit.memory_gib
                 seen = f"{name} states a control group's limit of {gib:g} GiB for each host"
                 wanted = f"without a limit, {leaf.printed.memory_gib or 0:,.1f} GiB measured on all hosts together"
-                yield _located(
-                    leaf.path,
-                    "info",
-                    "dataset.limited",
-                    seen,
-                    wanted,
-                    "nothing: the dataset's size is checked with the limit",
-                )
+                fix = "nothing: the dataset's size is checked with the limit"
+                yield _located(leaf.path, "info", "dataset.limited", seen, wanted, fix)
             for finding in rule_findings(_with_metadata(leaf), printed, book, by_dlemu=leaf.run.by_dlemu):
                 yield Located(leaf.path, _for_result(finding, leaf, result))
 
@@ -79,7 +73,7 @@ def _with_metadata(leaf: Leaf) -> Setup:
     return replace(leaf.setup, overrides=tuple(dict.fromkeys([*(leaf.setup.overrides or ()), *words])))
 
 
-def configured(result: Result) -> Iterator[Located]:
+def config_complete(result: Result) -> Iterator[Located]:
     """Every run has its complete configuration: without it no setting can be checked."""
     for leaf in result.runs:
         if leaf.run is None:
@@ -105,7 +99,7 @@ def _for_result(finding: Finding, leaf: Leaf, result: Result) -> Finding:
     return replace(finding, rule=rule, severity=severity, seen=f"{finding.seen} ({basis})")
 
 
-def recomputed(result: Result) -> Iterator[Located]:
+def audit_findings(result: Result) -> Iterator[Located]:
     """Pass on the audit's findings: files that contradict each other or can't be read."""
     for leaf in result.runs:
         for finding in leaf.run.findings if leaf.run else ():
@@ -113,13 +107,13 @@ def recomputed(result: Result) -> Iterator[Located]:
                 continue
             if finding.rule == "au.prefetch":  # no edition has a rule on prefetch
                 continue
-            if finding.rule in _COVERED_BY_CONFIGURED and leaf.printed.accelerators:
+            if finding.rule in _COVERED_BY_CONFIG_COMPLETE and leaf.printed.accelerators:
                 continue
             if result.single or finding.rule not in _COVERED_BY_FILE_RULES:
                 yield Located(leaf.path, finding)
 
 
-def tool(result: Result) -> Iterator[Located]:
+def made_by_dlio(result: Result) -> Iterator[Located]:
     """CLOSED results come from DLIO, unchanged (v3.0's Rules.md, section 1)."""
     for leaf in result.runs:
         if result.division == "closed" and leaf.run is not None and leaf.run.by_dlemu:
@@ -172,7 +166,7 @@ def _runs_required(result: Result) -> str:
     return f"{warm_up}{result.edition.measured_runs} runs"
 
 
-def run_stamps(result: Result) -> Iterator[Located]:
+def run_folder_names(result: Result) -> Iterator[Located]:
     """Run folders are named by the time when the run began."""
     for leaf in result.runs if result.phased else ():
         if leaf.stamp is None:
@@ -218,7 +212,7 @@ def run_gaps(result: Result) -> Iterator[Located]:
         yield _located(result.path, severity, "runs.gap", seen, wanted, fix)
 
 
-def runs_alike(result: Result) -> Iterator[Located]:
+def same_job(result: Result) -> Iterator[Located]:
     """All runs have the same workload, settings, accelerators and hosts."""
     for what, values in (
         ("workload", [leaf.setup.workload for leaf in result.runs]),
@@ -231,12 +225,11 @@ def runs_alike(result: Result) -> Iterator[Located]:
         seen = sorted({str(value) for value in values if value is not None})
         if len(seen) > 1:
             fix = "repeat the runs with the same settings on the same hosts"
-            yield _located(
-                result.path, "error", "runs.differ", f"{what}: {' and '.join(seen[:3])}", "the same in all runs", fix
-            )
+            different = f"{what}: {' and '.join(seen[:3])}"
+            yield _located(result.path, "error", "runs.differ", different, "the same in all runs", fix)
 
 
-def shuffled_anew(result: Result) -> Iterator[Located]:
+def different_seeds(result: Result) -> Iterator[Located]:
     """Where the seeds are recorded, each run shuffles with its own seed."""
     seeds = [leaf.section("train").get("seed") for leaf in result.runs]
     known = [seed for seed in seeds if isinstance(seed, int)]
@@ -246,7 +239,7 @@ def shuffled_anew(result: Result) -> Iterator[Located]:
         yield _located(result.path, "info", "runs.seed", seen, "by the rules' text, a different seed for each run", fix)
 
 
-def replicable(result: Result) -> Iterator[Located]:
+def rates_agree(result: Result) -> Iterator[Located]:
     """Samples/s of the measured runs differ by at most 5 % of their mean."""
     rates = [leaf.printed.samples_per_second for leaf in result.measured]
     known = [rate for rate in rates if rate]
@@ -257,9 +250,8 @@ def replicable(result: Result) -> Iterator[Located]:
     if len(known) > 1 and (max(known) - min(known)) / (sum(known) / len(known)) > MAX_RATE_SPREAD:
         seen = f"{min(known):.2f} to {max(known):.2f} samples/s"
         fix = "find out what else used the storage or the hosts"
-        yield _located(
-            result.path, "warning", "runs.spread", seen, f"within {100 * MAX_RATE_SPREAD:g} % of each other", fix
-        )
+        wanted = f"within {100 * MAX_RATE_SPREAD:g} % of each other"
+        yield _located(result.path, "warning", "runs.spread", seen, wanted, fix)
 
 
 def same_dataset(result: Result) -> Iterator[Located]:
@@ -281,16 +273,15 @@ def dataset_phases(result: Result) -> Iterator[Located]:
     required = [leaf.num_files for leaf in result.datasize if leaf.num_files]
     generated = [leaf.num_files for leaf in result.datagen if leaf.num_files]
     read = [(leaf, leaf.num_files) for leaf in result.runs if leaf.num_files]
-    severity: Severity = "error"
     for leaf, files in read:
         if generated and files > max(generated):
             fix = "generate the dataset that the runs read, or run on the one that was generated"
             seen = f"the run read {files:,} files, datagen generated {max(generated):,}"
-            yield _located(leaf.path, severity, "dataset.phases", seen, "no more than datagen generated", fix)
+            yield _located(leaf.path, "error", "dataset.phases", seen, "no more than datagen generated", fix)
         if required and files < min(required):
             seen = f"the run read {files:,} files, datasize requires {min(required):,}"
             fix = f"run with dataset.num_files_train={min(required)} or more"
-            yield _located(leaf.path, severity, "dataset.phases", seen, "no fewer than datasize requires", fix)
+            yield _located(leaf.path, "error", "dataset.phases", seen, "no fewer than datasize requires", fix)
     if required and generated and max(generated) < min(required):
         seen = f"datagen generated {max(generated):,} files, datasize requires {min(required):,}"
         fix = f"generate the dataset again with dataset.num_files_train={min(required)}"
@@ -308,7 +299,7 @@ def dataset_in_metadata(result: Result) -> Iterator[Located]:
             yield _located(leaf.path, "error", "dataset.told", seen, "the dataset's settings in the metadata", fix)
 
 
-def data_apart_from_results(result: Result) -> Iterator[Located]:
+def separate_folders(result: Result) -> Iterator[Located]:
     """The dataset and the results are in different folders, on different file systems."""
     for leaf in result.runs:
         data, results = leaf.argument("data_dir"), leaf.argument("results_dir")
@@ -356,7 +347,7 @@ def _located(path: str, severity: Severity, rule: str, seen: str, wanted: str, f
 
 
 RESULT_RULES: tuple[Rule, ...] = (
-    *(by_the_rules, configured, recomputed, tool, hosts_used),
-    *(run_count, run_stamps, runs_ended, run_gaps, runs_alike, shuffled_anew, replicable),
-    *(same_dataset, dataset_phases, dataset_in_metadata, data_apart_from_results),
+    *(single_run_rules, config_complete, audit_findings, made_by_dlio, hosts_used),
+    *(run_count, run_folder_names, runs_ended, run_gaps, same_job, different_seeds, rates_agree),
+    *(same_dataset, dataset_phases, dataset_in_metadata, separate_folders),
 )

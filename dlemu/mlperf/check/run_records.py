@@ -159,10 +159,8 @@ def _processes(records: RunRecords) -> _Statements:
         yield "the command's -n", int(launched[1]) if launched else None
     if records.phase == "run":
         yield "args.num_accelerators", count(records.args.get("num_accelerators"))
-        yield (
-            "summary.json",
-            count(records.summary.get("num_accelerators")) or count(records.summary.get("total_ranks")),
-        )
+        summary = records.summary
+        yield "summary.json", count(summary.get("num_accelerators")) or count(summary.get("total_ranks"))
 
 
 def _host_count(records: RunRecords) -> _Statements:
@@ -174,17 +172,15 @@ def _host_count(records: RunRecords) -> _Statements:
 
 def _rank_0_host(records: RunRecords) -> _Statements:
     """Yield the host of rank 0, which must be among the collected hosts."""
-    first, collected = text(records.summary.get("hostname")), sorted(map(_short, records.hosts))
+    first, collected = text(records.summary.get("hostname")), sorted(map(_short_name, records.hosts))
     rank = text(mapping(records.read("0_output.json")).get("hostname"))
-    yield "summary.json", _short(first) if first else None
-    yield "0_output.json", _short(rank) if rank and records.benchmark == "checkpointing" else None
-    yield (
-        HOSTS,
-        (_short(first) if _short(first) in collected else ", ".join(collected)) if first and collected else None,
-    )
+    yield "summary.json", _short_name(first) if first else None
+    yield "0_output.json", _short_name(rank) if rank and records.benchmark == "checkpointing" else None
+    known = _short_name(first) if first and _short_name(first) in collected else ", ".join(collected)
+    yield HOSTS, known if first and collected else None
 
 
-def _short(host: str) -> str:
+def _short_name(host: str) -> str:
     return host.partition(".")[0].lower()
 
 
@@ -257,10 +253,8 @@ def _data_folder(records: RunRecords) -> _Statements:
 
 
 def _results_folder(records: RunRecords) -> _Statements:
-    for source, value in (
-        ("args.results_dir", records.args.get("results_dir")),
-        (SEPARATION, mapping(records.read(SEPARATION)).get("results_path")),
-    ):
+    recorded = mapping(records.read(SEPARATION)).get("results_path")
+    for source, value in (("args.results_dir", records.args.get("results_dir")), (SEPARATION, recorded)):
         yield source, os.path.normpath(value) if isinstance(value, str) and value else None
 
 
@@ -286,12 +280,12 @@ def _memory(records: RunRecords) -> _Statements:
 
 def _division(records: RunRecords) -> _Statements:
     """Yield the recorded divisions. Not in `_FACTS`, as `_division_agrees` compares them."""
-    yield "args.mode", _lower(records.args.get("mode"))
+    yield "args.mode", _last_part(records.args.get("mode"))
     if mapping(records.metadata).get("verification") is not None:
-        yield "verification", _lower(mapping(records.metadata).get("verification"))
+        yield "verification", _last_part(mapping(records.metadata).get("verification"))
 
 
-def _lower(value: object) -> str | None:
+def _last_part(value: object) -> str | None:
     """Return the last part of a dotted name in lower case: v3.0 writes CLOSED where v2.0 wrote closed."""
     return value.lower().rpartition(".")[2] if isinstance(value, str) and value else None
 
@@ -323,9 +317,7 @@ def _facts_agree(records: RunRecords) -> Iterator[Finding]:
 def _settings_agree(records: RunRecords) -> Iterator[Finding]:
     """Settings in config.yaml equal those in overrides.yaml and in the metadata's parameters."""
     config = {key: canonical(value) for key, value in settings_of(mapping(records.setup.config))}
-    overrides = (
-        {} if records.setup.overrides is None else dict(_key_and_value(word) for word in records.setup.overrides)
-    )
+    overrides = dict(map(_key_and_value, records.setup.overrides or ()))
     sources = (
         ("overrides.yaml", {key.removeprefix("workload."): value for key, value in overrides.items() if "." in key}),
         ("metadata", dict(settings_of(records.parameters))),
@@ -384,9 +376,8 @@ def _division_agrees(records: RunRecords) -> Iterator[Finding]:
             severity: Literal["error", "warning"] = "warning" if stated == "closed" else "error"
             yield Finding(severity, "division.differs", seen, "the same division in folder and files", fix)
         elif stated == "whatif":
-            yield Finding(
-                "error", "division.differs", f"{source} is whatif", records.division, "run it again for closed or open"
-            )
+            fix = "run it again for closed or open"
+            yield Finding("error", "division.differs", f"{source} is whatif", records.division, fix)
 
 
 def _records_complete(records: RunRecords) -> Iterator[Finding]:
@@ -398,28 +389,21 @@ def _records_complete(records: RunRecords) -> Iterator[Finding]:
             wanted = _METADATA_KEYS if records.edition.checks_tree else _METADATA_KEYS_V2
             lacking = [key for key in wanted if key not in mapping(content)]
             if content in ([], {}) or not isinstance(content, Mapping):
-                incomplete.append(f"{name} holds {_shortened(content)}")
+                incomplete.append(f"{name} holds {'nothing readable' if content is None else str(content)[:40]}")
             elif lacking:
                 incomplete.append(f"{name} without {', '.join(lacking)}")
         elif name == SEPARATION and not isinstance(mapping(records.read(name)).get("same_filesystem"), bool):
             incomplete.append(f"{name} without same_filesystem: true or false")
     if records.phase != "datasize":
+        folder = os.path.join(records.path, "dlio_config")
         if records.setup.overrides == ():
             incomplete.append("overrides.yaml is empty: it does not even name the workload")
         if records.hydra_overrides is None and records.hydra_path:
             incomplete.append("hydra.yaml has no overrides")
-        if records.edition.checks_tree and not records.setup.config and os.path.isdir(_config_folder(records)):
+        if records.edition.checks_tree and not records.setup.config and os.path.isdir(folder):
             incomplete.append("config.yaml has no workload")
     if incomplete:
         yield Finding("error", "papers.missing", "; ".join(incomplete[:4]), "all content that the tool wrote", _KEEP)
-
-
-def _config_folder(records: RunRecords) -> str:
-    return os.path.join(records.path, "dlio_config")
-
-
-def _shortened(content: object) -> str:
-    return str(content)[:40] if content is not None else "nothing that can be read"
 
 
 def _call_succeeded(records: RunRecords) -> Iterator[Finding]:

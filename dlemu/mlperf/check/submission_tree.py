@@ -172,7 +172,8 @@ class Finder:
     def _place(self, path: str) -> tuple[str, str]:
         """Return the kind of result that a run belongs to (phased, numbered or single), and the result's folder."""
         parent = os.path.dirname(path)
-        if path != self._root and os.path.basename(parent) == "run" and _ancestor_name(parent, 2) == "training":
+        # training/MODEL/run
+        if path != self._root and parent.split(os.sep)[-3::2] == ["training", "run"]:
             return "phased", parent
         folder = path
         while len(folder) > len(self._root):
@@ -187,13 +188,14 @@ class Finder:
         for folder, below, _ in os.walk(self._root):
             below[:] = [name for name in below if not name.startswith(".") and name != "code"]
             if os.path.basename(folder) == "training":
-                folders += [os.path.join(folder, model, "run") for model in below]
+                models = [os.path.join(folder, model) for model in below]
+                folders += [os.path.join(model, "run") for model in models if set(folders_in(model)) & set(PHASES)]
                 below[:] = []
-        return [folder for folder in folders if _has_phase(os.path.dirname(folder))]
+        return folders
 
     def _result(self, folder: str, kind: str, audited: Mapping[str, AuditedRun]) -> Result:
         if kind == "phased":
-            paths = [os.path.join(folder, name) for name in _folders(folder)]
+            paths = [os.path.join(folder, name) for name in folders_in(folder)]
         else:
             below = [*audited, *(self._empty_runs(folder, audited) if kind == "numbered" else ())]
             paths = sorted(below, key=lambda path: _run_order(os.path.relpath(path, folder)))
@@ -213,20 +215,16 @@ class Finder:
     def _empty_runs(self, folder: str, audited: Mapping[str, AuditedRun]) -> Iterator[str]:
         """Yield folders named like the runs that hold no run: it failed, or was removed."""
         taken = {_run_name(path, folder) for path in audited}
-        for name in _folders(folder):
-            if (
-                _RUN_NUMBER.search(name)
-                and name not in taken
-                and any(_same_but_for_number(name, other) for other in taken)
-            ):
+        for name in folders_in(folder):
+            if _RUN_NUMBER.search(name) and name not in taken and any(_same_but_number(name, run) for run in taken):
                 yield os.path.join(folder, name)
 
     def _phase(self, workload: str, name: str) -> tuple[Leaf, ...]:
         folder = os.path.join(workload, name)
-        return tuple(self._leaf(os.path.join(folder, below), below, None) for below in _folders(folder))
+        return tuple(self._leaf(os.path.join(folder, below), below, None) for below in folders_in(folder))
 
     def _leaf(self, path: str, name: str, run: AuditedRun | None) -> Leaf:
-        files, folders = _entries(path)
+        files, folders = entries_of(path)
         return Leaf(
             path=path,
             name=name,
@@ -262,18 +260,7 @@ def category_of(path: str) -> str | None:
     return category if category in CATEGORIES else None
 
 
-def _ancestor_name(path: str, levels: int) -> str:
-    """Return the name of the folder this many levels above."""
-    for _ in range(levels):
-        path = os.path.dirname(path)
-    return os.path.basename(path)
-
-
-def _has_phase(workload: str) -> bool:
-    return any(os.path.isdir(os.path.join(workload, name)) for name in PHASES)
-
-
-def _entries(path: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def entries_of(path: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the sorted names of a folder's files and of its subfolders; nothing if it can't be listed."""
     try:
         with os.scandir(path) as entries:
@@ -283,8 +270,9 @@ def _entries(path: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
     return tuple(name for name, folder in listed if not folder), tuple(name for name, folder in listed if folder)
 
 
-def _folders(folder: str) -> list[str]:
-    return [name for name in _entries(folder)[1] if not name.startswith(".")]
+def folders_in(folder: str) -> list[str]:
+    """Return the sorted names of a folder's subfolders, except hidden ones."""
+    return [name for name in entries_of(folder)[1] if not name.startswith(".")]
 
 
 def _run_name(path: str, folder: str) -> str:
@@ -297,7 +285,7 @@ def _run_order(name: str) -> tuple[int, str]:
     return (int(number[1]) if number else 0), name
 
 
-def _same_but_for_number(name: str, other: str) -> bool:
+def _same_but_number(name: str, other: str) -> bool:
     """Return whether two names are the same but for the run's number: run1 and run-2 are, run1 and old_run_2 aren't."""
     return _RUN_NUMBER.sub("", name) == _RUN_NUMBER.sub("", other)
 
@@ -313,15 +301,15 @@ def stamp_of(name: str) -> datetime | None:
 def submissions(root: str, edition: Edition, division: Division | None) -> list[Submission]:
     """Return every DIVISION/ORG of a tree; the root may itself be a division's or an organisation's folder."""
     known, above = os.path.basename(root).lower(), os.path.basename(os.path.dirname(root)).lower()
-    if above in DIVISIONS and {"results", "systems"}.intersection(_entries(root)[1]):
+    if above in DIVISIONS and {"results", "systems"}.intersection(entries_of(root)[1]):
         folders = [root]
     else:
-        divisions = [root] if known in DIVISIONS else [os.path.join(root, name) for name in _folders(root)]
+        divisions = [root] if known in DIVISIONS else [os.path.join(root, name) for name in folders_in(root)]
         folders = [
             os.path.join(folder, name)
             for folder in divisions
             if os.path.basename(folder).lower() in DIVISIONS
-            for name in _folders(folder)
+            for name in folders_in(folder)
         ]
     return [
         Submission(

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from dlemu.mlperf.audit.tolerant import count, mapping, number, read_json, read_text, read_yaml
-from dlemu.mlperf.check.submission_tree import Result, Submission
+from dlemu.mlperf.check.submission_tree import Result, Submission, folders_in
 from dlemu.mlperf.check.system_schema import PLACEHOLDER, breaches, is_blank
 from dlemu.results.finding import Finding, Located, Severity
 
@@ -57,13 +57,12 @@ def check_systems(submission: Submission, calls: Sequence[RanOn]) -> Iterator[Lo
             yield Located(os.path.join(folder, name), finding)
     stems = {kind: {_stem(name) for name in names if _file_kind(name) == kind} for kind in ("text", "pdf")}
     yield from _only_allowed_files(submission, folder, names, stems)
-    systems = _systems_with_results(submission)
+    systems = set(folders_in(os.path.join(submission.path, "results")))
     for system in sorted(systems):
         if system not in stems["text"] or system not in stems["pdf"]:
             lacking = [kind for kind in ("text", "pdf") if system not in stems[kind]]
-            lacking_names = " and ".join(
-                f"{system}.{_suffix(submission) if kind == 'text' else 'pdf'}" for kind in lacking
-            )
+            suffixes = {"text": "json" if submission.edition.name == "1.0" else "yaml", "pdf": "pdf"}
+            lacking_names = " and ".join(f"{system}.{suffixes[kind]}" for kind in lacking)
             rule = "systems.pdf" if lacking == ["pdf"] else "systems.missing"
             fix = f"describe the system in {os.path.join(folder, lacking_names.split(' and ')[0])}"
             seen, wanted = f"results/{system}, but no {lacking_names}", "a yaml or json file and a pdf"
@@ -137,10 +136,6 @@ def _severity(submission: Submission) -> Severity:
     return "error" if submission.edition.checks_tree else "warning"
 
 
-def _suffix(submission: Submission) -> str:
-    return "json" if submission.edition.name == "1.0" else "yaml"
-
-
 def _file_kind(name: str) -> str:
     suffix = os.path.splitext(name)[1].lower()
     return "text" if suffix in _DESCRIPTION_SUFFIXES else suffix.removeprefix(".")
@@ -148,13 +143,6 @@ def _file_kind(name: str) -> str:
 
 def _stem(name: str) -> str:
     return os.path.splitext(name)[0]
-
-
-def _systems_with_results(submission: Submission) -> set[str]:
-    folder = os.path.join(submission.path, "results")
-    if not os.path.isdir(folder):
-        return set()
-    return {entry.name for entry in os.scandir(folder) if entry.is_dir() and not entry.name.startswith(".")}
 
 
 def _only_allowed_files(

@@ -53,9 +53,7 @@ def _years(calls: Iterable[RunRecords]) -> Iterator[Located]:
             "invocation_start_time": _invoked(records),
         }
         first = records.edition.first_year
-        odd = [
-            f"{source} says {at}" for source, at in stated.items() if at is not None and (at.year < first or at > now)
-        ]
+        odd = [f"{who} says {at}" for who, at in stated.items() if at is not None and (at.year < first or at > now)]
         if odd:
             ahead = any(at is not None and at > now for at in stated.values())
             severity: Severity = "error" if ahead or records.edition.checks_tree else "warning"

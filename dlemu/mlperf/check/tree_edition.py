@@ -23,13 +23,8 @@ _EDITION_KEYS = {
     "2.0": ("run_result_output",),
 }
 """Edition -> keys of the metadata, or of its `args`, that only this edition's tool writes."""
-_EDITION_FILES = {
-    ".mlps-code-image": "3.0",
-    "fs_separation.json": "3.0",
-    "provenance.json": "3.0",
-    "per_epoch_stats.json": "1.0",
-}
-"""File of a leaf -> the only edition whose tool writes it."""
+_EDITION_FILES = {"3.0": [".mlps-code-image", "fs_separation.json", "provenance.json"], "1.0": ["per_epoch_stats.json"]}
+"""Edition -> files of a leaf that only this edition's tool writes."""
 _V1_CONFIG_FOLDER = "configs"
 
 
@@ -75,7 +70,7 @@ def _votes(leaf: Voter) -> Iterator[tuple[str, int]]:
         yield stated, 3
     keys = {*mapping(leaf.metadata), *mapping(mapping(leaf.metadata).get("args"))}
     yield from ((edition, 2) for edition, signs in _EDITION_KEYS.items() if keys.intersection(signs))
-    yield from ((edition, 2) for name, edition in _EDITION_FILES.items() if name in leaf.files)
+    yield from ((edition, 2) for edition, names in _EDITION_FILES.items() for name in names if name in leaf.files)
     if os.path.isdir(os.path.join(leaf.path, _V1_CONFIG_FOLDER)):
         yield "1.0", 2
     newest = newest_edition(leaf.setup.workload or "", leaf.setup.accelerator or "")

@@ -8,7 +8,17 @@ from collections.abc import Iterator, Sequence
 
 from dlemu.mlperf.audit.checkpoint_leaf import CheckpointLeaf
 from dlemu.mlperf.audit.run_settings import CONFIG_FOLDERS
-from dlemu.mlperf.check.submission_tree import CATEGORIES, METADATA, PHASES, Leaf, Result, Rule, Submission
+from dlemu.mlperf.check.submission_tree import (
+    CATEGORIES,
+    METADATA,
+    PHASES,
+    Leaf,
+    Result,
+    Rule,
+    Submission,
+    entries_of,
+    folders_in,
+)
 from dlemu.results.finding import Finding, Located, Severity
 
 CONFIG_FILES = ("config.yaml", "hydra.yaml", "overrides.yaml")
@@ -42,7 +52,7 @@ def phase_folders(result: Result) -> Iterator[Located]:
     if not (result.phased and result.edition.checks_tree):
         return
     workload = result.workload_folder
-    present = [entry.name for entry in os.scandir(workload) if entry.is_dir() and not entry.name.startswith(".")]
+    present = folders_in(workload)
     for name in PHASES:
         if name not in present:
             rule = "files.datasize" if name == "datasize" else "files.phases"
@@ -51,9 +61,8 @@ def phase_folders(result: Result) -> Iterator[Located]:
     if "datasize" in present and not result.datasize:
         fix = "keep the folder of `mlpstorage training datasize`"
         seen = "the folder datasize holds no call"
-        yield Located(
-            workload, Finding("error", "files.datasize", seen, "the call that computed the dataset's size", fix)
-        )
+        wanted = "the call that computed the dataset's size"
+        yield Located(workload, Finding("error", "files.datasize", seen, wanted, fix))
     for name in sorted(set(present) - set(PHASES)):
         fix = f"move {name} out of the tree"
         yield Located(workload, Finding("error", "files.phases", f"a folder {name}", ", ".join(PHASES), fix))
@@ -137,9 +146,7 @@ def _required_by_v1(leaf: Leaf) -> Iterator[Located]:
         wanted = "the overrides: report.py takes workload and accelerator from them"
         yield _located(leaf, "error", "files.run_config", "no configs/overrides.yaml", wanted)
     if not any(_STATS_FILE.match(name) for name in leaf.files):
-        yield _located(
-            leaf, "warning", "files.run", "no per_epoch_stats.json", "the file with the times of epochs and blocks"
-        )
+        yield _located(leaf, "warning", "files.run", "no per_epoch_stats.json", "the times of epochs and blocks")
 
 
 def ranks_kept(leaf: Leaf | CheckpointLeaf, ranks: int | None, severity: Severity) -> Iterator[Located]:
@@ -196,7 +203,7 @@ def top_folders(root: str, submissions: list[Submission]) -> Iterator[Located]:
     """The root holds only the divisions and code (2.1.2 of v3.0)."""
     if not any(submission.edition.checks_tree for submission in submissions):
         return
-    for name in _folders(root):
+    for name in folders_in(root):
         if name not in _TOP_FOLDERS and not _only_holds_code(os.path.join(root, name)):
             fix = f"move {name} out of the tree; if it is a division, name it in lower case"
             finding = Finding("error", "submission.top", f"a folder {name}", "closed, open or both", fix)
@@ -205,7 +212,7 @@ def top_folders(root: str, submissions: list[Submission]) -> Iterator[Located]:
 
 def submission_folders(submission: Submission) -> Iterator[Located]:
     """DIVISION/ORG holds the folders results and systems, and the code, and is named as allowed."""
-    present = _folders(submission.path)
+    present = folders_in(submission.path)
     if not _ORGANISATION_NAME.match(submission.organisation):
         fix = "use only letters, digits, dots, dashes and underscores in its name"
         seen = f"the organisation's folder is named {submission.organisation!r}"
@@ -229,7 +236,7 @@ def submission_code(submission: Submission) -> Iterator[Located]:
     if submission.division == "closed":
         root = os.path.dirname(os.path.dirname(submission.path))
         parents = (submission.path, os.path.join(root, submission.organisation), os.path.join(root, "code-images"))
-        folders = [os.path.join(parent, name) for parent in parents for name in _folders(parent)]
+        folders = [os.path.join(parent, name) for parent in parents for name in folders_in(parent)]
         if not any(holds_code(folder) for folder in folders if os.path.basename(folder) not in ("results", "systems")):
             fix = "mlpstorage adds the code itself; for v1.0, copy the folder of its code"
             finding = Finding("error", "submission.code", "no copy of the code", "the code of the official tool", fix)
@@ -241,16 +248,15 @@ def submission_categories(submission: Submission) -> Iterator[Located]:
     if not submission.edition.checks_tree:
         return
     results = os.path.join(submission.path, "results")
-    for system in _folders(results):
+    for system in folders_in(results):
         path = os.path.join(results, system)
-        for name in _folders(path):
+        for name in folders_in(path):
             if name not in _BENCHMARK_FOLDERS:
                 fix = f"move {name} out of the tree"
-                finding = Finding(
-                    "error", "submission.category", f"a folder {name}", ", ".join(_BENCHMARK_FOLDERS), fix
-                )
+                wanted = ", ".join(_BENCHMARK_FOLDERS)
+                finding = Finding("error", "submission.category", f"a folder {name}", wanted, fix)
                 yield Located(os.path.join(path, name), finding)
-        for name in _folders(os.path.join(path, "training")):
+        for name in folders_in(os.path.join(path, "training")):
             if name not in _WORKLOADS_V3:
                 fix = "submit only workloads of this edition"
                 finding = Finding("error", "submission.workload", f"a folder {name}", ", ".join(_WORKLOADS_V3), fix)
@@ -259,34 +265,18 @@ def submission_categories(submission: Submission) -> Iterator[Located]:
 
 def _only_holds_code(path: str) -> bool:
     """Return whether a folder holds code images and no other folders."""
-    names = _folders(path)
+    names = folders_in(path)
     return bool(names) and all(_CODE_FOLDER.match(name) or holds_code(os.path.join(path, name)) for name in names)
 
 
 def holds_code(path: str, levels: int = _CODE_LEVELS) -> bool:
     """Return whether a folder of any name seems to hold the official code, or an archive of it."""
-    folders, files = _folders(path), _files(path)
+    folders, files = folders_in(path), entries_of(path)[0]
     if _FOLDERS_IN_CODE.intersection(folders) or _FILES_IN_CODE.intersection(files):
         return True
     if any(name.endswith(_ARCHIVES) for name in files):
         return True
     return levels > 1 and any(holds_code(os.path.join(path, name), levels - 1) for name in folders)
-
-
-def _files(path: str) -> list[str]:
-    try:
-        with os.scandir(path) as entries:
-            return [entry.name for entry in entries if not entry.is_dir()]
-    except OSError:
-        return []
-
-
-def _folders(path: str) -> list[str]:
-    try:
-        with os.scandir(path) as entries:
-            return sorted(entry.name for entry in entries if entry.is_dir() and not entry.name.startswith("."))
-    except OSError:
-        return []
 
 
 FILE_RULES: tuple[Rule, ...] = (phase_folders, datagen_files, results_json, run_files)

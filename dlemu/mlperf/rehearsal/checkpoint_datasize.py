@@ -44,20 +44,14 @@ class CheckpointDatasize:
 
     @property
     def tool_commands(self) -> tuple[str, ...]:
-        """Command lines of the edition's own tool; words in capitals are for the user to fill in.
-
-        They are two, for writing and for reading, where the hosts' caches must be cleared in between.
-        """
-        memory = math.ceil(self.memory_gib_per_host)
+        """Command lines of the edition's own tool, two if caches must be cleared in between; capitals: fill in."""
+        gib = math.ceil(self.memory_gib_per_host)
         options = f"--model {self.model} --num-processes {self.size.ranks} --checkpoint-folder FOLDER"
         if self.edition == "2.0":
-            one = (
-                f"mlpstorage checkpointing run {options} --client-host-memory-in-gb {memory} --results-dir RESULTS_DIR"
-            )
+            one = f"mlpstorage checkpointing run {options} --client-host-memory-in-gb {gib} --results-dir RESULTS_DIR"
         else:
-            one = (
-                f"mlpstorage closed checkpointing {self.model} run file {options.split(' ', 2)[2]} --systemname SYSTEM"
-            )
+            rest = options.split(" ", 2)[2]  # v3.0 has the model before the options
+            one = f"mlpstorage closed checkpointing {self.model} run file {rest} --systemname SYSTEM"
         if self.memory_factor > MEMORY_FACTOR:
             return (one,)
         return (f"{one} --num-checkpoints-read 0", f"{one} --num-checkpoints-write 0")

@@ -56,10 +56,8 @@ class Datasize:
                 f"./benchmark.sh datasize {what} --num-accelerators {count} {hosts}",
                 f"./benchmark.sh datagen --hosts HOSTS {what} --num-parallel {count} {params}",
             )
-        params, size = (
-            f"--params {' '.join(self.overrides)}",
-            f"--max-accelerators {count} --accelerator-type {pair[1]}",
-        )
+        params = f"--params {' '.join(self.overrides)}"
+        size = f"--max-accelerators {count} --accelerator-type {pair[1]}"
         folders = "--data-dir DATA_DIR --results-dir RESULTS_DIR"
         if self.edition == "2.0":
             return (
@@ -92,13 +90,10 @@ def datasize(
     memory_gib_per_host: float,
     files_requested: int | None = None,
 ) -> Datasize:
-    """Return the size that the dataset for the workload's `ranks` accelerators needs.
+    """Return the dataset's required size for `ranks` accelerators, by an edition or the newest that has the workload.
 
-    Without an edition, the newest that has this workload and accelerator decides. If `files_requested` is too small,
-    the result has a finding.
-
-    Raises:
-        UserError: no edition, or not the named one, has this workload and accelerator.
+    If `files_requested` is too small, the result has a finding. Raises UserError if no edition, or not the named one,
+    has this workload and accelerator.
     """
     rules = _edition(workload, edition)
     official = rules.official(workload.model.name, workload.accelerator)

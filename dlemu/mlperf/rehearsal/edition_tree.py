@@ -40,7 +40,7 @@ _SEED_OVERRIDE = "++workload.train.seed="
 """The rehearsal sets the seed of each run, as the rules require: config.yaml has it, the recorded overrides don't."""
 
 
-def lay_out(plan: RehearsalPlan, attempt: Attempt) -> str:
+def copy_into_tree(plan: RehearsalPlan, attempt: Attempt) -> str:
     """Copy a run into the tree and return its folder, which appears complete or not at all; raises SpaceError."""
     leaf = plan.leaf(attempt.label, attempt.stamp)
     run = os.path.join(plan.folder, attempt.folder)
@@ -76,10 +76,8 @@ def _copy_config(plan: RehearsalPlan, source: str, target: str, leaf: str) -> li
     return overrides
 
 
-def _write_mlpstorage_files(
-    plan: RehearsalPlan, attempt: Attempt, overrides: list[str], console: str, target: str
-) -> None:
-    shutil.copyfile(console, os.path.join(target, "training_run.stdout.log"))
+def _write_mlpstorage_files(plan: RehearsalPlan, attempt: Attempt, overrides: list[str], log: str, target: str) -> None:
+    shutil.copyfile(log, os.path.join(target, "training_run.stdout.log"))
     write_text(target, "training_run.stderr.log", "both streams are in training_run.stdout.log\n")
     metadata = run_metadata(plan, attempt, overrides)
     write_json(target, f"training_{attempt.stamp}_metadata.json", metadata)
@@ -100,10 +98,8 @@ def run_metadata(plan: RehearsalPlan, attempt: Attempt, overrides: Sequence[str]
     metadata["parameters"]["train"]["seed"] = attempt.seed
     metadata["num_processes"] = figures.accelerators
     metadata["override_parameters"] = overridden(overrides)
-    metadata["args"] |= {
-        "num_accelerators": figures.accelerators,
-        "client_host_memory_in_gb": figures.memory_gib_per_host,
-    }
+    metadata["args"]["num_accelerators"] = figures.accelerators
+    metadata["args"]["client_host_memory_in_gb"] = figures.memory_gib_per_host
     metadata["args"]["num_client_hosts"] = figures.hosts
     began = datetime.strptime(attempt.stamp, STAMP_FORMAT).isoformat()
     return metadata | {"invocation_start_time": began, "invocation_end_time": figures.end, "exit_status": 0}
@@ -198,11 +194,8 @@ def write_datasize(plan: RehearsalPlan, answer: Datasize, began_at: datetime) ->
     if os.path.isdir(folder) and os.listdir(folder):
         return  # a continued rehearsal
     stamp = began_at.strftime(STAMP_FORMAT)
-    write_json(
-        os.path.join(folder, stamp),
-        f"training_{stamp}{METADATA}",
-        _training_metadata(plan, "datasize", stamp, answer.bound.files),
-    )
+    metadata = _training_metadata(plan, "datasize", stamp, answer.bound.files)
+    write_json(os.path.join(folder, stamp), f"training_{stamp}{METADATA}", metadata)
 
 
 def write_datagen(plan: RehearsalPlan, manifest: Manifest | None, output: str | None, began_at: datetime) -> None:

@@ -45,9 +45,7 @@ def merge_into(folder: str, rehearsals: Sequence[str]) -> Checked:
         for name in _files(os.path.join(rehearsal, TREE)):
             first = owners.setdefault(name, rehearsal)
             if first != rehearsal and not _may_repeat(name):
-                raise UserError(
-                    f"{name} is in {first} and in {rehearsal}: a tree can hold only one result of a workload"
-                )
+                raise UserError(f"{name} is in {first} and {rehearsal}: a tree can hold only one result of a workload")
     try:
         for name, rehearsal in owners.items():
             target = os.path.join(folder, TREE, name)

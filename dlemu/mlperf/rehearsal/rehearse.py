@@ -23,7 +23,7 @@ from dlemu.mlperf.rehearsal import NOTE
 from dlemu.mlperf.rehearsal.attempts import Attempt, Attempts, Question, Record, late_by
 from dlemu.mlperf.rehearsal.datasize import Datasize
 from dlemu.mlperf.rehearsal.edition_tree import (
-    lay_out,
+    copy_into_tree,
     same_file_system,
     write_datagen,
     write_datasize,
@@ -100,7 +100,7 @@ class Rehearsal:
 
         Raises:
             UserError: settings, names or the dataset are wrong; found before the first run.
-            DlemuError: a run failed, or was interrupted.
+            DlemuError, Interrupted: a run failed, or a signal stopped it.
         """
         check_names(self.plan.organisation, self.plan.system)
         _check_enough_steps(self.plan.workload)
@@ -124,7 +124,7 @@ class Rehearsal:
         write_datagen(self.plan, manifest, output, began_at)
         attempts.save(complete=False)
         for attempt in attempts.runs:
-            self._lay_out(attempt, attempts.runs)  # finished runs that a full disk or Ctrl-C kept out of the tree
+            self._copy_into_tree(attempt, attempts.runs)  # runs that finished before a full disk or Ctrl-C
         for line in self._opening_lines(attempts):
             self.report(line)
 
@@ -149,9 +149,7 @@ class Rehearsal:
             + ("" if files >= bound.files else ": TOO SMALL, the result will not be valid"),
         ]
         if plan.edition.checks_tree and same_file_system(plan.workload.dataset.data_folder, plan.tree):
-            lines.append(
-                "data and results share a file system, which the rules forbid: set output.folder to another one"
-            )
+            lines.append("data and results share a file system, which the rules forbid: set output.folder")
         done = [run.label for run in attempts.runs if attempts.is_done(run)]
         late = late_by(attempts.runs, datetime.now())
         if late is not None:
@@ -173,13 +171,13 @@ class Rehearsal:
                 self.report(f"{event.label} ...")
             case RunEnded(run=attempt) if attempt.figures is not None:
                 self.report(_run_line(attempt, attempt.figures))
-                self._lay_out(attempt, event.answer.attempts)
+                self._copy_into_tree(attempt, event.answer.attempts)
 
-    def _lay_out(self, attempt: Attempt, attempts: Sequence[Attempt]) -> None:
+    def _copy_into_tree(self, attempt: Attempt, attempts: Sequence[Attempt]) -> None:
         """Copy a finished run into the tree, unless it is there already, and update the sums."""
         if attempt.figures is None or os.path.isdir(self.plan.leaf(attempt.label, attempt.stamp)):
             return
-        lay_out(self.plan, attempt)
+        copy_into_tree(self.plan, attempt)
         hosts, memory = attempt.figures.hosts, attempt.figures.memory_gib_per_host
         write_system(self.plan.submission, self.plan.system, self.plan.edition.name, hosts, memory)
         write_sums(self.plan, attempts)
@@ -196,9 +194,7 @@ def _check_enough_steps(workload: Workload) -> None:
     """Raise UserError if the dataset has too few files for AU to be judged, before the first run would find out."""
     from dlemu.jobs.training.enough import too_small
 
-    verdict = (
-        "au" if workload.metric.verdict == "sustained" else workload.metric.verdict
-    )  # the verdict that `run_words` sets
+    verdict = "au" if workload.metric.verdict == "sustained" else workload.metric.verdict  # as `run_words` sets it
     by_dlio = replace(workload, metric=replace(workload.metric, verdict=verdict))
     if problem := too_small(by_dlio, workload.ranks):
         raise UserError(problem)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 import shutil
@@ -107,12 +106,10 @@ class CheckpointRehearsal:
 
         Raises:
             UserError: settings are wrong, or the folder holds a rehearsal; found before the first call.
-            DlemuError: a call failed, or was interrupted.
+            DlemuError, Interrupted: a call failed, or a signal stopped it.
         """
         if os.path.exists(os.path.join(self.folder, REHEARSAL)):
-            raise UserError(
-                f"{self.folder} holds a rehearsal already: set output.folder to a new folder, or leave it out"
-            )
+            raise UserError(f"{self.folder} holds a rehearsal already: set output.folder to a new folder")
         self._begin()
         done: list[dict[str, str]] = []
         self._save(done, complete=False)
@@ -128,9 +125,8 @@ class CheckpointRehearsal:
     def _begin(self) -> None:
         names = " and ".join(call.name for call in self.calls)
         edition = self.size.edition
-        self.report(
-            f"rehearsal of MLPerf Storage v{edition} {self.division.upper()}: {self.size.model}, {self.ranks} processes"
-        )
+        what = f"{self.size.model}, {self.ranks} processes"
+        self.report(f"rehearsal of MLPerf Storage v{edition} {self.division.upper()}: {what}")
         self.report(NOTE)
         self.report(f"calls: {names}; {self.size.room_gib:,.0f} GiB in ten checkpoints; results: {self.folder}")
         layout = f"Written by dlemu {__version__} in the layout of a checkpointing result of MLPerf Storage v{edition}."
@@ -146,10 +142,10 @@ class CheckpointRehearsal:
         words = [*options, *self.words, *call.words, "output.report=false"]
         begun = self.now()
         run_train(words, run, lambda: None, launcher, "checkpoint")
-        self._lay_out(run, stamp, begun, self.now())
+        self._write_call(run, stamp, begun, self.now())
         return {"label": call.name, "stamp": stamp, "folder": os.path.relpath(run, self.folder)}
 
-    def _lay_out(self, run: str, stamp: str, begun: datetime, ended: datetime) -> None:
+    def _write_call(self, run: str, stamp: str, begun: datetime, ended: datetime) -> None:
         leaf, source = os.path.join(self.result, stamp), os.path.join(run, "dlio")
         shutil.copytree(source, leaf)
         shutil.copyfile(os.path.join(run, LOG), os.path.join(leaf, FILES[0]))
@@ -201,4 +197,4 @@ class CheckpointRehearsal:
             "checkpointing": self.size.model,
             "calls": done,
         }
-        write_text(self.folder, REHEARSAL, json.dumps(record, indent=2) + "\n")
+        write_json(self.folder, REHEARSAL, record)

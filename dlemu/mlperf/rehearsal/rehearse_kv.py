@@ -154,7 +154,7 @@ class KvRehearsal:
 
         Raises:
             UserError: settings or names are wrong; found before the first run.
-            DlemuError: a run failed, or was interrupted.
+            DlemuError, Interrupted: a run failed, or a signal stopped it.
         """
         check_names(self.organisation, self.system)
         trials = Trials(self)
@@ -162,7 +162,7 @@ class KvRehearsal:
         for line in self._opening_lines(trials):
             self.report(line)
         record = trials.run_missing()
-        self._lay_out(record)
+        self._write_tree(record)
         return KvRehearsed(trials=record.trials, checked=check_folder(self.folder))
 
     def _opening_lines(self, trials: Trials) -> list[str]:
@@ -176,7 +176,7 @@ class KvRehearsal:
             lines.append(f"kv.seconds is {seconds:g}: CLOSED requires 300, so the result will not be valid")
         return [*lines, f"results: {self.folder}"]
 
-    def _lay_out(self, record: KvRecord) -> None:
+    def _write_tree(self, record: KvRecord) -> None:
         leaf = self.leaf(record.kv_cache)
         # If an earlier attempt was interrupted here, its files have the same names and are replaced.
         parts: dict[int, list[list[RankNumbers]]] = {option: [] for option in OPTION_NUMBERS}

@@ -70,7 +70,7 @@ class Submission:
 
         Raises:
             UserError: a part has wrong settings; found before the first part begins.
-            DlemuError: a part failed, or was interrupted.
+            DlemuError, Interrupted: a part failed, or a signal stopped it.
         """
         check_place(self.folder, ours=(REHEARSAL,))
         overrides = [list(words) for words in self.parts]
