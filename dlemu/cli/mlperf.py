@@ -76,7 +76,7 @@ def datasize_command(
         edition=edition,
         hosts=hosts,
         memory_gib_per_host=memory,
-        files_asked=workload.dataset.num_files_train if files_given else None,
+        files_requested=workload.dataset.num_files_train if files_given else None,
     )
     datagen = datagen_command([*overrides, *size.overrides])
     if as_json:

@@ -11,16 +11,18 @@ from dlemu.mlperf.rules.official import listed, official_rules
 _HEAD = """# What `dlemu mlperf check` knows
 
 Made by `scripts/docs` from `dlemu/mlperf/rules/known.yaml`. An `error` breaks a rule or contradicts the files, a
-`warning` may, an `info` says what the reader must know. "Source" is where the rule comes from: the text of the rules, a
-workload file, or what the edition's own checker calls it (v2.0: `mlpstorage/rules.py`; v3.0: the submission checker;
-https://github.com/mlcommons/storage). Rules without one are dlemu's own. `dlemu audit` knows those of "Numbers", and
-with `--edition` those of one run, as `rules.NAME`.
+`warning` may do so, an `info` is for information. "Source" is where the rule comes from: the text of the rules, a
+workload file, or the edition's own checker with its name of the rule (v2.0: `mlpstorage/rules.py`; v3.0: the submission
+checker; https://github.com/mlcommons/storage). `dlemu` means that the rule is dlemu's own. `dlemu audit` applies the
+rules of "Numbers", and with `--edition` also the rules on single runs, as `rules.NAME`.
 """
 
 
 _OFFICIAL_HEAD = """## Every rule of v3.0's text
 
-{count} rules of Rules.md and of the checker: {told}. `dlemu mlperf check --list-rules` prints this table.
+{count} rules of Rules.md and of the checker: {told}. `known`: the named rules of dlemu check it; `known otherwise`:
+they check it differently or in part, as noted; `not checkable`: no file of a tree shows it. `dlemu mlperf check
+--list-rules` prints this table.
 """
 
 

@@ -23,7 +23,7 @@ from dlemu.mlperf.audit.checkpoint_leaf import read_checkpoint_leaf
 from dlemu.mlperf.check.checkpoint_result import CheckpointResult
 from dlemu.mlperf.check.copy_rules import copied_ranks
 from dlemu.mlperf.check.judge import Checked, check_folder, check_report
-from dlemu.mlperf.check.system_description import RanOn, _as_it_ran
+from dlemu.mlperf.check.system_description import RanOn, matches_run
 from dlemu.mlperf.rules.checkpoints import MODELS, WRONG_SIZES, official_model, plan_of, wrong_size
 from dlemu.mlperf.rules.core_config import core_config_hash
 from tests.mlperf import published_checkpoints as published
@@ -49,7 +49,7 @@ def test_the_published_run_is_valid_and_its_figures_are_told(tmp_path: Path) -> 
     assert told(checked) == set()
     (memory,) = [one for one in checked.findings if one.finding.rule == "checkpoint.memory"]
     assert memory.official == "4.3.1 checkpointDataSizeRatio"
-    assert memory.finding.seen == "1,047 GiB written by each host, 2.78 times its memory"
+    assert memory.finding.seen == "each host wrote 1,047 GiB, 2.78 times its memory"
     (slowest,) = [one.finding.seen for one in checked.findings if one.finding.rule == "checkpoint.slowest"]
     assert slowest == "a save took rank 0 34.04 s, the slowest rank 34.39 s, 3.045 GiB/s (means of 10)"
     (row,) = check_report(checked).checkpoints
@@ -336,15 +336,15 @@ def test_memory_is_that_of_each_host_beside_what_each_of_them_wrote(tmp_path: Pa
             one.finding.seen for one in check_folder(str(tmp_path)).findings if one.finding.rule == "checkpoint.memory"
         ]
 
-    assert seen() == ["524 GiB written by each host, 1.39 times its memory"]
+    assert seen() == ["each host wrote 524 GiB, 1.39 times its memory"]
     shutil.copytree(leaves(folder)[0], folder / "20260713_120000")
-    assert seen() == ["1,047 GiB written by each host, 2.78 times its memory"], "by all calls"
+    assert seen() == ["each host wrote 1,047 GiB, 2.78 times its memory"], "by all calls"
     shutil.rmtree(leaves(folder)[2])
     enough = 10 * published.SIZE_GIB / 2 / 3
     edited("summary.json", lambda tree: tree.update(host_memory_GB=[enough * 0.999] * 2))(folder)
     assert seen() == []
     edited("summary.json", lambda tree: tree.update(host_memory_GB=[enough * 1.001] * 2))(folder)
-    assert seen() == ["524 GiB written by each host, 3.00 times its memory"]
+    assert seen() == ["each host wrote 524 GiB, 3.00 times its memory"]
 
 
 def test_an_accelerator_holds_its_part_of_a_checkpoint(tmp_path: Path) -> None:
@@ -534,7 +534,7 @@ def test_the_model_is_the_same_in_open_and_the_other_settings_are_not(
 @pytest.mark.parametrize(("hosts", "several", "broken"), [(2, False, True), (1, False, False), (2, True, False)])
 def test_a_run_on_several_hosts_is_of_a_system_that_can_serve_them(hosts: int, several: bool, broken: bool) -> None:
     described = {"solution": {"capabilities": {"multi_host": several}}}
-    found = [one.finding for one in _as_it_ran(RanOn("call", hosts, None), described)]
+    found = [one.finding for one in matches_run(RanOn("call", hosts, None), described)]
     assert [(one.rule, one.seen) for one in found] == (
         [("systems.hosts", "multi_host is false, the run was on 2 hosts")] if broken else []
     )

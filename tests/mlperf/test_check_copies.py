@@ -16,8 +16,8 @@ import pytest
 import yaml
 
 from dlemu.mlperf.check.judge import check_folder
-from dlemu.mlperf.check.papers import HOSTS
 from dlemu.mlperf.check.provenance_rules import tree_hashes
+from dlemu.mlperf.check.run_records import HOSTS
 from dlemu.mlperf.rules.core_config import core_config_hash
 from tests.mlperf import foreign_runs
 from tests.mlperf.golden import CODE, STAMP, edit, make_tree, moved, runs

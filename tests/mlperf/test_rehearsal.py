@@ -24,7 +24,7 @@ from dlemu.mlperf.check.judge import REHEARSAL, Checked, check_folder
 from dlemu.mlperf.rehearsal.attempts import Attempt, Attempts, Question, late_by
 from dlemu.mlperf.rehearsal.datasize import datasize
 from dlemu.mlperf.rehearsal.edition_tree import (
-    lay_out,
+    copy_into_tree,
     write_datagen,
     write_datasize,
     write_readme,
@@ -100,7 +100,7 @@ def rehearsal(plan: RehearsalPlan, run: Callable[[list[str], str], None] = run_b
 
     def lay_out_run(event: object) -> None:
         if isinstance(event, RunEnded) and event.run.figures is not None:
-            lay_out(plan, event.run)
+            copy_into_tree(plan, event.run)
             write_system(plan.submission, plan.system, plan.edition.name, event.run.figures.hosts, 64)
             write_sums(plan, event.answer.attempts)
 
@@ -229,7 +229,7 @@ def test_a_rehearsal_that_goes_on_too_late_is_told(tmp_path: Path) -> None:
     assert late_by(attempts, last + 3 * took) == 3 * took
     assert late_by([], last) is None
     # 96 samples in batches of 4 on 2 ranks are 12 steps of 0.05 s, twice.
-    assert plan.least_seconds_per_run == pytest.approx(1.2)
+    assert plan.min_seconds_per_run == pytest.approx(1.2)
 
 
 def test_a_mistake_is_no_failed_run(tmp_path: Path) -> None:

@@ -150,7 +150,7 @@ def test_rehearsals_are_merged_into_one_tree_that_is_checked_whole(calls: Words,
     assert {path.name for path in (tmp_path / "all/tree/closed/acme/systems").iterdir()} == {"box.yaml", "shelf.yaml"}
     with pytest.raises(UserError, match="is not empty: wanted a new folder"):
         merge(str(tmp_path / "all"), [str(one)])
-    with pytest.raises(UserError, match="a tree has one result of a workload"):
+    with pytest.raises(UserError, match="a tree can hold only one result of a workload"):
         merge(str(tmp_path / "again"), [str(one), str(shutil.copytree(one, tmp_path / "copy"))])
     with pytest.raises(UserError, match="is not a folder of"):
         merge(str(tmp_path / "again"), [str(tmp_path)])

@@ -30,7 +30,7 @@ class Made:
     """A part whose runs take no time: the tree of a valid result of training."""
 
     folder: Path
-    called: str = "unet3d"
+    workload_name: str = "unet3d"
     edition_name: str = "3.0"
     resumes: bool = True
 
@@ -111,7 +111,7 @@ def test_nothing_runs_where_the_parts_can_not_be_one_tree(tmp_path: Path) -> Non
 
     with pytest.raises(UserError, match="two parts"):
         submission(tmp_path, [WORDS[0], WORDS[0]], run_part=never).run()
-    older = Made(tmp_path, called="resnet50", edition_name="2.0")
+    older = Made(tmp_path, workload_name="resnet50", edition_name="2.0")
 
     def mixed(words: Sequence[str], folder: str) -> Any:
         return older if words == ["workload=resnet50"] else make(words, folder)

@@ -1,5 +1,6 @@
-"""A submission tree, a results folder of mlpstorage or a single run, held against MLPerf Storage's rules.
+"""Checks a submission tree, an mlpstorage results folder or a single run against MLPerf Storage's rules.
 
-`check_folder` (`judge`) finds what is there (`submission_tree`), has it recomputed (`audit`) and applies the rules on
-results, papers, times, copies, folders and systems. May import `audit` and `rules`; starts nothing and writes nothing.
+`check_folder` (in `judge`) finds the runs (`submission_tree`), recomputes their numbers (`audit`) and applies the
+rules: the `*_rules` modules, `run_records`, `checkpoint_phases` and `system_description`. It only reads files. May
+import `audit` and `rules`.
 """

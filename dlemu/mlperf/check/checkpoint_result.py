@@ -1,4 +1,4 @@
-"""A result of checkpoints, with what it was found in: what the rules of checkpoints look at."""
+"""A checkpointing result: the calls of one model on one system, as the rules on checkpoints check them."""
 
 from __future__ import annotations
 
@@ -8,37 +8,34 @@ from functools import cached_property
 
 from dlemu.mlperf.audit.checkpoint_leaf import CheckpointLeaf
 from dlemu.mlperf.audit.tolerant import mapping, text
-from dlemu.mlperf.rules.checkpoints import (
-    OfficialModel,
-    official_model,
-)
+from dlemu.mlperf.rules.checkpoints import OfficialModel, official_model
 from dlemu.mlperf.rules.editions import Edition
 from dlemu.mlperf.rules.training import Division
 
 
 @dataclass(frozen=True)
 class CheckpointResult:
-    """The calls of one model on one system."""
+    """The calls of one model on one system: usually one that writes and one that reads checkpoints."""
 
     path: str
     edition: Edition
     division: Division
     leaves: tuple[CheckpointLeaf, ...]
-    """In the order of their names, which are times."""
+    """Sorted by name, that is by time."""
 
     @cached_property
     def model(self) -> OfficialModel | None:
-        """The edition's model, None for any other."""
+        """The official model; None for any other."""
         first = self.leaves[0]
         stated = text(first.metadata.get("model")) or text(mapping(first.metadata.get("args")).get("model"))
         return official_model(stated or os.path.basename(self.path) or text(first.settings("model").get("name")))
 
     @property
     def closed(self) -> bool:
-        """Whether it is held against the rules of CLOSED."""
+        """Whether it is checked by the rules of CLOSED."""
         return self.division == "closed"
 
     @property
     def strict(self) -> bool:
-        """Whether the edition's checker holds the tree against the rules."""
+        """Whether the edition's own checker checks the tree's layout and files."""
         return self.edition.checks_tree

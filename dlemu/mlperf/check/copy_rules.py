@@ -1,4 +1,4 @@
-"""Rules on what is too good to be measured: copies, runs at the same time, stamps and sums that contradict the runs."""
+"""Rules against forged results: copied numbers, overlapping runs, changing hosts, and sums that the runs don't give."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from dlemu.mlperf.check.tree_rules import sums_of
 from dlemu.mlperf.rules.training import unapplied
 from dlemu.results.finding import Finding, Located, Severity
 
-_SAME = 1e-6
-"""Relative: sums of the same runs."""
+_SUM_TOLERANCE = 1e-6
+"""Relative difference allowed between a sum in a file and the same sum recomputed from the runs."""
 
 
 def copied_runs(results: Sequence[Result], checkpoints: Sequence[CheckpointResult]) -> Iterator[Located]:
-    """No run has the numbers of another: not in its result, and not in another one."""
+    """No run has the numbers of another run, of the same or any other result."""
     steps: list[Fingerprint] = []
     figures: list[Fingerprint] = []
     for result in results:
@@ -43,13 +43,13 @@ def copied_runs(results: Sequence[Result], checkpoints: Sequence[CheckpointResul
             original, copy = sorted((first.where, second.where))
             found.setdefault(copy, original)
     for copy, original in found.items():
-        seen = f"numbers are those of {os.path.relpath(original, copy)}, to the last digits"
-        fix = "submit what was measured; repeat the run"
-        yield Located(copy, Finding("error", "runs.copied", seen, "a separate run", fix))
+        seen = f"the same numbers, to the last digit, as {os.path.relpath(original, copy)}"
+        fix = "repeat the run, and submit what it measures"
+        yield Located(copy, Finding("error", "runs.copied", seen, "numbers of its own", fix))
 
 
 def copied_ranks(result: CheckpointResult) -> Iterator[tuple[str, Finding]]:
-    """No rank of a call has the times of another, and no checkpoint those of another on all ranks."""
+    """No rank of a call has the times of another rank, and no checkpoint has, on all ranks, those of another."""
     for call in result.leaves:
         fingerprints = [
             one
@@ -67,19 +67,19 @@ def copied_ranks(result: CheckpointResult) -> Iterator[tuple[str, Finding]]:
 
 
 def runs_overlap(result: Result) -> Iterator[Located]:
-    """A run begins when the one before it has ended."""
+    """A run begins after the previous one has ended; 1 s of overlap is tolerated, as some stamps have whole seconds."""
     spans = [(leaf.began, leaf.ended, leaf) for leaf in result.runs]
     timed = [(begun, ended, leaf) for begun, ended, leaf in spans if begun and ended and begun <= ended]
     timed.sort(key=lambda run: run[0])
     for (_, ended, before), (begun, _, leaf) in pairwise(timed):
         if begun < ended - timedelta(seconds=1):
             seen = f"began at {begun}, {before.name} ended at {ended}"
-            fix = "run them one after another; a copy has the time of its original"
+            fix = "run them one after another; a copied run has the times of its original"
             yield Located(leaf.path, Finding("error", "runs.overlap", seen, "runs one after another", fix))
 
 
 def same_hosts(result: Result) -> Iterator[Located]:
-    """All runs are on the same hosts; which of them rank 0 was on may change from run to run."""
+    """All runs use the same hosts; rank 0 may be on another of them from run to run."""
     named = {frozenset(leaf.run.hostnames) for leaf in result.runs if leaf.run and leaf.run.hostnames}
     first = {leaf.printed.hostname for leaf in result.runs if leaf.printed.hostname}
     severity: Severity = "error"
@@ -95,24 +95,24 @@ def same_hosts(result: Result) -> Iterator[Located]:
 
 
 def sums_agree(result: Result) -> Iterator[Located]:
-    """The sums over all runs, which are what gets published, follow from the runs."""
+    """The sums over all runs, which get published, are those that the runs give."""
     path = sums_of(result)
     if path is None:
         return
     if len([leaf for leaf in result.runs if leaf.run]) != result.edition.run_folders:
-        yield from (Located(path, finding) for finding in unapplied("results.differ", the_runs_all_of_them=None))
+        yield from (Located(path, finding) for finding in unapplied("results.differ", all_runs_of_the_result=None))
         return
-    sums, rows = _sums(result), _rows(result)
+    sums, rows = _expected_sums(result), _expected_in_rows(result)
 
-    def allowed(where: str, row: bool, key: str) -> tuple[float, ...]:
+    def allowed(where: str, in_row: bool, key: str) -> tuple[float, ...]:
         run = next((leaf for leaf in result.runs if leaf.name == where.rpartition(".")[2]), None)
-        return _of_run(run).get(key, ()) if run else (rows if row else sums).get(key, ())
+        return _run_figures(run).get(key, ()) if run else (rows if in_row else sums).get(key, ())
 
-    yield from _compared(path, allowed)
+    yield from _compare(path, allowed)
 
 
 def checkpoint_sums_agree(result: CheckpointResult) -> Iterator[tuple[str, Finding]]:
-    """The sums over the calls follow from the calls' own summaries."""
+    """The sums over the calls are those that the calls' own summaries give."""
     path = os.path.join(result.path, RESULTS)
     if not os.path.isfile(path):
         return
@@ -124,55 +124,56 @@ def checkpoint_sums_agree(result: CheckpointResult) -> Iterator[tuple[str, Findi
             if printed is not None:
                 known[key] = (*known.get(key, ()), printed)
     known |= {f"{kind}_gib_per_second": (rate,) for kind, rate in figures_of(result).items()}
-    for located in _compared(path, lambda _where, _row, key: known.get(key, ())):
+    for located in _compare(path, lambda _where, _in_row, key: known.get(key, ())):
         yield located.path, located.finding
 
 
-def _compared(path: str, allowed: Callable[[str, bool, str], tuple[float, ...]]) -> Iterator[Located]:
-    """Compare the numbers of a file of sums with what each may be, by where it stands, in a row or not, and its key."""
+def _compare(path: str, allowed: Callable[[str, bool, str], tuple[float, ...]]) -> Iterator[Located]:
+    """Compare each number in a file of sums with `allowed(where, in_row, key)`, its values by the runs."""
     broken: list[Finding] = []
     content = read_json(path, broken)
     yield from (Located(path, finding) for finding in broken)
     if broken:
         return
-    compared, apart = 0, []
-    for where, row, stated in _mappings(content, ""):
+    compared, differences = 0, []
+    for where, in_row, stated in _nested_mappings(content, ""):
         for key, seen in stated.items():
             printed = number(seen) if isinstance(seen, int | float) else _number_in(seen)
-            choices = allowed(where, row, key)
+            choices = allowed(where, in_row, key)
             if printed is None or not choices:
                 continue
             compared += 1
-            if not any(math.isclose(printed, choice, rel_tol=_SAME, abs_tol=1e-9) for choice in choices):
-                apart.append(f"{where + '.' if where else ''}{key} is {printed:.10g}; the runs give {choices[0]:.10g}")
-    fix = "aggregate the runs with the tool again"
-    if apart:
-        yield Located(path, Finding("error", "results.differ", "; ".join(apart[:3]), "the sums of the runs below", fix))
+            if not any(math.isclose(printed, choice, rel_tol=_SUM_TOLERANCE, abs_tol=1e-9) for choice in choices):
+                name = f"{where}.{key}" if where else key
+                differences.append(f"{name} is {printed:.10g}; the runs give {choices[0]:.10g}")
+    wanted, fix = "the sums of the runs below", "aggregate the runs with the tool again"
+    if differences:
+        yield Located(path, Finding("error", "results.differ", "; ".join(differences[:3]), wanted, fix))
     if not content:
         seen = f"{os.path.basename(path)} holds {content}"
-        yield Located(path, Finding("error", "results.differ", seen, "the sums of the runs below", fix))
+        yield Located(path, Finding("error", "results.differ", seen, wanted, fix))
     elif not compared:
         yield from (Located(path, finding) for finding in unapplied("results.differ", sums_of_the_runs=None))
 
 
 def _number_in(value: object) -> float | None:
-    """Return the number that a text is: v1.0's report.py writes some so."""
+    """Return a number written as text, as v1.0's report.py does with some; else None."""
     return float(value) if isinstance(value, str) and value.replace(".", "", 1).isdecimal() else None
 
 
-def _mappings(content: object, where: str, row: bool = False) -> Iterator[tuple[str, bool, Mapping[str, Any]]]:
-    """Yield every mapping with where it stands and whether it is a row of a list."""
+def _nested_mappings(content: object, where: str, in_row: bool = False) -> Iterator[tuple[str, bool, Any]]:
+    """Yield every nested mapping with its dotted path and whether it is inside a list (a row of a table)."""
     if isinstance(content, Mapping):
-        yield where, row, content
+        yield where, in_row, content
         for key, value in content.items():
-            yield from _mappings(value, f"{where}.{key}" if where else str(key), row)
+            yield from _nested_mappings(value, f"{where}.{key}" if where else str(key), in_row)
     elif isinstance(content, list):
         for value in content:
-            yield from _mappings(value, where, True)
+            yield from _nested_mappings(value, where, True)
 
 
-def _sums(result: Result) -> dict[str, tuple[float, ...]]:
-    """Return what the sums may be, by key: over the measured runs, or over all of them."""
+def _expected_sums(result: Result) -> dict[str, tuple[float, ...]]:
+    """Return key -> the values that a sum may have: over the measured runs, or including the warm-up."""
     every = [leaf for leaf in result.runs if leaf.run]
     sums: dict[str, tuple[float, ...]] = {}
     for leaves in ([leaf for leaf in result.measured if leaf.run], every):
@@ -186,26 +187,26 @@ def _sums(result: Result) -> dict[str, tuple[float, ...]]:
                 for keys, value in ((_MEANS[name], fmean(known)), (_DEVIATIONS[name], pstdev(known))):
                     sums.update({key: (*sums.get(key, ()), value) for key in keys})
     for leaf in every:
-        sums.update({key: (*sums.get(key, ()), value) for key, value in _counts(leaf).items()})
+        sums.update({key: (*sums.get(key, ()), value) for key, value in _run_counts(leaf).items()})
     return sums
 
 
-def _rows(result: Result) -> dict[str, tuple[float, ...]]:
-    """Return what a row of a table may be: the sums, or any run's."""
-    rows = _sums(result)
+def _expected_in_rows(result: Result) -> dict[str, tuple[float, ...]]:
+    """Return key -> the values that a row of a table may have: those of the sums, or of any run."""
+    rows = _expected_sums(result)
     for leaf in result.runs:
-        rows.update({key: (*rows.get(key, ()), *values) for key, values in _of_run(leaf).items()})
+        rows.update({key: (*rows.get(key, ()), *values) for key, values in _run_figures(leaf).items()})
     return rows
 
 
-def _counts(leaf: Leaf) -> dict[str, float]:
+def _run_counts(leaf: Leaf) -> dict[str, float]:
     accelerators, files = leaf.printed.accelerators, leaf.printed.num_files
     counts = {"num_accelerators": accelerators, "train_num_accelerators": accelerators, "num_files_train": files}
     return {key: float(value) for key, value in counts.items() if value is not None}
 
 
-def _of_run(leaf: Leaf) -> dict[str, tuple[float, ...]]:
-    """Return a run's own figures, as report.py and mlpstorage call them."""
+def _run_figures(leaf: Leaf) -> dict[str, tuple[float, ...]]:
+    """Return a run's figures under the keys of v1.0's report.py and of mlpstorage."""
     printed = leaf.printed
     figures = {
         "train_au_mean_percentage": printed.au_percent,
@@ -213,7 +214,7 @@ def _of_run(leaf: Leaf) -> dict[str, tuple[float, ...]]:
         "train_throughput_samples_per_second": printed.samples_per_second,
         "train_io_mean_MB_per_second": printed.mib_per_second,
         "train_throughput_MB_per_second": printed.mib_per_second,
-        **_counts(leaf),
+        **_run_counts(leaf),
     }
     return {key: (value,) for key, value in figures.items() if value is not None}
 

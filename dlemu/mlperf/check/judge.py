@@ -1,4 +1,4 @@
-"""From a folder to all findings, named as the edition's own checker names them; as plain data and as CSV."""
+"""Checks a folder: applies every rule, names the findings as the edition's own checker does, returns data or CSV."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from dlemu.mlperf.check.checkpoint_rules import CHECKPOINT_RULES, checkpoint_res
 from dlemu.mlperf.check.copy_rules import CHECKPOINT_COPY_RULES, COPY_RULES, copied_runs
 from dlemu.mlperf.check.other_leaves import OtherResult, other_leaves, other_results
 from dlemu.mlperf.check.other_rules import copied_others, other_findings
-from dlemu.mlperf.check.papers import judged, papers_of
 from dlemu.mlperf.check.provenance_rules import ORIGIN_RULES, PROVENANCE_RULES
 from dlemu.mlperf.check.result_rules import RESULT_RULES
+from dlemu.mlperf.check.run_records import record_findings, records_of
 from dlemu.mlperf.check.submission_tree import CHECKPOINTING, Finder, Result, Submission, submissions
 from dlemu.mlperf.check.system_description import check_systems, ran_on
 from dlemu.mlperf.check.time_rules import times
@@ -31,14 +31,14 @@ from dlemu.mlperf.rules.training import Division
 from dlemu.results.finding import SEVERITIES, Finding, Located
 
 REHEARSAL, TREE = "rehearsal.json", "tree"
-"""What `dlemu mlperf run` leaves in its folder: its record, and the edition's tree."""
-_LEFT_TO_DO = ("submission.code", "systems.pdf", "systems.unfilled", "tool.other")
-"""What a submitter adds by hand, or mlpstorage: in a rehearsal it is not missing yet."""
+"""What `dlemu mlperf run` writes into its folder: the rehearsal's record, and the tree in the edition's layout."""
+_LEFT_TO_SUBMITTER = ("submission.code", "systems.pdf", "systems.unfilled", "tool.other")
+"""Rules on what the submitter or mlpstorage adds later: in a rehearsal, their findings are only `info`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Checked:
-    """A folder and all that was found."""
+    """A checked folder: the results in it and all findings."""
 
     root: str
     reading: Reading
@@ -46,15 +46,15 @@ class Checked:
     results: tuple[Result, ...]
     submissions: tuple[Submission, ...]
     rehearsal: Mapping[str, Any] | None
-    """`rehearsal.json` of `dlemu mlperf run`, when the folder is of one."""
+    """Content of `rehearsal.json` when `dlemu mlperf run` made the folder, else None."""
     checkpoints: tuple[CheckpointResult, ...] = ()
-    """Results of checkpointing."""
+    """Results of the checkpointing benchmark."""
     others: tuple[OtherResult, ...] = ()
-    """Results of kv_cache and vector_database."""
+    """Results of the kv_cache and vector_database benchmarks."""
     findings: tuple[Located, ...] = field(default=())
 
     def count(self, severity: str) -> int:
-        """Return how many findings there are of a severity."""
+        """Return the number of findings with this severity."""
         return sum(located.finding.severity == severity for located in self.findings)
 
     @property
@@ -64,45 +64,53 @@ class Checked:
 
     @property
     def unjudged(self) -> int:
-        """How many runs are of benchmarks whose rules are not judged."""
+        """Number of runs of benchmarks that dlemu has no rules for."""
         return sum(located.finding.rule == "run.other" for located in self.findings)
 
 
 def check_folder(
     folder: str, edition: str | None = None, division: Division | None = None, reading: Reading = "today"
 ) -> Checked:
-    """Return what a folder holds and breaks; edition and division are read off the tree unless they are given.
+    """Check a folder: a submission tree, an mlpstorage results folder, a single run, or one of `dlemu mlperf run`.
 
-    `reading` says how grave what an edition's round let pass is: as then, or as its tool has it today.
+    Edition and division are read from the tree unless given. With the reading `published`, rules that only warned when
+    v3.0's round was judged give warnings; with `today`, errors. Whatever is wrong inside the folder becomes a finding.
 
-    The folder is a submission tree, a results folder of mlpstorage, a single run, or one of `dlemu mlperf run`. Raises
-    UserError when it is no folder; whatever is wrong inside is a finding.
+    Raises:
+        UserError: `folder` is not a folder.
     """
     if not os.path.isdir(folder):
         raise UserError(f"{folder} is not a readable folder: wanted a submission tree, or results of runs")
-    rehearsal, root = _rehearsal(os.path.normpath(folder))
+    rehearsal, root = _read_rehearsal(os.path.normpath(folder))
     audited = audit_trees([root]) if find_runs([root]) else []
     finder = Finder(root, edition, division)
     leaves = other_leaves(root)
     drafts = finder.results(audited)
-    calls = checkpoint_results([leaf for leaf in leaves if leaf.category == CHECKPOINTING], edition, division)
-    rest = other_results(leaves, edition, division)
-    trees = _trees(root, drafts, [*calls, *rest], edition, reading)
-    results = [replace(draft, edition=trees[_scope(draft, root)]) for draft in drafts]
-    checkpoints = [replace(call, edition=trees[_scope(call, root)]) for call in calls]
-    others = [replace(one, edition=trees[_scope(one, root)]) for one in rest]
-    organisations = [one for tree, of in sorted(trees.items()) for one in submissions(tree, of, division)]
-    findings = [*finder.findings, *_of_rehearsal(root, rehearsal)]
-    findings += _of_results(results, checkpoints, others)
-    findings += _of_submissions(trees, organisations, results, checkpoints)
+    checkpoint_leaves = [leaf for leaf in leaves if leaf.category == CHECKPOINTING]
+    checkpoint_drafts = checkpoint_results(checkpoint_leaves, edition, division)
+    other_drafts = other_results(leaves, edition, division)
+    editions = _tree_editions(root, drafts, [*checkpoint_drafts, *other_drafts], edition, reading)
+    results = [replace(draft, edition=editions[_scope(draft, root)]) for draft in drafts]
+    checkpoints = [replace(draft, edition=editions[_scope(draft, root)]) for draft in checkpoint_drafts]
+    others = [replace(draft, edition=editions[_scope(draft, root)]) for draft in other_drafts]
+    organisations = [
+        each for tree, of_tree in sorted(editions.items()) for each in submissions(tree, of_tree, division)
+    ]
+    findings = [*finder.findings, *_rehearsal_findings(root, rehearsal)]
+    findings += _result_findings(results, checkpoints, others)
+    findings += _submission_findings(editions, organisations, results, checkpoints)
     if not results and not leaves:
         fix = "name the folder above the runs, or use `dlemu audit` for other results"
         seen = "no run of any benchmark below"
-        findings.append(
-            Located(root, Finding("error", "tree.empty", seen, "runs as mlpstorage or DLIO leave them", fix))
-        )
+        wanted = "runs as mlpstorage or DLIO write them"
+        findings.append(Located(root, Finding("error", "tree.empty", seen, wanted, fix)))
     if rehearsal is not None:
-        findings = [_postponed(located) for located in findings]
+        findings = [
+            replace(one, finding=replace(one.finding, severity="info"))
+            if one.finding.rule in _LEFT_TO_SUBMITTER
+            else one
+            for one in findings
+        ]
     return Checked(
         root=root,
         reading=reading,
@@ -111,26 +119,26 @@ def check_folder(
         rehearsal=rehearsal,
         checkpoints=tuple(checkpoints),
         others=tuple(others),
-        findings=tuple(sorted(dict.fromkeys(findings), key=_place)),
+        findings=tuple(sorted(dict.fromkeys(findings), key=_sort_key)),
     )
 
 
 AnyResult = Result | CheckpointResult | OtherResult
-"""Of any benchmark."""
+"""A result of any benchmark."""
 
 
 def _scope(result: AnyResult, root: str) -> str:
     return scope_of(result.path, root, loose=isinstance(result, Result) and not result.phased)
 
 
-def _trees(
+def _tree_editions(
     root: str,
     results: Sequence[Result],
     others: Sequence[CheckpointResult | OtherResult],
     edition: str | None,
     reading: Reading,
 ) -> dict[str, Edition]:
-    """Return the edition of each tree below a folder: of each submission, and of runs that are in none."""
+    """Return tree -> edition: for each submission tree below a folder, and for runs outside any submission."""
     leaves: dict[str, list[Voter]] = {}
     phased: set[str] = set()
     for result in results:
@@ -141,13 +149,11 @@ def _trees(
         leaves.setdefault(_scope(group, root), []).extend(group.leaves)
         phased.add(_scope(group, root))
     scopes = sorted({*leaves, *phased})
-    return {
-        scope: tree_edition(leaves.get(scope, ()), reading, named=edition, phased=scope in phased) for scope in scopes
-    }
+    return {each: tree_edition(leaves.get(each, ()), reading, named=edition, phased=each in phased) for each in scopes}
 
 
-def _rehearsal(folder: str) -> tuple[Mapping[str, Any] | None, str]:
-    """Return the record of the rehearsal that a folder is of, and the root of its tree."""
+def _read_rehearsal(folder: str) -> tuple[Mapping[str, Any] | None, str]:
+    """Return a rehearsal's record and the root of its tree; for any other folder None and the folder itself."""
     for place in (folder, os.path.dirname(folder)):
         path = os.path.join(place, REHEARSAL)
         if os.path.isfile(path) and (place == folder or os.path.basename(folder) == TREE):
@@ -155,7 +161,7 @@ def _rehearsal(folder: str) -> tuple[Mapping[str, Any] | None, str]:
     return None, folder
 
 
-def _of_rehearsal(root: str, rehearsal: Mapping[str, Any] | None) -> Iterator[Located]:
+def _rehearsal_findings(root: str, rehearsal: Mapping[str, Any] | None) -> Iterator[Located]:
     if rehearsal is None:
         return
     seen = "a rehearsal by dlemu: neither mlpstorage nor DLIO ran"
@@ -166,84 +172,79 @@ def _of_rehearsal(root: str, rehearsal: Mapping[str, Any] | None) -> Iterator[Lo
         failure = text(attempt.get("failure"))
         if failure is not None:
             seen = f"{attempt.get('label')} failed ({attempt.get('folder')}): {failure.splitlines()[0][:200]}"
-            wanted = "runs that follow one another, none of them failed"
+            wanted = "runs one right after another, none of them failed"
             fix = "rehearse again in a new folder to get five runs in a row"
             yield Located(root, Finding("warning", "runs.failed", seen, wanted, fix))
 
 
-def _of_results(
+def _result_findings(
     results: Sequence[Result], checkpoints: Sequence[CheckpointResult], others: Sequence[OtherResult]
 ) -> Iterator[Located]:
-    """Yield what each result breaks: by its benchmark's rules, and by those on the papers of any call."""
+    """Yield what each result breaks: rules of its benchmark, then rules on the records of any call."""
     for result in results:
         for rule in (*RESULT_RULES, *COPY_RULES, *FILE_RULES):
-            yield from _named(rule(result), result)
+            yield from _with_official_names(rule(result), result)
     for group in checkpoints:
-        for call_rule in (*CHECKPOINT_RULES, *CHECKPOINT_COPY_RULES):
-            yield from _named((Located(path, finding) for path, finding in call_rule(group)), group)
+        for checkpoint_rule in (*CHECKPOINT_RULES, *CHECKPOINT_COPY_RULES):
+            located = (Located(path, finding) for path, finding in checkpoint_rule(group))
+            yield from _with_official_names(located, group)
     for other in others:
-        yield from _named(other_findings(other), other)
+        yield from _with_official_names(other_findings(other), other)
     every: list[AnyResult] = [*results, *checkpoints, *others]
     for each in every:
-        papers = papers_of(each)
-        for one in papers:
-            yield from _named(judged(one), each)
-        for group_rule in (times, *PROVENANCE_RULES) if papers else ():
-            yield from _named(group_rule(papers), each)
+        calls = records_of(each)
+        for call in calls:
+            yield from _with_official_names(record_findings(call), each)
+        for calls_rule in (times, *PROVENANCE_RULES) if calls else ():
+            yield from _with_official_names(calls_rule(calls), each)
         leaves = (*each.runs, *each.datagen, *each.datasize) if isinstance(each, Result) else each.leaves
         differing = other_editions(leaves, each.edition)
-        yield from _named((Located(path, finding) for path, finding in differing), each)
+        yield from _with_official_names((Located(path, finding) for path, finding in differing), each)
     yield from copied_runs(results, checkpoints)
     yield from copied_others(others)
 
 
-def _of_submissions(
-    trees: Mapping[str, Edition],
+def _submission_findings(
+    editions: Mapping[str, Edition],
     organisations: Sequence[Submission],
     results: Sequence[Result],
     checkpoints: Sequence[CheckpointResult],
 ) -> Iterator[Located]:
-    """Yield what the submissions break: whatever benchmarks they hold, all rules on submissions apply."""
+    """Yield what the submissions break: the rules on submissions apply whatever benchmarks they hold."""
     for each in organisations:
         for rule in (*SUBMISSION_RULES, *ORIGIN_RULES):
-            yield from _named(rule(each), each)
-        yield from _named(check_systems(each, ran_on(results, checkpoints)), each)
-    for tree in trees:
+            yield from _with_official_names(rule(each), each)
+        yield from _with_official_names(check_systems(each, ran_on(results, checkpoints)), each)
+    for tree in editions:
         mine = [each for each in organisations if os.path.dirname(os.path.dirname(each.path)) == tree]
         if mine:
-            yield from _named(top_folders(tree, mine), mine[0])
+            yield from _with_official_names(top_folders(tree, mine), mine[0])
 
 
-def _named(findings: Iterable[Located], of: AnyResult | Submission) -> Iterator[Located]:
-    """Give findings the names that their edition's checker has for the rules, and what they count in this reading."""
+def _with_official_names(findings: Iterable[Located], subject: AnyResult | Submission) -> Iterator[Located]:
+    """Add the edition's checker's own name of each rule, and set severities by the reading."""
     for located in findings:
         finding = located.finding
-        if of.edition.reading == "published" and finding.severity == "error":
+        if subject.edition.reading == "published" and finding.severity == "error":
             finding = replace(finding, severity=severity_published(finding.rule))
-        named = official_name(finding.rule, of.edition.name, of.division)
-        yield replace(located, finding=finding, official=named)
+        official = official_name(finding.rule, subject.edition.name, subject.division)
+        yield replace(located, finding=finding, official=official)
 
 
-def _postponed(located: Located) -> Located:
-    if located.finding.rule not in _LEFT_TO_DO:
-        return located
-    return replace(located, finding=replace(located.finding, severity="info"))
-
-
-def _place(located: Located) -> tuple[int, str, str]:
+def _sort_key(located: Located) -> tuple[int, str, str]:
     return SEVERITIES.index(located.finding.severity), located.finding.rule, located.path
 
 
 @dataclass(frozen=True, kw_only=True)
 class FindingRow:
-    """A finding as a line of a table."""
+    """One finding as a row of a table."""
 
     severity: str
     rule: str
     official: str
     """Empty where the edition's checker has no such rule."""
     path: str
-    """Below the root."""
+    """Relative to the root."""
     seen: str
     wanted: str
     fix: str
@@ -251,7 +252,7 @@ class FindingRow:
 
 @dataclass(frozen=True, kw_only=True)
 class ResultRow:
-    """What a result is of, by its first run; None for what is not known."""
+    """A training result, described by its first run; None for what is unknown."""
 
     path: str
     edition: str
@@ -264,7 +265,7 @@ class ResultRow:
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointRow:
-    """A result of checkpointing; None for what is not known."""
+    """A checkpointing result; None for what is unknown."""
 
     path: str
     edition: str
@@ -273,28 +274,28 @@ class CheckpointRow:
     processes: int | None
     calls: tuple[str, ...]
     save_gib_per_second: float | None
-    """As published: the mean of rank 0's rates; so `load_gib_per_second`."""
+    """As published: the mean of rank 0's rates, as is `load_gib_per_second`."""
     load_gib_per_second: float | None
 
 
 @dataclass(frozen=True, kw_only=True)
 class OtherRow:
-    """A result of kv_cache or vector_database; None for what is not known."""
+    """A result of kv_cache or vector_database."""
 
     path: str
     edition: str
     division: str
     category: str
     model: str
-    """Or the index."""
+    """For vector_database, the index."""
     runs: tuple[str, ...]
     figures: tuple[str, ...]
-    """A line an option of kv_cache, or a run of vector_database: as published, and as recomputed."""
+    """One line per option (kv_cache) or run (vector_database): its figures as published and as recomputed."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CheckReport:
-    """A check for programs."""
+    """A check as plain data, for `--json`."""
 
     root: str
     valid: bool
@@ -310,7 +311,7 @@ class CheckReport:
 
 
 def check_report(checked: Checked) -> CheckReport:
-    """Return the check for programs."""
+    """Return the check as plain data."""
     return CheckReport(
         root=checked.root,
         valid=checked.valid,
@@ -326,7 +327,7 @@ def check_report(checked: Checked) -> CheckReport:
 
 
 def as_csv(checked: Checked) -> str:
-    """Return all findings, a line each, below one of names."""
+    """Return all findings as CSV: a header line, then one line per finding."""
     text = io.StringIO()
     writer = csv.DictWriter(text, [column.name for column in fields(FindingRow)])
     writer.writeheader()
@@ -375,11 +376,11 @@ def _checkpoint_row(result: CheckpointResult, root: str) -> CheckpointRow:
 
 
 def _other_row(result: OtherResult, checked: Checked) -> OtherRow:
-    """A result's row; its figures are in its findings, which are sorted by severity: here by run and option."""
+    """Return a result's row. Its figures come from its `info` findings, here sorted by run and option."""
     figures = sorted(
         (located.path, located.finding.seen)
         for located in checked.findings
-        if located.finding.rule in _FIGURES and located.path.startswith(result.path + os.sep)
+        if located.finding.rule in _FIGURE_RULES and located.path.startswith(result.path + os.sep)
     )
     return OtherRow(
         path=os.path.relpath(result.path, checked.root),
@@ -392,4 +393,4 @@ def _other_row(result: OtherResult, checked: Checked) -> OtherRow:
     )
 
 
-_FIGURES = ("kv.window", "kv.listed", "vdb.listed")
+_FIGURE_RULES = ("kv.window", "kv.listed", "vdb.listed")

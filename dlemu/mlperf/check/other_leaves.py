@@ -1,7 +1,7 @@
-"""Runs that are not of training: found by their folders. Those of checkpoints have rules of their own.
+"""Finds the runs of benchmarks other than training, and groups those of kv_cache and vector_database into results.
 
-Leaves are `CATEGORY/.../TIME`, as mlpstorage of v2.0 and v3.0 leaves them: `kv_cache/MODEL/run/TIME`,
-`vector_database/ENGINE/INDEX/{datasize,datagen,run}/TIME`.
+A run is found by its folder `CATEGORY/.../TIME`, as mlpstorage of v2.0 and v3.0 names it: `kv_cache/MODEL/run/TIME`,
+`vector_database/ENGINE/INDEX/{datasize,datagen,run}/TIME`. `checkpoint_rules` groups the runs of checkpointing.
 """
 
 from __future__ import annotations
@@ -19,14 +19,15 @@ from dlemu.mlperf.rules.training import Division
 
 @dataclass(frozen=True, kw_only=True)
 class OtherLeaf:
-    """One run of a benchmark that is not training."""
+    """The folder of one run of a benchmark other than training."""
 
     path: str
     category: str
+    """The benchmark, by the name of its folder."""
 
 
 def other_leaves(root: str) -> list[OtherLeaf]:
-    """Return the runs below a folder that are not of training, by their paths."""
+    """Return the runs of benchmarks other than training below a folder, in the order of the walk."""
     leaves = []
     for folder, below, _ in os.walk(root):
         below[:] = sorted(name for name in below if not name.startswith("."))
@@ -46,16 +47,16 @@ class OtherResult:
     edition: Edition
     division: Division
     leaves: tuple[KvLeaf | VectorLeaf, ...]
-    """In the order of their names, which are times."""
+    """Sorted by name, that is by time."""
 
     @property
     def closed(self) -> bool:
-        """Whether it is held against the rules of CLOSED."""
+        """Whether it is checked by the rules of CLOSED."""
         return self.division == "closed"
 
     @property
     def model(self) -> str:
-        """What its folder calls the model, or the index."""
+        """The model (kv_cache) or index (vector_database), by the name of its folder."""
         return os.path.basename(self.path)
 
     def phase(self, name: str) -> list[KvLeaf | VectorLeaf]:
@@ -64,26 +65,26 @@ class OtherResult:
 
 
 def phase_of(path: str) -> str:
-    """Return the phase that a call's folder is in; a run where no folder says so."""
+    """Return the phase by the folder above a call's folder; `run` where that names none."""
     above = os.path.basename(os.path.dirname(path))
     return above if above in PHASES else "run"
 
 
 def other_results(leaves: Sequence[OtherLeaf], edition: str | None, division: Division | None) -> list[OtherResult]:
-    """Return the results of kv_cache and vector_database that the leaves belong to."""
+    """Group the runs of kv_cache and vector_database into results."""
     groups: dict[tuple[str, str], list[str]] = {}
     for leaf in leaves:
         if leaf.category != CHECKPOINTING:
-            above = os.path.dirname(leaf.path)
-            place = os.path.dirname(above) if os.path.basename(above) in PHASES else above
-            groups.setdefault((place, leaf.category), []).append(leaf.path)
+            parent = os.path.dirname(leaf.path)
+            folder = os.path.dirname(parent) if os.path.basename(parent) in PHASES else parent
+            groups.setdefault((folder, leaf.category), []).append(leaf.path)
     return [
         OtherResult(
-            path=place,
+            path=folder,
             category=category,
-            edition=EDITIONS[edition or "3.0"],  # until that of the whole tree is known
-            division=division or division_of(place),
+            edition=EDITIONS[edition or "3.0"],  # replaced once the edition of the whole tree is known
+            division=division or division_of(folder),
             leaves=tuple((read_kv_leaf if category == KV_CACHE else read_vector_leaf)(path) for path in paths),
         )
-        for (place, category), paths in sorted(groups.items())
+        for (folder, category), paths in sorted(groups.items())
     ]

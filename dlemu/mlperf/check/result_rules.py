@@ -1,4 +1,4 @@
-"""Rules on a result: each run by itself, all its runs together, and the dataset that they read."""
+"""Rules on a training result: on each run, on all runs together, and on the dataset that they read."""
 
 from __future__ import annotations
 
@@ -20,43 +20,44 @@ from dlemu.results.finding import Finding, Located, Severity
 from dlemu.results.untrusted_files import open_untrusted
 from dlemu.results.wording import count
 
-_ALSO_RULES_ON_FILES = ("summary.missing",)
-"""Findings of the audit that the rules on required files give too."""
-_ALSO_CONFIGURED = ("config.missing", "config.assumed")
-"""The same of the rule on the configuration."""
-_CONFIGURED = (
+_COVERED_BY_FILE_RULES = ("summary.missing",)
+"""The audit's findings that are left out because the rules on required files give the same ones."""
+_COVERED_BY_CONFIG_COMPLETE = ("config.missing", "config.assumed")
+"""The audit's findings that are left out because `config_complete` gives the same ones."""
+_REQUIRED_SETTINGS = (
     *("model.name", "framework", "dataset.format", "dataset.num_files_train", "dataset.num_samples_per_file"),
     *("dataset.record_length_bytes", "reader.data_loader", "reader.batch_size"),
     *("train.epochs", "train.computation_time", "metric.au"),
 )
-"""What config.yaml of every edition's workloads has: without it a run can't be held against the edition."""
-FEW_ACCELERATORS = 4
-"""Below which v3.0's checker checks whether one host could not drive more (3.3.3)."""
+"""Settings that config.yaml has for every edition's workloads; without them a run can't be checked."""
+MIN_ACCELERATORS_PER_HOST = 4
+"""With fewer on a single host, v3.0's checker asks whether that host could drive more (3.3.3)."""
 GAP_FACTOR = 2
-"""Run folders begin less than so many times the shortest run's duration apart (2.1.18 of v3.0's checker)."""
-SPREAD = 0.05
-"""Runs of one result are replicable within this share (v1.0 to v3.0, results section)."""
+"""Starts of successive runs are less than this many durations of the shortest run apart (2.1.18, v3.0's checker)."""
+MAX_RATE_SPREAD = 0.05
+"""Runs of one result are replicable if samples/s differ by at most this share of their mean (v1.0 to v3.0, results)."""
 
 
-def by_the_rules(result: Result) -> Iterator[Located]:
-    """Hold every run against the edition's rules of one run, with the AU that its steps give."""
+def single_run_rules(result: Result) -> Iterator[Located]:
+    """Check every run by the edition's rules on single runs, with the AU recomputed from its steps."""
     book, limit = Rulebook(result.edition.name, result.division, result.edition.reading), stated_limit(result)
     for leaf in result.runs:
         if leaf.run is not None and (leaf.printed.accelerators or leaf.setup.config is not None):
             printed = replace(leaf.printed, au_percent=leaf.run.au_percent)
-            limited = _limited(leaf, limit)
+            limited = _limited_memory_gib(leaf, limit)
             if limited is not None and limit is not None:
                 printed = replace(printed, memory_gib=limited)
                 name, gib = os.path.basename(limit.path), limit.memory_gib
-                seen = f"{name} says that a control group limits each host to {gib:g} GiB"
-                wanted = f"the {leaf.printed.memory_gib or 0:,.1f} GiB that the hosts measured, but for the limit"
-                yield _located(leaf.path, "info", "dataset.limited", seen, wanted, "nothing: the limit is used")
+                seen = f"{name} states a control group's limit of {gib:g} GiB for each host"
+                wanted = f"without a limit, {leaf.printed.memory_gib or 0:,.1f} GiB measured on all hosts together"
+                fix = "nothing: the dataset's size is checked with the limit"
+                yield _located(leaf.path, "info", "dataset.limited", seen, wanted, fix)
             for finding in rule_findings(_with_metadata(leaf), printed, book, by_dlemu=leaf.run.by_dlemu):
-                yield Located(leaf.path, _in_result(finding, leaf, result))
+                yield Located(leaf.path, _for_result(finding, leaf, result))
 
 
-def _limited(leaf: Leaf, limit: StatedLimit | None) -> float | None:
-    """Return the memory of all hosts by the stated limit, in GiB; None where it changes nothing."""
+def _limited_memory_gib(leaf: Leaf, limit: StatedLimit | None) -> float | None:
+    """Return the memory of all hosts under the stated limit, in GiB; None where the limit changes nothing."""
     hosts, measured = leaf.printed.hosts, leaf.printed.memory_gib
     if limit is None or hosts is None or measured is None or hosts * limit.memory_gib >= measured:
         return None
@@ -64,7 +65,7 @@ def _limited(leaf: Leaf, limit: StatedLimit | None) -> float | None:
 
 
 def _with_metadata(leaf: Leaf) -> Setup:
-    """Return the run's settings with the overrides that only mlpstorage's metadata show."""
+    """Return the run's settings, with the overrides from mlpstorage's metadata added."""
     stated = mapping(mapping(leaf.metadata).get("override_parameters"))
     words = [f"++workload.{key}={value}" for key, value in stated.items()]
     if not words:
@@ -72,48 +73,48 @@ def _with_metadata(leaf: Leaf) -> Setup:
     return replace(leaf.setup, overrides=tuple(dict.fromkeys([*(leaf.setup.overrides or ()), *words])))
 
 
-def configured(result: Result) -> Iterator[Located]:
-    """Every run has its configuration, whole: without it no setting can be judged."""
+def config_complete(result: Result) -> Iterator[Located]:
+    """Every run has its complete configuration: without it no setting can be checked."""
     for leaf in result.runs:
         if leaf.run is None:
             continue
         config = leaf.setup.config
         settings = effective(config) if config else {}
-        lacking = [key for key in _CONFIGURED if settings.get(key) is None]
+        lacking = [key for key in _REQUIRED_SETTINGS if settings.get(key) is None]
         if lacking:
-            none = len(lacking) == len(_CONFIGURED)
+            none = len(lacking) == len(_REQUIRED_SETTINGS)
             seen = "no config.yaml that can be read" if none else f"config.yaml without {', '.join(lacking)}"
-            fix = "keep hydra's folder of the run as it was written"
+            fix = "keep hydra's folder of the run as hydra wrote it"
             yield _located(leaf.path, "error", "config.incomplete", seen, "the settings of the whole workload", fix)
 
 
-def _in_result(finding: Finding, leaf: Leaf, result: Result) -> Finding:
+def _for_result(finding: Finding, leaf: Leaf, result: Result) -> Finding:
     rule = finding.rule.removeprefix("rules.")
     if rule != "au.low" or leaf.run is None:
         return replace(finding, rule=rule)
-    basis = "from its steps" if leaf.run.recomputed.basis == "steps" else "as printed: no steps kept"
-    # v3.0's checker wants it of the warm-up, too; the text of the rules, of the measured runs.
+    basis = "from its steps" if leaf.run.recomputed.basis == "steps" else "as printed: the steps are missing"
+    # v3.0's checker applies the AU threshold to the warm-up run, too; the rules' text to the measured runs only.
     warm_up = leaf is result.warm_up and not result.edition.counts_runs
     severity: Severity = "warning" if warm_up else finding.severity
     return replace(finding, rule=rule, severity=severity, seen=f"{finding.seen} ({basis})")
 
 
-def recomputed(result: Result) -> Iterator[Located]:
-    """Pass on what the audit found: files that contradict each other or can't be read."""
+def audit_findings(result: Result) -> Iterator[Located]:
+    """Pass on the audit's findings: files that contradict each other or can't be read."""
     for leaf in result.runs:
         for finding in leaf.run.findings if leaf.run else ():
             if finding.rule == "au.rules" and not result.edition.counts_first_step:
                 continue
-            if finding.rule == "au.prefetch":  # no edition's rules say anything of it
+            if finding.rule == "au.prefetch":  # no edition has a rule on prefetch
                 continue
-            if finding.rule in _ALSO_CONFIGURED and leaf.printed.accelerators:
+            if finding.rule in _COVERED_BY_CONFIG_COMPLETE and leaf.printed.accelerators:
                 continue
-            if result.single or finding.rule not in _ALSO_RULES_ON_FILES:
+            if result.single or finding.rule not in _COVERED_BY_FILE_RULES:
                 yield Located(leaf.path, finding)
 
 
-def tool(result: Result) -> Iterator[Located]:
-    """CLOSED results are DLIO's, unchanged (v3.0's Rules.md, section 1)."""
+def made_by_dlio(result: Result) -> Iterator[Located]:
+    """CLOSED results come from DLIO, unchanged (v3.0's Rules.md, section 1)."""
     for leaf in result.runs:
         if result.division == "closed" and leaf.run is not None and leaf.run.by_dlemu:
             fix = "repeat it with DLIO, or submit it as OPEN, by mlpstorage, and say so"
@@ -122,16 +123,16 @@ def tool(result: Result) -> Iterator[Located]:
 
 
 def hosts_used(result: Result) -> Iterator[Located]:
-    """Look at the hosts that the runs used."""
+    """Warn of few accelerators on a single host, and of more hosts named than used."""
     for leaf in result.runs:
         yield from _named_hosts(leaf)
     first = next((leaf for leaf in result.runs if leaf.printed.accelerators), None)
     if result.edition.checks_tree and first is not None:
-        there = first.printed.accelerators or 0
-        if first.printed.hosts == 1 and there < FEW_ACCELERATORS:
-            seen = f"{count(there, 'accelerator')} on one host"
-            wanted = f"{FEW_ACCELERATORS} or more, if the storage feeds them"
-            fix = "dlemu size finds the most that pass"
+        accelerators = first.printed.accelerators or 0
+        if first.printed.hosts == 1 and accelerators < MIN_ACCELERATORS_PER_HOST:
+            seen = f"{count(accelerators, 'accelerator')} on one host"
+            wanted = f"{MIN_ACCELERATORS_PER_HOST} or more, if the storage can feed them"
+            fix = "`dlemu size` finds the largest number that passes"
             yield Located(result.path, Finding("warning", "hosts.few", seen, wanted, fix))
 
 
@@ -139,37 +140,37 @@ def _named_hosts(leaf: Leaf) -> Iterator[Located]:
     named = leaf.argument("hosts")
     if leaf.printed.hosts == 1 and isinstance(named, list) and len(named) > 1:
         seen = f"the run was on 1 host, its metadata names {len(named)}"
-        fix = "name the hosts that really ran"
-        yield Located(leaf.path, Finding("error", "hosts.named", seen, "one host for a run on one", fix))
+        fix = "name only the hosts that the run used"
+        yield Located(leaf.path, Finding("error", "hosts.named", seen, "one host named for a run on one host", fix))
 
 
 def run_count(result: Result) -> Iterator[Located]:
-    """As many folders of runs as the edition wants."""
+    """There are as many run folders as the edition requires."""
     edition, seen = result.edition, len(result.runs)
     if result.single:
-        fix = "check the folder above if it holds more runs"
-        wanted = f"{_wanted(result)} of one result"
-        text = "a single run: the number of runs and the time between them are not judged"
+        fix = "check the folder above if it holds the other runs"
+        wanted = f"{_runs_required(result)} of one result"
+        text = "a single run: the number of runs and the time between them are not checked"
         yield Located(result.path, Finding("info", "runs.single", text, wanted, fix))
     elif seen < edition.measured_runs or (edition.counts_runs and seen != edition.run_folders):
         fix = "dlemu mlperf run continues where it ended" if seen < edition.run_folders else "keep one sequence of runs"
         names = ", ".join(leaf.name for leaf in result.runs) or "none"
-        yield _located(result.path, "error", "runs.count", f"{seen} runs: {names}", _wanted(result), fix)
+        yield _located(result.path, "error", "runs.count", f"{seen} runs: {names}", _runs_required(result), fix)
     elif seen != edition.run_folders:
-        fix = "keep the warm-up run and the measured ones, and no others"
-        yield _located(result.path, "warning", "runs.count", f"{seen} runs", _wanted(result), fix)
+        fix = "keep only the warm-up run and the measured runs"
+        yield _located(result.path, "warning", "runs.count", f"{seen} runs", _runs_required(result), fix)
 
 
-def _wanted(result: Result) -> str:
+def _runs_required(result: Result) -> str:
     warm_up = "a warm-up run and " if result.edition.warm_up else ""
     return f"{warm_up}{result.edition.measured_runs} runs"
 
 
-def run_stamps(result: Result) -> Iterator[Located]:
-    """Run folders are named by the time they began."""
+def run_folder_names(result: Result) -> Iterator[Located]:
+    """Run folders are named by the time when the run began."""
     for leaf in result.runs if result.phased else ():
         if leaf.stamp is None:
-            fix = "leave the folder's name as the tool made it"
+            fix = "keep the folder's name as the tool made it"
             seen = f"a run's folder is named {leaf.name!r}"
             yield Located(leaf.path, Finding("error", "runs.stamp", seen, "YYYYMMDD_HHMMSS", fix))
 
@@ -178,14 +179,14 @@ def runs_ended(result: Result) -> Iterator[Located]:
     """Every folder of a run holds a run that ended."""
     for leaf in result.runs:
         if leaf.run is None or "summary.json" not in leaf.files:
-            there = "summary.json" in leaf.files
-            seen = "a summary of no training" if there else "no summary.json: the run did not end"
+            has_summary = "summary.json" in leaf.files
+            seen = "summary.json is not of training" if has_summary else "no summary.json: the run did not end"
             fix = "repeat the runs: a failed run breaks the sequence"
             yield Located(leaf.path, Finding("error", "runs.ended", seen, "a run that ended", fix))
 
 
 def run_gaps(result: Result) -> Iterator[Located]:
-    """Nothing else ran between two runs."""
+    """Runs follow one another without a pause in which anything else could run."""
     if result.single:
         return
     severity: Severity = "error" if result.edition.checks_tree else "warning"
@@ -201,18 +202,18 @@ def run_gaps(result: Result) -> Iterator[Located]:
             yield from (Located(leaf.path, finding) for finding in missing)
     shortest = min((end - start for _, start, end in known if end >= start), default=None)
     begun = sorted([(leaf.stamp or start, leaf) for leaf, start, _ in known], key=lambda run: run[0])
-    apart = [(second - first, leaf) for (first, _), (second, leaf) in pairwise(begun)]
-    wide = [(gap, leaf) for gap, leaf in apart if shortest is not None and gap >= GAP_FACTOR * shortest]
-    if shortest is not None and wide:
-        longest, leaf = max(wide, key=lambda gap: gap[0])
-        seen = f"{len(wide)} of {len(apart)} gaps, up to {longest} from one run's start to the next ({leaf.name})"
+    gaps = [(second - first, leaf) for (first, _), (second, leaf) in pairwise(begun)]
+    too_long = [(gap, leaf) for gap, leaf in gaps if shortest is not None and gap >= GAP_FACTOR * shortest]
+    if shortest is not None and too_long:
+        longest, leaf = max(too_long, key=lambda gap: gap[0])
+        seen = f"{len(too_long)} of {len(gaps)} gaps, up to {longest} from one run's start to the next ({leaf.name})"
         wanted = f"less than {GAP_FACTOR * shortest}: {GAP_FACTOR} x the shortest run"
         fix = "repeat the runs, one right after another (dlemu mlperf run in a new folder)"
         yield _located(result.path, severity, "runs.gap", seen, wanted, fix)
 
 
-def runs_alike(result: Result) -> Iterator[Located]:
-    """All runs are the same job on the same hosts."""
+def same_job(result: Result) -> Iterator[Located]:
+    """All runs have the same workload, settings, accelerators and hosts."""
     for what, values in (
         ("workload", [leaf.setup.workload for leaf in result.runs]),
         ("accelerator", [leaf.setup.accelerator for leaf in result.runs]),
@@ -224,37 +225,37 @@ def runs_alike(result: Result) -> Iterator[Located]:
         seen = sorted({str(value) for value in values if value is not None})
         if len(seen) > 1:
             fix = "repeat the runs with the same settings on the same hosts"
-            yield _located(
-                result.path, "error", "runs.differ", f"{what}: {' and '.join(seen[:3])}", "the same in all runs", fix
-            )
+            different = f"{what}: {' and '.join(seen[:3])}"
+            yield _located(result.path, "error", "runs.differ", different, "the same in all runs", fix)
 
 
-def shuffled_anew(result: Result) -> Iterator[Located]:
-    """Each run shuffles with a seed of its own, where the seeds are reported."""
+def different_seeds(result: Result) -> Iterator[Located]:
+    """Where the seeds are recorded, each run shuffles with its own seed."""
     seeds = [leaf.section("train").get("seed") for leaf in result.runs]
     known = [seed for seed in seeds if isinstance(seed, int)]
     if len(known) > 1 and len(set(known)) < len(known):
         seen = f"train.seed: {', '.join(map(str, known))}"
-        fix = "nothing, if mlpstorage ran it: DLIO's seed stays; dlemu mlperf run changes it"
-        yield _located(result.path, "info", "runs.seed", seen, "another seed for each run, by the rules' text", fix)
+        fix = "nothing, if mlpstorage ran it: DLIO keeps the same seed; `dlemu mlperf run` changes it"
+        yield _located(result.path, "info", "runs.seed", seen, "by the rules' text, a different seed for each run", fix)
 
 
-def replicable(result: Result) -> Iterator[Located]:
-    """Samples/s of the measured runs lie within 5 %."""
+def rates_agree(result: Result) -> Iterator[Located]:
+    """Samples/s of the measured runs differ by at most 5 % of their mean."""
     rates = [leaf.printed.samples_per_second for leaf in result.measured]
     known = [rate for rate in rates if rate]
     for leaf, rate in zip(result.measured, rates, strict=True):
         if leaf.run is not None:
             missing = unapplied("runs.spread", samples_per_second=rate)
             yield from (Located(leaf.path, finding) for finding in missing)
-    if len(known) > 1 and (max(known) - min(known)) / (sum(known) / len(known)) > SPREAD:
+    if len(known) > 1 and (max(known) - min(known)) / (sum(known) / len(known)) > MAX_RATE_SPREAD:
         seen = f"{min(known):.2f} to {max(known):.2f} samples/s"
         fix = "find out what else used the storage or the hosts"
-        yield _located(result.path, "warning", "runs.spread", seen, f"within {100 * SPREAD:g} % of each other", fix)
+        wanted = f"within {100 * MAX_RATE_SPREAD:g} % of each other"
+        yield _located(result.path, "warning", "runs.spread", seen, wanted, fix)
 
 
 def same_dataset(result: Result) -> Iterator[Located]:
-    """All runs read one dataset."""
+    """All runs read the same dataset."""
     for what, values in (
         ("dataset.num_files_train", [leaf.num_files for leaf in result.runs]),
         ("dataset.num_samples_per_file", [leaf.printed.samples_per_file for leaf in result.runs]),
@@ -268,29 +269,28 @@ def same_dataset(result: Result) -> Iterator[Located]:
 
 
 def dataset_phases(result: Result) -> Iterator[Located]:
-    """The runs read at least what datasize computed and at most what datagen made."""
-    asked = [leaf.num_files for leaf in result.datasize if leaf.num_files]
-    made = [leaf.num_files for leaf in result.datagen if leaf.num_files]
+    """The runs read at least as many files as datasize requires and at most as many as datagen generated."""
+    required = [leaf.num_files for leaf in result.datasize if leaf.num_files]
+    generated = [leaf.num_files for leaf in result.datagen if leaf.num_files]
     read = [(leaf, leaf.num_files) for leaf in result.runs if leaf.num_files]
-    severity: Severity = "error"
     for leaf, files in read:
-        if made and files > max(made):
+        if generated and files > max(generated):
             fix = "generate the dataset that the runs read, or run on the one that was generated"
-            seen = f"the run read {files:,} files, datagen made {max(made):,}"
-            yield _located(leaf.path, severity, "dataset.phases", seen, "no more than datagen made", fix)
-        if asked and files < min(asked):
-            seen = f"the run read {files:,} files, datasize required {min(asked):,}"
-            fix = f"run with dataset.num_files_train={min(asked)} or more"
-            yield _located(leaf.path, severity, "dataset.phases", seen, "no fewer than datasize requires", fix)
-    if asked and made and max(made) < min(asked):
-        seen = f"datagen made {max(made):,} files, datasize required {min(asked):,}"
-        fix = f"generate it again with dataset.num_files_train={min(asked)}"
+            seen = f"the run read {files:,} files, datagen generated {max(generated):,}"
+            yield _located(leaf.path, "error", "dataset.phases", seen, "no more than datagen generated", fix)
+        if required and files < min(required):
+            seen = f"the run read {files:,} files, datasize requires {min(required):,}"
+            fix = f"run with dataset.num_files_train={min(required)} or more"
+            yield _located(leaf.path, "error", "dataset.phases", seen, "no fewer than datasize requires", fix)
+    if required and generated and max(generated) < min(required):
+        seen = f"datagen generated {max(generated):,} files, datasize requires {min(required):,}"
+        fix = f"generate the dataset again with dataset.num_files_train={min(required)}"
         wanted = "at least what datasize requires"
         yield _located(result.datagen[0].path, "error", "dataset.made", seen, wanted, fix)
 
 
 def dataset_in_metadata(result: Result) -> Iterator[Located]:
-    """The runs' metadata have the dataset's settings (3.1.1 of v3.0)."""
+    """The runs' metadata contain the dataset's settings (3.1.1 of v3.0)."""
     if not (result.phased and result.edition.checks_tree):
         return
     for leaf in result.runs:
@@ -299,8 +299,8 @@ def dataset_in_metadata(result: Result) -> Iterator[Located]:
             yield _located(leaf.path, "error", "dataset.told", seen, "the dataset's settings in the metadata", fix)
 
 
-def data_apart_from_results(result: Result) -> Iterator[Located]:
-    """Data and results are in different folders, on different file systems."""
+def separate_folders(result: Result) -> Iterator[Located]:
+    """The dataset and the results are in different folders, on different file systems."""
     for leaf in result.runs:
         data, results = leaf.argument("data_dir"), leaf.argument("results_dir")
         strict = result.phased and result.edition.checks_tree and leaf.metadata is not None
@@ -312,16 +312,16 @@ def data_apart_from_results(result: Result) -> Iterator[Located]:
         read = {data, leaf.data_folder} - {None}
         if results and os.path.normpath(str(results)) in {os.path.normpath(str(folder)) for folder in read}:
             seen, fix = f"both are {results}", "put the results in another folder"
-            yield _located(leaf.path, "error", "dataset.folder", seen, "data and results in two folders", fix)
+            yield _located(leaf.path, "error", "dataset.folder", seen, "different folders for data and results", fix)
         yield from _file_systems(leaf, strict)
 
 
 def _file_systems(leaf: Leaf, strict: bool) -> Iterator[Located]:
-    wanted = "results on a file system other than the data's, so that logs do not disturb the reads"
+    wanted = "results on another file system than the data, so that logs do not disturb the reads"
     if SEPARATION not in leaf.files:
         local = leaf.section("storage").get("storage_type") in (None, "local_fs")
         if strict and local and not _has_df(leaf):
-            seen, fix = f"no {SEPARATION}, and no output of df", f"keep {SEPARATION} as the tool wrote it"
+            seen, fix = f"no {SEPARATION}, and no output of df in the log", f"keep {SEPARATION} as the tool wrote it"
             yield _located(leaf.path, "error", "dataset.filesystem", seen, wanted, fix)
         return
     broken: list[Finding] = []
@@ -347,7 +347,7 @@ def _located(path: str, severity: Severity, rule: str, seen: str, wanted: str, f
 
 
 RESULT_RULES: tuple[Rule, ...] = (
-    *(by_the_rules, configured, recomputed, tool, hosts_used),
-    *(run_count, run_stamps, runs_ended, run_gaps, runs_alike, shuffled_anew, replicable),
-    *(same_dataset, dataset_phases, dataset_in_metadata, data_apart_from_results),
+    *(single_run_rules, config_complete, audit_findings, made_by_dlio, hosts_used),
+    *(run_count, run_folder_names, runs_ended, run_gaps, same_job, different_seeds, rates_agree),
+    *(same_dataset, dataset_phases, dataset_in_metadata, separate_folders),
 )

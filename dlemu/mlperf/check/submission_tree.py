@@ -1,4 +1,9 @@
-"""What a folder holds: submissions, results and runs, whatever layout its edition or its owner gave it."""
+"""Finds the submissions, results and runs below a folder, in any edition's layout or none.
+
+A *leaf* is the folder of one run, or of one call of another phase (datasize, datagen). A *result* is the runs of one
+workload on one system. A *submission* is one organisation's folder in one division. In the layout of mlpstorage (v2.0,
+v3.0) they are DIVISION/ORG/results/SYSTEM/training/MODEL/PHASE/TIME; v1.0's runs are numbered folders: run1, run2, ...
+"""
 
 from __future__ import annotations
 
@@ -21,70 +26,70 @@ METADATA = "_metadata.json"
 SEPARATION = "fs_separation.json"
 """mlpstorage v3.0's record of whether data and results share a file system."""
 STAMP_FORMAT = "%Y%m%d_%H%M%S"
-"""Names of mlpstorage's folders."""
-_NUMBERED = re.compile(r"(?:^|[-_ ])runs?[-_ ]?0*(\d{1,4})$", re.IGNORECASE)
-"""Names of the folders of v1.0's runs: run1, run-1, unet3d_h100_run_1."""
+"""How mlpstorage names the folder of a call: the time when it began."""
+_RUN_NUMBER = re.compile(r"(?:^|[-_ ])runs?[-_ ]?0*(\d{1,4})$", re.IGNORECASE)
+"""Folder names of v1.0's runs, such as run1, run-1 or unet3d_h100_run_1."""
 PHASES = ("datasize", "datagen", "run")
 CATEGORIES = CHECKPOINTING, VECTOR_DATABASE, KV_CACHE = ("checkpointing", "vector_database", "kv_cache")
-"""Benchmarks of the rules that are not training, as their folders are called."""
+"""The benchmarks other than training, by the names of their folders."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Leaf:
-    """One folder of one run, or of one call of another phase."""
+    """The folder of one training run, or of one datasize or datagen call."""
 
     path: str
     name: str
-    """Its name below the result: a time stamp (`20251121_134501`) or `run1`."""
+    """Name of the folder below the result: a time stamp (`20251121_134501`) or `run1`."""
     stamp: datetime | None
-    """The moment in its name; None when the name is no time stamp."""
+    """The time in `name`; None when that is not a time stamp."""
     files: tuple[str, ...] = ()
     folders: tuple[str, ...] = ()
     metadata: Mapping[str, Any] | None = None
-    """`*_metadata.json` of mlpstorage; None when there is none that can be read."""
+    """Content of mlpstorage's `*_metadata.json`; None when it is missing or can't be read."""
     setup: Setup = field(default_factory=Setup)
-    """What its configuration says; empty without one."""
+    """Its configuration; empty without one."""
     run: AuditedRun | None = None
-    """None where no run of training left its files."""
+    """The audited training run; None when the folder holds none."""
 
     @property
     def printed(self) -> Printed:
-        """The run's summary; empty without one."""
+        """The run's summary.json; empty without one."""
         return self.run.printed if self.run else Printed()
 
     @property
     def began(self) -> datetime | None:
-        """By its summary; so `ended`."""
+        """Start time by summary.json."""
         return moment(self.printed.start)
 
     @property
     def ended(self) -> datetime | None:
-        """By its summary."""
+        """End time by summary.json."""
         return moment(self.printed.end)
 
     def section(self, name: str) -> Mapping[str, Any]:
-        """Return a section of the workload as config.yaml has it, else as the metadata has it."""
+        """Return a section of the workload from config.yaml, or else from the metadata."""
         config = mapping(mapping(self.setup.config).get(name))
         return config or mapping(mapping(mapping(self.metadata).get("parameters")).get(name))
 
     @property
     def num_files(self) -> int | None:
-        """Files of the training set that it read, made or computed."""
+        """Number of training files that the run read, datagen generated or datasize required."""
         configured = self.section("dataset").get("num_files_train")
-        return self.printed.num_files or self.setup.num_files or _whole(configured)
+        return self.printed.num_files or self.setup.num_files or _whole_number(configured)
 
     @property
     def data_folder(self) -> str | None:
-        """Where the dataset lies; None when that is not known."""
+        """Folder of the dataset; None when unknown."""
         return text(self.section("dataset").get("data_folder")) or text(self.argument("data_dir"))
 
     def argument(self, name: str) -> Any:
-        """Return an argument of mlpstorage's command line as the metadata kept it, None when it did not."""
+        """Return an argument of mlpstorage's command line from the metadata; None when it isn't there."""
         return mapping(mapping(self.metadata).get("args")).get(name)
 
 
-def _whole(value: Any) -> int | None:
-    """Return a whole number; mlpstorage's metadata have what was typed as text."""
+def _whole_number(value: Any) -> int | None:
+    """Return a whole number, also from text: the metadata keep overrides as they were typed."""
     return int(value) if isinstance(value, str) and value.isdecimal() else count(value)
 
 
@@ -93,15 +98,15 @@ class Result:
     """The runs of one workload on one system."""
 
     path: str
-    """The folder that holds them."""
+    """The folder that holds the runs."""
     edition: Edition
     division: Division
     phased: bool
-    """It has mlpstorage's layout: `training/MODEL/{datasize,datagen,run}/TIME`."""
+    """Whether it has mlpstorage's layout: `training/MODEL/{datasize,datagen,run}/TIME`."""
     single: bool
-    """One run that stands for itself: it is not known which others belong to it."""
+    """Whether it is one run outside any known layout, so that the other runs of its result are unknown."""
     runs: tuple[Leaf, ...]
-    """In the order of their names."""
+    """Sorted by name."""
     datasize: tuple[Leaf, ...] = ()
     datagen: tuple[Leaf, ...] = ()
 
@@ -112,12 +117,12 @@ class Result:
 
     @property
     def warm_up(self) -> Leaf | None:
-        """The first run, where the edition has a warm-up and there is one more than are measured."""
+        """The first run, if the edition has a warm-up run and there are more runs than the measured ones."""
         return self.runs[0] if self.edition.warm_up and len(self.runs) > self.edition.measured_runs else None
 
     @property
     def measured(self) -> tuple[Leaf, ...]:
-        """All runs but the warm-up."""
+        """All runs except the warm-up."""
         return self.runs if self.warm_up is None else self.runs[1:]
 
 
@@ -132,18 +137,18 @@ class Submission:
 
 
 Rule = Callable[[Result], Iterator[Located]]
-"""Says what a result breaks. What is not known breaks nothing."""
+"""Yields what a result breaks. What is unknown breaks nothing."""
 
 
 class Finder:
-    """Sorts the audited runs of a tree into results. Files that can't be read become findings."""
+    """Groups the audited runs of a tree into results. Files that can't be read become findings."""
 
     def __init__(self, root: str, edition: str | None, division: Division | None) -> None:
         self._root, self._edition, self._division = os.path.normpath(root), edition, division
         self.findings: list[Located] = []
 
     def results(self, runs: Sequence[AuditedRun]) -> list[Result]:
-        """Return the results that the runs belong to, and those folders of runs that hold no run, by their paths."""
+        """Return the results sorted by path, including those without any run that could be audited."""
         groups: dict[tuple[str, str], dict[str, AuditedRun]] = {}
         for run in runs:
             if self._is_covered(run):
@@ -154,49 +159,51 @@ class Finder:
         return [self._result(folder, kind, below) for (folder, kind), below in sorted(groups.items())]
 
     def _is_covered(self, run: AuditedRun) -> bool:
-        """Return whether it is a run of training; others are reported as not covered."""
+        """Return whether it is a training run; runs of benchmarks without rules here become a finding."""
         if category_of(run.path) is not None:
-            return False  # `other_leaves` has them
+            return False  # found by `other_leaves`
         other = any(finding.rule == "no.training" and finding.severity == "info" for finding in run.findings)
         if other:
             fix = "check it with the edition's own checker"
-            seen = "a run of another benchmark: not judged"
-            self.findings.append(Located(run.path, Finding("info", "run.other", seen, "a run of training", fix)))
+            seen = "a run of another benchmark: not checked"
+            self.findings.append(Located(run.path, Finding("info", "run.other", seen, "a training run", fix)))
         return not other
 
     def _place(self, path: str) -> tuple[str, str]:
-        """Return what kind of result a run belongs to and that result's folder."""
+        """Return the kind of result that a run belongs to (phased, numbered or single), and the result's folder."""
         parent = os.path.dirname(path)
-        if path != self._root and os.path.basename(parent) == "run" and _up_name(parent, 2) == "training":
+        # training/MODEL/run
+        if path != self._root and parent.split(os.sep)[-3::2] == ["training", "run"]:
             return "phased", parent
         folder = path
         while len(folder) > len(self._root):
-            if _NUMBERED.search(os.path.basename(folder)):
+            if _RUN_NUMBER.search(os.path.basename(folder)):
                 return "numbered", os.path.dirname(folder)
             folder = os.path.dirname(folder)
         return "single", path
 
     def _phase_folders(self) -> list[str]:
-        """Return every training/MODEL/run, with or without a run that can be audited."""
+        """Return every folder training/MODEL/run, whether or not it holds a run that can be audited."""
         folders = []
         for folder, below, _ in os.walk(self._root):
             below[:] = [name for name in below if not name.startswith(".") and name != "code"]
             if os.path.basename(folder) == "training":
-                folders += [os.path.join(folder, model, "run") for model in below]
+                models = [os.path.join(folder, model) for model in below]
+                folders += [os.path.join(model, "run") for model in models if set(folders_in(model)) & set(PHASES)]
                 below[:] = []
-        return [folder for folder in folders if _phases(os.path.dirname(folder))]
+        return folders
 
     def _result(self, folder: str, kind: str, audited: Mapping[str, AuditedRun]) -> Result:
         if kind == "phased":
-            paths = [os.path.join(folder, name) for name in _visible(folder)]
+            paths = [os.path.join(folder, name) for name in folders_in(folder)]
         else:
             below = [*audited, *(self._empty_runs(folder, audited) if kind == "numbered" else ())]
-            paths = sorted(below, key=lambda path: _order(os.path.relpath(path, folder)))
-        runs = tuple(self._leaf(path, _name(path, folder), audited.get(path)) for path in paths)
+            paths = sorted(below, key=lambda path: _run_order(os.path.relpath(path, folder)))
+        runs = tuple(self._leaf(path, _run_name(path, folder), audited.get(path)) for path in paths)
         phases = os.path.dirname(folder)
         return Result(
             path=folder,
-            edition=EDITIONS[self._edition or "3.0"],  # until that of the whole tree is known
+            edition=EDITIONS[self._edition or "3.0"],  # replaced once the edition of the whole tree is known
             division=self._division or division_of(folder),
             phased=kind == "phased",
             single=kind == "single",
@@ -206,18 +213,18 @@ class Finder:
         )
 
     def _empty_runs(self, folder: str, audited: Mapping[str, AuditedRun]) -> Iterator[str]:
-        """Yield folders that are called as runs are and hold none: of a run that failed, or that was taken away."""
-        taken = {_name(path, folder) for path in audited}
-        for name in _visible(folder):
-            if _NUMBERED.search(name) and name not in taken and any(_alike(name, other) for other in taken):
+        """Yield folders named like the runs that hold no run: it failed, or was removed."""
+        taken = {_run_name(path, folder) for path in audited}
+        for name in folders_in(folder):
+            if _RUN_NUMBER.search(name) and name not in taken and any(_same_but_number(name, run) for run in taken):
                 yield os.path.join(folder, name)
 
     def _phase(self, workload: str, name: str) -> tuple[Leaf, ...]:
         folder = os.path.join(workload, name)
-        return tuple(self._leaf(os.path.join(folder, below), below, None) for below in _visible(folder))
+        return tuple(self._leaf(os.path.join(folder, below), below, None) for below in folders_in(folder))
 
     def _leaf(self, path: str, name: str, run: AuditedRun | None) -> Leaf:
-        files, folders = _listed(path)
+        files, folders = entries_of(path)
         return Leaf(
             path=path,
             name=name,
@@ -230,7 +237,7 @@ class Finder:
         )
 
     def _setup(self, path: str) -> Setup:
-        """Return the settings of a folder without a run, such as datagen's."""
+        """Return the settings of a folder without a run, such as a datagen call's."""
         broken: list[Finding] = []
         setup = read_setup(path, {}, broken)
         self.findings += [Located(path, finding) for finding in broken]
@@ -247,25 +254,14 @@ class Finder:
 
 
 def category_of(path: str) -> str | None:
-    """Return the benchmark that a path names, None for training or none of them; the deepest folder decides."""
+    """Return the benchmark that the deepest matching folder of a path names; None for training, and without any."""
     names = reversed(os.path.abspath(path).split(os.sep))
     category = next((name for name in names if name in (*CATEGORIES, "training")), "training")
     return category if category in CATEGORIES else None
 
 
-def _up_name(path: str, levels: int) -> str:
-    """Return the name of a folder so many levels above."""
-    for _ in range(levels):
-        path = os.path.dirname(path)
-    return os.path.basename(path)
-
-
-def _phases(workload: str) -> bool:
-    return any(os.path.isdir(os.path.join(workload, name)) for name in PHASES)
-
-
-def _listed(path: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the names of a folder's files and folders, sorted; none of a folder that can't be listed."""
+def entries_of(path: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the sorted names of a folder's files and of its subfolders; nothing if it can't be listed."""
     try:
         with os.scandir(path) as entries:
             listed = sorted((entry.name, entry.is_dir()) for entry in entries)
@@ -274,27 +270,28 @@ def _listed(path: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
     return tuple(name for name, folder in listed if not folder), tuple(name for name, folder in listed if folder)
 
 
-def _visible(folder: str) -> list[str]:
-    return [name for name in _listed(folder)[1] if not name.startswith(".")]
+def folders_in(folder: str) -> list[str]:
+    """Return the sorted names of a folder's subfolders, except hidden ones."""
+    return [name for name in entries_of(folder)[1] if not name.startswith(".")]
 
 
-def _name(path: str, folder: str) -> str:
-    """Return the first folder of the path below the result."""
+def _run_name(path: str, folder: str) -> str:
+    """Return a run's name: the first component of its path below the result's folder."""
     return os.path.basename(path) if path == folder else os.path.relpath(path, folder).split(os.sep)[0]
 
 
-def _order(name: str) -> tuple[int, str]:
-    number = _NUMBERED.search(name.split(os.sep)[0])
+def _run_order(name: str) -> tuple[int, str]:
+    number = _RUN_NUMBER.search(name.split(os.sep)[0])
     return (int(number[1]) if number else 0), name
 
 
-def _alike(name: str, other: str) -> bool:
-    """Return whether two names differ in their numbers alone: run1 and run-2 do, run1 and old_run_2 do not."""
-    return _NUMBERED.sub("", name) == _NUMBERED.sub("", other)
+def _same_but_number(name: str, other: str) -> bool:
+    """Return whether two names are the same but for the run's number: run1 and run-2 are, run1 and old_run_2 aren't."""
+    return _RUN_NUMBER.sub("", name) == _RUN_NUMBER.sub("", other)
 
 
 def stamp_of(name: str) -> datetime | None:
-    """Return the time that one of mlpstorage's folders is named by, None for any other name."""
+    """Return the time in the name of one of mlpstorage's folders; None for any other name."""
     try:
         return datetime.strptime(name, STAMP_FORMAT)
     except ValueError:
@@ -302,17 +299,17 @@ def stamp_of(name: str) -> datetime | None:
 
 
 def submissions(root: str, edition: Edition, division: Division | None) -> list[Submission]:
-    """Return every DIVISION/ORG of a tree, whatever it holds; the root may be a division or an organisation itself."""
+    """Return every DIVISION/ORG of a tree; the root may itself be a division's or an organisation's folder."""
     known, above = os.path.basename(root).lower(), os.path.basename(os.path.dirname(root)).lower()
-    if above in DIVISIONS and {"results", "systems"}.intersection(_listed(root)[1]):
+    if above in DIVISIONS and {"results", "systems"}.intersection(entries_of(root)[1]):
         folders = [root]
     else:
-        divisions = [root] if known in DIVISIONS else [os.path.join(root, name) for name in _visible(root)]
+        divisions = [root] if known in DIVISIONS else [os.path.join(root, name) for name in folders_in(root)]
         folders = [
             os.path.join(folder, name)
             for folder in divisions
             if os.path.basename(folder).lower() in DIVISIONS
-            for name in _visible(folder)
+            for name in folders_in(folder)
         ]
     return [
         Submission(
@@ -326,7 +323,7 @@ def submissions(root: str, edition: Edition, division: Division | None) -> list[
 
 
 def division_of(folder: str, *stated: object) -> Division:
-    """Return the division that the path names, or metadata; without one CLOSED, whose rules are the stricter ones."""
+    """Return the division named by the path, or else by the metadata; else CLOSED, which has the stricter rules."""
     inside = [name.lower() for name in folder.split(os.sep)]
     is_open = "open" in inside or any(str(each).lower() == "open" for each in stated)
     return "open" if is_open and "closed" not in inside else "closed"

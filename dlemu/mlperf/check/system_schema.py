@@ -1,7 +1,7 @@
-"""The fields of v3.0's description of a system and what each may be.
+"""The fields of v3.0's system description (systems/SYSTEM.yaml) and their allowed values.
 
-Source: `mlpstorage_py/system_description/schema.yaml` (https://github.com/mlcommons/storage). Fields that it does not
-have are let pass: the schema grew during the round.
+Source: `mlpstorage_py/system_description/schema.yaml` (https://github.com/mlcommons/storage). Unknown
+fields are accepted: the schema grew during the round.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 PLACEHOLDER = "FILL IN"
-"""What a template has where the submitter must write; behind it stands what is allowed."""
+"""Text in a template where the submitter must fill in a value; the allowed values follow it."""
 
-_TEXT, _NUMBER, _ZERO, _FLAG = "a text", "a whole number from 1", "a whole number from 0", "true or false"
+_TEXT, _NUMBER, _NUMBER_OR_ZERO, _FLAG = "a text", "a whole number from 1", "a whole number from 0", "true or false"
 _POWER = {
     "min_psus_active": _NUMBER,
     "psus_configured": [
@@ -24,7 +24,7 @@ _POWER = {
         }
     ],
 }
-_PAIR = [{"name": _TEXT, "value": _TEXT}]
+_PAIRS = [{"name": _TEXT, "value": _TEXT}]
 _PORT = {
     "unit_count": _NUMBER,
     "type": ("ethernet", "infiniband", "other"),
@@ -56,8 +56,8 @@ _NODE = {
         }
     ],
     "operating_system": {"name": _TEXT, "version": _TEXT},
-    "environment?": _PAIR,
-    "sysctl?": _PAIR,
+    "environment?": _PAIRS,
+    "sysctl?": _PAIRS,
 }
 SCHEMA: Mapping[str, Any] = {
     "system_under_test": {
@@ -75,7 +75,7 @@ SCHEMA: Mapping[str, Any] = {
                 "multi_host": _FLAG,
                 "simultaneous_write": _FLAG,
                 "simultaneous_read": _FLAG,
-                "remap_time_in_seconds": _ZERO,
+                "remap_time_in_seconds": _NUMBER_OR_ZERO,
             },
             "availability?": ("available", "preview", "RDI"),
         },
@@ -87,29 +87,29 @@ SCHEMA: Mapping[str, Any] = {
                 "vendor_name": _TEXT,
                 "model_name": _TEXT,
                 "ports": [_PORT],
-                "configuration?": _PAIR,
+                "configuration?": _PAIRS,
                 "rack_units": _NUMBER,
                 "power?": _POWER,
             }
         ],
-        "total_rack_units?": _ZERO,
+        "total_rack_units?": _NUMBER_OR_ZERO,
         "rack_power_supplies?": [_POWER],
         "clients": [_NODE],
     }
 }
-"""A tuple has the allowed words, a list what each entry is; a name that ends in `?` may be left out."""
+"""Field -> type: a tuple lists the allowed words, a list holds its entries' type; a field `name?` is optional."""
 
 
 def breaches(content: object) -> Iterator[str]:
-    """Yield every field that is missing, or not what the schema allows; fields still blank are not judged."""
+    """Yield every field that is missing or has a value that the schema forbids; fields still to fill in are skipped."""
     yield from _breaches(content, SCHEMA, "")
     system = content.get("system_under_test") if isinstance(content, Mapping) else None
     if isinstance(system, Mapping) and system.get("deployment") in ("onprem", "cloud"):
-        yield from _of_deployment(system, on_premises=system["deployment"] == "onprem")
+        yield from _deployment_breaches(system, on_premises=system["deployment"] == "onprem")
 
 
 def is_blank(value: object) -> bool:
-    """Return whether a template's field is still to be filled in."""
+    """Return whether a field still has the template's text."""
     return isinstance(value, str) and value.startswith(PLACEHOLDER)
 
 
@@ -118,7 +118,7 @@ def _breaches(value: object, wanted: Any, where: str) -> Iterator[str]:
         return
     if isinstance(wanted, Mapping):
         if not isinstance(value, Mapping):
-            yield f"{where} is {_shown(value)}, wanted fields"
+            yield f"{where} is {_shortened(value)}, wanted fields"
             return
         for name, kind in wanted.items():
             known, optional = name.rstrip("?"), name.endswith("?")
@@ -130,20 +130,20 @@ def _breaches(value: object, wanted: Any, where: str) -> Iterator[str]:
                 yield from _breaches(value[known], kind, inside)
     elif isinstance(wanted, list):
         if not isinstance(value, list):
-            yield f"{where} is {_shown(value)}, wanted a list"
+            yield f"{where} is {_shortened(value)}, wanted a list"
             return
         for index, item in enumerate(value):
             yield from _breaches(item, wanted[0], f"{where}[{index}]")
     elif isinstance(wanted, tuple):
         if value not in wanted:
-            yield f"{where} is {_shown(value)}, wanted {' or '.join(wanted)}"
-    elif not _is(value, wanted):
-        yield f"{where} is {_shown(value)}, wanted {wanted}"
+            yield f"{where} is {_shortened(value)}, wanted {' or '.join(wanted)}"
+    elif not _has_type(value, wanted):
+        yield f"{where} is {_shortened(value)}, wanted {wanted}"
 
 
-def _of_deployment(system: Mapping[str, Any], *, on_premises: bool) -> Iterator[str]:
-    """Yield what hangs on where the system stands: rules 1 to 11 of the tool's `schema_validator.py`."""
-    why = f"and deployment is {system['deployment']}"
+def _deployment_breaches(system: Mapping[str, Any], *, on_premises: bool) -> Iterator[str]:
+    """Yield breaches of what `deployment` requires or forbids: rules 1 to 11 of the tool's `schema_validator.py`."""
+    because = f"but deployment is {system['deployment']}"
     units = 0
     for name in ("product_nodes", "product_switches", "clients"):
         for index, node in enumerate(_mappings(system.get(name))):
@@ -152,28 +152,28 @@ def _of_deployment(system: Mapping[str, Any], *, on_premises: bool) -> Iterator[
             if name != "product_switches":
                 where, holder = f"{where}.chassis", node.get("chassis")
             elif not on_premises:
-                yield f"{where} is there, {why}"
+                yield f"{where} is given, {because}"
                 continue
             if not isinstance(holder, Mapping):
-                continue  # stated already
+                continue  # `_breaches` has reported it
             for field in ("rack_units", "power"):
                 if (holder.get(field) is None) == on_premises:
-                    yield f"{where}.{field} is {'missing' if on_premises else 'there'}, {why}"
-            height, count = holder.get("rack_units"), node.get("quantity", node.get("unit_count"))
-            if name != "clients" and isinstance(height, int) and isinstance(count, int):
-                units += height * count
+                    yield f"{where}.{field} is {'missing' if on_premises else 'given'}, {because}"
+            rack_units, count = holder.get("rack_units"), node.get("quantity", node.get("unit_count"))
+            if name != "clients" and isinstance(rack_units, int) and isinstance(count, int):
+                units += rack_units * count
     total = system.get("total_rack_units")
     if total is None and on_premises:
-        yield f"system_under_test.total_rack_units is missing, {why}"
+        yield f"system_under_test.total_rack_units is missing, {because}"
     elif isinstance(total, int) and total != units:
-        yield f"system_under_test.total_rack_units is {total}, wanted the {units} of nodes and switches"
+        yield f"system_under_test.total_rack_units is {total}, wanted {units}, the sum over nodes and switches"
 
 
 def _mappings(value: object) -> list[Mapping[str, Any]]:
     return [item for item in value if isinstance(item, Mapping)] if isinstance(value, list) else []
 
 
-def _is(value: object, wanted: str) -> bool:
+def _has_type(value: object, wanted: str) -> bool:
     if wanted == _TEXT:
         return isinstance(value, str | int | float) and not isinstance(value, bool) and str(value).strip() != ""
     if wanted == _FLAG:
@@ -181,12 +181,12 @@ def _is(value: object, wanted: str) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= (wanted == _NUMBER)
 
 
-def _shown(value: object) -> str:
+def _shortened(value: object) -> str:
     return repr(value)[:40]
 
 
 def blank(*path: str) -> str:
-    """Return what a template has in a field: that it is to be filled in, and with what."""
+    """Return the template's text for a field: `FILL IN` and the allowed values."""
     wanted: Any = SCHEMA["system_under_test"]
     for name in path:
         wanted = wanted[0] if isinstance(wanted, list) else wanted

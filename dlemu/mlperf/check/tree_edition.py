@@ -1,7 +1,8 @@
-"""Which edition a tree is of: a property of the whole tree, by what all its runs leave, not of one leaf alone.
+"""Determines the edition of the rules (1.0, 2.0, 3.0) that a whole tree was made for.
 
-Every leaf votes by its metadata's own word and by what only one edition's tool writes, so that a leaf whose metadata
-are gone, or name another edition, is judged as its neighbours are.
+Every leaf (folder of one call) votes: by the edition that its metadata name, and by files and keys that only one
+edition's tool writes. So a leaf whose metadata are missing, or name another edition, is judged like the rest of its
+tree.
 """
 
 from __future__ import annotations
@@ -17,24 +18,18 @@ from dlemu.mlperf.rules.editions import EDITIONS, Edition, Reading, edition_read
 from dlemu.results.finding import Finding
 
 DIVISIONS = ("closed", "open")
-_SIGNS = {
+_EDITION_KEYS = {
     "3.0": ("invocation_start_time", "system_info", "data_access_protocol", "systemname", "provenance_file"),
     "2.0": ("run_result_output",),
 }
-"""Keys of metadata or of its `args` that only this edition's tool writes."""
-_FILES = {
-    ".mlps-code-image": "3.0",
-    "fs_separation.json": "3.0",
-    "provenance.json": "3.0",
-    "per_epoch_stats.json": "1.0",
-}
-
-
-_V1_CONFIG = "configs"
+"""Edition -> keys of the metadata, or of its `args`, that only this edition's tool writes."""
+_EDITION_FILES = {"3.0": [".mlps-code-image", "fs_separation.json", "provenance.json"], "1.0": ["per_epoch_stats.json"]}
+"""Edition -> files of a leaf that only this edition's tool writes."""
+_V1_CONFIG_FOLDER = "configs"
 
 
 class Voter(Protocol):
-    """A leaf of any benchmark."""
+    """The folder of one call of any benchmark; each votes for an edition."""
 
     @property
     def path(self) -> str: ...
@@ -47,9 +42,9 @@ class Voter(Protocol):
 
 
 def scope_of(path: str, root: str, *, loose: bool) -> str:
-    """Return the tree that a result belongs to: the folder above its division, else what was given to check.
+    """Return the tree that a result belongs to: the folder above its division, or else `root`.
 
-    Runs that lie about (`loose`) in no division are each a tree of their own.
+    A result outside any known layout (`loose`) and in no division is a tree of its own.
     """
     inside = os.path.relpath(path, root).split(os.sep)
     place = next((index for index, name in enumerate(inside) if name.lower() in DIVISIONS), None)
@@ -59,7 +54,7 @@ def scope_of(path: str, root: str, *, loose: bool) -> str:
 
 
 def tree_edition(leaves: Sequence[Voter], reading: Reading, *, named: str | None, phased: bool) -> Edition:
-    """Return the edition of a tree whose leaves these are; `named` is one that the user names."""
+    """Return the edition of the tree with these leaves; `named`, the user's choice, overrides their votes."""
     votes: Counter[str] = Counter()
     for leaf in leaves:
         for edition, weight in _votes(leaf):
@@ -69,13 +64,14 @@ def tree_edition(leaves: Sequence[Voter], reading: Reading, *, named: str | None
 
 
 def _votes(leaf: Voter) -> Iterator[tuple[str, int]]:
+    """Yield (edition, weight): most for the edition that is named, least for the newest with this workload."""
     stated = stated_edition(leaf.metadata)
     if stated in EDITIONS:
         yield stated, 3
     keys = {*mapping(leaf.metadata), *mapping(mapping(leaf.metadata).get("args"))}
-    yield from ((edition, 2) for edition, signs in _SIGNS.items() if keys.intersection(signs))
-    yield from ((edition, 2) for name, edition in _FILES.items() if name in leaf.files)
-    if os.path.isdir(os.path.join(leaf.path, _V1_CONFIG)):
+    yield from ((edition, 2) for edition, signs in _EDITION_KEYS.items() if keys.intersection(signs))
+    yield from ((edition, 2) for edition, names in _EDITION_FILES.items() for name in names if name in leaf.files)
+    if os.path.isdir(os.path.join(leaf.path, _V1_CONFIG_FOLDER)):
         yield "1.0", 2
     newest = newest_edition(leaf.setup.workload or "", leaf.setup.accelerator or "")
     if newest is not None:
@@ -83,16 +79,16 @@ def _votes(leaf: Voter) -> Iterator[tuple[str, int]]:
 
 
 def stated_edition(metadata: Mapping[str, Any] | None) -> str:
-    """Return the edition that metadata name, empty where they name none."""
+    """Return the edition that the metadata name; empty when they name none."""
     known = mapping(metadata)
     return text(known.get("rules_edition")) or text(known.get("edition")) or ""
 
 
 def other_editions(leaves: Iterable[Voter], edition: Edition) -> Iterator[tuple[str, Finding]]:
-    """Yield the leaves that name another edition than their tree is of."""
+    """Yield the leaves whose metadata name another edition than their tree's."""
     for leaf in leaves:
         stated = stated_edition(leaf.metadata)
         if stated and stated != edition.name:
-            seen = f"the metadata name edition {stated}, the tree is of {edition.name}"
+            seen = f"the metadata name edition {stated}, the whole tree was judged to be {edition.name}"
             fix = "submit runs of one edition, or name it with --edition"
             yield leaf.path, Finding("error", "edition.differs", seen, "one edition for the whole tree", fix)

@@ -1,11 +1,13 @@
-"""What a submitter does before the official tool runs: size the data, rehearse the edition's runs, merge the trees.
+"""Rehearses a submission before the official tool runs: sizes the data, runs an edition's sequence, merges the results.
 
-`rehearse` leads through it, `attempts` runs what is missing, `edition_tree` lays out what is finished, `run_figures`
-sums it up; `datasize` and `checkpoint_datasize` say how large the data must be. May import everything else of mlperf.
+`rehearse` (training), `rehearse_checkpoints` and `rehearse_kv` each rehearse one benchmark: `attempts` runs what is
+missing, `edition_tree` writes finished runs in the edition's layout, `run_figures` sums them up. `submission` rehearses
+several workloads and `merge` merges their trees. `datasize` and `checkpoint_datasize` compute how large the data must
+be. May import everything else of mlperf.
 """
 
 NOTE = (
     "A rehearsal by dlemu: neither mlpstorage nor DLIO ran. It predicts what they would show and is no submission;"
     " CLOSED results must come from mlpstorage and DLIO, unchanged."
 )
-"""What every tree says of itself."""
+"""Note in every rehearsed tree and its files."""

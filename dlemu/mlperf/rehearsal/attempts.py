@@ -1,6 +1,6 @@
-"""The runs of a rehearsal, one after another, and their record: rehearsal.json, saved after each run.
+"""Runs the training runs of a rehearsal one after another, and saves rehearsal.json after each.
 
-So a rehearsal goes on where it was interrupted; what is finished stays finished, what failed stays on record.
+An interrupted rehearsal continues with the run that is missing; failed attempts stay on record.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ SCHEMA_VERSION = 1
 
 @dataclass(frozen=True, kw_only=True)
 class Attempt:
-    """One try of one run."""
+    """One attempt at one run of the sequence."""
 
     label: str
     stamp: str
-    """When it was begun: YYYYMMDD_HHMMSS."""
+    """When it began: YYYYMMDD_HHMMSS."""
     folder: str
-    """As `dlemu train` left it, below the rehearsal's."""
+    """Result folder of `dlemu train`, relative to the rehearsal's folder."""
     seed: int
     failure: str | None = None
-    """Its message when it failed."""
+    """The error's message if it failed."""
     figures: Figures | None = None
-    """None when it failed."""
+    """None if it failed."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Question:
-    """What a rehearsal is of: one that goes on must be of the same."""
+    """What a rehearsal was asked for; it can be continued only with the same."""
 
     overrides: tuple[str, ...]
     launcher: str
@@ -54,7 +54,7 @@ class Question:
 
 @dataclass(frozen=True, kw_only=True)
 class Record:
-    """rehearsal.json."""
+    """Content of rehearsal.json."""
 
     schema_version: int = SCHEMA_VERSION
     rehearsal: str = NOTE
@@ -67,12 +67,12 @@ class Record:
 
 
 RunTraining = Callable[[list[str], str], None]
-"""Runs `dlemu train` with overrides into a folder; raises UserError or DlemuError with its message."""
+"""Runs `dlemu train` with these overrides and this result folder; raises UserError or another DlemuError."""
 OnEvent = Callable[[RunsPlanned | RunBegan | RunEnded[Attempt, Record]], None]
 
 
 class Attempts(RunList[str, Attempt, Record]):
-    """The runs of a rehearsal, by their labels; failed attempts stay on record."""
+    """The attempts at a rehearsal's runs, which are identified by their labels."""
 
     file, noun, runs_in, answer_type, shown_by = REHEARSAL, "rehearsal", "attempts", Record, "mlperf check"
 
@@ -109,20 +109,20 @@ class Attempts(RunList[str, Attempt, Record]):
 
     @property
     def measured(self) -> list[Figures]:
-        """What the measured runs showed that finished."""
+        """Figures of the finished runs, without the warm-up."""
         return [run.figures for run in self.runs if run.label != WARM_UP and run.figures is not None]
 
     def is_of(self, run: Attempt, planned: Planned[str]) -> bool:
-        """Return whether an attempt on record is one at the planned run."""
+        """Return whether an attempt on record was at the planned run."""
         return run.label == planned.what
 
     def make_folder(self, planned: Planned[str]) -> str:
-        """Return the folder of an attempt, named by a time that no other one has."""
+        """Create and return an attempt's folder, named by a time that no other attempt has."""
         self._stamp = free_stamp((run.stamp for run in self.runs), self._now)
         return owned.fresh_folder(os.path.join(self.folder, "runs"), f"{self._stamp}-{planned.name}")
 
     def start(self, planned: Planned[str], folder: str) -> Attempt:
-        """Run it; one that is interrupted goes on record as failed."""
+        """Do the run; an interrupted one goes on record as failed."""
         attempt = self._attempt(planned, folder)
         try:
             self._train(run_words(self._plan.words, attempt.seed), folder)
@@ -135,7 +135,7 @@ class Attempts(RunList[str, Attempt, Record]):
         return replace(attempt, figures=read_figures(folder))
 
     def failed(self, planned: Planned[str], folder: str, error: DlemuError) -> Attempt | None:
-        """Return what goes on record of a run that failed: nothing of a usage error, as nothing was measured."""
+        """Return the record of a failed run; none for a usage error, as nothing was measured."""
         return None if isinstance(error, UserError) else replace(self._attempt(planned, folder), failure=str(error))
 
     def _attempt(self, planned: Planned[str], folder: str) -> Attempt:
@@ -148,15 +148,15 @@ class Attempts(RunList[str, Attempt, Record]):
 
 
 def free_stamp(taken: Iterable[str], now: Callable[[], datetime]) -> str:
-    """Return the time as the name of a run; where a run that ended within its second has it, wait for the next one."""
+    """Return the time as the name of a run; wait for the next second if another run has this one."""
     names = set(taken)
     while (stamp := now().strftime(STAMP_FORMAT)) in names:
-        time.sleep(0.1)  # a stamp has whole seconds
+        time.sleep(0.1)  # stamps have whole seconds
     return stamp
 
 
 def late_by(attempts: Iterable[Attempt], now: datetime) -> timedelta | None:
-    """Return how long ago the last finished run began when that is too long for the next one to follow; else None."""
+    """Return how long ago the last finished run began if that breaks the rule on gaps (`runs.gap`), else None."""
     done = [(datetime.strptime(run.stamp, STAMP_FORMAT), run.figures) for run in attempts if run.figures is not None]
     if not done:
         return None

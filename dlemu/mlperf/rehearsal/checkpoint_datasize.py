@@ -1,4 +1,4 @@
-"""How large a model's checkpoints are by MLPerf Storage's rules, how much room ten take, and how much memory holds."""
+"""Computes the size of a model's checkpoints, the space for ten of them, and their ratio to the hosts' memory."""
 
 from __future__ import annotations
 
@@ -24,33 +24,34 @@ from dlemu.results.finding import Finding
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointDatasize:
-    """The answer."""
+    """Sizes of a model's checkpoints for a number of hosts and ranks."""
 
     edition: str
     model: str
-    """As mlpstorage calls it."""
+    """By mlpstorage's name."""
     hosts: int
     memory_gib_per_host: float
     size: CheckpointSize
-    """One checkpoint."""
+    """Size of one checkpoint."""
     room_gib: float
-    """All that a result writes and keeps."""
+    """Space for the ten checkpoints that a result writes and keeps."""
     written_gib_per_host: float
     memory_factor: float
-    """What a host writes, of its memory."""
+    """GiB that a host writes divided by its memory; above 3, its page cache can't serve the reads."""
     findings: tuple[Finding, ...]
     wrong: WrongSize | None
-    """What an official source wrongly says of it."""
+    """A wrong size that an official source states for it, if any."""
 
     @property
     def tool_commands(self) -> tuple[str, ...]:
-        """Calls of the edition's own tool, with capitals for the user to fill in."""
-        memory = math.ceil(self.memory_gib_per_host)
-        what = f"--model {self.model} --num-processes {self.size.ranks} --checkpoint-folder FOLDER"
+        """Command lines of the edition's own tool, two if caches must be cleared in between; capitals: fill in."""
+        gib = math.ceil(self.memory_gib_per_host)
+        options = f"--model {self.model} --num-processes {self.size.ranks} --checkpoint-folder FOLDER"
         if self.edition == "2.0":
-            one = f"mlpstorage checkpointing run {what} --client-host-memory-in-gb {memory} --results-dir RESULTS_DIR"
+            one = f"mlpstorage checkpointing run {options} --client-host-memory-in-gb {gib} --results-dir RESULTS_DIR"
         else:
-            one = f"mlpstorage closed checkpointing {self.model} run file {what.split(' ', 2)[2]} --systemname SYSTEM"
+            rest = options.split(" ", 2)[2]  # v3.0 has the model before the options
+            one = f"mlpstorage closed checkpointing {self.model} run file {rest} --systemname SYSTEM"
         if self.memory_factor > MEMORY_FACTOR:
             return (one,)
         return (f"{one} --num-checkpoints-read 0", f"{one} --num-checkpoints-write 0")
@@ -59,10 +60,10 @@ class CheckpointDatasize:
 def checkpoint_datasize(
     workload: Workload, *, edition: str | None, hosts: int, memory_gib_per_host: float
 ) -> CheckpointDatasize:
-    """Return the sizes of a model's checkpoints by `ranks` processes on so many hosts.
+    """Return the sizes of a model's checkpoints, written by the workload's `ranks` processes on `hosts` hosts.
 
     Raises:
-        UserError: the editions have no such model, or so many ranks can't share it.
+        UserError: the edition has no such model, or the model can't be split over this many ranks.
     """
     model = official_model(workload.model.name)
     if model is None or edition not in (None, *EDITIONS_WITH_CHECKPOINTS):
@@ -87,12 +88,12 @@ def checkpoint_datasize(
 
 
 def _other_settings(model: OfficialModel, workload: Workload) -> list[Finding]:
-    """Tell where the model is cut or shaped in another way than the official one of that name."""
+    """Return a finding if the model differs from the official one of that name in shape or parallelism."""
     official, own = model.settings().model, workload.model
     subset = replace(own.parallelism, data=official.parallelism.data)
     if replace(own, name=official.name, parallelism=subset) == official:
         return []
-    seen = f"{own.name} differs from {model.name} in its numbers or in how it is cut over the ranks"
+    seen = f"{own.name} differs from {model.name} in its dimensions or in how it is split over the ranks"
     return [Finding("error", "checkpoint.settings", seen, model.name, f"workload={model.workload}")]
 
 
@@ -101,13 +102,12 @@ def _findings(model: OfficialModel, size: CheckpointSize, hosts: int, edition: s
     wanted, fix = f"{model.ranks} processes in CLOSED", f"ranks={model.ranks}"
     if size.ranks != model.ranks and not (edition == "2.0" and size.ranks == 8 and size.job_ranks == model.ranks):
         found.append(Finding("error", "checkpoint.processes", f"{size.ranks} processes", wanted, fix))
-    each = size.ranks / hosts
-    if each < RANKS_A_HOST:
-        seen, fix = f"{size.ranks} processes on {hosts} hosts", "fewer hosts"
+    if size.ranks / hosts < RANKS_A_HOST:
+        seen, fix = f"{size.ranks} processes on {hosts} hosts", "use fewer hosts"
         found.append(Finding("error", "checkpoint.hosts", seen, f"more than {RANKS_A_HOST} on each", fix))
     return found
 
 
 def largest_rank_memory_gib(size: CheckpointSize) -> float:
-    """Return the memory that DLIO of v2.0 takes for its largest rank: its share, and the same again while reading."""
+    """Return the memory of v2.0's DLIO for the largest rank: its share, and the same again while reading."""
     return 2 * size.largest_rank_gib

@@ -1,4 +1,4 @@
-"""How large a dataset MLPerf Storage's rules want, and the overrides that make it so."""
+"""Computes how large MLPerf Storage's rules require a dataset to be, and the overrides that generate it."""
 
 from __future__ import annotations
 
@@ -19,34 +19,34 @@ from dlemu.mlperf.rules.training import GIB, DatasetBound, RunFacts, check_run, 
 from dlemu.results.finding import Finding
 
 FILES_A_FOLDER = 10_000
-"""Files that one folder should hold at most (mlpstorage v2.0 advises it for any file system)."""
+"""Largest number of files that mlpstorage v2.0 advises for one folder of any file system."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Datasize:
-    """The answer."""
+    """Required and advised size of a dataset."""
 
     edition: str
     workload: str
     accelerator: str
     accelerators: int
-    """Of all hosts."""
+    """Number on all hosts together."""
     hosts: int
     memory_gib_per_host: float
     bound: DatasetBound
     files: int
-    """Advised: the bound, with 1 % more where memory decides."""
+    """Advised number of files: still enough if the hosts' memory turns out to be 1 % larger."""
     subfolders: int
-    """0 for none."""
+    """Number of subfolders; 0 for none."""
     steps_per_epoch: int
     nominal_bytes: int
-    """Bytes as the rules count them: samples x record length."""
+    """Size as the rules count it: samples x record length."""
     findings: tuple[Finding, ...]
-    """What else of the settings breaks a rule."""
+    """Other settings that break a rule."""
 
     @property
     def tool_commands(self) -> tuple[str, ...]:
-        """Calls of the edition's own tool that size the dataset and make it, with capitals for the user to fill in."""
+        """Command lines of the edition's own tool to size and make the dataset; words in capitals are to fill in."""
         pair, count = (self.workload, self.accelerator), self.accelerators
         hosts = f"--num-client-hosts {self.hosts} --client-host-memory-in-gb {math.ceil(self.memory_gib_per_host)}"
         if self.edition == "1.0":
@@ -56,10 +56,8 @@ class Datasize:
                 f"./benchmark.sh datasize {what} --num-accelerators {count} {hosts}",
                 f"./benchmark.sh datagen --hosts HOSTS {what} --num-parallel {count} {params}",
             )
-        params, size = (
-            f"--params {' '.join(self.overrides)}",
-            f"--max-accelerators {count} --accelerator-type {pair[1]}",
-        )
+        params = f"--params {' '.join(self.overrides)}"
+        size = f"--max-accelerators {count} --accelerator-type {pair[1]}"
         folders = "--data-dir DATA_DIR --results-dir RESULTS_DIR"
         if self.edition == "2.0":
             return (
@@ -74,33 +72,37 @@ class Datasize:
 
     @property
     def tool_subfolders(self) -> int:
-        """What the tools of v2.0 and v3.0 suggest beside the 0 that they print: they round down."""
+        """Subfolders that the tools of v2.0 and v3.0 suggest in text, rounded down; their command line has 0."""
         return self.files // FILES_A_FOLDER
 
     @property
     def overrides(self) -> tuple[str, ...]:
-        """Return the settings of the dataset, in the words of dlemu and DLIO."""
+        """Return the dataset's settings as overrides, which dlemu and DLIO name alike."""
         words = [f"dataset.num_files_train={self.files}"]
         return tuple([*words, f"dataset.num_subfolders_train={self.subfolders}"] if self.subfolders else words)
 
 
 def datasize(
-    workload: Workload, *, edition: str | None, hosts: int, memory_gib_per_host: float, files_asked: int | None = None
+    workload: Workload,
+    *,
+    edition: str | None,
+    hosts: int,
+    memory_gib_per_host: float,
+    files_requested: int | None = None,
 ) -> Datasize:
-    """Return the dataset for `ranks` accelerators on so many hosts; without an edition by the newest that has the pair.
+    """Return the dataset's required size for `ranks` accelerators, by an edition or the newest that has the workload.
 
-    Fewer files than that, when so many were requested, are a finding.
-
-    Raises UserError when no edition, or not the named one, has this workload and accelerator.
+    If `files_requested` is too small, the result has a finding. Raises UserError if no edition, or not the named one,
+    has this workload and accelerator.
     """
     rules = _edition(workload, edition)
     official = rules.official(workload.model.name, workload.accelerator)
-    assert official is not None  # _edition made sure
+    assert official is not None  # ensured by _edition
     memory_bytes = hosts * memory_gib_per_host * GIB
     bound = smallest_dataset(official, official.batch_size, workload.ranks, memory_bytes)
     files, samples = bound.comfortable_files, bound.comfortable_files * official.samples_per_file
     folders = workload.dataset.num_subfolders_train
-    facts = replace(_facts(workload, hosts), num_files=files_asked, memory_gib=hosts * memory_gib_per_host)
+    facts = replace(_facts(workload, hosts), num_files=files_requested, memory_gib=hosts * memory_gib_per_host)
     return Datasize(
         edition=rules.name,
         workload=workload.model.name,
@@ -130,7 +132,7 @@ def _edition(workload: Workload, name: str | None) -> Edition:
 
 
 def _facts(workload: Workload, hosts: int) -> RunFacts:
-    """Return what the settings alone can break; the size of the dataset is the answer, not a fact."""
+    """Return the facts on a run that the settings give; the dataset's size is computed instead."""
     return RunFacts(
         workload=workload.model.name,
         accelerator=workload.accelerator,
@@ -147,11 +149,11 @@ def _facts(workload: Workload, hosts: int) -> RunFacts:
 
 
 def host_memory_gib() -> float:
-    """Return this host's memory in GiB, or what its control group allows when that is less."""
+    """Return this host's memory in GiB, or its control group's limit if that is lower."""
     return host_memory().total_bytes / GIB
 
 
 def free_bytes(folder: str) -> tuple[int, str]:
-    """Return the room that a folder has, or the nearest one above it that exists, and which one that is."""
+    """Return the free space of a folder, or of its nearest parent that exists, and the path of the folder measured."""
     there = existing_folder(folder)
     return psutil.disk_usage(there).free, there

@@ -1,8 +1,7 @@
-"""The edition's tree: a finished run where the edition's tool leaves it, and what is beside the runs.
+"""Writes a rehearsal's tree as the edition's own tool would: finished runs, metadata, sums, phases, system description.
 
-That is metadata, sums, the other phases, the description of the system, and the words that say what the tree is. The
-description's keys are those of v2.0's and v3.0's systems/SYSTEM.yaml (https://github.com/mlcommons/storage); v1.0's is
-JSON of any shape.
+The system description has the keys of v2.0's and v3.0's systems/SYSTEM.yaml (https://github.com/mlcommons/storage);
+v1.0 accepts any JSON.
 """
 
 from __future__ import annotations
@@ -37,48 +36,48 @@ from dlemu.results.trademark import TRADEMARK
 from dlemu.runner.child_run import LOG
 
 README = "README.txt"
-_SEED = "++workload.train.seed="
-"""The sequence sets it, as the rules require; it is no override of the submitter's. config.yaml has it."""
+_SEED_OVERRIDE = "++workload.train.seed="
+"""The rehearsal sets the seed of each run, as the rules require: config.yaml has it, the recorded overrides don't."""
 
 
-def lay_out(plan: RehearsalPlan, attempt: Attempt) -> str:
-    """Put a run into the tree and return its folder there, which gets its name when it is whole; raises SpaceError."""
+def copy_into_tree(plan: RehearsalPlan, attempt: Attempt) -> str:
+    """Copy a run into the tree and return its folder, which appears complete or not at all; raises SpaceError."""
     leaf = plan.leaf(attempt.label, attempt.stamp)
     run = os.path.join(plan.folder, attempt.folder)
     try:
         os.makedirs(os.path.dirname(leaf), exist_ok=True)
         with scratch_folder(*os.path.split(leaf)) as part:
-            _dlio_files(plan, os.path.join(run, "dlio"), part)
-            overrides = _config(plan, os.path.join(run, "dlio", CONFIG_FOLDER), part, leaf)
+            _copy_dlio_files(plan, os.path.join(run, "dlio"), part)
+            overrides = _copy_config(plan, os.path.join(run, "dlio", CONFIG_FOLDER), part, leaf)
             if plan.edition.name != "1.0":
-                _mlpstorage_files(plan, attempt, overrides, os.path.join(run, LOG), part)
+                _write_mlpstorage_files(plan, attempt, overrides, os.path.join(run, LOG), part)
             os.rename(part, leaf)
     except OSError as error:
-        raise SpaceError(f"{leaf} could not be written: {error.strerror}; free some space, and go on") from error
+        raise SpaceError(f"{leaf} could not be written: {error.strerror}; free some space, and continue") from error
     return leaf
 
 
-def _dlio_files(plan: RehearsalPlan, source: str, target: str) -> None:
+def _copy_dlio_files(plan: RehearsalPlan, source: str, target: str) -> None:
     for name in sorted(os.listdir(source)):
         if os.path.isfile(os.path.join(source, name)):
             shutil.copyfile(os.path.join(source, name), os.path.join(target, name))
-    if plan.edition.name == "1.0":  # its DLIO kept rank 0's alone
+    if plan.edition.name == "1.0":  # its DLIO wrote only rank 0's file
         shutil.copyfile(os.path.join(source, "0_per_epoch_stats.json"), os.path.join(target, "per_epoch_stats.json"))
 
 
-def _config(plan: RehearsalPlan, source: str, target: str, leaf: str) -> list[str]:
-    """Copy hydra's files and return the overrides, without what the sequence itself set."""
+def _copy_config(plan: RehearsalPlan, source: str, target: str, leaf: str) -> list[str]:
+    """Write hydra's files and return the overrides, without the seed that the rehearsal set."""
     name = "configs" if plan.edition.name == "1.0" else CONFIG_FOLDER
     folder = os.path.join(target, name)
     with open(os.path.join(source, "overrides.yaml")) as lines:
-        overrides = [word for word in yaml.safe_load(lines) if not word.startswith(_SEED)]
+        overrides = [word for word in yaml.safe_load(lines) if not word.startswith(_SEED_OVERRIDE)]
     with open(os.path.join(source, "config.yaml")) as lines:
         _write_hydra(folder, leaf, lines.read(), overrides)
     return overrides
 
 
-def _mlpstorage_files(plan: RehearsalPlan, attempt: Attempt, overrides: list[str], console: str, target: str) -> None:
-    shutil.copyfile(console, os.path.join(target, "training_run.stdout.log"))
+def _write_mlpstorage_files(plan: RehearsalPlan, attempt: Attempt, overrides: list[str], log: str, target: str) -> None:
+    shutil.copyfile(log, os.path.join(target, "training_run.stdout.log"))
     write_text(target, "training_run.stderr.log", "both streams are in training_run.stdout.log\n")
     metadata = run_metadata(plan, attempt, overrides)
     write_json(target, f"training_{attempt.stamp}_metadata.json", metadata)
@@ -87,28 +86,26 @@ def _mlpstorage_files(plan: RehearsalPlan, attempt: Attempt, overrides: list[str
 
 
 def write_json(folder: str, name: str, content: Any) -> None:
-    """Write a JSON file by rename; raises SpaceError."""
+    """Write a JSON file atomically; raises SpaceError."""
     write_text(folder, name, json.dumps(content, indent=2) + "\n")
 
 
 def run_metadata(plan: RehearsalPlan, attempt: Attempt, overrides: Sequence[str]) -> dict[str, Any]:
-    """Return a run's metadata under the keys that mlpstorage has, with the note that it is a rehearsal's."""
+    """Return a run's metadata with mlpstorage's keys, and a note that a rehearsal wrote it."""
     figures = attempt.figures
-    assert figures is not None  # only finished runs are laid out
-    metadata = _metadata(plan, "run", attempt.stamp, figures.num_files)
+    assert figures is not None  # only finished runs get into the tree
+    metadata = _training_metadata(plan, "run", attempt.stamp, figures.num_files)
     metadata["parameters"]["train"]["seed"] = attempt.seed
     metadata["num_processes"] = figures.accelerators
     metadata["override_parameters"] = overridden(overrides)
-    metadata["args"] |= {
-        "num_accelerators": figures.accelerators,
-        "client_host_memory_in_gb": figures.memory_gib_per_host,
-    }
+    metadata["args"]["num_accelerators"] = figures.accelerators
+    metadata["args"]["client_host_memory_in_gb"] = figures.memory_gib_per_host
     metadata["args"]["num_client_hosts"] = figures.hosts
-    begun = datetime.strptime(attempt.stamp, STAMP_FORMAT).isoformat()
-    return metadata | {"invocation_start_time": begun, "invocation_end_time": figures.end, "exit_status": 0}
+    began = datetime.strptime(attempt.stamp, STAMP_FORMAT).isoformat()
+    return metadata | {"invocation_start_time": began, "invocation_end_time": figures.end, "exit_status": 0}
 
 
-def _metadata(plan: RehearsalPlan, command: str, stamp: str, num_files: int) -> dict[str, Any]:
+def _training_metadata(plan: RehearsalPlan, command: str, stamp: str, num_files: int) -> dict[str, Any]:
     workload = plan.workload
     sections = dlio_workload(workload)
     sections["dataset"] = sections["dataset"] | {"num_files_train": num_files}
@@ -143,7 +140,7 @@ def call_metadata(
     parameters: Mapping[str, Any],
     args: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Return the metadata of any call under the keys that mlpstorage has, with the note that it is a rehearsal's."""
+    """Return the metadata of any call with mlpstorage's keys, and a note that a rehearsal wrote it."""
     return {
         "rehearsal": NOTE,
         "made_by": f"dlemu {__version__}",
@@ -162,13 +159,13 @@ def call_metadata(
 
 
 def overridden(words: Sequence[str]) -> dict[str, str]:
-    """Return the settings that hydra's overrides change, as the metadata have them."""
+    """Return the overrides (`++workload.KEY=VALUE`) as the metadata hold them: KEY -> VALUE."""
     kept = [word for word in words if word.startswith("++workload.")]
     return dict(word.removeprefix("++workload.").split("=", 1) for word in kept)
 
 
 def file_separation(data_folder: str, tree: str) -> dict[str, Any]:
-    """Return v3.0's record of whether data and results share a file system, by the device number of both."""
+    """Return v3.0's record of whether data and results share a file system: whether both device numbers are equal."""
     data, results = os.path.abspath(data_folder), os.path.abspath(tree)
     return {
         "version": 1,
@@ -185,41 +182,39 @@ def file_separation(data_folder: str, tree: str) -> dict[str, Any]:
 
 
 def same_file_system(left: str, right: str) -> bool:
-    """Return whether two folders that exist are on one file system."""
+    """Return whether two existing folders are on the same file system."""
     return os.stat(left).st_dev == os.stat(right).st_dev
 
 
-def write_datasize(plan: RehearsalPlan, answer: Datasize, asked_at: datetime) -> None:
-    """Write v3.0's datasize phase: the files that the rules want at the least."""
+def write_datasize(plan: RehearsalPlan, answer: Datasize, began_at: datetime) -> None:
+    """Write v3.0's datasize phase, with the smallest number of files that the rules allow."""
     if not plan.edition.checks_tree:
         return
     folder = os.path.join(plan.phases, "datasize")
     if os.path.isdir(folder) and os.listdir(folder):
-        return  # a rehearsal that goes on
-    stamp = asked_at.strftime(STAMP_FORMAT)
-    write_json(
-        os.path.join(folder, stamp),
-        f"training_{stamp}{METADATA}",
-        _metadata(plan, "datasize", stamp, answer.bound.files),
-    )
+        return  # a continued rehearsal
+    stamp = began_at.strftime(STAMP_FORMAT)
+    metadata = _training_metadata(plan, "datasize", stamp, answer.bound.files)
+    write_json(os.path.join(folder, stamp), f"training_{stamp}{METADATA}", metadata)
 
 
-def write_datagen(plan: RehearsalPlan, manifest: Manifest | None, output: str | None, asked_at: datetime) -> None:
-    """Write the datagen phase (v2.0, v3.0): what was made, or that it was there before.
+def write_datagen(plan: RehearsalPlan, manifest: Manifest | None, output: str | None, began_at: datetime) -> None:
+    """Write the datagen phase (v2.0, v3.0).
 
-    `output` is what `dlemu datagen` printed, None when it was not called. A dataset that is older than the question
-    how large it must be (`asked_at`) was found complete then; its log says when it was made.
+    `output` is what `dlemu datagen` printed, None if the dataset existed before. Such a dataset may be older than the
+    rehearsal's datasize phase, which must come first: then the phase is dated `began_at`, and its log says when the
+    dataset was really made.
     """
     if plan.edition.name == "1.0":
         return
     phase, workload = os.path.join(plan.phases, "datagen"), plan.workload
     if os.path.isdir(phase) and os.listdir(phase):
-        return  # a rehearsal that goes on
-    made_at, files = _made_at(plan, manifest)
-    stamp = max(made_at, asked_at).strftime(STAMP_FORMAT)
+        return  # a continued rehearsal
+    made_at, files = _dataset_time_and_files(plan, manifest)
+    stamp = max(made_at, began_at).strftime(STAMP_FORMAT)
     folder = os.path.join(phase, stamp)
-    there = f"the dataset was there before this rehearsal; it is complete: {files} files, made at {made_at.isoformat()}"
-    log = output.strip() if output else there
+    found = f"the dataset existed before this rehearsal; it is complete: {files} files, made at {made_at.isoformat()}"
+    log = output.strip() if output else found
     overrides = [f"workload={plan.model}_datagen", f"++workload.dataset.num_files_train={files}"]
     config = dlio_workload(workload)
     config["dataset"] = config["dataset"] | {"num_files_train": files}
@@ -229,13 +224,13 @@ def write_datagen(plan: RehearsalPlan, manifest: Manifest | None, output: str | 
     for name in ("dlio.log", "training_datagen.stdout.log"):
         write_text(folder, name, f"{log}\n")
     write_text(folder, "training_datagen.stderr.log", "")
-    metadata = _metadata(plan, "datagen", stamp, files) | {"parameters": config}
+    metadata = _training_metadata(plan, "datagen", stamp, files) | {"parameters": config}
     metadata["override_parameters"] = {"dataset.num_files_train": str(files)}
     write_json(folder, f"training_{stamp}{METADATA}", metadata)
 
 
-def _made_at(plan: RehearsalPlan, manifest: Manifest | None) -> tuple[datetime, int]:
-    """Return when the dataset was made, local time, and of how many files."""
+def _dataset_time_and_files(plan: RehearsalPlan, manifest: Manifest | None) -> tuple[datetime, int]:
+    """Return when the dataset was made, in local time, and its number of files."""
     dataset = plan.workload.dataset
     if manifest is None:
         return datetime.fromtimestamp(int(os.stat(dataset.data_folder).st_mtime)), dataset.num_files_train
@@ -257,12 +252,12 @@ def write_sums(plan: RehearsalPlan, attempts: Sequence[Attempt]) -> None:
     if not measured:
         return
     if plan.edition.checks_tree:
-        write_json(plan.runs, "results.json", _results(plan, done))
+        write_json(plan.runs, "results.json", _results_json(plan, done))
     elif plan.edition.name == "1.0":
         write_json(plan.runs, V1_REPORT, _v1_report(plan, measured))
 
 
-def _results(plan: RehearsalPlan, done: Sequence[Attempt]) -> dict[str, Any]:
+def _results_json(plan: RehearsalPlan, done: Sequence[Attempt]) -> dict[str, Any]:
     figures = [run.figures for run in done if run.figures is not None and run.label != WARM_UP]
     outcome = sum_up(figures)
     return {
@@ -281,10 +276,10 @@ def _results(plan: RehearsalPlan, done: Sequence[Attempt]) -> dict[str, Any]:
 
 
 def _v1_report(plan: RehearsalPlan, measured: Mapping[str, Figures]) -> dict[str, Any]:
-    """Return what v1.0's report.py makes of the runs, under its keys; what it calls MB is MiB."""
+    """Return the sums of v1.0's report.py, with its keys; what it calls MB is MiB."""
     outcome = sum_up(list(measured.values()))
     first = next(iter(measured.values()))
-    same: dict[str, Any] = {
+    common: dict[str, Any] = {
         "model": plan.model,
         "accelerator": plan.workload.accelerator,
         "train_num_accelerators": first.accelerators,
@@ -294,7 +289,7 @@ def _v1_report(plan: RehearsalPlan, measured: Mapping[str, Figures]) -> dict[str
     return {
         "rehearsal": NOTE,
         "overall": {
-            **same,
+            **common,
             "num_benchmark_runs": outcome.runs,
             "train_throughput_mean_samples_per_second": outcome.samples_per_second_mean,
             "train_throughput_stdev_samples_per_second": outcome.samples_per_second_std,
@@ -303,7 +298,7 @@ def _v1_report(plan: RehearsalPlan, measured: Mapping[str, Figures]) -> dict[str
         },
         "runs": {
             label.replace(" ", ""): {
-                **same,
+                **common,
                 "train_throughput_samples_per_second": run.samples_per_second,
                 "train_throughput_MB_per_second": run.mib_per_second,
             }
@@ -313,25 +308,25 @@ def _v1_report(plan: RehearsalPlan, measured: Mapping[str, Figures]) -> dict[str
 
 
 def write_readme(plan: RehearsalPlan) -> None:
-    """Write what the tree is, for whoever finds it."""
+    """Write a README that says what the tree is."""
     edition, pair = plan.edition.name, f"{plan.model} on {plan.workload.accelerator}"
     text = f"""{NOTE}
 
-Laid out as MLPerf Storage v{edition} wants a result of {pair} in {plan.division.upper()}, by dlemu {__version__}.
+Written by dlemu {__version__} in the layout of MLPerf Storage v{edition}: {pair}, {plan.division.upper()}.
 
-- AU, samples/s and MB/s (MiB/s, really) in the files are by the formulas of DLIO 2.x, measured on dlemu's ranks.
-- Each run shuffles with a seed of its own (train.seed in config.yaml); overrides.yaml leaves that out.
-- systems/ holds a template with what the hosts reported: fill in the rest, and add the pdf.
-- There is no copy of the official code: mlpstorage adds it to a submission.
-- What dlemu itself measured of each run, with its evidence, is next to this tree, in runs/.
+- AU, samples/s and MB/s (really MiB/s) in the files were measured on dlemu's ranks, by the formulas of DLIO 2.x.
+- Each run shuffles with its own seed (train.seed in config.yaml), which overrides.yaml leaves out.
+- systems/ holds a description of the system with what this host reported: fill in the rest, and add the pdf.
+- A copy of the official code is missing: mlpstorage adds it to a submission.
+- dlemu's own results of each run are next to this tree, in runs/.
 """
     if plan.edition.checks_tree:
-        text += f"- {SEPARATION} compares the device numbers of both folders.\n"
+        text += f"- {SEPARATION} compares the device numbers of the data and results folders.\n"
     write_text(plan.tree, README, f"{text}\n{TRADEMARK}\n")
 
 
 def write_system(submission: str, system: str, edition: str, hosts: int, memory_gib_per_host: float) -> None:
-    """Write the template unless there is one already: the user may have filled it in. Raises SpaceError."""
+    """Write the system description to fill in, unless there is one already. Raises SpaceError."""
     folder = os.path.join(submission, "systems")
     name = f"{system}.{'json' if edition == '1.0' else 'yaml'}"
     if os.path.exists(os.path.join(folder, name)):
@@ -346,8 +341,8 @@ def write_system(submission: str, system: str, edition: str, hosts: int, memory_
 def _description(system: str, hosts: int, memory_gib_per_host: float) -> dict[str, Any]:
     solution = ("solution",)
     architecture = ("storage_location", "product_API", "client_footprint", "client_installation")
-    able = ("multi_host", "simultaneous_write", "simultaneous_read", "remap_time_in_seconds")
-    capabilities: dict[str, Any] = {key: blank(*solution, "capabilities", key) for key in able}
+    capability_keys = ("multi_host", "simultaneous_write", "simultaneous_read", "remap_time_in_seconds")
+    capabilities: dict[str, Any] = {key: blank(*solution, "capabilities", key) for key in capability_keys}
     return {
         "system_under_test": {
             "solution": {
@@ -360,17 +355,17 @@ def _description(system: str, hosts: int, memory_gib_per_host: float) -> dict[st
                 "availability": blank(*solution, "availability"),
             },
             "deployment": blank("deployment"),
-            "product_nodes": [_node({})],
+            "product_nodes": [_host_fields({})],
             "product_switches": [],
-            "clients": [_node(_client(hosts, memory_gib_per_host))],
+            "clients": [_host_fields(_client_facts(hosts, memory_gib_per_host))],
             "total_rack_units": blank("total_rack_units"),
             "rack_power_supplies": [],
         }
     }
 
 
-def _node(known: dict[str, Any]) -> dict[str, Any]:
-    """Return a host's fields: those known, and of the others what they may be."""
+def _host_fields(known: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields of a host: known values, and for the others the template's text."""
     chassis = ("model_name", "rack_units", "cpu_model", "cpu_qty", "cpu_cores", "memory_capacity")
     here = ("clients",)
     return {
@@ -385,8 +380,8 @@ def _node(known: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _client(hosts: int, memory_gib_per_host: float) -> dict[str, Any]:
-    """Return what this host is; the others of the run are taken to be alike, as the rules want."""
+def _client_facts(hosts: int, memory_gib_per_host: float) -> dict[str, Any]:
+    """Return the known fields of the clients: those of this host, as the rules require all hosts to be alike."""
     host = describe_host()
     limit = host.memory_limit_bytes
     limited = limit is not None and limit < host.memory_bytes

@@ -1,4 +1,4 @@
-"""Several rehearsals as one: their trees laid into each other, as one results folder of the tool would hold them."""
+"""Merges several rehearsals: copies their trees into one, as if the tool had used one results folder."""
 
 from __future__ import annotations
 
@@ -20,30 +20,32 @@ _SYSTEMS = "systems"
 
 
 def merge(folder: str, rehearsals: Sequence[str]) -> Checked:
-    """Lay the trees of rehearsals into one below `folder`, and check it.
+    """Copy the trees of rehearsals into one below the new `folder`, and check it.
 
-    Raises UserError for what is no finished rehearsal, for rehearsals of several editions, for a folder that holds
-    something already, and for results that are in two of them; SpaceError when they can't be written.
+    Raises:
+        UserError: `folder` is not empty, one of the rehearsals has no finished run, they are of different editions, or
+            two of them hold the same result.
+        SpaceError: the tree can't be written.
     """
     if os.path.isdir(folder) and os.listdir(folder):
         raise UserError(f"{folder} is not empty: wanted a new folder for the merged tree")
-    return lay_together(folder, rehearsals)
+    return merge_into(folder, rehearsals)
 
 
-def lay_together(folder: str, rehearsals: Sequence[str]) -> Checked:
-    """Do what `merge` does in a folder that may hold the rehearsals themselves."""
+def merge_into(folder: str, rehearsals: Sequence[str]) -> Checked:
+    """Merge like `merge`, but into a folder that may hold the rehearsals themselves."""
     records = [read_record(rehearsal) for rehearsal in rehearsals]
     editions = sorted({str(record.get("edition")) for record in records})
     if len(editions) > 1:
-        raise UserError(f"rehearsals of v{' and v'.join(editions)}: wanted one edition for one tree")
+        raise UserError(f"rehearsals of v{' and v'.join(editions)}: a tree must be of one edition")
     owners: dict[str, str] = {}
     for rehearsal in rehearsals:
         if not os.path.isdir(os.path.join(rehearsal, TREE)):
-            raise UserError(f"{rehearsal} holds no finished run: wanted {TREE}/ in it")
+            raise UserError(f"{rehearsal} holds no finished run: wanted a folder {TREE}/ in it")
         for name in _files(os.path.join(rehearsal, TREE)):
             first = owners.setdefault(name, rehearsal)
-            if first != rehearsal and not _may_stand_twice(name):
-                raise UserError(f"{name} is in {first} and in {rehearsal}: a tree has one result of a workload")
+            if first != rehearsal and not _may_repeat(name):
+                raise UserError(f"{name} is in {first} and {rehearsal}: a tree can hold only one result of a workload")
     try:
         for name, rehearsal in owners.items():
             target = os.path.join(folder, TREE, name)
@@ -82,6 +84,6 @@ def _files(tree: str) -> Iterator[str]:
         yield from (os.path.relpath(os.path.join(folder, name), tree) for name in sorted(names))
 
 
-def _may_stand_twice(name: str) -> bool:
-    """Whether the first of two is as good: what the trees are, and the description of one system."""
+def _may_repeat(name: str) -> bool:
+    """Return whether several trees may have this file, of which the first is kept: README and system descriptions."""
     return name == README or os.path.basename(os.path.dirname(name)) == _SYSTEMS

@@ -1,4 +1,4 @@
-"""A rehearsal from its dataset to its tree, checked by the rules."""
+"""Rehearses a training result: its dataset, all its runs, the tree in the edition's layout, and a check of it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from dlemu.mlperf.rehearsal import NOTE
 from dlemu.mlperf.rehearsal.attempts import Attempt, Attempts, Question, Record, late_by
 from dlemu.mlperf.rehearsal.datasize import Datasize
 from dlemu.mlperf.rehearsal.edition_tree import (
-    lay_out,
+    copy_into_tree,
     same_file_system,
     write_datagen,
     write_datasize,
@@ -47,12 +47,12 @@ class Rehearsed:
 
     outcome: Outcome
     limits: tuple[str, ...]
-    """What limited the runs, each word once."""
+    """What limited the measured runs (`limited_by` of their results), without duplicates."""
     checked: Checked
 
     @property
     def judged(self) -> Judged:
-        """Whether all runs passed and no rule is broken; `no verdict` where only the emulator's limit prevented it."""
+        """`pass` if all runs passed and no rule is broken; `no verdict` if only the emulator was too slow."""
         if self.outcome.passed == self.outcome.runs and self.checked.valid:
             return "pass"
         broken = {one.finding.rule for one in self.checked.findings if one.finding.severity == "error"}
@@ -61,15 +61,15 @@ class Rehearsed:
 
 @dataclass(frozen=True, kw_only=True)
 class Rehearsal:
-    """One rehearsal, from its overrides to the checked tree."""
+    """One rehearsal of a training workload."""
 
     plan: RehearsalPlan
     size: Datasize
     launcher: str
-    """Starts each run; `{ranks}` stands for the count. Empty: ranks of this host."""
+    """Command that starts each run, with `{ranks}` for the number of ranks. Empty: all ranks on this host."""
     config_dir: str | None
     make: bool
-    """Make the dataset first."""
+    """Whether to generate the dataset first."""
     report: Report
 
     resumes = True
@@ -79,8 +79,7 @@ class Rehearsal:
         return self.plan.edition.name
 
     @property
-    def called(self) -> str:
-        """The workload."""
+    def workload_name(self) -> str:
         return self.plan.model
 
     @property
@@ -95,13 +94,16 @@ class Rehearsal:
         )
 
     def run(self) -> Rehearsed:
-        """Make or look at the dataset, run what is missing of the sequence, lay it out and check it.
+        """Generate or inspect the dataset, do the missing runs, write the tree and check it.
 
-        Raises UserError for what is wrong before the first run, and what a failed run raised, such as Interrupted.
-        What is finished is kept, and calling again goes on.
+        Finished runs are kept: calling it again continues.
+
+        Raises:
+            UserError: settings, names or the dataset are wrong; found before the first run.
+            DlemuError, Interrupted: a run failed, or a signal stopped it.
         """
         check_names(self.plan.organisation, self.plan.system)
-        _refuse_unjudged(self.plan.workload)
+        _check_enough_steps(self.plan.workload)
         attempts = Attempts(self.plan, self._question, self._train, self._watch)
         attempts.resume()
         self._begin(attempts)
@@ -113,21 +115,21 @@ class Rehearsal:
         )
 
     def _begin(self, attempts: Attempts) -> None:
-        """Make the dataset when requested, look at it, write what comes before the runs, say what is ahead."""
-        asked_at = datetime.now()
-        output = _make(self.plan.words, self.config_dir, self.report) if self.make else None
+        """Generate the dataset if requested, inspect it, write the phases before the runs, report the plan."""
+        began_at = datetime.now()
+        output = _generate_dataset(self.plan.words, self.config_dir, self.report) if self.make else None
         manifest = self._dataset()
         write_readme(self.plan)
-        write_datasize(self.plan, self.size, asked_at)
-        write_datagen(self.plan, manifest, output, asked_at)
+        write_datasize(self.plan, self.size, began_at)
+        write_datagen(self.plan, manifest, output, began_at)
         attempts.save(complete=False)
         for attempt in attempts.runs:
-            self._lay_out(attempt, attempts.runs)  # runs that ended before a full disk or Ctrl-C
-        for line in self._opening(attempts):
+            self._copy_into_tree(attempt, attempts.runs)  # runs that finished before a full disk or Ctrl-C
+        for line in self._opening_lines(attempts):
             self.report(line)
 
     def _dataset(self) -> Manifest | None:
-        """Raise UserError when the dataset is not there, whole, and as requested; return its manifest."""
+        """Return the dataset's manifest; raises UserError unless it exists, is complete and matches the settings."""
         workload = self.plan.workload
         return inspect(
             workload.dataset,
@@ -135,13 +137,13 @@ class Rehearsal:
             storage=workload.storage_spec,
         ).manifest
 
-    def _opening(self, attempts: Attempts) -> list[str]:
+    def _opening_lines(self, attempts: Attempts) -> list[str]:
         plan, bound = self.plan, self.size.bound
         files = plan.workload.dataset.num_files_train
         lines = [
             f"rehearsal of MLPerf Storage v{plan.edition.name} {plan.division.upper()}: {plan.model},"
             f" {plan.workload.ranks} x {plan.workload.accelerator};"
-            f" {len(plan.labels)} runs of {timedelta(seconds=round(plan.least_seconds_per_run))} or more each",
+            f" {len(plan.labels)} runs of at least {timedelta(seconds=round(plan.min_seconds_per_run))} each",
             NOTE,
             f"dataset: {files:,} files; the rules require {bound.files:,} or more ({bound.because})"
             + ("" if files >= bound.files else ": TOO SMALL, the result will not be valid"),
@@ -152,30 +154,30 @@ class Rehearsal:
         late = late_by(attempts.runs, datetime.now())
         if late is not None:
             lines.append(
-                f"the last run began {timedelta(seconds=round(late.total_seconds()))} ago: too long for runs that must"
-                " follow one another; for a valid result start again in a new folder"
+                f"the last run began {timedelta(seconds=round(late.total_seconds()))} ago, but the runs must follow one"
+                " another; for a valid result start again in a new folder"
             )
         return [*lines, f"results: {plan.folder}" + (f"; done already: {', '.join(done)}" if done else "")]
 
     def _train(self, words: list[str], folder: str) -> None:
         options = ["--config-dir", self.config_dir] if self.config_dir else []
         launcher = shlex.split(self.launcher.format(ranks=self.plan.workload.ranks))
-        run_train([*options, *words], folder, lambda: None, launcher)  # a run goes to its end, whatever it shows
+        run_train([*options, *words], folder, lambda: None, launcher)  # no early stop: every run completes
 
     def _watch(self, event: RunsPlanned | RunBegan | RunEnded[Attempt, Record]) -> None:
-        """Report what goes on, and lay a run out when it has finished."""
+        """Report progress, and copy each run into the tree when it has finished."""
         match event:
             case RunBegan():
                 self.report(f"{event.label} ...")
             case RunEnded(run=attempt) if attempt.figures is not None:
                 self.report(_run_line(attempt, attempt.figures))
-                self._lay_out(attempt, event.answer.attempts)
+                self._copy_into_tree(attempt, event.answer.attempts)
 
-    def _lay_out(self, attempt: Attempt, attempts: Sequence[Attempt]) -> None:
-        """Put a finished run into the tree, unless it is there."""
+    def _copy_into_tree(self, attempt: Attempt, attempts: Sequence[Attempt]) -> None:
+        """Copy a finished run into the tree, unless it is there already, and update the sums."""
         if attempt.figures is None or os.path.isdir(self.plan.leaf(attempt.label, attempt.stamp)):
             return
-        lay_out(self.plan, attempt)
+        copy_into_tree(self.plan, attempt)
         hosts, memory = attempt.figures.hosts, attempt.figures.memory_gib_per_host
         write_system(self.plan.submission, self.plan.system, self.plan.edition.name, hosts, memory)
         write_sums(self.plan, attempts)
@@ -185,23 +187,21 @@ def check_names(organisation: str, system: str) -> None:
     """Raise UserError for names that the rules do not allow for folders."""
     for option, name in (("--org", organisation), ("--system", system)):
         if not _NAME.match(name):
-            raise UserError(
-                f"{option} {name!r}: wanted letters, digits, dots, dashes and underscores, as the rules require"
-            )
+            raise UserError(f"{option} {name!r}: the rules allow only letters, digits, dots, dashes and underscores")
 
 
-def _refuse_unjudged(workload: Workload) -> None:
-    """Raise UserError where so few files leave no step to judge, which otherwise the first run would find out."""
+def _check_enough_steps(workload: Workload) -> None:
+    """Raise UserError if the dataset has too few files for AU to be judged, before the first run would find out."""
     from dlemu.jobs.training.enough import too_small
 
-    verdict = "au" if workload.metric.verdict == "sustained" else workload.metric.verdict  # as the sequence runs it
+    verdict = "au" if workload.metric.verdict == "sustained" else workload.metric.verdict  # as `run_words` sets it
     by_dlio = replace(workload, metric=replace(workload.metric, verdict=verdict))
     if problem := too_small(by_dlio, workload.ranks):
         raise UserError(problem)
 
 
-def _make(words: Sequence[str], config_dir: str | None, report: Report) -> str:
-    """Make the dataset and return what was printed; raises DatagenFailed."""
+def _generate_dataset(words: Sequence[str], config_dir: str | None, report: Report) -> str:
+    """Generate the dataset and return the output of `dlemu datagen`; raises DatagenFailed."""
     cores = len(os.sched_getaffinity(0))
     options = ["--config-dir", config_dir] if config_dir else []
     command = [sys.executable, "-m", "dlemu", "datagen", "--fsync", *options, *words, f"ranks={cores}"]
@@ -213,10 +213,10 @@ def _make(words: Sequence[str], config_dir: str | None, report: Report) -> str:
 
 
 class DatagenFailed(DlemuError):
-    """The dataset could not be made; `dlemu datagen` itself has printed why."""
+    """The dataset could not be generated; `dlemu datagen` itself has printed why."""
 
     def __init__(self, exit_status: int) -> None:
-        super().__init__("the dataset could not be made, see above; fix that and run the same command again")
+        super().__init__("the dataset could not be generated, see above; fix that and run the same command again")
         self.exit_status = exit_status
 
 

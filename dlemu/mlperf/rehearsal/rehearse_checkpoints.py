@@ -1,8 +1,7 @@
-"""A rehearsal of a checkpointing result: a call that writes and one that reads, or one of both, laid out, checked."""
+"""Rehearses a checkpointing result: calls that write and read checkpoints, the edition's tree, and a check of it."""
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 import shutil
@@ -43,35 +42,36 @@ class Call:
 
     name: str
     words: tuple[str, ...]
+    """Overrides of this call only."""
 
 
-WRITE_CALL = Call("write", ("checkpoint.num_checkpoints_read=0",))
-READ_CALL = Call("read", ("checkpoint.num_checkpoints_write=0",))
-BOTH = Call("both", ())
+_WRITE_ONLY = Call("write", ("checkpoint.num_checkpoints_read=0",))
+_READ_ONLY = Call("read", ("checkpoint.num_checkpoints_write=0",))
+_WRITE_AND_READ = Call("both", ())
 
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointRehearsal:
-    """One rehearsal, from its first call to its check."""
+    """One rehearsal of a checkpointing result."""
 
     size: CheckpointDatasize
     division: Division
     organisation: str
     system: str
     words: tuple[str, ...]
-    """Overrides of every call."""
+    """Overrides for every call."""
     checkpoint_folder: str
     ranks: int
     folder: str
-    """The rehearsal's: `tree/`, `runs/` and its record are in it."""
+    """The rehearsal's folder, with `tree/`, `runs/` and rehearsal.json."""
     launcher: str
-    """Starts each call; `{ranks}` stands for the count. Empty: ranks of this host."""
+    """Command that starts each call, with `{ranks}` for the number of ranks. Empty: all ranks on this host."""
     config_dir: str | None
     report: Callable[[str], None]
     accelerator: str = "b200"
-    """Whose memory holds the checkpoint, by the edition's table; it computes nothing."""
+    """Accelerator whose memory must hold the checkpoint, by the edition's table; nothing else depends on it."""
     now: Callable[[], datetime] = datetime.now
-    """The clock on the wall, which names the calls."""
+    """Local time, by which the calls are named."""
 
     resumes = False
 
@@ -80,35 +80,37 @@ class CheckpointRehearsal:
         return self.size.edition
 
     @property
-    def called(self) -> str:
-        """The model."""
+    def workload_name(self) -> str:
         return self.size.model
 
     @property
     def calls(self) -> tuple[Call, ...]:
-        """Two, so that the hosts' caches can be dropped between them, where memory could hold what is read."""
-        return (BOTH,) if self.size.memory_factor > MEMORY_FACTOR else (WRITE_CALL, READ_CALL)
+        """The calls: two if the hosts' memory could serve the reads, so that page caches can be dropped in between."""
+        return (_WRITE_AND_READ,) if self.size.memory_factor > MEMORY_FACTOR else (_WRITE_ONLY, _READ_ONLY)
 
     @property
     def tree(self) -> str:
-        """The edition's tree."""
+        """Root of the tree in the edition's layout."""
         return os.path.join(self.folder, TREE)
 
     @property
     def result(self) -> str:
-        """The folder of the calls' folders."""
+        """The folder that holds the calls' folders."""
         parts = (self.division, self.organisation, "results", self.system, "checkpointing", self.size.model)
         return os.path.join(self.tree, *parts)
 
     def run(self) -> Checked:
-        """Call, lay out, check.
+        """Do all calls, write the tree and check it.
 
-        Raises UserError for what is wrong before the first call or a folder that holds another rehearsal, and what a
-        failed call raised, such as Interrupted: the two calls belong together, so a rehearsal starts over.
+        The time between the two calls is limited, so an interrupted rehearsal can't be continued.
+
+        Raises:
+            UserError: settings are wrong, or the folder holds a rehearsal; found before the first call.
+            DlemuError, Interrupted: a call failed, or a signal stopped it.
         """
         if os.path.exists(os.path.join(self.folder, REHEARSAL)):
-            raise UserError(f"{self.folder} holds a rehearsal already: wanted another output.folder, or none")
-        self._opening()
+            raise UserError(f"{self.folder} holds a rehearsal already: set output.folder to a new folder")
+        self._begin()
         done: list[dict[str, str]] = []
         self._save(done, complete=False)
         submission = os.path.join(self.tree, self.division, self.organisation)
@@ -120,16 +122,15 @@ class CheckpointRehearsal:
         self._save(done, complete=True)
         return check_folder(self.folder)
 
-    def _opening(self) -> None:
+    def _begin(self) -> None:
         names = " and ".join(call.name for call in self.calls)
         edition = self.size.edition
-        self.report(
-            f"rehearsal of MLPerf Storage v{edition} {self.division.upper()}: {self.size.model}, {self.ranks} processes"
-        )
+        what = f"{self.size.model}, {self.ranks} processes"
+        self.report(f"rehearsal of MLPerf Storage v{edition} {self.division.upper()}: {what}")
         self.report(NOTE)
-        self.report(f"calls: {names}; {self.size.room_gib:,.0f} GiB by ten checkpoints; results: {self.folder}")
-        laid_out = f"Laid out as MLPerf Storage v{edition} wants a result of checkpointing, by dlemu {__version__}."
-        write_text(self.tree, README, f"{NOTE}\n\n{laid_out}\n\n{TRADEMARK}\n")
+        self.report(f"calls: {names}; {self.size.room_gib:,.0f} GiB in ten checkpoints; results: {self.folder}")
+        layout = f"Written by dlemu {__version__} in the layout of a checkpointing result of MLPerf Storage v{edition}."
+        write_text(self.tree, README, f"{NOTE}\n\n{layout}\n\n{TRADEMARK}\n")
 
     def _call(self, call: Call, done: list[dict[str, str]]) -> dict[str, str]:
         stamp = free_stamp((earlier["stamp"] for earlier in done), self.now)
@@ -137,14 +138,14 @@ class CheckpointRehearsal:
         self.report(f"{call.name} ...")
         options = ["--config-dir", self.config_dir] if self.config_dir else []
         launcher = shlex.split(self.launcher.format(ranks=self.ranks))
-        # A page takes seconds, and the time between two calls is limited.
+        # A report page takes seconds, and the time between two calls is limited.
         words = [*options, *self.words, *call.words, "output.report=false"]
         begun = self.now()
         run_train(words, run, lambda: None, launcher, "checkpoint")
-        self._lay_out(run, stamp, begun, self.now())
+        self._write_call(run, stamp, begun, self.now())
         return {"label": call.name, "stamp": stamp, "folder": os.path.relpath(run, self.folder)}
 
-    def _lay_out(self, run: str, stamp: str, begun: datetime, ended: datetime) -> None:
+    def _write_call(self, run: str, stamp: str, begun: datetime, ended: datetime) -> None:
         leaf, source = os.path.join(self.result, stamp), os.path.join(run, "dlio")
         shutil.copytree(source, leaf)
         shutil.copyfile(os.path.join(run, LOG), os.path.join(leaf, FILES[0]))
@@ -196,4 +197,4 @@ class CheckpointRehearsal:
             "checkpointing": self.size.model,
             "calls": done,
         }
-        write_text(self.folder, REHEARSAL, json.dumps(record, indent=2) + "\n")
+        write_json(self.folder, REHEARSAL, record)

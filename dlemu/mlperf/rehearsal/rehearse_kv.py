@@ -1,6 +1,6 @@
-"""A rehearsal of v3.0's kv_cache: three options, three trials of each, laid out as the tool's leaf, and checked.
+"""Rehearses v3.0's kv_cache: three trials of each of the three options, the tool's files, and a check of them.
 
-Shapes and names of the files are those of mlpstorage_py/benchmarks/kvcache.py and kv_cache_benchmark
+Formats and names of the files follow mlpstorage_py/benchmarks/kvcache.py and kv_cache_benchmark
 (https://github.com/mlcommons/storage); the ranks' numbers are by the tool's formulas (`dlemu.jobs.kvcache.published`).
 """
 
@@ -33,7 +33,7 @@ from dlemu.jobs.kvcache.official import CLASSES, OPTIONS, with_option_defaults
 from dlemu.jobs.kvcache.published import RankNumbers, rank_numbers
 from dlemu.jobs.kvcache.settings import KvSettings
 from dlemu.jobs.kvcache.summary import Official
-from dlemu.mlperf.audit.kv_leaf import OPTIONS as NUMBERS
+from dlemu.mlperf.audit.kv_leaf import OPTIONS as OPTION_NUMBERS
 from dlemu.mlperf.audit.kv_leaf import SECTOR_BYTES
 from dlemu.mlperf.check.judge import REHEARSAL, TREE, Checked, check_folder
 from dlemu.mlperf.check.submission_tree import METADATA, STAMP_FORMAT
@@ -47,29 +47,30 @@ from dlemu.runner.run_list import Planned, RunBegan, RunEnded, RunList, RunsPlan
 
 EDITION = "3.0"
 TRIALS, SEED, PAUSE_SECONDS = 3, 42, 90
-"""Of CLOSED (Rules.md, 6.3.2.1)."""
-_CALLED = "llama3.1-8b"
-"""What the tool calls the folder of all three options."""
+"""Required by CLOSED (Rules.md, 6.3.2.1)."""
+_MODEL_FOLDER = "llama3.1-8b"
+"""Name of the model's folder, in which the tool puts all three options, whatever their models."""
 _TARGETS_MS = {"interactive": 50, "responsive": 100, "batch": 1000}
+"""Service class -> the tool's target for the 95th percentile of latency."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Trial:
-    """One run of one option."""
+    """One finished run (trial) of one option."""
 
     label: str
     option: int
     trial: int
     stamp: str
     folder: str
-    """As `dlemu kvcache` left it, below the rehearsal's."""
+    """Result folder of `dlemu kvcache`, relative to the rehearsal's folder."""
     official: Official | None = None
     failure: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class KvQuestion:
-    """What a rehearsal is of: one that goes on must be of the same."""
+    """What a rehearsal was asked for; it can be continued only with the same."""
 
     overrides: tuple[str, ...]
     launcher: str
@@ -80,7 +81,7 @@ class KvQuestion:
 
 @dataclass(frozen=True, kw_only=True)
 class KvRecord:
-    """rehearsal.json."""
+    """Content of rehearsal.json."""
 
     schema_version: int = 1
     rehearsal: str = NOTE
@@ -88,16 +89,16 @@ class KvRecord:
     edition: str = EDITION
     division: str
     kv_cache: str
-    """When it began, which names its leaf."""
+    """When the rehearsal began, which names its folder in the tree."""
     disks: tuple[dict[str, Any], ...]
-    """The kernel's counters by then."""
+    """The kernel's disk counters at that time."""
     question: KvQuestion
     trials: tuple[Trial, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
 class KvRehearsed:
-    """What became of it."""
+    """A finished rehearsal."""
 
     trials: tuple[Trial, ...]
     checked: Checked
@@ -105,7 +106,7 @@ class KvRehearsed:
 
 @dataclass(frozen=True, kw_only=True)
 class KvRehearsal:
-    """One rehearsal, from its first run to its check."""
+    """One rehearsal of kv_cache."""
 
     workload: Workload
     division: Division
@@ -114,15 +115,15 @@ class KvRehearsal:
     hosts: int
     memory_gib_per_host: float
     words: tuple[str, ...]
-    """Overrides of every run."""
+    """Overrides for every run."""
     folder: str
     launcher: str
-    """Starts each run; `{ranks}` stands for the count. Empty: ranks of this host."""
+    """Command that starts each run, with `{ranks}` for the number of ranks. Empty: all ranks on this host."""
     config_dir: str | None
     report: Callable[[str], None]
     sleep: Callable[[float], object] = time.sleep
 
-    edition_name, called, resumes = EDITION, "kv_cache", True
+    edition_name, workload_name, resumes = EDITION, "kv_cache", True
 
     @property
     def settings(self) -> KvSettings:
@@ -130,12 +131,12 @@ class KvRehearsal:
 
     @property
     def pause_seconds(self) -> int:
-        """Between options, as CLOSED requires; in OPEN none."""
+        """Pause between options, which CLOSED requires; 0 in OPEN."""
         return PAUSE_SECONDS if self.division == "closed" else 0
 
     @property
     def tree(self) -> str:
-        """The edition's tree."""
+        """Root of the tree in the edition's layout."""
         return os.path.join(self.folder, TREE)
 
     @property
@@ -143,41 +144,42 @@ class KvRehearsal:
         return os.path.join(self.tree, self.division, self.organisation)
 
     def leaf(self, stamp: str) -> str:
-        """Return the folder of all runs together."""
-        return os.path.join(self.submission, "results", self.system, "kv_cache", _CALLED, "run", stamp)
+        """Return the folder in the tree that holds all runs of the rehearsal."""
+        return os.path.join(self.submission, "results", self.system, "kv_cache", _MODEL_FOLDER, "run", stamp)
 
     def run(self) -> KvRehearsed:
-        """Run what is missing, lay it out, check it.
+        """Do the missing runs, write the tree and check it.
 
-        Raises UserError for what is wrong before the first run, and what a failed run raised, such as Interrupted.
-        What is finished is kept, and calling again goes on.
+        Finished runs are kept: calling it again continues.
+
+        Raises:
+            UserError: settings or names are wrong; found before the first run.
+            DlemuError, Interrupted: a run failed, or a signal stopped it.
         """
         check_names(self.organisation, self.system)
         trials = Trials(self)
         trials.resume()
-        for line in self._opening(trials):
+        for line in self._opening_lines(trials):
             self.report(line)
         record = trials.run_missing()
-        self._lay_out(record)
+        self._write_tree(record)
         return KvRehearsed(trials=record.trials, checked=check_folder(self.folder))
 
-    def _opening(self, trials: Trials) -> list[str]:
+    def _opening_lines(self, trials: Trials) -> list[str]:
         runs, seconds = len(trials.missing), self.settings.seconds
         lines = [
             f"rehearsal of MLPerf Storage v{EDITION} {self.division.upper()}: kv_cache, {self.workload.ranks} ranks; "
-            f"{runs} runs of {seconds:g} s, plus what their requests take longer",
+            f"{runs} runs of {seconds:g} s, longer where requests are still running",
             NOTE,
         ]
         if self.division == "closed" and seconds != 300:
             lines.append(f"kv.seconds is {seconds:g}: CLOSED requires 300, so the result will not be valid")
         return [*lines, f"results: {self.folder}"]
 
-    # the leaf
-
-    def _lay_out(self, record: KvRecord) -> None:
+    def _write_tree(self, record: KvRecord) -> None:
         leaf = self.leaf(record.kv_cache)
-        # One that was ended meanwhile left files of these names, which are replaced.
-        parts: dict[int, list[list[RankNumbers]]] = {option: [] for option in NUMBERS}
+        # If an earlier attempt was interrupted here, its files have the same names and are replaced.
+        parts: dict[int, list[list[RankNumbers]]] = {option: [] for option in OPTION_NUMBERS}
         for trial in record.trials:
             run = os.path.join(self.folder, trial.folder)
             seen = RunRows(read(run))
@@ -191,10 +193,10 @@ class KvRehearsal:
             write_text(leaf, f"{name}.stderr.log", f"both streams are in {name}.stdout.log\n")
         write_json(leaf, "summary.json", self._summary(record, parts))
         write_json(leaf, f"kv_cache_{record.kv_cache}{METADATA}", self._metadata(record, leaf))
-        write_json(leaf, "kv_cache_cluster_info.json", {"rehearsal": NOTE, **_hosts(_disks())})
+        write_json(leaf, "kv_cache_cluster_info.json", {"rehearsal": NOTE, **_host_facts(_disk_counters())})
         write_system(self.submission, self.system, EDITION, self.hosts, self.memory_gib_per_host)
-        laid_out = f"Laid out as MLPerf Storage v{EDITION} wants a result of kv_cache, by dlemu {__version__}."
-        write_text(self.tree, README, f"{NOTE}\n\n{laid_out}\n\n{TRADEMARK}\n")
+        layout = f"Written by dlemu {__version__} in the layout of a kv_cache result of MLPerf Storage v{EDITION}."
+        write_text(self.tree, README, f"{NOTE}\n\n{layout}\n\n{TRADEMARK}\n")
 
     def _summary(self, record: KvRecord, parts: dict[int, list[list[RankNumbers]]]) -> dict[str, Any]:
         ranks = self.workload.ranks
@@ -213,7 +215,7 @@ class KvRehearsal:
 
     def _metadata(self, record: KvRecord, leaf: str) -> dict[str, Any]:
         folder, ranks = self.settings.folder, self.workload.ranks
-        known = {"model": _CALLED, "cache_dir": folder}
+        known = {"model": _MODEL_FOLDER, "cache_dir": folder}
         began = datetime.strptime(record.kv_cache, STAMP_FORMAT)
         return {
             "rehearsal": NOTE,
@@ -242,15 +244,15 @@ class KvRehearsal:
                 "config_file": None,
                 "data_access_protocol": "file",
             },
-            "cluster_snapshots": {"start": _hosts(record.disks), "end": _hosts(_disks())},
-            "command_output_files": [{"command": self._command(option, leaf)} for option in NUMBERS],
+            "cluster_snapshots": {"start": _host_facts(record.disks), "end": _host_facts(_disk_counters())},
+            "command_output_files": [{"command": self._command(option, leaf)} for option in OPTION_NUMBERS],
             "invocation_start_time": began.isoformat(),
             "invocation_end_time": datetime.now().isoformat(timespec="seconds"),
             "exit_status": 0,
         }
 
     def _command(self, option: int, leaf: str) -> str:
-        """Return the option's flags as the tool's command line spells them; what ran is `dlemu kvcache`."""
+        """Return a command line with the option's flags as the tool spells them; `dlemu kvcache` is what ran."""
         row, settings = OPTIONS[option], self.option_settings(option)
         flags = {
             "rank-output-base": f"{leaf}/option_{option}/trial_{TRIALS - 1}",
@@ -267,18 +269,18 @@ class KvRehearsal:
         return "dlemu kvcache " + " ".join(f"--{name} {value}" for name, value in flags.items())
 
     def option_settings(self, option: int) -> KvSettings:
-        """Return what an option runs with."""
+        """Return the settings that an option runs with."""
         from dlemu.config import load
 
         return with_option_defaults(load(self.option_words(option), config_dir=self.config_dir).section(KvSettings))
 
     def option_words(self, option: int) -> list[str]:
-        """Return the overrides of an option's runs."""
+        """Return the overrides for an option's runs."""
         return [*self.words, f"kv.option={option}"]
 
 
 class Trials(RunList[tuple[int, int], Trial, KvRecord]):
-    """The nine runs; failed ones run again."""
+    """The nine runs of a rehearsal: 3 options x 3 trials. A failed one leaves no record, so it is run again."""
 
     file, noun, runs_in, answer_type, shown_by = REHEARSAL, "rehearsal", "trials", KvRecord, "mlperf check"
 
@@ -290,7 +292,7 @@ class Trials(RunList[tuple[int, int], Trial, KvRecord]):
                 label=f"option {option}, trial {trial}",
                 settings={"kv.option": str(option)},
             )
-            for option in NUMBERS
+            for option in OPTION_NUMBERS
             for trial in range(TRIALS)
         ]
         question = KvQuestion(
@@ -300,9 +302,9 @@ class Trials(RunList[tuple[int, int], Trial, KvRecord]):
             organisation=rehearsal.organisation,
             system=rehearsal.system,
         )
-        super().__init__(rehearsal.folder, question, planned, self._watch)
+        super().__init__(rehearsal.folder, question, planned, self._report_event)
         self._rehearsal = rehearsal
-        self._stamp, self._disks = datetime.now().strftime(STAMP_FORMAT), _disks()
+        self._stamp, self._disks = datetime.now().strftime(STAMP_FORMAT), _disk_counters()
 
     def resume(self) -> None:
         super().resume()
@@ -326,11 +328,11 @@ class Trials(RunList[tuple[int, int], Trial, KvRecord]):
         return (run.option, run.trial) == planned.what
 
     def make_folder(self, planned: Planned[tuple[int, int]]) -> str:
-        """Return the folder of a run."""
+        """Create and return the folder of a run."""
         return owned.fresh_folder(os.path.join(self.folder, "runs"), planned.name)
 
     def start(self, planned: Planned[tuple[int, int]], folder: str) -> Trial:
-        """Run it, after a pause where another option was before it."""
+        """Do one run; the first trial of an option comes after a pause."""
         option, trial = planned.what
         rehearsal = self._rehearsal
         if trial == 0 and option > 1:
@@ -338,7 +340,7 @@ class Trials(RunList[tuple[int, int], Trial, KvRecord]):
         options = ["--config-dir", rehearsal.config_dir] if rehearsal.config_dir else []
         launcher = shlex.split(rehearsal.launcher.format(ranks=rehearsal.workload.ranks))
         stamp = datetime.now().strftime(STAMP_FORMAT)
-        # Trials differ by what their requests meet; the seed is the same in all, as CLOSED has it.
+        # CLOSED requires the same seed in all trials: they differ only by how fast the storage answers.
         words = [*options, *rehearsal.option_words(option), f"kv.seed={SEED}", "output.report=false"]
         try:
             run_train(words, folder, lambda: None, launcher, "kvcache")
@@ -350,10 +352,10 @@ class Trials(RunList[tuple[int, int], Trial, KvRecord]):
         return Trial(label=planned.label, option=option, trial=trial, stamp=stamp, folder=where, official=official)
 
     def failed(self, planned: Planned[tuple[int, int]], folder: str, error: DlemuError) -> Trial | None:
-        """Put nothing on record: the same command runs it again."""
+        """Record nothing, so that the same command runs it again."""
         return None
 
-    def _watch(self, event: RunsPlanned | RunBegan | RunEnded[Trial, KvRecord]) -> None:
+    def _report_event(self, event: RunsPlanned | RunBegan | RunEnded[Trial, KvRecord]) -> None:
         match event:
             case RunBegan():
                 self._rehearsal.report(f"{event.label} ...")
@@ -362,7 +364,7 @@ class Trials(RunList[tuple[int, int], Trial, KvRecord]):
 
 
 def rates(official: Official) -> str:
-    """Return both numbers of a run in words."""
+    """Return a run's rates, by the tool's formula and true ones, as text."""
     return (
         f"read {official.read_gib_per_second:.3g}, write {official.write_gib_per_second:.3g} GiB/s by the tool's "
         f"formula; true {official.true_read_gib_per_second:.3g} and {official.true_write_gib_per_second:.3g} "
@@ -371,8 +373,8 @@ def rates(official: Official) -> str:
 
 
 def rank_file(rank: RankNumbers, settings: KvSettings, seed: int) -> dict[str, Any]:
-    """Return what the tool leaves of a rank, as far as it was measured, under its keys; its GB are GiB."""
-    latencies, taken = rank.latencies_seconds, rank.storage_seconds
+    """Return the tool's result file of a rank, as far as it was measured; its GB are GiB."""
+    latencies, storage_seconds = rank.latencies_seconds, rank.storage_seconds
     classes = {}
     for priority, name in CLASSES.items():
         own = rank.done[rank.done["priority"] == priority]
@@ -380,8 +382,12 @@ def rank_file(rank: RankNumbers, settings: KvSettings, seed: int) -> dict[str, A
         met = float((own_ms <= _TARGETS_MS[name]).mean()) if len(own) else 0.0
         classes[name] = {
             "total_requests": len(own),
-            "latency_ms": _spread_ms(own_ms / 1e3) | {"max": float(own_ms.max(initial=0.0))},
-            "sla": {"target_p95_ms": _TARGETS_MS[name], "compliance": met, "met": met >= 0.95},  # of a p95
+            "latency_ms": _latency_ms(own_ms / 1e3) | {"max": float(own_ms.max(initial=0.0))},
+            "sla": {
+                "target_p95_ms": _TARGETS_MS[name],
+                "compliance": met,
+                "met": met >= 0.95,
+            },  # the target is for the p95
         }
     token_bytes = Model(settings).token_bytes / settings.shrink
     stats = {
@@ -399,11 +405,11 @@ def rank_file(rank: RankNumbers, settings: KvSettings, seed: int) -> dict[str, A
         "total_tokens": rank.tokens,
         "elapsed_time": rank.clock_seconds,
         "avg_throughput_tokens_per_sec": rank.tokens_per_second,
-        "total_storage_io_time": sum(taken),
+        "total_storage_io_time": sum(storage_seconds),
         "storage_throughput_tokens_per_sec": rank.storage_tokens_per_second,
         "requests_per_second": len(rank.done) / rank.clock_seconds,
-        "end_to_end_latency_ms": _spread_ms(latencies),
-        "storage_io_latency_ms": _spread_ms(taken),
+        "end_to_end_latency_ms": _latency_ms(latencies),
+        "storage_io_latency_ms": _latency_ms(storage_seconds),
         "cache_stats": stats,
         "qos_metrics": classes,
     }
@@ -412,13 +418,13 @@ def rank_file(rank: RankNumbers, settings: KvSettings, seed: int) -> dict[str, A
         "requests_completed": len(rank.done),
         "total_tokens_generated": rank.tokens,
         "end_to_end_latencies": latencies,
-        "storage_latencies": taken,
+        "storage_latencies": storage_seconds,
         "seed": seed,
         "summary": summary,
     }
 
 
-def _spread_ms(seconds: Sequence[float]) -> dict[str, float]:
+def _latency_ms(seconds: Sequence[float]) -> dict[str, float]:
     if not len(seconds):
         return {}
     p50, p95, p99 = np.percentile(seconds, (50, 95, 99)).tolist()
@@ -426,7 +432,7 @@ def _spread_ms(seconds: Sequence[float]) -> dict[str, float]:
 
 
 def option_sums(option: int, trials: Sequence[Sequence[RankNumbers]]) -> dict[str, Any]:
-    """Return an option's numbers: ranks added up, the mean over trials, the largest p95 (Rules.md, 6.3.4)."""
+    """Return an option's numbers: sums over ranks, means over trials, and the largest p95 (Rules.md, 6.3.4)."""
 
     def mean(part: Callable[[RankNumbers], float]) -> float:
         return fmean(sum(map(part, ranks)) for ranks in trials)
@@ -447,8 +453,8 @@ def option_sums(option: int, trials: Sequence[Sequence[RankNumbers]]) -> dict[st
     }
 
 
-def _disks() -> tuple[dict[str, Any], ...]:
-    """Return this host's counters as the tool keeps them (/proc/diskstats)."""
+def _disk_counters() -> tuple[dict[str, Any], ...]:
+    """Return this host's disk counters (/proc/diskstats) under the tool's keys."""
     return tuple(
         {
             "device_name": name,
@@ -460,6 +466,6 @@ def _disks() -> tuple[dict[str, Any], ...]:
     )
 
 
-def _hosts(disks: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def _host_facts(disks: Sequence[dict[str, Any]]) -> dict[str, Any]:
     memory = psutil.virtual_memory().total
     return {"hosts": [{"hostname": socket.gethostname(), "memory": {"total": memory}, "disks": list(disks)}]}

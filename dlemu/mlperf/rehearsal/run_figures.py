@@ -1,4 +1,4 @@
-"""Which runs a rehearsal takes, the figures of each, and what all of them together show."""
+"""The plan of a rehearsal's training runs, the figures of each run, and the sums over all of them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ WARM_UP = "warm-up"
 
 @dataclass(frozen=True, kw_only=True)
 class RehearsalPlan:
-    """The rehearsal of one workload on one system."""
+    """What to rehearse, and the folders in which it goes: one workload on one system."""
 
     edition: Edition
     division: Division
@@ -29,9 +29,9 @@ class RehearsalPlan:
     system: str
     workload: Workload
     words: tuple[str, ...]
-    """Overrides of every run."""
+    """Overrides for every run."""
     folder: str
-    """The rehearsal's: `tree/`, `runs/` and its record are in it."""
+    """The rehearsal's folder, with `tree/`, `runs/` and rehearsal.json."""
 
     @property
     def model(self) -> str:
@@ -40,18 +40,18 @@ class RehearsalPlan:
 
     @property
     def tree(self) -> str:
-        """The edition's tree."""
+        """Root of the tree in the edition's layout."""
         return os.path.join(self.folder, "tree")
 
     @property
     def submission(self) -> str:
-        """DIVISION/ORG; v1.0 spells divisions with a capital letter."""
+        """The folder DIVISION/ORG; v1.0 capitalises divisions."""
         division = self.division.capitalize() if self.edition.name == "1.0" else self.division
         return os.path.join(self.tree, division, self.organisation)
 
     @property
     def phases(self) -> str:
-        """The folder of the workload's phases (v2.0, v3.0) or runs (v1.0)."""
+        """The folder that holds the workload's phases (v2.0, v3.0) or runs (v1.0)."""
         results = os.path.join(self.submission, "results", self.system)
         if self.edition.name == "1.0":
             return os.path.join(results, f"{self.model}-{self.workload.accelerator}")
@@ -59,18 +59,18 @@ class RehearsalPlan:
 
     @property
     def runs(self) -> str:
-        """The folder of the runs' folders."""
+        """The folder that holds the runs' folders."""
         return self.phases if self.edition.name == "1.0" else os.path.join(self.phases, "run")
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """The runs in their order: `warm-up`, where the edition has one, `run 1`, ..."""
+        """Labels of the runs in order: `warm-up`, if the edition has one, `run 1`, ..."""
         measured = tuple(f"run {number}" for number in range(1, self.edition.measured_runs + 1))
         return (WARM_UP, *measured) if self.edition.warm_up else measured
 
     @property
-    def least_seconds_per_run(self) -> float:
-        """What a run computes when it never waits: its steps by their nominal time."""
+    def min_seconds_per_run(self) -> float:
+        """Duration of a run that never waits for data: steps x nominal computation time."""
         workload = self.workload
         samples = workload.dataset.num_files_train * workload.dataset.num_samples_per_file
         steps = workload.train.epochs * (samples // (workload.reader.batch_size * workload.ranks))
@@ -81,14 +81,14 @@ class RehearsalPlan:
         return os.path.join(self.runs, label.replace(" ", "") if self.edition.name == "1.0" else stamp)
 
     def seed(self, label: str) -> int:
-        """Return the seed of a run's shuffles: another one for each."""
+        """Return the seed of a run's shuffles, different for each run."""
         return self.workload.train.seed + self.labels.index(label)
 
 
 def run_words(words: Sequence[str], seed: int) -> list[str]:
     """Return the overrides of one run of the sequence."""
     return [
-        "metric.verdict=au",  # a rehearsal is judged as the edition's tool judges; the user's own word comes later
+        "metric.verdict=au",  # as the edition's tool judges; the user's overrides come later and win
         *words,
         "workflow.generate_data=false",
         "output.report=false",  # a page takes seconds, and the time between two runs is limited
@@ -98,18 +98,19 @@ def run_words(words: Sequence[str], seed: int) -> list[str]:
 
 @dataclass(frozen=True, kw_only=True)
 class Figures:
-    """What one run showed."""
+    """Figures of one run."""
 
     au_dlio_percent: float
     """By DLIO's formula, as the edition's tool would print it: `train_au_mean_percentage`."""
     samples_per_second: float
     """By DLIO's formula."""
     mib_per_second: float
-    """Nominal, as DLIO's MB/s: samples/s x record length."""
+    """Nominal, like DLIO's MB/s: samples/s x record length."""
     au_threshold_percent: float
     au_percent: float | None
-    """dlemu's headline AU, from the accelerators' own timeline."""
+    """AU as dlemu itself reports it, from the accelerators' timelines."""
     ceiling_au_percent: float | None
+    """Highest AU that the emulator could reach on these hosts without any storage."""
     limited_by: str | None
     accelerators: int
     hosts: int
@@ -126,19 +127,19 @@ class Figures:
 
     @property
     def held_back(self) -> bool:
-        """Whether it fails where the emulator without any storage would: that says nothing of the storage."""
+        """Whether it fails, but would fail even without storage, so that nothing is known of the storage."""
         ceiling = self.ceiling_au_percent
         return not self.passed and ceiling is not None and ceiling < self.au_threshold_percent
 
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """The measured runs together. Standard deviations are the population's, as report.py of v1.0 has them."""
+    """Sums over the measured runs. Standard deviations are the population's, as in v1.0's report.py."""
 
     runs: int
     passed: int
     held_back: bool
-    """All that did not pass failed where the emulator without any storage would have, too."""
+    """Whether every run that failed would have failed even without storage."""
     au_dlio_mean_percent: float
     au_dlio_std_percent: float
     samples_per_second_mean: float
@@ -146,7 +147,7 @@ class Outcome:
     mib_per_second_mean: float
     mib_per_second_std: float
     au_mean_percent: float | None
-    """dlemu's headline AU."""
+    """AU as dlemu itself reports it."""
     au_std_percent: float | None
 
     @property
@@ -156,7 +157,7 @@ class Outcome:
 
 
 def read_figures(folder: str) -> Figures:
-    """Return the figures of a finished run, made from its steps; raises UserError for a damaged folder."""
+    """Return the figures of a finished run, computed from its steps; raises UserError for a damaged folder."""
     run = read_result(folder)
     summary, facts = run.summary, run.facts
     dlio = DlioTraining(run=kind_named(facts.kind).part("exported")(run))
@@ -181,9 +182,9 @@ def read_figures(folder: str) -> Figures:
 
 
 def sum_up(measured: Sequence[Figures]) -> Outcome:
-    """Return what the measured runs show together; there is at least one."""
+    """Return the sums over the measured runs, at least one."""
     own = [run.au_percent for run in measured if run.au_percent is not None]
-    whole = len(own) == len(measured)
+    all_have_it = len(own) == len(measured)
     au, rate = [run.au_dlio_percent for run in measured], [run.samples_per_second for run in measured]
     mib = [run.mib_per_second for run in measured]
     return Outcome(
@@ -196,6 +197,6 @@ def sum_up(measured: Sequence[Figures]) -> Outcome:
         samples_per_second_std=float(np.std(rate)),
         mib_per_second_mean=float(np.mean(mib)),
         mib_per_second_std=float(np.std(mib)),
-        au_mean_percent=float(np.mean(own)) if whole else None,
-        au_std_percent=float(np.std(own)) if whole else None,
+        au_mean_percent=float(np.mean(own)) if all_have_it else None,
+        au_std_percent=float(np.std(own)) if all_have_it else None,
     )

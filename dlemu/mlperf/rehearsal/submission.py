@@ -1,4 +1,4 @@
-"""A rehearsed submission: several rehearsals one after another, then one tree of all, checked whole."""
+"""Rehearses a submission of several workloads one after another, then merges their trees and checks the whole."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from datagen.errors import UserError
 from dlemu.config.published import without_secrets
 from dlemu.mlperf.check.judge import REHEARSAL, Checked
 from dlemu.mlperf.rehearsal import NOTE
-from dlemu.mlperf.rehearsal.merge import lay_together, read_record
+from dlemu.mlperf.rehearsal.merge import merge_into, read_record
 from dlemu.runner.run_folder import check_place
 
 SEPARATOR = "+"
-"""Between the overrides of two parts, as a word of its own; no override is spelled so."""
+"""Argument that separates the overrides of two parts on the command line."""
 _PARTS = "parts"
 
 
@@ -29,12 +29,12 @@ class Part(Protocol):
     def edition_name(self) -> str: ...
 
     @property
-    def called(self) -> str:
-        """What the tree calls the workload."""
+    def workload_name(self) -> str:
+        """Name of the workload's folder in the tree."""
 
     @property
     def resumes(self) -> bool:
-        """Whether an interrupted one goes on in its folder; else it starts over in another."""
+        """Whether an interrupted rehearsal continues in its folder, instead of starting over in a new one."""
 
 
 def split(words: Sequence[str]) -> list[list[str]]:
@@ -46,49 +46,52 @@ def split(words: Sequence[str]) -> list[list[str]]:
         else:
             parts[-1].append(word)
     if len(parts) > 1 and not all(parts):
-        raise UserError(f"nothing comes before or after a {SEPARATOR!r}: wanted the overrides of a workload")
+        raise UserError(f"nothing before or after a {SEPARATOR!r}: wanted the overrides of a workload on both sides")
     return parts
 
 
 @dataclass(frozen=True, kw_only=True)
 class Submission:
-    """Its parts, which are below `parts/`, and their one `tree/` beside them."""
+    """Rehearsals (parts) in the folder `parts/`, and their merged `tree/` next to it."""
 
     folder: str
     parts: Sequence[Sequence[str]]
-    """The overrides of each."""
+    """The overrides of each part."""
     make: Callable[[Sequence[str], str], Part]
-    """Returns the rehearsal of a part in a folder; raises UserError for what is wrong with its settings."""
+    """Returns the rehearsal for a part's overrides and folder; raises UserError for wrong settings."""
     run_part: Callable[[Any], object]
-    """Runs one, and shows what became of it."""
+    """Runs one rehearsal, and prints its outcome."""
     report: Callable[[str], None]
 
     def run(self) -> Checked:
-        """Run what is missing, merge and check.
+        """Rehearse the missing parts, merge all and check.
 
-        Raises UserError for what is wrong with any part before the first of them begins, and what a part raised.
-        What is finished is kept, and calling again goes on.
+        Finished parts are kept: calling it again continues.
+
+        Raises:
+            UserError: a part has wrong settings; found before the first part begins.
+            DlemuError, Interrupted: a part failed, or a signal stopped it.
         """
         check_place(self.folder, ours=(REHEARSAL,))
-        asked = [list(words) for words in self.parts]
-        planned = [self.make(words, self.folder) for words in asked]  # all are checked before the first begins
-        _check_alike(planned)
-        self._take_over(asked)
+        overrides = [list(words) for words in self.parts]
+        planned = [self.make(words, self.folder) for words in overrides]  # all are checked before the first begins
+        _check_parts(planned)
+        self._begin_or_continue(overrides)
         folders = []
-        for number, (part, words) in enumerate(zip(planned, asked, strict=True), start=1):
+        for number, (part, words) in enumerate(zip(planned, overrides, strict=True), start=1):
             folder = self._folder(part)
             folders.append(folder)
-            about = f"part {number} of {len(asked)}, {part.called}"
+            about = f"part {number} of {len(overrides)}, {part.workload_name}"
             if _is_complete(folder):
                 self.report(f"{about}: done already")
                 continue
             self.report(f"{about}:")
             self.run_part(self.make(words, folder))
-        return lay_together(self.folder, folders)
+        return merge_into(self.folder, folders)
 
-    def _take_over(self, asked: list[list[str]]) -> None:
-        """Put the question on record; raises UserError for a folder with something else or all of it."""
-        shown = [without_secrets(words) for words in asked]
+    def _begin_or_continue(self, overrides: list[list[str]]) -> None:
+        """Record the overrides; raises UserError if the folder holds a finished or a different rehearsal."""
+        shown = [without_secrets(words) for words in overrides]
         if os.path.exists(os.path.join(self.folder, REHEARSAL)):
             record = read_record(self.folder)
             if record.get("complete") is True:
@@ -96,23 +99,23 @@ class Submission:
             if record.get("parts") != shown:
                 raise UserError(
                     f"{self.folder} holds an interrupted rehearsal with other settings: set output.folder to a new "
-                    "folder, or continue it with the settings that it began with (rehearsal.json has them)"
+                    "folder, or continue it with the settings that it began with (see rehearsal.json)"
                 )
             return
         record = {"schema_version": 1, "rehearsal": NOTE, "complete": False, "parts": shown}
         write_text(self.folder, REHEARSAL, json.dumps(record, indent=2) + "\n")
 
     def _folder(self, part: Part) -> str:
-        """Return where a part lies: finished, to go on, or new."""
+        """Return a part's folder: of its finished rehearsal, of one to continue, or a new one."""
         parent, folder = os.path.join(self.folder, _PARTS), ""
-        for folder in _numbered(os.path.join(parent, part.called)):
+        for folder in _existing(os.path.join(parent, part.workload_name)):
             if _is_complete(folder):
                 return folder
-        return folder if folder and part.resumes else owned.fresh_folder(parent, part.called)
+        return folder if folder and part.resumes else owned.fresh_folder(parent, part.workload_name)
 
 
-def _numbered(path: str) -> Iterator[str]:
-    """Yield the folders of a name that are there, in the order in which they were made (`owned.fresh_folder`)."""
+def _existing(path: str) -> Iterator[str]:
+    """Yield the existing folders that `owned.fresh_folder` made for a name (NAME, NAME-2, ...), oldest first."""
     number = 1
     while os.path.isdir(found := path if number == 1 else f"{path}-{number}"):
         yield found
@@ -123,12 +126,13 @@ def _is_complete(folder: str) -> bool:
     return os.path.exists(os.path.join(folder, REHEARSAL)) and read_record(folder).get("complete") is True
 
 
-def _check_alike(parts: Sequence[Part]) -> None:
+def _check_parts(parts: Sequence[Part]) -> None:
+    """Raise UserError unless all parts are of one edition, and each of another workload."""
     editions = sorted({part.edition_name for part in parts})
     if len(editions) > 1:
-        each = ", ".join(f"{part.called} of v{part.edition_name}" for part in parts)
-        raise UserError(f"{each}: one tree is of one edition; set --edition, or leave out what the edition lacks")
-    names = [part.called for part in parts]
-    twice = next((name for name in names if names.count(name) > 1), None)
-    if twice is not None:
-        raise UserError(f"{twice} is in two parts: a tree has one result of a workload on a system")
+        each = ", ".join(f"{part.workload_name} of v{part.edition_name}" for part in parts)
+        raise UserError(f"{each}: a tree must be of one edition; set --edition, or leave out workloads that it lacks")
+    names = [part.workload_name for part in parts]
+    repeated = next((name for name in names if names.count(name) > 1), None)
+    if repeated is not None:
+        raise UserError(f"{repeated} is in two parts: a tree can hold only one result of a workload on a system")
