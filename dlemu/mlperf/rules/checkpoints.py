@@ -11,7 +11,6 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from dlemu.checkpoints.checkpoint_plan import CheckpointPlan, plan_checkpoint
 from dlemu.config import load
 from dlemu.config.schema import Checkpoint, Model, Workload
 
@@ -84,16 +83,6 @@ def official_model(name: str | None) -> OfficialModel | None:
     """Return the model for a name in any spelling (`llama3-8b`, `llama3_8b`, `llama_8b`); None for any other name."""
     size = _SIZE.search((name or "").replace("_", "-"))
     return MODELS[f"llama3-{size[1].lower()}"] if size and (name or "").lower().startswith("llama") else None
-
-
-def plan_of(model: OfficialModel, ranks: int) -> CheckpointPlan:
-    """Return the plan of a checkpoint by `ranks` processes; fewer than CLOSED requires are a subset, as in mlpstorage.
-
-    Raises:
-        UserError: the model can't be divided among that many.
-    """
-    workload = model.settings()
-    return plan_checkpoint(*subset_of(model, workload, ranks), ranks)
 
 
 def subset_of(model: OfficialModel, workload: Workload, ranks: int) -> tuple[Model, Checkpoint]:

@@ -133,8 +133,9 @@ class Model:
         Raises UserError where the samples do not fill the steps that an AU needs.
         """
         job = planned_job(self.workload, ranks)
-        part = max(1, ranks * (MIN_STEPS + job.batches_ahead) // most_rows) if shrinks else 1
-        if self.assumes_files and part == 1:
+        window = job.batches_ahead
+        divisor = max(1, ranks * (MIN_STEPS + window) // most_rows) if shrinks else 1
+        if self.assumes_files and divisor == 1:
             run = self.with_files_for(ranks).run
             return run(ranks, speed=speed, most_rows=most_rows, seed=seed, as_it_is=as_it_is)
         plan = job.train_plan
@@ -147,8 +148,6 @@ class Model:
                 "dataset.num_files_train to what the dataset will have"
             )
         reader, calibration = self.workload.reader, self.calibration
-        window = job.batches_ahead
-        divisor = max(1, ranks * (MIN_STEPS + window) // most_rows) if shrinks else 1
         if divisor > 1:
             return self._shrunk(divisor, ranks, speed=speed, most_rows=most_rows, seed=seed, as_it_is=as_it_is)
         workers, cores = reader.read_threads, self._cores_for_readers(ranks)
