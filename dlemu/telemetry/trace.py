@@ -90,10 +90,8 @@ class _Queue:
     """Sum of depth x time since the last mean was computed."""
     at_depth_us: Counter[int] = field(default_factory=Counter)
     """Queue depth -> time spent at it."""
-    latencies: Counter[int] = field(default_factory=Counter)
-    """Latency bin (`_latency_bin`) -> requests."""
-    sectors: Counter[int] = field(default_factory=Counter)
-    """Sectors per request -> requests."""
+    latencies: Counter[int] = field(default_factory=Counter)  # number of the bin -> requests
+    sectors: Counter[int] = field(default_factory=Counter)  # sectors per request -> requests
 
 
 class Requests:
