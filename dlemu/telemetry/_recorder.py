@@ -37,10 +37,10 @@ _SHUTDOWN_SECONDS = 5
 """Timeout for the recorder to end."""
 _NULL, _CONTROL, _LOG = 0, 3, 4  # file descriptors in the recorder
 BEGIN, END, STOP = b"b", b"e", b"s"
-_TOGETHER = 0.2
-"""Probes due within this share of the interval are read together."""
-_LAST_TOGETHER = 0.5
-"""The same for the last reading: a rate over less than half an interval would say little."""
+_EARLY_SHARE = 0.2
+"""A probe is read early, together with those due now, if it is due within this share of the interval."""
+_LAST_EARLY_SHARE = 0.5
+"""The same for the last reading, when a probe read too recently is left out: its rate would say little."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -216,7 +216,7 @@ class Recording:
                 if description.trace:
                     self._log.write(LogLine(trace=description.trace, notes=description.notes))
         if command == STOP:
-            self.read(ahead=_LAST_TOGETHER)
+            self.read(early_share=_LAST_EARLY_SHARE)
             self.close()
         self._log.write(LogLine(end=self._now(), cpu_seconds=time.process_time()))
 
@@ -225,9 +225,9 @@ class Recording:
         for entry in self._scheduled:
             entry.probe.close()
 
-    def read(self, ahead: float = _TOGETHER) -> None:
-        """Read the probes that are due within the share `ahead` of the interval."""
-        soon_ns = self._now() + round(ahead * self._interval_ns)
+    def read(self, early_share: float = _EARLY_SHARE) -> None:
+        """Read the probes that are due within this share of the interval."""
+        soon_ns = self._now() + round(early_share * self._interval_ns)
         for entry in list(self._scheduled):
             if entry.due_ns <= soon_ns:
                 cost_ns, now_ns = self._read_one(entry), self._now()

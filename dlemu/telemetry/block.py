@@ -1,7 +1,7 @@
-"""Block devices behind the dataset's folder, from /sys/class/block/NAME/stat.
+"""Throughput, queue depth and latency of the block devices behind the dataset, from /sys/class/block/NAME/stat.
 
-Columns and formulas: https://docs.kernel.org/block/stat.html and iostats.html. Mean depth is the growth of the weighted
-time by the time that passed, mean latency the growth of a kind's time by its requests.
+Columns and formulas: https://docs.kernel.org/block/stat.html and iostats.html. Over an interval, mean queue depth is
+the growth of `time_in_queue` / elapsed time, mean read latency the growth of `read ticks` / growth of `read I/Os`.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from collections.abc import Iterator
 from dlemu.telemetry._devices import device_facts, device_stack, mounts
 from dlemu.telemetry.probe_base import AbsentError, Description, ProbeBase, Rates, Reading, Scope
 
-_SECTOR_BYTES = 512  # sysfs counts in sectors of 512 bytes, whatever the device's blocks are
-# fields of /sys/block/NAME/stat (Documentation/block/stat.rst)
+_SECTOR_BYTES = 512  # unit of the sector counts in sysfs, whatever the device's own block size
+# columns of the stat file; _WEIGHTED_MS is `time_in_queue`: every millisecond counts once per request in flight
 _READS, _READ_SECTORS, _READ_MS, _WRITES, _WRITE_SECTORS, _WRITE_MS = 0, 2, 3, 4, 6, 7
 _IN_FLIGHT, _BUSY_MS, _WEIGHTED_MS = 8, 9, 10
 
 
 class Probe(ProbeBase):
-    """Every device of the stack under each folder."""
+    """Reads every device below the dataset's folders: the file system's own and those that it is built on."""
 
     exact = True
 
@@ -37,16 +37,16 @@ class Probe(ProbeBase):
         self._rates = Rates()
 
     def describe(self) -> Description:
-        """Return the devices."""
-        silent = [facts.name for facts in self._facts if not facts.requests_counted]
+        """Return the devices, and notes on missing or disabled counters."""
+        uncounted = [facts.name for facts in self._facts if not facts.requests_counted]
         notes = [
-            f"{name} counts no requests, its figures are zeros: `echo 1 > /sys/block/{name}/queue/iostats` as root"
-            for name in silent
+            f"{name} does not count requests, so its figures are 0; as root: `echo 1 > /sys/block/{name}/queue/iostats`"
+            for name in uncounted
         ]
         return Description(devices=self._facts, notes=(*self._notes, *notes))
 
     def read(self, now_ns: int) -> Iterator[Reading]:
-        """Read each device."""
+        """Read the counters of each device."""
         for name, stat in self._stats.items():
             counters = [int(field) for field in os.pread(stat, 512, 0).split()]
             yield Reading(name, "in_flight", counters[_IN_FLIGHT])

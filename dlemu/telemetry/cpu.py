@@ -1,7 +1,7 @@
-"""CPU time by state, of all cores together, from the first line of /proc/stat (proc(5)); and what a CPU limit withheld.
+"""CPU time of all cores by state, from the first line of /proc/stat (proc(5)), and throttling by CPU limits.
 
-A control group with a limit counts its periods and those in which it had used up its share, in `cpu.stat`
-(https://docs.kernel.org/scheduler/sched-bwc.html; in both versions of control groups).
+A cgroup with a CPU limit counts its periods, and those in which it was throttled because its quota was used up, in
+`cpu.stat` (https://docs.kernel.org/scheduler/sched-bwc.html; cgroup v1 and v2).
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from collections.abc import Iterator
 from dlemu.telemetry.probe_base import Counters, ProbeBase, Rates, Reading, Scope
 
 _STATES = {"user": (0, 1), "system": (2, 5, 6), "idle": (3,), "iowait": (4,), "steal": (7,)}
-"""Columns of each state: user has nice, system the interrupts. The columns after them (guest) are in user already."""
-_COLUMNS = 8  # user to steal; guest time (columns 9 and 10) is part of user time already
+"""State -> columns of /proc/stat: `user` includes nice, `system` includes interrupts."""
+_COLUMNS = 8  # user to steal; the columns after them, guest time, are already part of user time
 _PERIODS = re.compile(r"^(nr_periods|nr_throttled) (\d+)$", re.MULTILINE)
 
 
 class Probe(ProbeBase):
-    """Shares of all cores' time by state, which add up to 100; read at the marks of epochs, as process.py is."""
+    """Percentages of all cores' time by state, which add up to 100; also read when an epoch begins or ends."""
 
     exact = True
 
@@ -29,9 +29,9 @@ class Probe(ProbeBase):
         self._groups = {folder: Counters(path) for folder, path in counts.items() if os.access(path, os.R_OK)}
 
     def read(self, now_ns: int) -> Iterator[Reading]:
-        """Read the shares since the last reading."""
+        """Read the percentages since the last reading."""
         ticks = [int(field) for field in self._stat.text().split("\n", 1)[0].split()[1 : _COLUMNS + 1]]
-        # iowait may go back a little (proc(5)): sums of states are kept from doing so
+        # iowait may decrease a little (proc(5)), which would void the interval; cumulative sums hardly ever do
         passed = self._rates.since_last("", now_ns, [sum(ticks[: column + 1]) for column in range(_COLUMNS)])
         if passed is not None and passed[1][-1]:
             sums = [0.0, *passed[1]]
@@ -41,7 +41,7 @@ class Probe(ProbeBase):
         yield from self._throttled(now_ns)
 
     def _throttled(self, now_ns: int) -> Iterator[Reading]:
-        """Yield the share of its periods in which the tightest group had to wait for the next one."""
+        """Yield the percentage of periods in which the most throttled cgroup was throttled."""
         shares = []
         for folder, counters in self._groups.items():
             counts = dict(_PERIODS.findall(counters.text()))

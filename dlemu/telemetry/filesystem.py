@@ -1,7 +1,7 @@
-"""What the clients of network file systems count where there is no block device: NFS and Lustre.
+"""Traffic of network file systems, which have no block device on this host: the counters of NFS and Lustre clients.
 
-NFS: /proc/self/mountstats, its `bytes:` line and the READ line of the operations (nfsiostat(8) of nfs-utils reads the
-same). Lustre: `read_bytes` and `write_bytes` of llite's stats (https://doc.lustre.org, "Client Statistics").
+NFS: the lines `bytes:` and `READ:` of /proc/self/mountstats, as nfsiostat(8) of nfs-utils reads them. Lustre:
+`read_bytes` and `write_bytes` in the `stats` file of llite, its client (https://doc.lustre.org, "Client Statistics").
 """
 
 from __future__ import annotations
@@ -16,32 +16,32 @@ from dlemu.telemetry._devices import Mount, mount_of, mounts
 from dlemu.telemetry.probe_base import AbsentError, Counters, Description, DeviceFacts, ProbeBase, Rates, Reading, Scope
 
 _NFS = ("nfs", "nfs4")
-_READ, _WRITTEN = 4, 5  # columns of NFS's bytes line: what came from and went to the server
-_REQUESTS, _WHOLE_MS = 0, 7  # columns of an operation: how many, and their time from queueing to the end
+_READ, _WRITTEN = 4, 5  # columns of the line `bytes:`: bytes received from and sent to the server
+_REQUESTS, _TOTAL_MS = 0, 7  # columns of an operation: requests, and their summed time from queueing to completion
 
 
-class Counted(NamedTuple):
-    """A client's counters of one mount; what it does not count is None."""
+class ClientCounters(NamedTuple):
+    """A client's counters of one mount; None for those that it does not have."""
 
     read_bytes: int
     written_bytes: int
     reads: int | None = None
     read_ms: int | None = None
-    """Time of all reads, from the request to its end."""
+    """Sum over all reads of the time from request to completion."""
 
 
 class Probe(ProbeBase):
-    """The network file systems that the dataset is on. What a Lustre client counts includes its own cache."""
+    """Reads the network mounts that the dataset is on. A Lustre client also counts reads served by its own cache."""
 
     exact = True
 
     def __init__(self, scope: Scope) -> None:
         table = mounts(scope.proc)
-        places = [mount_of(os.path.realpath(folder), table) for folder in scope.folders]
-        self._mounts = {mount.point: mount for mount in places if mount is not None}
+        found = [mount_of(os.path.realpath(folder), table) for folder in scope.folders]
+        self._mounts = {mount.point: mount for mount in found if mount is not None}
         self._nfs = {point: mount for point, mount in self._mounts.items() if mount.file_system in _NFS}
         self._lustre = {
-            point: _llite(mount, scope) for point, mount in self._mounts.items() if mount.file_system == "lustre"
+            point: _lustre_stats(mount, scope) for point, mount in self._mounts.items() if mount.file_system == "lustre"
         }
         if not self._nfs and not self._lustre:
             raise AbsentError("")
@@ -49,7 +49,7 @@ class Probe(ProbeBase):
         self._rates = Rates()
 
     def describe(self) -> Description:
-        """Return the mounts; NFS counts what came from the server, so its bytes are the dataset's."""
+        """Return the mounts; only NFS is `counted`, as it alone counts the bytes received from the server."""
         devices = tuple(
             DeviceFacts(
                 probe="filesystem",
@@ -63,7 +63,7 @@ class Probe(ProbeBase):
         return Description(devices=devices)
 
     def read(self, now_ns: int) -> Iterator[Reading]:
-        """Read each mount."""
+        """Read the counters of each mount."""
         nfs = _nfs_counters(self._stats.text()) if self._stats is not None else {}
         counted = {point: nfs[point] for point in self._nfs if point in nfs}
         counted |= {point: _lustre_counters(counters.text()) for point, counters in self._lustre.items()}
@@ -85,8 +85,8 @@ def _rates(point: str, seconds: float, grown: list[float]) -> Iterator[Reading]:
             yield Reading(point, "mean_read_latency_ms", grown[3] / grown[2])
 
 
-def _nfs_counters(text: str) -> dict[str, Counted]:
-    """Return the counters by mount point; of a point mounted twice the last."""
+def _nfs_counters(text: str) -> dict[str, ClientCounters]:
+    """Return the counters by mount point; the last mount's if several have the same mount point."""
     counted = {}
     for part in text.split("\ndevice "):
         lines = part.splitlines()
@@ -96,8 +96,8 @@ def _nfs_counters(text: str) -> dict[str, Counted]:
         point = words[words.index("on") + 1]
         bytes_line, read_line = _columns(lines, "bytes:"), _columns(lines, "READ:")
         if bytes_line:
-            reads = (read_line[_REQUESTS], read_line[_WHOLE_MS]) if read_line else (None, None)
-            counted[point] = Counted(bytes_line[_READ], bytes_line[_WRITTEN], *reads)
+            reads = (read_line[_REQUESTS], read_line[_TOTAL_MS]) if read_line else (None, None)
+            counted[point] = ClientCounters(bytes_line[_READ], bytes_line[_WRITTEN], *reads)
     return counted
 
 
@@ -106,18 +106,18 @@ def _columns(lines: list[str], head: str) -> list[int]:
     return [int(column) for column in columns[0]] if columns else []
 
 
-def _llite(mount: Mount, scope: Scope) -> Counters:
-    """Open the statistics of a Lustre mount: its file system's name is in their folder's."""
+def _lustre_stats(mount: Mount, scope: Scope) -> Counters:
+    """Open the statistics of a Lustre mount; their folder is named FILE_SYSTEM-ID."""
     name = mount.source.rpartition(":/")[2].partition("/")[0]
     for root in (f"{scope.proc}/fs/lustre", f"{scope.sys}/kernel/debug/lustre"):
         for path in sorted(glob.glob(f"{root}/llite/{glob.escape(name)}-*/stats")):
             return Counters(path)
     point = printable(mount.point)
-    raise AbsentError(f"telemetry: no statistics of Lustre's client for {point} can be read (root may see them)")
+    raise AbsentError(f"telemetry: the statistics of the Lustre client for {point} can't be read; root may be able to")
 
 
-def _lustre_counters(text: str) -> Counted:
-    """Parse lines such as `read_bytes 12 samples [bytes] 4096 1048576 7340032`: the last one is the sum."""
+def _lustre_counters(text: str) -> ClientCounters:
+    """Parse lines such as `read_bytes 12 samples [bytes] 4096 1048576 7340032`: the last number is the sum."""
     fields = {words[0]: words for words in map(str.split, text.splitlines()) if words}
     read, written = fields.get("read_bytes"), fields.get("write_bytes")
-    return Counted(int(read[6]) if read else 0, int(written[6]) if written else 0, int(read[1]) if read else 0)
+    return ClientCounters(int(read[6]) if read else 0, int(written[6]) if written else 0, int(read[1]) if read else 0)

@@ -1,4 +1,4 @@
-"""What the scheduler does: context switches, tasks that run or wait for IO, from /proc/stat (proc(5))."""
+"""Context switches, and the numbers of tasks that are runnable or blocked by I/O, from /proc/stat (proc(5))."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ _LINES = re.compile(r"^(ctxt|procs_running|procs_blocked) (\d+)$", re.MULTILINE)
 
 
 class Probe(ProbeBase):
-    """All of the host's tasks."""
+    """Counts the tasks of the whole host."""
 
     def __init__(self, scope: Scope) -> None:
         self._stat, self._rates = Counters(f"{scope.proc}/stat"), Rates()
 
     def read(self, now_ns: int) -> Iterator[Reading]:
-        """Read the switches since the last reading, and the tasks now."""
+        """Read the rate of context switches since the last reading, and the current numbers of tasks."""
         counters = {name: int(value) for name, value in _LINES.findall(self._stat.text())}
         passed = self._rates.since_last("", now_ns, [counters["ctxt"]])
         if passed is not None:

@@ -1,4 +1,4 @@
-"""Memory of the host from /proc/meminfo (proc(5)). MB = 1e6 bytes."""
+"""Memory use of the host, from /proc/meminfo (proc(5)). MB = 1e6 bytes."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ _KIB_PER_MB = 1e6 / 1024
 
 
 class Probe(ProbeBase):
-    """Used memory is what is not available; the page cache leaves out shared memory, which can't be dropped."""
+    """Reads used memory (total - available) and the page cache (without shared memory, which can't be dropped)."""
 
     def __init__(self, scope: Scope) -> None:
         self._file = Counters(f"{scope.proc}/meminfo")
 
     def read(self, now_ns: int) -> Iterator[Reading]:
-        """Read what is used now."""
+        """Read the current sizes."""
         kib = {name: int(value.split()[0]) for name, _, value in _fields(self._file.text())}
         yield Reading("", "used_mb", (kib["MemTotal"] - kib["MemAvailable"]) / _KIB_PER_MB)
         yield Reading("", "available_mb", kib["MemAvailable"] / _KIB_PER_MB)

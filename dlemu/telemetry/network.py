@@ -1,6 +1,6 @@
-"""Network interfaces from /proc/net/dev, and InfiniBand ports, whose RDMA traffic no interface counts.
+"""Traffic of network interfaces (/proc/net/dev) and InfiniBand ports, as interfaces do not count RDMA.
 
-Port counters are in units of four bytes: sysfs-class-infiniband in https://docs.kernel.org/admin-guide/abi.html.
+InfiniBand's counters: sysfs-class-infiniband in https://docs.kernel.org/admin-guide/abi.html.
 """
 
 from __future__ import annotations
@@ -12,14 +12,13 @@ from collections.abc import Iterator
 
 from dlemu.telemetry.probe_base import AbsentError, Counters, ProbeBase, Rates, Reading, Scope
 
-_RECEIVED, _SENT = 0, 8  # columns of /proc/net/dev
+_RECEIVED, _SENT = 0, 8  # columns of /proc/net/dev: bytes
 _PORT_UNIT_BYTES = 4  # InfiniBand's port_rcv_data and port_xmit_data count words of 4 bytes
-_BITS_PER_MB = 8
-"""Megabits, in which the kernel reports the speed of a link, of one megabyte."""
+_MEGABITS_PER_MB = 8  # the kernel reports the speed of a link in megabits per second
 
 
 class Probe(ProbeBase):
-    """Interfaces that have carried anything since the host started; `lo` is among them."""
+    """Reads interfaces, `lo` included, and ports, unless they have carried nothing since the host started."""
 
     def __init__(self, scope: Scope) -> None:
         self._interfaces, self._rates = Counters(f"{scope.proc}/self/net/dev"), Rates()
@@ -40,12 +39,12 @@ class Probe(ProbeBase):
                     yield Reading(source, "link_mb_per_second", link)
 
     def _link_mb_per_second(self, source: str) -> float | None:
-        """Return what a link can carry each way, looked up once; None where it is unknown (loopback, virtual links)."""
+        """Return a link's speed in each direction, looked up once; None if unknown (loopback, virtual links)."""
         if source not in self._links:
             self._links[source] = None
             with contextlib.suppress(OSError, ValueError), open(f"{self._sys}/class/net/{source}/speed") as line:
                 megabits = int(line.read())
-                self._links[source] = megabits / _BITS_PER_MB if megabits > 0 else None
+                self._links[source] = megabits / _MEGABITS_PER_MB if megabits > 0 else None
         return self._links[source]
 
     def _interface_bytes(self) -> Iterator[tuple[str, int, int]]:
@@ -60,7 +59,7 @@ class Probe(ProbeBase):
 
 
 def _ports(folder: str) -> Iterator[tuple[str, tuple[Counters, Counters]]]:
-    """Yield the ports that can be read, by names such as mlx5_0/1."""
+    """Yield the name (such as mlx5_0/1) and the counters (received, sent) of each readable port."""
     for counters in sorted(glob.glob(f"{folder}/*/ports/*/counters")):
         parts = counters.split(os.sep)
         try:

@@ -1,7 +1,7 @@
-"""Power in watts, from whatever meters there are: NVIDIA's GPUs (NVML), processor packages (RAPL), sensors (hwmon).
+"""Power in watts from all meters found: NVIDIA GPUs (NVML), processor packages (RAPL), other sensors (hwmon).
 
-RAPL counts microjoules and wraps at `max_energy_range_uj` (https://docs.kernel.org/power/powercap/powercap.html; only
-root may read it); hwmon's `power*` are in microwatts (https://docs.kernel.org/hwmon/sysfs-interface.html).
+RAPL counts microjoules and wraps at `max_energy_range_uj` (https://docs.kernel.org/power/powercap/powercap.html); only
+root may read it. The `power*` files of hwmon are in microwatts (https://docs.kernel.org/hwmon/sysfs-interface.html).
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from typing import Any
 from dlemu.telemetry.probe_base import NS_PER_SECOND, AbsentError, Counters, ProbeBase, Reading, Scope
 
 _Meter = Callable[[int], float | None]
-"""Takes the time and returns the watts: of the moment, or the mean since the last call; None when it can't say yet."""
+"""Takes the time in ns; returns the current watts, or for RAPL the mean since the last call (None at the first)."""
 
 
 class Probe(ProbeBase):
-    """Every meter that can be read. They overlap (a package's energy is part of the node's): don't add them up."""
+    """Reads every readable meter. They overlap (a node's power includes its packages'): don't add them up."""
 
     def __init__(self, scope: Scope) -> None:
         self._meters: dict[str, _Meter] = dict((*_nvml(), *_rapl(scope.sys), *_hwmon(scope.sys)))
@@ -34,8 +34,8 @@ class Probe(ProbeBase):
                 yield Reading(source, "watts", watts)
 
 
-class _Energy:
-    """A counter of microjoules."""
+class _RaplMeter:
+    """A RAPL domain: an energy counter, read as mean power."""
 
     def __init__(self, folder: str) -> None:
         self._counter = Counters(f"{folder}/energy_uj")
@@ -46,24 +46,24 @@ class _Energy:
         before, self._before = self._before, (now_ns, int(self._counter.text()))
         if before is None or now_ns <= before[0]:
             return None
-        grown_uj = self._before[1] - before[1]
-        if grown_uj < 0:
-            grown_uj += self._range_uj
-        return max(0, grown_uj) / 1e6 / ((now_ns - before[0]) / NS_PER_SECOND)
+        growth_uj = self._before[1] - before[1]
+        if growth_uj < 0:
+            growth_uj += self._range_uj
+        return max(0, growth_uj) / 1e6 / ((now_ns - before[0]) / NS_PER_SECOND)
 
 
 def _rapl(sys: str) -> Iterator[tuple[str, _Meter]]:
-    """Yield a meter for each domain, named after its place: package-0, package-0/dram."""
+    """Yield the name, such as package-0 or package-0/dram, and the meter of each RAPL domain."""
     for folder in sorted(glob.glob(f"{sys}/class/powercap/*-rapl:*")):
-        name, above = _text(f"{folder}/name"), folder.rpartition(":")[0]
-        if os.path.exists(f"{above}/name"):
-            name = f"{_text(f'{above}/name')}/{name}"
+        name, parent = _text(f"{folder}/name"), folder.rpartition(":")[0]
+        if os.path.exists(f"{parent}/name"):
+            name = f"{_text(f'{parent}/name')}/{name}"
         with contextlib.suppress(AbsentError):
-            yield name, _Energy(folder)
+            yield name, _RaplMeter(folder)
 
 
 def _hwmon(sys: str) -> Iterator[tuple[str, _Meter]]:
-    """Yield a meter for each power sensor: hwmon2 nvme, hwmon0 power_meter."""
+    """Yield the name, such as `hwmon2 nvme power1`, and the meter of each power sensor."""
     for path in sorted(glob.glob(f"{sys}/class/hwmon/hwmon*/power*_[ia]*")):
         folder, sensor = os.path.split(path)
         number, _, kind = sensor.partition("_")
@@ -71,15 +71,15 @@ def _hwmon(sys: str) -> Iterator[tuple[str, _Meter]]:
             continue
         with contextlib.suppress(AbsentError):
             name = _text(f"{folder}/{number}_label") or number
-            yield f"{os.path.basename(folder)} {_text(f'{folder}/name')} {name}", _sensor(Counters(path))
+            yield f"{os.path.basename(folder)} {_text(f'{folder}/name')} {name}", _hwmon_meter(Counters(path))
 
 
-def _sensor(counters: Counters) -> _Meter:
+def _hwmon_meter(counters: Counters) -> _Meter:
     return lambda now_ns: int(counters.text()) / 1e6
 
 
 def _nvml() -> Iterator[tuple[str, _Meter]]:
-    """Yield a meter for each NVIDIA GPU; none without the package nvidia-ml-py or without a driver."""
+    """Yield the name and the meter of each NVIDIA GPU; none without the package nvidia-ml-py or without the driver."""
     try:
         import pynvml
     except ImportError:
@@ -89,12 +89,12 @@ def _nvml() -> Iterator[tuple[str, _Meter]]:
         for index in range(pynvml.nvmlDeviceGetCount()):
             handle = pynvml.nvmlDeviceGetHandleByIndex(index)
             pynvml.nvmlDeviceGetPowerUsage(handle)
-            yield f"gpu {index} {pynvml.nvmlDeviceGetName(handle)}", _gpu(pynvml, handle)
+            yield f"gpu {index} {pynvml.nvmlDeviceGetName(handle)}", _nvml_meter(pynvml, handle)
     except pynvml.NVMLError:
         return
 
 
-def _gpu(pynvml: Any, handle: Any) -> _Meter:
+def _nvml_meter(pynvml: Any, handle: Any) -> _Meter:
     return lambda now_ns: pynvml.nvmlDeviceGetPowerUsage(handle) / 1e3  # milliwatts
 
 

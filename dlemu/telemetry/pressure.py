@@ -1,6 +1,6 @@
-"""Pressure stall information: the share of time in which tasks waited for a resource.
+"""Pressure stall information: the percentage of time in which tasks waited for CPU, I/O or memory.
 
-`some`: at least one task waited; `full`: all that could run did. https://docs.kernel.org/accounting/psi.html
+`some`: at least one task waited; `full`: all non-idle tasks waited at once. https://docs.kernel.org/accounting/psi.html
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ _TOTAL = re.compile(r"^(some|full) .*total=(\d+)", re.MULTILINE)
 
 
 class Probe(ProbeBase):
-    """All of the host's tasks."""
+    """Reads the pressure on the whole host."""
 
     def __init__(self, scope: Scope) -> None:
         self._files = {name: Counters(f"{scope.proc}/pressure/{name}") for name in _RESOURCES}
         self._rates = Rates()
 
     def read(self, now_ns: int) -> Iterator[Reading]:
-        """Read the shares since the last reading."""
+        """Read the percentages since the last reading."""
         for name, counters in self._files.items():
             totals_us = dict(_TOTAL.findall(counters.text()))
             passed = self._rates.since_last(name, now_ns, [int(total) for total in totals_us.values()])

@@ -1,4 +1,4 @@
-"""What every probe does, and what it says of what it reads."""
+"""The interface of telemetry probes: base class, input (`Scope`), output (`Reading`, `Description`), and helpers."""
 
 from __future__ import annotations
 
@@ -11,54 +11,54 @@ from datagen.errors import DlemuError
 
 NS_PER_SECOND = 1_000_000_000
 COST_SHARE = 0.005
-"""Maximum share of a core that reading a probe may take on average: a costlier one is read less often."""
-_READ_BYTES = 1 << 18  # more than /proc/stat of a thousand cores; one pread, so all lines are of one moment
+"""Maximum mean CPU use of one probe, as a share of a core; a costlier probe is read less often."""
+_READ_BYTES = 1 << 18  # more than /proc/stat of 1000 cores: one pread gets the whole file, as of one moment
 
 
 class AbsentError(DlemuError):
-    """There is nothing on this host for a probe to read; the message says what is missing."""
+    """This host has nothing that the probe could read; the message says what is missing."""
 
 
 class Reading(NamedTuple):
-    """One value at one moment; the metric's name has the unit."""
+    """One value of one metric; the metric's name ends with its unit, such as `watts` or `read_mb_per_second`."""
 
     source: str
-    """Device, interface or rank; empty for the whole host."""
+    """Name of the device, interface or rank; empty for the whole host."""
     metric: str
     value: float
 
 
 @dataclass(frozen=True, kw_only=True)
 class Scope:
-    """What the probes of a host look at."""
+    """What the probes of a host measure, and where they find the kernel's files."""
 
     folders: tuple[str, ...] = ()
-    """Where the dataset lies: its folder, and those below it that may be mounts of their own."""
+    """The dataset's folder, and subfolders that may be separate mounts."""
     ranks: Mapping[int, int] = field(default_factory=dict)
     """Process id of each rank on this host."""
     block_trace: bool = False
-    """Trace every request of the devices."""
+    """Trace every request to the dataset's block devices (trace.py)."""
     cpu_groups: tuple[str, ...] = ()
-    """Folders of the control groups that limit the CPU time of this host's ranks."""
+    """Folders of the cgroups that limit the CPU time of this host's ranks."""
     request_folder: str = ""
-    """Where processes count their requests to an object store; empty: there is none."""
+    """Folder where processes count their requests to an object store; empty if the dataset is not in one."""
     proc: str = "/proc"
     sys: str = "/sys"
 
 
 @dataclass(frozen=True, kw_only=True)
 class DeviceFacts:
-    """What the dataset is on, as a probe found it. None where the probe can't find out."""
+    """A device or network mount that the dataset is on; None for properties that the probe can't determine."""
 
     probe: str
-    """Who reads its counters: block, filesystem."""
+    """The probe that reads its counters: block or filesystem."""
     name: str
     """The `source` of its readings."""
     kind: str
     below: tuple[str, ...] = ()
-    """Names of the devices it is made of."""
+    """Names of the devices that it is built on."""
     counted: bool
-    """Its bytes are the dataset's; of containers on one machine, which see the same devices, the first one's alone."""
+    """Its bytes are counted as the dataset's. If several containers see the same device, only the first counts it."""
     size_bytes: int | None = None
     model: str | None = None
     rotational: bool | None = None
@@ -69,7 +69,7 @@ class DeviceFacts:
 
 
 class Bin(NamedTuple):
-    """A bin of a histogram of the block trace, [low, high)."""
+    """One bin of a block trace histogram: low <= value < high."""
 
     device: str
     operation: str
@@ -78,57 +78,57 @@ class Bin(NamedTuple):
     low: float
     high: float
     weight: float
-    """Seconds at that depth, or requests."""
+    """Seconds at this queue depth, or number of requests."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Description:
-    """What a probe reads and what is to be known of it."""
+    """What a probe found on this host, and what it has collected besides readings."""
 
     devices: tuple[DeviceFacts, ...] = ()
-    """What the dataset is on."""
+    """Devices or network mounts that the dataset is on."""
     notes: tuple[str, ...] = ()
-    """Sentences for the reader of the result."""
+    """Remarks shown to the user with the result."""
     trace: tuple[Bin, ...] = ()
-    """Histograms of the block trace so far."""
+    """Histograms of the block trace so far; empty for other probes."""
 
 
 class ProbeBase:
-    """Reads one kind of counters of this host. Made and used in the recorder's process.
+    """Reads one kind of counters of this host. Created and used in the recorder process.
 
-    A probe's file has a class `Probe` that derives from this. `Probe(scope)` raises AbsentError when the host has
-    nothing of the kind, without a message when nobody would expect it to have.
+    Each probe module has a class `Probe` derived from this one. `Probe(scope)` raises AbsentError if the host has no
+    such counters; an empty message means that this is normal and needs no note.
     """
 
     exact: ClassVar[bool] = False
-    """Read also where epochs begin and end, and at every interval: what it counts is published for each epoch.
+    """Read also when an epoch begins or ends, and never less often: its figures are reported per epoch.
 
-    An exact probe that is costly (COST_SHARE) skips readings by itself, but none where epochs begin and end.
+    A costly exact probe must itself skip readings to stay below COST_SHARE, except those where epochs begin and end.
     """
 
     def __init__(self, scope: Scope) -> None:
-        """Find out what there is to read."""
+        """Find the counters, and open their files."""
 
     def describe(self) -> Description:
-        """Describe what there is to read; an exact probe is read again at the end of each epoch."""
+        """Return devices, notes and histograms; exact probes are asked again after each epoch."""
         return Description()
 
     def train(self, training: bool, now_ns: int) -> None:
-        """Note that an epoch's training begins or ended; called for exact probes alone."""
+        """Called just before the reading where an epoch's training begins or has ended; only for exact probes."""
 
     def read(self, now_ns: int) -> Iterator[Reading]:
-        """Read everything now. Rates are those since the last call, so the first call has none."""
-        raise NotImplementedError  # each probe has its own; the other methods may stay as they are
+        """Yield all readings. A rate is the mean since the last call, so the first call yields no rates."""
+        raise NotImplementedError  # the only method that every probe must override
 
     def close(self) -> None:
-        """Leave nothing behind in the kernel."""
+        """Remove whatever the probe set up in the kernel."""
 
 
 class Counters:
-    """A file of /proc or /sys that stays open and is read again and again: one pread a reading."""
+    """A file of /proc or /sys that stays open; each reading costs one pread."""
 
     def __init__(self, path: str) -> None:
-        """Open it; AbsentError when this host or kernel has none, or lets us not read it."""
+        """Open the file; raise AbsentError if it does not exist or can't be read."""
         try:
             self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
             os.pread(self._descriptor, 1, 0)
@@ -136,24 +136,24 @@ class Counters:
             raise AbsentError(f"telemetry: {path} can't be read: {error.strerror}") from error
 
     def text(self) -> str:
-        """Return its content now."""
+        """Return the current content."""
         return os.pread(self._descriptor, _READ_BYTES, 0).decode(errors="replace")
 
 
 class Rates:
-    """Turns counters into rates: the change since the last reading, by the time between."""
+    """Remembers the last values of counters, to turn them into rates."""
 
     def __init__(self) -> None:
-        self._before: dict[str, tuple[int, tuple[float, ...]]] = {}
+        self._last: dict[str, tuple[int, tuple[float, ...]]] = {}
 
     def since_last(self, source: str, now_ns: int, counters: Sequence[float]) -> tuple[float, list[float]] | None:
-        """Return the seconds since the source's last reading and each counter's growth; None the first time.
+        """Return the seconds since the source's last reading, and by how much each counter grew since then.
 
-        A counter that went back (a device that came again) makes the interval void.
+        None for the first reading, or if a counter decreased because its device was removed and added again.
         """
-        then = self._before.get(source)
-        self._before[source] = now_ns, tuple(counters)
-        if then is None or now_ns <= then[0]:
+        last = self._last.get(source)
+        self._last[source] = now_ns, tuple(counters)
+        if last is None or now_ns <= last[0]:
             return None
-        grown = [now - before for now, before in zip(counters, then[1], strict=True)]
-        return None if min(grown, default=0) < 0 else ((now_ns - then[0]) / NS_PER_SECOND, grown)
+        growth = [now - before for now, before in zip(counters, last[1], strict=True)]
+        return None if min(growth, default=0) < 0 else ((now_ns - last[0]) / NS_PER_SECOND, growth)

@@ -1,8 +1,8 @@
-"""How hot drives are, and from where on they call it too hot, by the kernel's sensors (hwmon).
+"""Temperatures of drives and their warning thresholds, from the kernel's sensors (hwmon). A hot drive throttles itself.
 
-NVMe drives (driver `nvme`: `temp1_input` is the composite temperature, `temp1_max` the drive's own warning threshold)
-and those of SATA (`drivetemp`, https://docs.kernel.org/hwmon/drivetemp.html); in thousandths of a degree
-(https://docs.kernel.org/hwmon/sysfs-interface.html). A drive that is too hot slows itself down.
+NVMe drives (driver `nvme`): `temp1_input` is the composite temperature, `temp1_max` the drive's own warning threshold.
+SATA drives (driver `drivetemp`): https://docs.kernel.org/hwmon/drivetemp.html. Both in thousandths of a degree
+(https://docs.kernel.org/hwmon/sysfs-interface.html).
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ _DRIVERS = ("nvme", "drivetemp")
 
 
 class Probe(ProbeBase):
-    """Every drive of this host that reports it; named as its device or, for NVMe, its controller."""
+    """Reads every drive of this host with a sensor; its source is the block device or, for NVMe, the controller."""
 
     def __init__(self, scope: Scope) -> None:
         self._sensors: dict[str, Counters] = {}
         self._limits: dict[str, float] = {}
         for folder in sorted(glob.glob(f"{scope.sys}/class/hwmon/hwmon*")):
             if _text(f"{folder}/name") in _DRIVERS and os.access(f"{folder}/temp1_input", os.R_OK):
-                name = _drive(folder)
+                name = _drive_name(folder)
                 self._sensors[name] = Counters(f"{folder}/temp1_input")
                 with contextlib.suppress(ValueError):
                     self._limits[name] = int(_text(f"{folder}/temp1_max")) / 1e3
@@ -33,15 +33,15 @@ class Probe(ProbeBase):
             raise AbsentError("")
 
     def read(self, now_ns: int) -> Iterator[Reading]:
-        """Read each drive."""
+        """Read each drive's temperature."""
         for name, sensor in self._sensors.items():
             yield Reading(name, "celsius", int(sensor.text()) / 1e3)
             if name in self._limits:
                 yield Reading(name, "limit_celsius", self._limits[name])
 
 
-def _drive(folder: str) -> str:
-    """Return the block device of a SATA drive, or the NVMe controller."""
+def _drive_name(folder: str) -> str:
+    """Return the name of a SATA drive's block device (sda), or of an NVMe controller (nvme0)."""
     with contextlib.suppress(OSError):
         return sorted(os.listdir(f"{folder}/device/block"))[0]
     return os.path.basename(os.path.realpath(f"{folder}/device"))

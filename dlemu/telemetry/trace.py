@@ -1,8 +1,8 @@
-"""The block trace: every request of the dataset's devices, on request (`telemetry.block_trace=true`) and as root.
+"""The block trace: follows every request to the dataset's devices; needs `telemetry.block_trace=true` and root.
 
-Its histograms are about training: they begin and end with each epoch. The kernel's trace comes through tracefs, from an
-instance of our own, invisible to others, gone with its maker: https://docs.kernel.org/trace/events.html and ftrace.html
-(instances, trace_clock, trace_pipe). `Requests` is pure: its tests need no kernel.
+Its histograms (queue depth, latency, request size) cover only the training of each epoch. Events come from a tracefs
+instance of dlemu's own, isolated from other tracers and removed with the recorder; see https://docs.kernel.org/trace/
+events.html and ftrace.html (instances, trace_clock, trace_pipe). `Requests` only parses text: its tests need no kernel.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dlemu.telemetry._devices import device_stack, mounts
 from dlemu.telemetry.probe_base import AbsentError, Bin, Description, ProbeBase, Reading, Scope
 
 _OPERATIONS = {b"R": "read", b"W": "write"}
-_BINS_AN_OCTAVE = 8  # 9 % wide each
+_BINS_PER_DOUBLING = 8  # of latency: each bin is 9 % wide
 _SECTOR_KIB = 0.5  # the block layer's sectors are 512 bytes
 
 _ISSUE, _COMPLETE, _REQUEUE = b"icr"
@@ -29,12 +29,12 @@ _KINDS = {b"issue:": _ISSUE, b"complete:": _COMPLETE, b"requeue:": _REQUEUE}
 _EVENTS = ("block_rq_issue", "block_rq_complete", "block_rq_requeue")
 _CLONE_NEWNS, _MS_REC, _MS_PRIVATE = 0x20000, 0x4000, 0x40000  # linux/sched.h and linux/mount.h
 _PREFIX = "dlemu-"
-_BUFFER_KIB_PER_CPU = 8192  # an event takes about 60 bytes: 140,000 of a core between two readings
-_CHUNK_BYTES = 1 << 20  # more than one read of trace_pipe returns, so none is cut short
+_BUFFER_KIB_PER_CPU = 8192  # an event takes about 60 bytes: room for 140,000 per core between readings
+_CHUNK_BYTES = 1 << 20  # more than one read of trace_pipe returns
 
 
 class Probe(ProbeBase):
-    """Devices that have requests of their own: md and most of dm pass on what they get."""
+    """Traces the devices below the dataset. md and most dm devices have no events: they pass requests on to others."""
 
     exact = True
 
@@ -48,29 +48,29 @@ class Probe(ProbeBase):
         self._trace = Trace(numbers, scope.sys)
 
     def describe(self) -> Description:
-        """Return the histograms so far, and what is wrong with them."""
+        """Return the histograms so far, and a note if events were lost."""
         lost = self._trace.lost_events()
         notes = (f"telemetry.block_trace: {lost} events were lost and are missing from the histograms",) if lost else ()
         return Description(notes=notes, trace=tuple(self._requests.bins()))
 
     def train(self, training: bool, now_ns: int) -> None:
-        """Begin or end to count."""
+        """Start or stop filling the histograms."""
         self._requests.add(self._trace.lines())
         self._requests.count(training, now_ns // 1000)
 
     def read(self, now_ns: int) -> Iterator[Reading]:
-        """Fetch the events; return the mean depths since the last reading."""
+        """Fetch new events; yield the mean queue depths since the last reading."""
         self._requests.add(self._trace.lines())
         for device, operation, depth in self._requests.mean_depths(now_ns // 1000):
             yield Reading(device, f"queue_depth_{operation}", depth)
 
     def close(self) -> None:
-        """Remove the trace from the kernel."""
+        """Remove the trace instance from the kernel."""
         self._trace.close()
 
 
 def _device_numbers(scope: Scope) -> dict[str, str]:
-    """Return the name of each device under the folders by its number; requests are those of whole disks."""
+    """Return `major:minor` -> name of the devices below the folders, without partitions: events name whole disks."""
     table = mounts(scope.proc)
     names = {}
     for folder in scope.folders:
@@ -83,21 +83,22 @@ def _device_numbers(scope: Scope) -> dict[str, str]:
 
 @dataclass
 class _Queue:
-    """One device's requests of one kind."""
+    """The reads, or the writes, of one device."""
 
     depth: int = 0
     depth_us: int = 0
-    """Depth x time since the last mean was taken."""
+    """Sum of depth x time since the last mean was computed."""
     at_depth_us: Counter[int] = field(default_factory=Counter)
-    latencies: Counter[int] = field(default_factory=Counter)
-    sectors: Counter[int] = field(default_factory=Counter)
+    """Queue depth -> time spent at it."""
+    latencies: Counter[int] = field(default_factory=Counter)  # number of the bin -> requests
+    sectors: Counter[int] = field(default_factory=Counter)  # sectors per request -> requests
 
 
 class Requests:
     """Follows the requests of some devices from issue to completion."""
 
     def __init__(self, devices: dict[bytes, str]) -> None:
-        """`devices`: name by the number that events state, such as b"7,0"."""
+        """Follow `devices`: number as events write it, such as b"7,0" -> name."""
         self._queues = {(number, letter): _Queue() for number in devices for letter in _OPERATIONS}
         self._names = devices
         self._issued: dict[tuple[bytes, bytes, bytes], tuple[int, int]] = {}
@@ -105,20 +106,20 @@ class Requests:
         self._counting = False
 
     def count(self, counting: bool, now_us: int) -> None:
-        """Begin or end what the histograms are about."""
-        self._pass(now_us)
+        """Start or stop filling the histograms."""
+        self._advance(now_us)
         self._counting = counting
 
     def add(self, lines: Iterable[bytes]) -> None:
-        """Take events in the order of time."""
+        """Process events, given as lines of the trace in order of time."""
         for line in lines:
             event = _parse(line)
             if event is not None:
                 self._event(*event)
 
     def mean_depths(self, now_us: int) -> Iterator[tuple[str, str, float]]:
-        """Yield each device, operation and mean depth since the last call."""
-        self._pass(now_us)
+        """Yield (device, operation, mean queue depth since the last call)."""
+        self._advance(now_us)
         passed_us = now_us - self._mean_from_us
         for (number, letter), queue in self._queues.items():
             if self._mean_from_us and passed_us > 0:
@@ -127,13 +128,13 @@ class Requests:
         self._mean_from_us = now_us
 
     def bins(self) -> Iterator[Bin]:
-        """Yield all histograms of what was counted."""
+        """Yield the bins of all histograms."""
         for (number, letter), queue in self._queues.items():
             head = self._names[number], _OPERATIONS[letter]
             for depth, us in sorted(queue.at_depth_us.items()):
                 yield Bin(*head, "queue_depth_seconds", depth, depth + 1, us / 1e6)
-            for step, requests in sorted(queue.latencies.items()):
-                yield Bin(*head, "latency_us", _edge(step), _edge(step + 1), requests)
+            for bin_number, requests in sorted(queue.latencies.items()):
+                yield Bin(*head, "latency_us", _bin_start_us(bin_number), _bin_start_us(bin_number + 1), requests)
             for sectors, requests in sorted(queue.sectors.items()):
                 low = sectors * _SECTOR_KIB
                 yield Bin(*head, "request_kib", low, low + _SECTOR_KIB, requests)
@@ -142,22 +143,22 @@ class Requests:
         queue = self._queues.get((number, letter))
         if queue is None:
             return
-        self._pass(now_us)
+        self._advance(now_us)
         key = number, letter, sector
         if kind == _ISSUE:
-            queue.depth += key not in self._issued  # a request that is issued again began with the last issue
+            queue.depth += key not in self._issued  # a request issued twice counts once, from its last issue
             self._issued[key] = now_us, sectors
             return
         issued = self._issued.pop(key, None)
-        if issued is None:  # it began before the trace did
+        if issued is None:  # it was issued before the trace began
             return
         queue.depth -= 1
         if kind == _COMPLETE and self._counting:
-            queue.latencies[_step(now_us - issued[0])] += 1
+            queue.latencies[_latency_bin(now_us - issued[0])] += 1
             queue.sectors[issued[1]] += 1
 
-    def _pass(self, now_us: int) -> None:
-        """Let time pass; events of different CPUs may come a little out of order."""
+    def _advance(self, now_us: int) -> None:
+        """Advance the clock and count the time at the current depths; events of several CPUs may come unordered."""
         passed_us = now_us - self._now_us if self._now_us else 0
         if passed_us > 0:
             for queue in self._queues.values():
@@ -168,9 +169,9 @@ class Requests:
 
 
 def _parse(line: bytes) -> tuple[int, int, bytes, bytes, bytes, int] | None:
-    """Return time (us), kind, device, R or W, sector and sectors; None for what is neither a read nor a write.
+    """Return time (us), kind, device, R or W, first sector, and number of sectors; None if not a read or write.
 
-    A line is `COMM-PID [CPU] 12.345678: block_rq_issue: 7,0 RA 4096 () 8 + 8 ...`; only an issue states bytes.
+    A line is `COMM-PID [CPU] 12.345678: block_rq_issue: 7,0 RA 4096 () 8 + 8 ...`; only an issue has the bytes (4096).
     """
     head, event, tail = line.partition(_EVENT)
     if not event:
@@ -185,20 +186,20 @@ def _parse(line: bytes) -> tuple[int, int, bytes, bytes, bytes, int] | None:
     return int(seconds) * 1_000_000 + int(micros), kind, number, letter, sector, int(sides[2].split(None, 1)[0])
 
 
-def _step(latency_us: int) -> int:
-    """Return the bin of a latency: eight to an octave, from 1 us."""
-    return int(math.log2(max(1, latency_us)) * _BINS_AN_OCTAVE + 1e-9)
+def _latency_bin(latency_us: int) -> int:
+    """Return the number of a latency's bin; bin 0 begins at 1 us."""
+    return int(math.log2(max(1, latency_us)) * _BINS_PER_DOUBLING + 1e-9)
 
 
-def _edge(step: int) -> float:
-    return float(2 ** (step / _BINS_AN_OCTAVE))
+def _bin_start_us(bin_number: int) -> float:
+    return float(2 ** (bin_number / _BINS_PER_DOUBLING))
 
 
 class Trace:
-    """Events of some devices as text lines, stamped by CLOCK_MONOTONIC."""
+    """A tracefs instance: the events of some devices as text lines, with CLOCK_MONOTONIC timestamps."""
 
     def __init__(self, device_numbers: Iterable[str], sys: str) -> None:
-        """Begin to trace devices (`major:minor`); AbsentError where the kernel or the user's rights don't allow it."""
+        """Start tracing devices (`major:minor`); AbsentError if the kernel or the user's rights don't allow it."""
         root = _find_tracefs(sys)
         _remove_leftovers(f"{root}/instances")
         self._folder = f"{root}/instances/{_PREFIX}{os.getpid()}"
@@ -208,10 +209,10 @@ class Trace:
         except OSError as error:
             self.close()
             raise AbsentError(f"telemetry.block_trace: {error.filename}: {error.strerror}") from error
-        self._rest = b""
+        self._partial_line = b""
 
     def lines(self) -> Iterator[bytes]:
-        """Yield what has come since the last call."""
+        """Yield the lines that have arrived since the last call."""
         while True:
             try:
                 chunk = os.read(self._pipe, _CHUNK_BYTES)
@@ -219,11 +220,11 @@ class Trace:
                 return
             if not chunk:
                 return
-            *whole, self._rest = (self._rest + chunk).split(b"\n")
+            *whole, self._partial_line = (self._partial_line + chunk).split(b"\n")
             yield from whole
 
     def lost_events(self) -> int:
-        """Return how many events the kernel threw away because nobody fetched them in time."""
+        """Return how many events the kernel dropped because they were not fetched in time."""
         lost = 0
         for cpu in os.listdir(f"{self._folder}/per_cpu"):
             with open(f"{self._folder}/per_cpu/{cpu}/stats") as lines:
@@ -231,7 +232,7 @@ class Trace:
         return lost
 
     def close(self) -> None:
-        """End the trace and remove the instance."""
+        """Stop tracing and remove the instance."""
         with contextlib.suppress(AttributeError, OSError):
             os.close(self._pipe)
         with contextlib.suppress(OSError):
@@ -253,7 +254,7 @@ class Trace:
 
 
 def _find_tracefs(sys: str) -> str:
-    """Return where tracefs is, mounted for this process alone if it is not there."""
+    """Return the mount point of tracefs; mount it, visible to this process alone, if it is not mounted."""
     root = f"{sys}/kernel/tracing"
     if not os.path.isdir(f"{root}/instances"):
         libc = ctypes.CDLL(None, use_errno=True)
@@ -264,7 +265,7 @@ def _find_tracefs(sys: str) -> str:
 
 
 def _remove_leftovers(instances: str) -> None:
-    """Remove the instances of recorders that were killed."""
+    """Remove the instances that killed recorders left behind."""
     for name in os.listdir(instances):
         if name.startswith(_PREFIX) and not os.path.exists(f"/proc/{name.removeprefix(_PREFIX)}"):
             with contextlib.suppress(OSError):
@@ -272,5 +273,6 @@ def _remove_leftovers(instances: str) -> None:
 
 
 def _kernel_number(number: str) -> int:
+    """Return the kernel's internal device number (dev_t: 12 bits major, 20 bits minor), which event filters use."""
     major, minor = map(int, number.split(":"))
     return major << 20 | minor

@@ -1,4 +1,4 @@
-"""What telemetry adds to the verdict: the hosts' cores, memory pressure and the devices' queues, while training."""
+"""What telemetry adds to the verdict: use of cores, memory pressure and the devices' queues during training."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_a_mean_counts_the_time_that_the_windows_cover() -> None:
 
 
 def host(log: RunLog, node: int, values: dict[tuple[str, str, str], float], **changes: Any) -> HostTelemetry:
-    """A host whose readings were the same all the time."""
+    """A host with constant readings."""
     begin, end = int(log.rows["free_ns"].min()), int(log.rows["met_ns"].max())
     times = np.arange(begin - 200 * MS, end + 200 * MS, 100 * MS)
     series = tuple(Series(*name) for name in values)
@@ -81,8 +81,8 @@ def test_the_busiest_host_and_all_devices_count() -> None:
     assert activity.memory_some_percent is None
 
 
-def test_what_is_written_is_of_each_hosts_own_time() -> None:
-    """The second host's ranks train an hour later by its clock: what was written there before is not theirs."""
+def test_writes_are_taken_from_each_hosts_own_training_time() -> None:
+    """The second host's ranks train an hour later by its clock: earlier writes there are not counted."""
     job = make_job()
     log = make_log(job, rank_nodes=(0, 1))
     written = ("block", "nvme0n1", "write_mb_per_second")
@@ -108,13 +108,13 @@ def test_two_nodes_of_one_machine_share_its_devices() -> None:
     assert activity.device.mean_depth == pytest.approx(3)
 
 
-def test_without_telemetry_nothing_is_claimed() -> None:
+def test_without_telemetry_all_figures_are_none() -> None:
     job = make_job()
     activity = during(job, make_log(job))
     assert (activity.busy_percent, activity.memory_some_percent, activity.device) == (None, None, None)
 
 
-def test_pressure_on_memory_reaches_the_verdict() -> None:
+def test_memory_pressure_reaches_the_verdict() -> None:
     job = make_job()
     log = make_log(job)
     log.rows["cpu_ns"], log.rows["finished_ns"] = 1, log.rows["ready_ns"]
@@ -129,7 +129,7 @@ def test_pressure_on_memory_reaches_the_verdict() -> None:
     assert "40 %" in " ".join(limit.evidence)
 
 
-def test_what_the_run_used_of_the_cores_is_told_apart_from_the_rest() -> None:
+def test_cpu_time_of_the_run_and_of_other_programs_are_distinguished() -> None:
     """Two ranks of 1 core each on 8 cores, in a container that may use 2.5."""
     job = make_job()
     log = make_log(job)
@@ -147,7 +147,7 @@ def test_what_the_run_used_of_the_cores_is_told_apart_from_the_rest() -> None:
     assert activity.cpu_limit_used_percent == pytest.approx(100 * 2 / 2.5)
 
 
-def test_what_a_cpu_limit_held_back_and_what_was_written_reach_the_verdict() -> None:
+def test_throttling_by_a_cpu_limit_and_writes_reach_the_verdict() -> None:
     job = make_job()
     log = make_log(job)
     values = cores(50) | DISK | {("cpu", "", "throttled_percent"): 70.0, ("block", "nvme0n1", "write_mb_per_second"): 8}
@@ -158,8 +158,8 @@ def test_what_a_cpu_limit_held_back_and_what_was_written_reach_the_verdict() -> 
 
 
 @pytest.mark.parametrize(("share", "ahead", "named"), [(1.65, 1.0, True), (1.65, 1.6, False), (1.1, 1.0, False)])
-def test_what_the_device_gave_beyond_our_own_reads_was_read_by_others(share: float, ahead: float, named: bool) -> None:
-    """What the kernel read ahead for us is our own."""
+def test_device_reads_beyond_the_runs_own_are_attributed_to_others(share: float, ahead: float, named: bool) -> None:
+    """The kernel's read-ahead for the run counts as the run's own."""
     job = make_job()
     log = make_log(job)
     log.rows["storage_bytes"] = ahead * log.rows["app_bytes"]
@@ -169,7 +169,7 @@ def test_what_the_device_gave_beyond_our_own_reads_was_read_by_others(share: flo
         assert others.percent == pytest.approx(100 * (share - ahead) / share, abs=3)
 
 
-def test_nobody_is_named_where_the_kernel_keeps_no_account() -> None:
+def test_no_other_readers_are_reported_without_the_kernels_io_accounting() -> None:
     job = make_job()
     log = make_log(job)
     journal = log.journal.noting(storage=StorageFacts(folder="/data", file_system="fuse"))
@@ -177,7 +177,7 @@ def test_nobody_is_named_where_the_kernel_keeps_no_account() -> None:
     assert summary.other_readers is None
 
 
-def test_without_telemetry_the_runs_own_cpu_time_stands_beside_its_limit() -> None:
+def test_without_telemetry_the_runs_own_cpu_time_is_compared_with_its_limit() -> None:
     job = make_job()
     log = make_log(job)
     seconds = (log.journal.ended_ns - log.journal.started_ns) / 1e9 if log.journal.ended_ns else 0
@@ -190,8 +190,8 @@ def test_without_telemetry_the_runs_own_cpu_time_stands_beside_its_limit() -> No
     assert limit.what == "host CPU"
 
 
-def test_a_devices_queue_is_that_of_the_time_in_which_accelerators_waited() -> None:
-    """A drive that was too slow for a moment was busy then; that it had little to do before and after is no matter."""
+def test_a_devices_queue_depth_is_taken_while_accelerators_waited() -> None:
+    """A drive that was too slow for a moment was busy then; its idle time before and after does not matter."""
     job = make_job(epochs=1)
     log = make_log(job)
     late = np.isin(log.rows["step"], (6, 7))
@@ -218,7 +218,7 @@ def test_a_drive_of_the_dataset_that_is_too_hot_is_found(drive: str, celsius: fl
 
 
 def reading(watching: HostTelemetry, series: tuple[str, str, str], values: Any) -> HostTelemetry:
-    """The host with other readings of one series: a number, or what makes them of the seconds since the first."""
+    """Return the host with other values of one series: a number, or a function of the seconds since the first."""
     own = watching.which == watching.series.index(Series(*series))
     changed = watching.value.copy()
     seconds = (watching.time_ns[own] - watching.time_ns[0]) / 1e9
@@ -227,12 +227,12 @@ def reading(watching: HostTelemetry, series: tuple[str, str, str], values: Any) 
 
 
 def on_cores(log: RunLog, node: int, count: float, **changes: Any) -> HostTelemetry:
-    """A host whose one rank uses so many cores."""
+    """A host whose only rank uses `count` cores."""
     series = ("process", f"rank {node}", "cpu_seconds")
     return reading(host(log, node, {series: 0.0}, **changes), series, lambda seconds: count * seconds)
 
 
-def test_a_host_that_nobody_watched_is_not_the_busiest() -> None:
+def test_a_host_without_readings_is_not_the_busiest() -> None:
     job = make_job()
     log = make_log(job, rank_nodes=(0, 1))
     hosts = (host(log, 0, {("pressure", "", "memory_some_percent"): 7.0}), host(log, 1, cores(99.5, 0.1)))
@@ -250,7 +250,7 @@ def test_a_host_that_nobody_watched_is_not_the_busiest() -> None:
         ((4.0, 8.0), (1.0, 4.0), (8.0, 50.0)),
     ],
 )
-def test_the_limit_of_which_most_was_used_counts(
+def test_the_cpu_limit_with_the_greatest_used_share_counts(
     limits: tuple[float | None, float], used: tuple[float, float], told: tuple[float, float]
 ) -> None:
     job = make_job()
@@ -261,7 +261,7 @@ def test_the_limit_of_which_most_was_used_counts(
     assert (activity.cpu_limit_cores, activity.cpu_limit_used_percent) == pytest.approx(told)
 
 
-def test_the_host_that_was_held_back_most_counts() -> None:
+def test_the_most_throttled_host_counts() -> None:
     job = make_job()
     log = make_log(job, rank_nodes=(0, 1))
     held = ("cpu", "", "throttled_percent")
@@ -277,7 +277,7 @@ def link(name: str, speed: float, received: float) -> dict[tuple[str, str, str],
     }
 
 
-def test_of_the_interfaces_that_know_their_speed_the_busiest_counts() -> None:
+def test_the_busiest_interface_of_known_speed_counts() -> None:
     job = make_job()
     log = make_log(job, rank_nodes=(0, 1))
     own = link("eth0", 1000, 250) | link("eth1", 4000, 300) | link("down", 0, 10)
@@ -291,7 +291,7 @@ def test_of_the_interfaces_that_know_their_speed_the_busiest_counts() -> None:
     assert during(job, replace(log, telemetry=(host(log, 0, cores(50)),))).network_percent is None
 
 
-def heat(drive: str, celsius: float, limit: float) -> dict[tuple[str, str, str], float]:
+def temperature(drive: str, celsius: float, limit: float) -> dict[tuple[str, str, str], float]:
     return {("temperature", drive, "celsius"): celsius, ("temperature", drive, "limit_celsius"): limit}
 
 
@@ -309,19 +309,19 @@ def below(name: str) -> tuple[DeviceFacts, ...]:
         ("nvme10n1", "nvme1", 90.0, False),
     ],
 )
-def test_a_drive_is_hot_from_its_own_limit_on(device: str, drive: str, celsius: float, is_hot: bool) -> None:
+def test_a_drive_is_hot_if_it_reaches_its_own_limit(device: str, drive: str, celsius: float, is_hot: bool) -> None:
     job = make_job()
     log = make_log(job)
-    watching = host(log, 0, heat(drive, celsius, 82.0), devices=below(device))
+    watching = host(log, 0, temperature(drive, celsius, 82.0), devices=below(device))
     found = during(job, replace(log, telemetry=(watching,))).hot_drive
     assert found == (HotDrive(name=drive, celsius=celsius, limit_celsius=82.0) if is_hot else None)
 
 
-def test_the_drive_that_passed_its_limit_most_is_named_as_hot_as_it_was_in_training() -> None:
+def test_the_drive_furthest_above_its_limit_is_named_with_its_maximum_in_training() -> None:
     job = make_job(epochs=1)
     log = make_log(job, rank_nodes=(0, 1))
-    first = host(log, 0, heat("sda", 95.0, 92.0), devices=below("sda"))
-    second = host(log, 1, heat("sdb", 88.0, 84.0), devices=below("sdb"))
+    first = host(log, 0, temperature("sda", 95.0, 92.0), devices=below("sda"))
+    second = host(log, 1, temperature("sdb", 88.0, 84.0), devices=below("sdb"))
     found = during(job, replace(log, telemetry=(first, second))).hot_drive
     assert found == HotDrive(name="sdb", celsius=88.0, limit_celsius=84.0)
     before = reading(second, ("temperature", "sdb", "celsius"), lambda at: np.where(at < 0.15, 120.0, 86.0))
@@ -329,10 +329,10 @@ def test_the_drive_that_passed_its_limit_most_is_named_as_hot_as_it_was_in_train
     assert found == HotDrive(name="sda", celsius=95.0, limit_celsius=92.0), "what was before training is no matter"
 
 
-def test_a_drive_that_was_hot_with_the_last_step_was_hot_in_training() -> None:
+def test_a_drive_that_was_hot_at_the_last_step_was_hot_in_training() -> None:
     job = make_job(epochs=1)
     log = make_log(job)
-    watching = host(log, 0, heat("sda", 50.0, 82.0), devices=below("sda"))
+    watching = host(log, 0, temperature("sda", 50.0, 82.0), devices=below("sda"))
     last = watching.time_ns == watching.time_ns.max()
     for over_ns, is_hot in ((0, True), (1, False)):
         times = np.where(last, int(log.rows["met_ns"].max()) + over_ns, watching.time_ns)
@@ -341,16 +341,16 @@ def test_a_drive_that_was_hot_with_the_last_step_was_hot_in_training() -> None:
         assert (found is not None) == is_hot
 
 
-def test_a_drives_limit_is_the_one_that_was_read_first() -> None:
+def test_a_drives_limit_is_its_first_reading() -> None:
     job = make_job(epochs=1)
     log = make_log(job)
-    watching = host(log, 0, heat("sda", 90.0, 82.0), devices=below("sda"))
+    watching = host(log, 0, temperature("sda", 90.0, 82.0), devices=below("sda"))
     changing = reading(watching, ("temperature", "sda", "limit_celsius"), lambda at: np.where(at < 0.05, 82.0, 95.0))
     found = during(job, replace(log, telemetry=(changing,))).hot_drive
     assert found == HotDrive(name="sda", celsius=90.0, limit_celsius=82.0)
 
 
-def test_devices_of_which_one_is_not_known_have_no_depth() -> None:
+def test_queue_depth_is_unknown_if_one_device_has_no_readings() -> None:
     job = make_job()
     log = make_log(job)
     both = (*FACTS, DeviceFacts(probe="block", name="sdb", kind="disk", counted=True))

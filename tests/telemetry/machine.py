@@ -1,4 +1,4 @@
-"""A made-up machine: the files of /proc and /sys that probes read, in a folder of the test's own."""
+"""A fake machine: the files of /proc and /sys that probes read, in a temporary folder."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ STAT = "{reads} 0 {sectors} {ms} 0 0 0 0 3 {busy} {weighted} 0 0 0 0 0 0\n"
 
 
 class Machine:
-    """Add mounts and devices, then let a probe look through `scope`."""
+    """Add mounts and devices, then create a probe with `scope`."""
 
     def __init__(self, root: Path) -> None:
         self.proc, self.sys, self._root = root / "proc", root / "sys", root
@@ -23,14 +23,14 @@ class Machine:
         return Scope(folders=tuple(map(str, folders)), proc=str(self.proc), sys=str(self.sys))
 
     def mount(self, point: Path, file_system: str, source: str, number: str = "0:99", options: str = "rw") -> Path:
-        """Mount at a folder, which is made."""
+        """Add a mount, and create the folder that it is on."""
         point.mkdir(parents=True, exist_ok=True)
         with open(self.proc / "self/mountinfo", "a") as lines:
             lines.write(f"30 1 {number} / {point} rw shared:1 - {file_system} {source} {options}\n")
         return point
 
     def disk(self, name: str, number: str = "", on: Path | None = None, **stat: int) -> Path:
-        """Make a whole device (or with `on` a partition of one)."""
+        """Add a disk, or with `on` a partition of that disk."""
         home = (on or self.sys / "devices") / name
         (home / "slaves").mkdir(parents=True)
         if on is None:
@@ -58,6 +58,6 @@ class Machine:
 
 
 def over(machine: Machine, upper: str, *lower: str) -> None:
-    """Say that one device is made of others."""
+    """Build one device on others (its `slaves`)."""
     for name in lower:
         os.symlink(machine.sys / "class/block" / name, machine.sys / "class/block" / upper / "slaves" / name)

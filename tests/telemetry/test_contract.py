@@ -1,4 +1,4 @@
-"""Every probe on the host that runs the tests: what a file in the folder promises by being there."""
+"""What every probe module must do, checked on the host that runs the tests."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ PROBES = names("dlemu.telemetry")
 UNITS = ("_per_second", "_percent", "_ms", "_mb", "_kib", "_seconds", "watts", "_depth", "_in_flight", "_tasks")
 
 
-def made(name: str, folder: Path) -> ProbeBase:
-    """The test stands for the recorder, so its parent stands for the rank."""
+def make_probe(name: str, folder: Path) -> ProbeBase:
+    """The test process acts as the recorder, and its parent as the rank."""
     scope = Scope(folders=(str(folder),), ranks={7: os.getppid()})
     try:
         probe: ProbeBase = find("dlemu.telemetry", name, "Probe")(scope)
@@ -28,13 +28,13 @@ def made(name: str, folder: Path) -> ProbeBase:
     return probe
 
 
-def test_the_folder_has_the_probes_that_the_documents_name() -> None:
+def test_all_documented_probes_exist() -> None:
     assert {"block", "cpu", "pressure", "memory", "network", "host", "process"} <= set(PROBES)
 
 
 @pytest.mark.parametrize("name", PROBES)
 def test_readings_are_finite_and_name_their_unit(name: str, tmp_path: Path) -> None:
-    probe = made(name, tmp_path)
+    probe = make_probe(name, tmp_path)
     assert all(note.strip() for note in probe.describe().notes)
     first = list(probe.read(time.monotonic_ns()))
     deadline = time.monotonic() + 0.2
@@ -43,7 +43,7 @@ def test_readings_are_finite_and_name_their_unit(name: str, tmp_path: Path) -> N
     if probe.exact:
         probe.train(True, time.monotonic_ns())
     second = list(probe.read(time.monotonic_ns()))
-    assert second, "a second reading has something to say"
+    assert second, "a second reading has values"
     for reading in (*first, *second):
         assert math.isfinite(reading.value)
         assert reading.value >= 0
@@ -54,8 +54,8 @@ def test_readings_are_finite_and_name_their_unit(name: str, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("name", PROBES)
-def test_devices_say_what_others_build_on(name: str, tmp_path: Path) -> None:
-    probe = made(name, tmp_path)
+def test_devices_have_probe_name_and_kind(name: str, tmp_path: Path) -> None:
+    probe = make_probe(name, tmp_path)
     for device in probe.describe().devices:
         assert device.probe == name
         assert device.name
@@ -69,7 +69,7 @@ def burn(seconds: float) -> None:
 
 
 def test_the_states_of_the_cpu_add_up(tmp_path: Path) -> None:
-    probe = made("cpu", tmp_path)
+    probe = make_probe("cpu", tmp_path)
     list(probe.read(time.monotonic_ns()))
     burn(0.1)
     values = {reading.metric: reading.value for reading in probe.read(time.monotonic_ns())}
@@ -78,8 +78,8 @@ def test_the_states_of_the_cpu_add_up(tmp_path: Path) -> None:
     assert values["user_percent"] + values["system_percent"] > 0
 
 
-def test_the_cpu_of_a_rank_is_known_for_an_epoch_that_is_shorter_than_the_interval(tmp_path: Path) -> None:
-    """A recorder with an interval of an hour reads at the marks alone; a worker that the epoch starts counts too."""
+def test_a_ranks_cpu_time_is_known_for_an_epoch_shorter_than_the_interval(tmp_path: Path) -> None:
+    """With an interval of an hour it reads only at the epoch's begin and end; workers started meanwhile count too."""
     recorder = start_recorder(
         Task(scope=Scope(folders=(str(tmp_path),), ranks={7: os.getpid()}), node=0, interval_seconds=3600),
         str(tmp_path),
@@ -100,11 +100,11 @@ def test_the_cpu_of_a_rank_is_known_for_an_epoch_that_is_shorter_than_the_interv
     used = sum(after[:4]) - sum(before[:4])
     assert used >= 0.6
     assert seconds[-1] - seconds[0] == pytest.approx(used, abs=0.3)
-    assert len(telemetry.readings("cpu", "", "idle_percent")[1]), "the host's is known for the same time"
+    assert len(telemetry.readings("cpu", "", "idle_percent")[1]), "the host's CPU time is known for the same period"
 
 
 def test_a_rank_counts_its_own_cpu_time_and_memory(tmp_path: Path) -> None:
-    """The test stands for the recorder, so a child of it stands for the rank."""
+    """The test process acts as the recorder, and a child of it as the rank."""
     child = os.fork()
     if child == 0:
         while True:
@@ -121,4 +121,4 @@ def test_a_rank_counts_its_own_cpu_time_and_memory(tmp_path: Path) -> None:
         os.waitpid(child, 0)
     assert values["cpu_seconds"] >= 0.1
     assert values["pss_mb"] > 1
-    assert list(probe.read(time.monotonic_ns())) == [], "a rank that ended is left out"
+    assert list(probe.read(time.monotonic_ns())) == [], "a rank that has ended is left out"

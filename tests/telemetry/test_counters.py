@@ -1,4 +1,4 @@
-"""Probes of what this machine may not have: network file systems, InfiniBand, meters of power."""
+"""Probes for hardware that this machine may lack: network file systems, InfiniBand, power meters; on fake files."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def read(probe: ProbeBase, now_ns: int) -> dict[tuple[str, str], float]:
     return {(reading.source, reading.metric): reading.value for reading in probe.read(now_ns)}
 
 
-def test_what_came_from_an_nfs_server_counts(machine: Machine, tmp_path: Path) -> None:
+def test_bytes_from_an_nfs_server_are_counted(machine: Machine, tmp_path: Path) -> None:
     data = machine.mount(tmp_path / "data", "nfs4", "server:/export")
     machine.put("proc/self/mountstats", MOUNTSTATS.format(point=data, read=0, written=0, reads=0, ms=0))
     probe = probe_of("filesystem", machine, data)
@@ -59,7 +59,7 @@ def test_what_came_from_an_nfs_server_counts(machine: Machine, tmp_path: Path) -
     }
 
 
-def test_what_lustre_was_asked_for_is_shown_and_not_counted(machine: Machine, tmp_path: Path) -> None:
+def test_reads_of_lustre_are_shown_but_not_counted(machine: Machine, tmp_path: Path) -> None:
     data = machine.mount(tmp_path / "data", "lustre", "10.0.0.1@o2ib:/scratch")
     stats = "proc/fs/lustre/llite/scratch-ffff8800/stats"
     machine.put(stats, LLITE.format(reads=1, read=1000))
@@ -72,13 +72,13 @@ def test_what_lustre_was_asked_for_is_shown_and_not_counted(machine: Machine, tm
     assert values[str(data), "reads_per_second"] == pytest.approx(10)
 
 
-def test_local_file_systems_have_no_client(machine: Machine, tmp_path: Path) -> None:
+def test_the_filesystem_probe_is_absent_on_local_file_systems(machine: Machine, tmp_path: Path) -> None:
     data = machine.mount(tmp_path / "data", "ext4", "/dev/sda", "8:0")
     with pytest.raises(AbsentError):
         probe_of("filesystem", machine, data)
 
 
-def test_energy_that_wraps_is_still_power(machine: Machine) -> None:
+def test_power_is_right_when_the_energy_counter_wraps(machine: Machine) -> None:
     for folder, name in (("intel-rapl:0", "package-0"), ("intel-rapl:0:1", "dram")):
         machine.put(f"sys/class/powercap/{folder}/name", name)
         machine.put(f"sys/class/powercap/{folder}/max_energy_range_uj", "1000000000\n")
@@ -93,7 +93,7 @@ def test_energy_that_wraps_is_still_power(machine: Machine) -> None:
     }
 
 
-def test_sensors_say_watts_once(machine: Machine) -> None:
+def test_each_power_sensor_is_read_once(machine: Machine) -> None:
     machine.put("sys/class/hwmon/hwmon2/name", "power_meter\n")
     machine.put("sys/class/hwmon/hwmon2/power1_average", "250000000\n")
     machine.put("sys/class/hwmon/hwmon2/power1_average_interval", "1000\n")
@@ -122,7 +122,7 @@ def test_infiniband_ports_count_in_units_of_four_bytes(machine: Machine) -> None
     assert values["eth0", "link_mb_per_second"] == 1250
 
 
-def test_pressure_is_the_share_of_time(machine: Machine) -> None:
+def test_pressure_is_a_percentage_of_elapsed_time(machine: Machine) -> None:
     for name in ("cpu", "io", "memory"):
         machine.put(
             f"proc/pressure/{name}", "some avg10=0.00 avg60=0.00 avg300=0.00 total=100\nfull avg10=0.00 total=0\n"
@@ -137,7 +137,7 @@ def test_pressure_is_the_share_of_time(machine: Machine) -> None:
     assert read(probe, 4 * SECOND_NS)["", "io_full_percent"] == pytest.approx(25)
 
 
-def test_a_cpu_limit_withholds_a_share_of_its_periods(machine: Machine, tmp_path: Path) -> None:
+def test_throttling_is_a_percentage_of_the_cpu_limits_periods(machine: Machine, tmp_path: Path) -> None:
     machine.put("proc/stat", "cpu  100 0 100 800 0 0 0 0 0 0\n")
     group = tmp_path / "group"
     group.mkdir()
@@ -149,7 +149,7 @@ def test_a_cpu_limit_withholds_a_share_of_its_periods(machine: Machine, tmp_path
     assert read(probe, 3 * SECOND_NS)["", "throttled_percent"] == 0
 
 
-def test_drives_say_how_hot_they_are_and_where_it_is_too_much(machine: Machine) -> None:
+def test_drives_report_their_temperature_and_threshold(machine: Machine) -> None:
     for place, name, drive in ((1, "nvme", "nvme/nvme0"), (2, "drivetemp", "scsi/0:0:0:0"), (3, "k10temp", "pci0")):
         machine.put(f"sys/class/hwmon/hwmon{place}/name", f"{name}\n")
         machine.put(f"sys/class/hwmon/hwmon{place}/temp1_input", f"{40 + place}500\n")

@@ -1,4 +1,4 @@
-"""The devices behind a folder, on machines made up of files: no hardware decides whether these tests pass."""
+"""The devices behind a folder, on fake machines made of files, so the tests do not depend on this host's hardware."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def counted(machine: Machine, *folders: Path) -> set[str]:
     return {name for name, device in devices.items() if device.counted}
 
 
-def test_a_partition_counts_and_its_disk_is_watched(machine: Machine, tmp_path: Path) -> None:
+def test_a_partition_is_counted_and_its_disk_only_shown(machine: Machine, tmp_path: Path) -> None:
     disk = machine.disk("nvme0n1", "259:0")
     machine.disk("nvme0n1p2", "259:2", on=disk)
     data = machine.mount(tmp_path / "data", "ext4", "/dev/nvme0n1p2", "259:2")
@@ -40,7 +40,7 @@ def test_a_partition_counts_and_its_disk_is_watched(machine: Machine, tmp_path: 
     assert notes == ()
 
 
-def test_a_stack_is_followed_to_the_bottom_and_counted_at_the_top(machine: Machine, tmp_path: Path) -> None:
+def test_all_devices_of_a_stack_are_listed_and_only_the_top_one_is_counted(machine: Machine, tmp_path: Path) -> None:
     for name in ("sda", "sdb", "md0", "dm-1"):
         machine.disk(name, {"dm-1": "253:1"}.get(name, ""))
     machine.put("sys/devices/md0/md/level", "raid0")
@@ -87,7 +87,7 @@ def test_btrfs_is_found_by_its_members(machine: Machine, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(("reads", "wanted"), [(0, {"nvme1c0n1", "nvme1c1n1"}), (7, {"nvme1n1"})])
-def test_an_nvme_head_that_counts_nothing_is_stood_in_for_by_its_paths(
+def test_the_paths_of_an_nvme_head_without_counts_are_counted_instead(
     reads: int, wanted: set[str], machine: Machine, tmp_path: Path
 ) -> None:
     machine.disk("nvme1n1", "259:1", reads=reads)
@@ -99,7 +99,7 @@ def test_an_nvme_head_that_counts_nothing_is_stood_in_for_by_its_paths(
     assert counted(machine, data) == wanted
 
 
-def test_a_loop_device_shows_what_its_image_lies_on(machine: Machine, tmp_path: Path) -> None:
+def test_the_device_below_a_loop_devices_image_is_listed(machine: Machine, tmp_path: Path) -> None:
     machine.disk("loop3", "7:3")
     machine.disk("sda", "8:0")
     images = machine.mount(tmp_path / "images", "ext4", "/dev/sda", "8:0")
@@ -111,7 +111,7 @@ def test_a_loop_device_shows_what_its_image_lies_on(machine: Machine, tmp_path: 
     assert notes == ()
 
 
-def test_a_loop_device_over_memory_says_so(machine: Machine, tmp_path: Path) -> None:
+def test_a_loop_device_over_memory_has_a_note(machine: Machine, tmp_path: Path) -> None:
     machine.disk("loop3", "7:3")
     images = machine.mount(tmp_path / "shm", "tmpfs", "tmpfs")
     machine.put("sys/devices/loop3/loop/backing_file", f"{images}/drive.img\n")
@@ -128,7 +128,7 @@ def test_a_loop_device_over_memory_says_so(machine: Machine, tmp_path: Path) -> 
         ("overlay", "overlay", "overlay"),
     ],
 )
-def test_a_folder_without_a_device_says_so(
+def test_a_folder_without_a_device_has_a_note(
     file_system: str, source: str, word: str, machine: Machine, tmp_path: Path
 ) -> None:
     data = machine.mount(tmp_path / "data", file_system, source)
@@ -138,7 +138,7 @@ def test_a_folder_without_a_device_says_so(
     assert str(data) in str(caught.value)
 
 
-def test_an_overlay_is_looked_under_where_its_upper_folder_is_seen(machine: Machine, tmp_path: Path) -> None:
+def test_the_devices_of_an_overlay_are_those_of_its_visible_upper_folder(machine: Machine, tmp_path: Path) -> None:
     machine.disk("sda", "8:0")
     upper = machine.mount(tmp_path / "docker", "ext4", "/dev/sda", "8:0")
     data = machine.mount(tmp_path / "data", "overlay", "overlay", options=f"rw,lowerdir=/x,upperdir={upper}")
@@ -147,7 +147,7 @@ def test_an_overlay_is_looked_under_where_its_upper_folder_is_seen(machine: Mach
     assert str(upper) in notes[0]
 
 
-def test_rates_are_those_of_the_counters(machine: Machine, tmp_path: Path) -> None:
+def test_rates_follow_from_the_growth_of_the_counters(machine: Machine, tmp_path: Path) -> None:
     machine.disk("sda", "8:0", reads=100, sectors=1000, ms=50, busy=10, weighted=70)
     data = machine.mount(tmp_path / "data", "ext4", "/dev/sda", "8:0")
     probe = Probe(machine.scope(data))
@@ -167,7 +167,7 @@ def test_rates_are_those_of_the_counters(machine: Machine, tmp_path: Path) -> No
     }
 
 
-def test_counters_that_start_anew_void_one_interval(machine: Machine, tmp_path: Path) -> None:
+def test_counters_that_restart_void_one_interval(machine: Machine, tmp_path: Path) -> None:
     machine.disk("sda", "8:0", reads=100)
     data = machine.mount(tmp_path / "data", "ext4", "/dev/sda", "8:0")
     probe = Probe(machine.scope(data))
@@ -178,7 +178,7 @@ def test_counters_that_start_anew_void_one_interval(machine: Machine, tmp_path: 
     assert Reading("sda", "reads_per_second", 10) in list(probe.read(3 * SECOND_NS))
 
 
-def test_a_device_that_counts_no_requests_is_named(machine: Machine, tmp_path: Path) -> None:
+def test_a_device_that_counts_no_requests_has_a_note(machine: Machine, tmp_path: Path) -> None:
     machine.disk("sda", "8:0")
     machine.put("sys/devices/sda/queue/iostats", "0\n")
     data = machine.mount(tmp_path / "data", "ext4", "/dev/sda", "8:0")

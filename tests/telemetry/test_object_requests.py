@@ -1,4 +1,4 @@
-"""Requests that processes counted are read as rates, and what the network could carry beside them."""
+"""Request counters of several processes are read as rates, and link speeds are read beside them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_requests_of_several_processes_become_rates(tmp_path: Path) -> None:
     assert read_counts(str(tmp_path / "none")).requests == 0
 
 
-def test_a_90th_percentile_is_told_from_a_50th_that_is_near() -> None:
+def test_close_percentiles_are_distinguished() -> None:
     counts = RequestCounts()
     for number in range(100):
         counts.answered(60_000_000 + number * 100_000, 70_000_000)
@@ -50,8 +50,8 @@ def test_a_90th_percentile_is_told_from_a_50th_that_is_near() -> None:
 
 
 @pytest.mark.parametrize("with_tls", [0, 1])
-def test_counts_of_an_older_version_say_what_they_said(with_tls: int) -> None:
-    """Its bins were 9 % wide, and a percentile was the upper edge of one."""
+def test_counts_of_an_older_version_keep_their_percentiles(with_tls: int) -> None:
+    """Older bins were 9 % wide, and a percentile was the upper edge of its bin."""
     older = np.zeros(len(COUNTERS) + 2 * 256 + with_tls, np.int64)
     older[0] = 7
     older[len(COUNTERS) + 100], older[len(COUNTERS) + 256 + 255] = 3, 4
@@ -62,6 +62,6 @@ def test_counts_of_an_older_version_say_what_they_said(with_tls: int) -> None:
     assert (counts["get"], first.p50, last.max) == (7, 10 * 1.09**100 / 1000, 10 * 1.09**255 / 1000)
 
 
-def test_there_is_nothing_to_read_without_an_object_store() -> None:
+def test_the_probe_is_absent_without_an_object_store() -> None:
     with pytest.raises(AbsentError):
         find("dlemu.telemetry", "object_requests", "Probe")(Scope())

@@ -1,4 +1,4 @@
-"""A run's telemetry as tables: what is put together again is what was taken apart."""
+"""A run's telemetry as tables: reading them back gives the same telemetry."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ def host(node: int, name: str, readings: int) -> HostTelemetry:
     )
 
 
-def check(found: Telemetry, wanted: Telemetry) -> None:
-    assert [one.head for one in found] == [one.head for one in wanted]
-    for one, other in zip(found, wanted, strict=True):
+def assert_equal(found: Telemetry, expected: Telemetry) -> None:
+    assert [one.head for one in found] == [one.head for one in expected]
+    for one, other in zip(found, expected, strict=True):
         assert one.series == other.series
         assert one.which.dtype == np.int32
         for name in ("which", "time_ns", "value"):
@@ -57,18 +57,20 @@ BINS = (Bin("sda", "read", "latency_us", 1.0, 2.0, 3.0), Bin("sda", "write", "re
 
 @pytest.mark.parametrize("names", [("a",), ("a", "b", "c"), ("same", "same")])
 @pytest.mark.parametrize("readings", [0, 2, 100])
-def test_a_folder_keeps_all_of_it(names: tuple[str, ...], readings: int, tmp_path: Path) -> None:
+def test_a_results_folder_preserves_telemetry(names: tuple[str, ...], readings: int, tmp_path: Path) -> None:
     telemetry = tuple(host(node, name, readings + node) for node, name in enumerate(names))
     telemetry = (replace(telemetry[0], trace=BINS), *telemetry[1:])
     pq.write_table(to_table(telemetry), tmp_path / "telemetry.parquet", compression="zstd")
     heads = msgspec.json.decode(msgspec.json.encode([one.head for one in telemetry]), type=tuple[RecorderHead, ...])
-    check(from_tables(heads, pq.read_table(tmp_path / "telemetry.parquet"), trace_to_table(telemetry)), telemetry)
+    assert_equal(
+        from_tables(heads, pq.read_table(tmp_path / "telemetry.parquet"), trace_to_table(telemetry)), telemetry
+    )
 
 
-def test_tables_of_older_versions_say_by_name_whose_a_row_is() -> None:
+def test_tables_of_older_versions_assign_rows_by_host_name() -> None:
     telemetry = (host(0, "a", 7), host(1, "b", 5))
     table = to_table(telemetry).replace_schema_metadata(None)
-    check(from_tables([one.head for one in telemetry], table), telemetry)
+    assert_equal(from_tables([one.head for one in telemetry], table), telemetry)
 
 
 def test_without_telemetry_the_table_is_empty() -> None:

@@ -1,4 +1,4 @@
-"""The recorder as a process: it reads on time, answers, keeps what it read, and outlives nobody."""
+"""The recorder process: it reads on time, replies to commands, keeps its readings, and ends with its rank."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def process_of(recorder: Recorder) -> psutil.Process:
 
 
 def assert_ended(recorder: Recorder) -> None:
-    """Only this one: other tests of this process may have left recorders of their own."""
+    """Check this recorder only: earlier tests in this process may have left others."""
     assert not psutil.pid_exists(recorder._process)
 
 
@@ -37,7 +37,7 @@ def times_read(folder: Path) -> int:
     return sum(len(host.readings("memory", "", "used_mb")[0]) for host in read_logs(str(folder)))
 
 
-def test_it_reads_at_its_interval_and_tells_all_at_the_end(tmp_path: Path) -> None:
+def test_it_reads_at_its_interval_and_returns_all_readings_at_the_end(tmp_path: Path) -> None:
     recorder = started(tmp_path)
     deadline = time.monotonic() + 60
     while times_read(tmp_path) < 4 and time.monotonic() < deadline:
@@ -57,7 +57,7 @@ def test_it_reads_at_its_interval_and_tells_all_at_the_end(tmp_path: Path) -> No
     assert_ended(recorder)
 
 
-def test_one_that_was_killed_is_known_to_be_lost(tmp_path: Path) -> None:
+def test_a_killed_recorder_is_marked_as_lost(tmp_path: Path) -> None:
     kept, killed = started(tmp_path), started(tmp_path / "not" / "here")
     victim = process_of(killed)
     victim.kill()
@@ -67,14 +67,14 @@ def test_one_that_was_killed_is_known_to_be_lost(tmp_path: Path) -> None:
         assert recorder.lost == lost
 
 
-def test_where_the_runs_folder_is_not_seen_its_log_lies_in_memory(tmp_path: Path) -> None:
+def test_its_log_is_in_memory_if_the_runs_folder_is_not_visible(tmp_path: Path) -> None:
     recorder = started(tmp_path / "not" / "here")
     telemetry = recorder.stop()
     assert telemetry is not None
     assert "cpu" in telemetry.probes
 
 
-def test_a_mark_is_answered_and_the_lost_recorder_stops_nobody(tmp_path: Path) -> None:
+def test_a_mark_is_replied_to_and_a_lost_recorder_does_not_block(tmp_path: Path) -> None:
     recorder = started(tmp_path, interval_seconds=600)
     recorder.mark(training=True)
     process = process_of(recorder)
@@ -98,7 +98,7 @@ def test_a_fork_after_the_end_keeps_its_files(tmp_path: Path) -> None:
 
 
 class CountedWaits:
-    """A rank's end of the socket, and how often an answer was waited for."""
+    """A rank's end of the socket; counts how often a reply was waited for."""
 
     def __init__(self, control: socket.socket) -> None:
         self._control = control
@@ -110,7 +110,7 @@ class CountedWaits:
         return self._control.recv(size)
 
 
-def test_a_stopped_recorder_does_not_hold_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_suspended_recorder_does_not_block_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     recorder = started(tmp_path)
     recorder.mark(training=True)
     process = process_of(recorder)
@@ -125,7 +125,7 @@ def test_a_stopped_recorder_does_not_hold_the_run(tmp_path: Path, monkeypatch: p
     assert_ended(recorder)
 
 
-def test_it_dies_with_the_rank_and_what_it_read_stays(tmp_path: Path) -> None:
+def test_it_dies_with_the_rank_and_its_readings_remain(tmp_path: Path) -> None:
     rank = os.fork()
     if rank == 0:
         recorder = started(tmp_path)
@@ -145,7 +145,7 @@ def test_it_dies_with_the_rank_and_what_it_read_stays(tmp_path: Path) -> None:
     assert telemetry.readings("memory", "", "used_mb")[0].size >= 1
 
 
-def test_ctrl_c_is_for_the_ranks(tmp_path: Path) -> None:
+def test_it_ignores_ctrl_c(tmp_path: Path) -> None:
     recorder = started(tmp_path)
     recorder.mark(training=True)
     process = process_of(recorder)
@@ -155,65 +155,65 @@ def test_ctrl_c_is_for_the_ranks(tmp_path: Path) -> None:
     assert recorder.stop() is not None
 
 
-def told_to_end() -> None:
+def send_sigterm_to_self() -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-def status_of(recorder: Recorder) -> int | None:
-    """Wait for the end of a recorder that nobody kills."""
+def exit_status(recorder: Recorder) -> int | None:
+    """Wait for a recorder that ends by itself, and return its exit status."""
     status = psutil.Process(recorder._process).wait(60)
     recorder.stop()
     return status
 
 
-def test_a_signal_amid_its_tidying_does_not_cut_it_short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def tidy(probe: memory.Probe) -> None:
-        told_to_end()
-        (tmp_path / "tidied").touch()
+def test_a_signal_during_cleanup_does_not_interrupt_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def clean_up(probe: memory.Probe) -> None:
+        send_sigterm_to_self()
+        (tmp_path / "cleaned_up").touch()
 
-    monkeypatch.setattr(memory.Probe, "close", tidy)
+    monkeypatch.setattr(memory.Probe, "close", clean_up)
     recorder = started(tmp_path)
     recorder.mark(training=True)
     recorder._control.close()  # as when the rank is killed
-    assert status_of(recorder) == 0
-    assert (tmp_path / "tidied").exists()
+    assert exit_status(recorder) == 0
+    assert (tmp_path / "cleaned_up").exists()
 
 
-def test_a_signal_amid_its_start_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_signal_during_its_start_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def describe(probe: memory.Probe) -> Description:
-        told_to_end()
+        send_sigterm_to_self()
         return Description()
 
-    monkeypatch.setattr(cpu.Probe, "close", lambda probe: (tmp_path / "tidied").touch())
+    monkeypatch.setattr(cpu.Probe, "close", lambda probe: (tmp_path / "cleaned_up").touch())
     monkeypatch.setattr(memory.Probe, "describe", describe)
     recorder = started(tmp_path)
-    assert status_of(recorder) == 0
-    assert (tmp_path / "tidied").exists()
+    assert exit_status(recorder) == 0
+    assert (tmp_path / "cleaned_up").exists()
 
 
-def test_one_that_was_given_up_still_tidies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_recorder_that_timed_out_still_cleans_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def hang(probe: memory.Probe, now_ns: int) -> Iterator[Reading]:
         while not (tmp_path / "go").exists():
             time.sleep(0.01)
         yield from ()
 
     monkeypatch.setattr(memory.Probe, "read", hang)
-    monkeypatch.setattr(memory.Probe, "close", lambda probe: (tmp_path / "tidied").touch())
+    monkeypatch.setattr(memory.Probe, "close", lambda probe: (tmp_path / "cleaned_up").touch())
     recorder = started(tmp_path)
     recorder._control.settimeout(0.3)
     recorder.mark(training=True)
     (tmp_path / "go").touch()
     assert recorder.stop() is not None
-    assert (tmp_path / "tidied").exists()
+    assert (tmp_path / "cleaned_up").exists()
 
 
-def test_one_that_hangs_in_its_tidying_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_recorder_that_hangs_in_cleanup_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_recorder, "_SHUTDOWN_SECONDS", 1)
     monkeypatch.setattr(memory.Probe, "close", lambda probe: time.sleep(600))
     recorder = started(tmp_path)
     recorder.mark(training=True)
     os.kill(recorder._process, signal.SIGTERM)
-    assert status_of(recorder) == -signal.SIGALRM
+    assert exit_status(recorder) == -signal.SIGALRM
 
 
 DISK = DeviceFacts(probe="block", name="sda", kind="disk", below=("nvme0c0n1",), counted=True, size_bytes=1 << 40)
@@ -244,7 +244,7 @@ def written(path: Path) -> bytes:
     return path.read_bytes()
 
 
-def test_the_log_says_what_was_written(tmp_path: Path) -> None:
+def test_a_log_is_parsed_as_it_was_written(tmp_path: Path) -> None:
     telemetry = parse_log(written(tmp_path / "log"))
     assert telemetry is not None
     assert telemetry.notes == ("first", "second", "lost")
@@ -257,7 +257,7 @@ def test_the_log_says_what_was_written(tmp_path: Path) -> None:
     assert (telemetry.seconds, telemetry.cpu_seconds) == (3.0, 0.25)
 
 
-def test_a_log_may_end_anywhere(tmp_path: Path) -> None:
+def test_a_log_may_be_truncated_anywhere(tmp_path: Path) -> None:
     whole = written(tmp_path / "log")
     counts = []
     for end in range(len(whole) + 1):
@@ -267,7 +267,9 @@ def test_a_log_may_end_anywhere(tmp_path: Path) -> None:
     assert (counts[0], counts[-1]) == (-1, 4)
 
 
-def test_nothing_follows_a_line_that_a_full_disk_cut_short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_written_after_a_line_truncated_by_a_full_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     whole = written(tmp_path / "log")
     write = os.write
     monkeypatch.setattr(os, "write", lambda descriptor, data: write(descriptor, data[:-3]))
@@ -279,7 +281,7 @@ def test_nothing_follows_a_line_that_a_full_disk_cut_short(tmp_path: Path, monke
 @pytest.mark.parametrize(
     "line", [b"{}x", b'{"t": "x"}', b'{"t":1,"i":[9],"v":[1.0]}', b'{"t":1,"i":[0],"v":[]}', b"\xff", b'{"end":9e99}']
 )
-def test_what_follows_a_damaged_line_is_left_out_and_said(tmp_path: Path, line: bytes) -> None:
+def test_lines_after_a_damaged_one_are_ignored_with_a_note(tmp_path: Path, line: bytes) -> None:
     lines = written(tmp_path / "log").split(b"\n")
     for at in range(1, len(lines) - 1):
         whole = parse_log(b"\n".join([*lines[:at], b""]))
@@ -291,5 +293,5 @@ def test_what_follows_a_damaged_line_is_left_out_and_said(tmp_path: Path, line: 
 
 
 @pytest.mark.parametrize("data", [b"", b'{"host":', b'{"host": 1}\n', b"\xff\n{}\n"])
-def test_a_log_without_a_head_says_nothing(data: bytes) -> None:
+def test_a_log_without_a_head_is_no_telemetry(data: bytes) -> None:
     assert parse_log(data) is None

@@ -1,4 +1,4 @@
-"""Queue depth, latency and sizes from events, as the kernel words them."""
+"""Queue depths, latencies and sizes from trace events in the kernel's text format."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ def issue(us: int, sector: int, *, flags: str = "R", sectors: int = 8, device: s
     return f"      pt_data_w-77  [001] {seconds}: block_rq_issue: {what}".encode()
 
 
-def done(us: int, sector: int, *, flags: str = "R", kind: str = "complete", device: str = "7,0") -> bytes:
+def complete(us: int, sector: int, *, flags: str = "R", kind: str = "complete", device: str = "7,0") -> bytes:
     seconds = f"{us // SECOND_US}.{us % SECOND_US:06}"
     return f"  <idle>-0  [000] {seconds}: block_rq_{kind}: {device} {flags} () {sector} + 8 none,0,0 [0]".encode()
 
 
-def followed(*lines: bytes, until_us: int) -> Requests:
+def requests_after(*lines: bytes, until_us: int) -> Requests:
     requests = Requests({b"7,0": "loop0"})
     requests.count(True, SECOND_US)
     requests.add(lines)
@@ -34,11 +34,11 @@ def weights(requests: Requests, kind: str, operation: str = "read") -> dict[floa
 
 def test_depth_latency_and_size_of_two_overlapping_reads() -> None:
     start = SECOND_US
-    requests = followed(
+    requests = requests_after(
         issue(start + 100, 0),
         issue(start + 300, 64, flags="RA", sectors=256),
-        done(start + 600, 0),
-        done(start + 1100, 64, flags="RA"),
+        complete(start + 600, 0),
+        complete(start + 1100, 64, flags="RA"),
         until_us=start + 2000,
     )
     assert weights(requests, "queue_depth_seconds") == pytest.approx({0: 1000e-6, 1: 700e-6, 2: 300e-6})
@@ -50,13 +50,13 @@ def test_depth_latency_and_size_of_two_overlapping_reads() -> None:
     assert all(bin.high / bin.low < 1.1 for bin in bins), "fine enough for percentiles within a tenth"
 
 
-def test_writes_have_a_queue_of_their_own_and_the_rest_none() -> None:
+def test_writes_are_counted_separately_and_other_operations_not_at_all() -> None:
     start = SECOND_US
-    requests = followed(
+    requests = requests_after(
         issue(start, 0, flags="WS"),
         issue(start, 8, flags="FF", sectors=0),
         issue(start, 8, flags="D"),
-        done(start + 500, 0, flags="WS"),
+        complete(start + 500, 0, flags="WS"),
         until_us=start + 1000,
     )
     assert weights(requests, "queue_depth_seconds", "write") == pytest.approx({0: 500e-6, 1: 500e-6})
@@ -64,24 +64,24 @@ def test_writes_have_a_queue_of_their_own_and_the_rest_none() -> None:
     assert sum(weights(requests, "latency_us", "write").values()) == 1
 
 
-def test_a_request_issued_again_is_one_request() -> None:
+def test_a_request_that_is_issued_again_counts_once() -> None:
     start = SECOND_US
-    requests = followed(
+    requests = requests_after(
         issue(start, 0),
-        done(start + 100, 0, kind="requeue"),
+        complete(start + 100, 0, kind="requeue"),
         issue(start + 200, 0),
         issue(start + 300, 0),
-        done(start + 400, 0),
+        complete(start + 400, 0),
         until_us=start + 500,
     )
     assert sum(weights(requests, "latency_us").values()) == 1
     assert weights(requests, "queue_depth_seconds") == pytest.approx({0: 200e-6, 1: 300e-6})
 
 
-def test_what_began_before_or_belongs_to_others_is_left_out() -> None:
+def test_requests_from_before_the_trace_and_of_other_devices_are_ignored() -> None:
     start = SECOND_US
-    requests = followed(
-        done(start + 100, 999),
+    requests = requests_after(
+        complete(start + 100, 999),
         issue(start + 100, 0, device="8,0"),
         b"CPU:1 [LOST 12 EVENTS]",
         b"",
@@ -91,14 +91,14 @@ def test_what_began_before_or_belongs_to_others_is_left_out() -> None:
     assert weights(requests, "latency_us") == {}
 
 
-def test_only_training_is_counted_but_the_depth_is_always_known() -> None:
+def test_histograms_cover_only_training_but_mean_depths_all_time() -> None:
     requests = Requests({b"7,0": "loop0"})
     requests.add([issue(SECOND_US, 0), issue(SECOND_US, 8)])
     list(requests.mean_depths(SECOND_US))
     requests.count(True, SECOND_US + 100)
-    requests.add([done(SECOND_US + 150, 8)])
+    requests.add([complete(SECOND_US + 150, 8)])
     requests.count(False, SECOND_US + 200)
-    requests.add([done(SECOND_US + 300, 0)])
+    requests.add([complete(SECOND_US + 300, 0)])
     assert weights(requests, "queue_depth_seconds") == pytest.approx({2: 50e-6, 1: 50e-6})
     means = {operation: depth for _, operation, depth in requests.mean_depths(SECOND_US + 400)}
     assert means == {"read": pytest.approx((2 * 150 + 150) / 400), "write": 0}

@@ -1,4 +1,4 @@
-"""What the recorders saw while the accelerators trained: devices, cores, memory pressure, power."""
+"""What telemetry shows of the time of training: use of devices, cores, memory, network and power; gaps in recording."""
 
 from __future__ import annotations
 
@@ -24,37 +24,37 @@ from dlemu.results.parts import HostDevice
 from dlemu.telemetry import HostTelemetry
 from dlemu.telemetry.probe_base import DeviceFacts
 
-_LEAST_GAP_SECONDS, _GAP_INTERVALS = 5.0, 8.0
-"""A recorder on a busy host reads late, but not by as much as the greater of the two."""
+_MIN_GAP_SECONDS, _MIN_GAP_INTERVALS = 5.0, 8.0
+"""Readings further apart than the greater of the two are a gap; less may only mean that the host was busy."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Activity:
-    """Of some steps; None where nobody looked. Of several hosts the busiest counts: all wait for the slowest."""
+    """Activity during some steps, of the busiest host, as all wait for the slowest; None where nothing was recorded."""
 
     busy_percent: float | None = None
-    """Of the cores, by anyone."""
+    """Share of all cores' time that any program used."""
     own_percent: float | None = None
-    """What the run used of the cores of the busiest host."""
+    """Share of the busiest host's cores' time that the run itself used."""
     cpu_limit_cores: float | None = None
-    """The CPU limit (cgroup) of the host that used most of its own, and how much that is."""
+    """The CPU limit (cgroup) of the host that used the greatest share of its limit."""
     cpu_limit_used_percent: float | None = None
     cpu_throttled_percent: float | None = None
-    """Share of the limit's periods in which it was used up."""
+    """Share of the limit's periods in which it was used up, so that processes were throttled."""
     memory_some_percent: float | None = None
-    """Time in which some task waited for memory."""
+    """Share of time in which at least one task waited for memory (`some` in /proc/pressure/memory)."""
     hot_drive: HotDrive | None = None
     network_percent: float | None = None
-    """What the busiest interface received of what it can; None where none says what that is."""
+    """MB/s received by the busiest interface, as a share of its link speed; None if no link speed is known."""
     device: Device | None = None
-    """The devices behind the dataset together."""
+    """The block devices behind the dataset, all together."""
 
 
 def activity_during(run: MeasuredTraining, rows: Rows) -> Activity:
-    """Return what was seen in the epochs of the training rows."""
+    """Return the activity during the epochs of these rows of the step log."""
     rows = in_order(rows)
-    hosts = [(host, _windows(rows.of("rank", ranks_on(run, host)))) for host in run.telemetry]
-    cores = [_cores(run, host, windows) for host, windows in hosts]
+    hosts = [(host, _epoch_windows(rows.of("rank", ranks_on(run, host)))) for host in run.telemetry]
+    cores = [_cpu_activity(run, host, windows) for host, windows in hosts]
     busiest = max(cores, key=lambda host: host.busy_percent or 0, default=Activity())
     tightest = max(cores, key=lambda host: host.cpu_limit_used_percent or 0, default=Activity())
     throttled = [mean_within(*host.readings("cpu", "", "throttled_percent"), windows) for host, windows in hosts]
@@ -68,12 +68,12 @@ def activity_during(run: MeasuredTraining, rows: Rows) -> Activity:
         memory_some_percent=max((value for value in pressures if not math.isnan(value)), default=None),
         hot_drive=_hot_drive(hosts),
         network_percent=max((percent for host, windows in hosts for percent in _network(host, windows)), default=None),
-        device=_device(run, _while_waiting(run, rows) or hosts),
+        device=_device(run, _waiting_windows(run, rows) or hosts),
     )
 
 
 def summarise_telemetry(run: MeasuredTraining) -> TelemetrySummary | None:
-    """Return what was recorded and by whom; None when nothing was."""
+    """Return what was recorded, on which hosts, and at what cost; None without telemetry."""
     hosts, journal = run.telemetry, run.facts.journal
     if not hosts:
         return None
@@ -96,7 +96,7 @@ def summarise_telemetry(run: MeasuredTraining) -> TelemetrySummary | None:
 
 
 def delivered_by_devices(run: MeasuredTraining) -> list[Delivered]:
-    """Return what each device that counts gave its host over time."""
+    """Return the read throughput of each counted device over time."""
     return [
         Delivered(ranks_on(run, host), *host.readings(device.probe, device.name, "read_mb_per_second"))
         for host, device in _devices(run)
@@ -105,7 +105,7 @@ def delivered_by_devices(run: MeasuredTraining) -> list[Delivered]:
 
 
 def read_requests(run: MeasuredTraining) -> tuple[list[Delivered], list[Delivered]]:
-    """Return MB/s and reads/s of each block device that counts over time."""
+    """Return MB/s and reads/s of each counted block device over time."""
     devices = [(host, device) for host, device in _devices(run) if device.counted and device.probe == "block"]
     megabytes, requests = (
         [Delivered(ranks_on(run, host), *host.readings("block", device.name, name)) for host, device in devices]
@@ -115,12 +115,12 @@ def read_requests(run: MeasuredTraining) -> tuple[list[Delivered], list[Delivere
 
 
 def ranks_on(run: MeasuredTraining, host: HostTelemetry) -> tuple[int, ...]:
-    """Return the ranks whose stamps are on the host's clock."""
+    """Return the ranks on a host; their timestamps are on its clock."""
     return tuple(rank for rank, node in enumerate(run.facts.journal.rank_nodes) if node == host.node)
 
 
-def cut_short(run: MeasuredTraining) -> Iterator[Finding]:
-    """Yield each time of training in which a host's recorder, killed or stopped, read nothing."""
+def find_recording_gaps(run: MeasuredTraining) -> Iterator[Finding]:
+    """Yield a finding for each part of training that a host's recorder, killed or suspended, did not record."""
     lost = {run.facts.journal.hosts[node].host for node in run.facts.journal.lost_recorders}
     yield from (
         Finding(Issue.TELEMETRY_MISSING, "caution", {"host": name})
@@ -131,13 +131,13 @@ def cut_short(run: MeasuredTraining) -> Iterator[Finding]:
         if not len(own):
             continue
         begin_ns, end_ns = int(own["free_ns"].min()), int(own["met_ns"].max())
-        most_ns = max(_LEAST_GAP_SECONDS, _GAP_INTERVALS * host.interval_seconds) * 1e9
+        max_gap_ns = max(_MIN_GAP_SECONDS, _MIN_GAP_INTERVALS * host.interval_seconds) * 1e9
         times = host.time_ns[(host.time_ns > begin_ns) & (host.time_ns < end_ns)]
         moments = np.unique(np.concatenate([[begin_ns], times, [end_ns]]))
-        after = bool(len(host.time_ns)) and int(host.time_ns.max()) >= end_ns
+        was_read_after = bool(len(host.time_ns)) and int(host.time_ns.max()) >= end_ns
         for start_ns, stop_ns in pairwise(moments.tolist()):
-            is_last = stop_ns == end_ns and not after
-            if stop_ns - start_ns > most_ns or (is_last and host.host in lost):
+            is_last = stop_ns == end_ns and not was_read_after
+            if stop_ns - start_ns > max_gap_ns or (is_last and host.host in lost):
                 from_seconds, to_seconds = ((moment - begin_ns) / 1e9 for moment in (start_ns, stop_ns))
                 gap: dict[str, Number] = {"host": host.host, "from_seconds": from_seconds, "to_seconds": to_seconds}
                 if is_last:
@@ -146,17 +146,17 @@ def cut_short(run: MeasuredTraining) -> Iterator[Finding]:
 
 
 def _devices(run: MeasuredTraining) -> Iterator[tuple[HostTelemetry, DeviceFacts]]:
-    """Yield each device and who saw it. One that several nodes see (containers of one machine) counts once."""
+    """Yield each device with its host; a device that several nodes see (containers of one machine) is counted once."""
     seen = set()
     for host in run.telemetry:
         for device in host.devices:
-            machine = host.boot_id, device.name
-            yield host, replace(device, counted=device.counted and machine not in seen)
-            seen.add(machine)
+            key = host.boot_id, device.name
+            yield host, replace(device, counted=device.counted and key not in seen)
+            seen.add(key)
 
 
 def _notes(run: MeasuredTraining) -> Iterator[str]:
-    """Yield what the recorders had to say; a sentence of one of several hosts begins with its name."""
+    """Yield the recorders' notes, each once; those not shared by all hosts begin with the names of their hosts."""
     hosts_by_note: dict[str, list[str]] = {}
     for host in run.telemetry:
         for note in host.notes:
@@ -166,7 +166,7 @@ def _notes(run: MeasuredTraining) -> Iterator[str]:
 
 
 def _power(run: MeasuredTraining) -> Iterator[MeterPower]:
-    """Yield each meter's mean in training, and what the run read for it."""
+    """Yield each meter's mean watts during training, and the run's GB/s read per watt."""
     gb_per_second = per_second(float(sum_of(run.training, "app_bytes")) / 1e9, run.training)
     for host in run.telemetry:
         own = run.training.of("rank", ranks_on(run, host))
@@ -177,32 +177,32 @@ def _power(run: MeasuredTraining) -> Iterator[MeterPower]:
             yield MeterPower(host=host.host, source=source, mean_watts=watts, gb_per_second_per_watt=share)
 
 
-def _windows(rows: StepTable) -> Windows:
+def _epoch_windows(rows: StepTable) -> Windows:
     return [(int(part["free_ns"].min()), int(part["met_ns"].max())) for part in rows.by_epoch]
 
 
-def _while_waiting(run: MeasuredTraining, rows: StepTable) -> list[tuple[HostTelemetry, Windows]]:
-    """Return each host's times in which accelerators waited, by its own clock; nothing where none did.
+def _waiting_windows(run: MeasuredTraining, rows: StepTable) -> list[tuple[HostTelemetry, Windows]]:
+    """Return each host with the windows, on its clock, in which its accelerators waited; empty if some host had none.
 
-    What its devices do at other times shows little: readers whose prefetch queues are full leave them idle.
+    What its devices do at other times shows little: readers with full prefetch queues leave them idle.
     """
-    late = []
+    waiting = []
     for host in run.telemetry:
         windows: Windows = np.stack(waits_of(rows.of("rank", ranks_on(run, host))), axis=1)
-        late.append((host, windows))
-    return late if all(len(windows) for _, windows in late) else []
+        waiting.append((host, windows))
+    return waiting if all(len(windows) for _, windows in waiting) else []
 
 
-def _cores(run: MeasuredTraining, host: HostTelemetry, windows: Windows) -> Activity:
-    """Return what one host's cores did; time that is neither idle nor waiting for a device is busy, stolen time too."""
+def _cpu_activity(run: MeasuredTraining, host: HostTelemetry, windows: Windows) -> Activity:
+    """Return the CPU part of one host's activity; all time but idle and iowait is busy, even steal time."""
     facts = run.facts.journal.hosts[host.node]
-    resting = [mean_within(*host.readings("cpu", "", name), windows) for name in ("idle_percent", "iowait_percent")]
-    used, busy = _cores_used(host, windows), 100.0 - sum(resting)
+    unused = [mean_within(*host.readings("cpu", "", name), windows) for name in ("idle_percent", "iowait_percent")]
+    used, busy = _cores_used(host, windows), 100.0 - sum(unused)
     own = 100 * used / facts.cpu_count
     limit = facts.cpu_limit
     return Activity(
         busy_percent=known(busy),
-        # Each process's CPU time is rounded to ticks of 10 ms (proc(5)), so the part may exceed the whole by a little.
+        # Each process's CPU time is rounded to ticks of 10 ms (proc(5)), so `own` may slightly exceed `busy`.
         own_percent=known(busy if own > busy else own),
         cpu_limit_cores=limit,
         cpu_limit_used_percent=known(100 * used / limit) if limit else None,
@@ -210,7 +210,7 @@ def _cores(run: MeasuredTraining, host: HostTelemetry, windows: Windows) -> Acti
 
 
 def _cores_used(host: HostTelemetry, windows: Windows) -> float:
-    """Return how many cores' time the host's ranks used, with all their processes; NaN when nobody looked."""
+    """Return how many cores the host's ranks used on average, with all their processes; NaN if not recorded."""
     used = []
     for rank in host.sources("process"):
         times, seconds = host.readings("process", rank, "cpu_seconds")
@@ -220,23 +220,23 @@ def _cores_used(host: HostTelemetry, windows: Windows) -> float:
 
 
 def _hot_drive(hosts: list[tuple[HostTelemetry, Windows]]) -> HotDrive | None:
-    """Return the drive below the dataset that passed its own limit most; None where none did, or none reports it."""
+    """Return the drive below the dataset that exceeded its own warning threshold the most; None if none reached it."""
     hot = []
     for host, windows in hosts:
         devices = {device.name for device in host.devices}
         for drive in host.sources("temperature"):
             times, degrees = host.readings("temperature", drive, "celsius")
             _, limits = host.readings("temperature", drive, "limit_celsius")
-            seen = [degrees[(times >= begin) & (times <= end)] for begin, end in windows]
-            most = max((float(part.max()) for part in seen if len(part)), default=-math.inf)
+            parts = [degrees[(times >= begin) & (times <= end)] for begin, end in windows]
+            hottest = max((float(part.max()) for part in parts if len(part)), default=-math.inf)
             is_below = any(name == drive or name.startswith(f"{drive}n") for name in devices)
-            if is_below and len(limits) and most >= limits[0]:
-                hot.append(HotDrive(name=drive, celsius=most, limit_celsius=float(limits[0])))
+            if is_below and len(limits) and hottest >= limits[0]:
+                hot.append(HotDrive(name=drive, celsius=hottest, limit_celsius=float(limits[0])))
     return max(hot, key=lambda drive: drive.celsius - drive.limit_celsius, default=None)
 
 
 def _network(host: HostTelemetry, windows: Windows) -> Iterator[float]:
-    """Yield how much each interface that knows its speed received of it, %."""
+    """Yield the percentage of its link speed that each interface received; interfaces of unknown speed are left out."""
     for interface in host.sources("network"):
         _, limits = host.readings("network", interface, "link_mb_per_second")
         received = mean_within(*host.readings("network", interface, "received_mb_per_second"), windows)
@@ -245,7 +245,7 @@ def _network(host: HostTelemetry, windows: Windows) -> Iterator[float]:
 
 
 def _device(run: MeasuredTraining, hosts: list[tuple[HostTelemetry, Windows]]) -> Device | None:
-    """Add up the queues of the block devices that the dataset is on."""
+    """Return the activity of the counted block devices together: queue depths and writes are added up."""
     windows_by_node = {host.node: windows for host, windows in hosts}
     depths, busy, written = [], [], []
     for host, device in _devices(run):

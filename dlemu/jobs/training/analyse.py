@@ -15,8 +15,8 @@ from datagen.storage.storage_base import FOLDER_TYPES
 from dlemu.comm import name_ranks
 from dlemu.jobs.training.activity import (
     activity_during,
-    cut_short,
     delivered_by_devices,
+    find_recording_gaps,
     read_requests,
     summarise_telemetry,
 )
@@ -88,7 +88,7 @@ def analyse(run: MeasuredTraining) -> Summary:
         served = served_by_storage(run.training, proof.from_storage_percent, metrics.device_bytes_percent_of_app)
     evidence = _evidence(facts, metrics, served, supply_known=is_supply_known(run.training))
     verdict = judge(evidence)
-    findings = (*_lost_steps(run), *_issues(facts, metrics, evidence), *cut_short(run))
+    findings = (*_lost_steps(run), *_issues(facts, metrics, evidence), *find_recording_gaps(run))
     summary = Summary(
         **common_fields(facts),
         stopped_early=journal.stopped_early,
