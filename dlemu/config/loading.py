@@ -74,7 +74,7 @@ def load(overrides: Sequence[str], config_dir: str | None = None) -> Workload:
         _check_recorded_scale(choice, tree)
     try:
         workload = _with_folders_resolved(to_workload(build(settings_tree(), translated(tree)), {}))
-        workload = _with_own_data(workload, [setting[0] for setting in given_layer])
+        workload = _with_own_data(workload, [setting[0] for setting in given_layer], choice)
         check(workload)
         check_model_name(workload.model.name)
     except UserError as error:
@@ -83,7 +83,7 @@ def load(overrides: Sequence[str], config_dir: str | None = None) -> Workload:
     return workload
 
 
-def _with_own_data(workload: Workload, given_layer: Collection[KeyPath]) -> Workload:
+def _with_own_data(workload: Workload, given_layer: Collection[KeyPath], choice: str) -> Workload:
     """Return the workload with the dataset's settings determined from its files, if these are the user's own."""
     if workload.dataset.source != "folder":
         return workload
@@ -96,7 +96,10 @@ def _with_own_data(workload: Workload, given_layer: Collection[KeyPath]) -> Work
             f"dataset.source=folder reads what is in {workload.dataset.data_folder}, and "
             f"{', '.join(f'dataset.{key}' for key in found)} is determined from it: leave it out"
         )
-    own = inspect_own_folder(workload.dataset, workload.storage_spec)
+    data = workload.dataset
+    if choice == DEFAULT_WORKLOAD and ("dataset", "format") not in given_layer:
+        data = replace(data, format="")  # nobody chose the format of the default workload: the files decide
+    own = inspect_own_folder(data, workload.storage_spec)
     return replace(workload, dataset=own.spec, notes=tuple(dict.fromkeys((*workload.notes, *own.notes))))
 
 

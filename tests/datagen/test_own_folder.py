@@ -22,6 +22,7 @@ from datagen.inspection import inspect
 from datagen.own_folder import TOKEN_FILE_BYTES, inspect_own_folder
 from datagen.spec import DatasetSpec
 from datagen.storage.storage_base import FOLDERS
+from dlemu.config import load
 
 Make = Callable[[Path], None]
 
@@ -124,6 +125,14 @@ def test_own_files_are_read_whole_and_left_alone(
     assert after == before
     with pytest.raises(UserError, match="which are only read"):
         prepare(spec)
+
+
+@pytest.mark.parametrize(("words", "files"), [([], 3), (["dataset.format=npz"], 1), (["workload=unet3d"], 1)])
+def test_most_files_decide_the_format_unless_somebody_chose_it(words: list[str], files: int, tmp_path: Path) -> None:
+    for number in range(3):
+        put(tmp_path / f"class-{number}" / "image.png", 100)
+    np.savez(tmp_path / "labels.npz", x=np.zeros(9, np.uint8))
+    assert load(["dataset.source=folder", f"dataset.data_folder={tmp_path}", *words]).dataset.num_files_train == files
 
 
 def test_files_are_in_the_order_of_their_paths_and_those_of_other_kinds_are_named(tmp_path: Path) -> None:
