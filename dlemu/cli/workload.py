@@ -182,9 +182,12 @@ def new(path: str, **given: Any) -> None:
         raise UserError(f"{path} exists: give the name of a new file, or remove this one")
     makes = any(given[name] is not None for name, *_ in _OF_GENERATED)
     questions = [("data_folder", str, "Folder of the files", "dataset.data_folder"), *_QUESTIONS]
-    for name, kind, text, key in [*questions, *(_OF_GENERATED if makes else ())]:
-        if given[name] is None:
-            given[name] = _answer_of(name, kind, text, key)
+    missing = [each for each in [*questions, *(_OF_GENERATED if makes else ())] if given[each[0]] is None]
+    if missing and not sys.stdin.isatty():
+        options = "; ".join(f"--{name.replace('_', '-')}: {text}" for name, _, text, _ in missing)
+        raise UserError(f"{count(len(missing), 'option')} missing: {options}")
+    for name, kind, text, key in missing:
+        given[name] = click.prompt(f"{text} ({key})", type=kind)
     given |= {"path": path, "name": os.path.basename(path).removesuffix(".yaml")}
     given["data_folder"] = _quoted(os.path.abspath(given["data_folder"]))
     dataset = (_GENERATED if makes else _OWN_DATA).format(**given)
@@ -207,11 +210,3 @@ def _quoted(text: str) -> str:
     import json
 
     return json.dumps(text)
-
-
-def _answer_of(name: str, kind: Any, text: str, key: str) -> Any:
-    from datagen.errors import UserError
-
-    if not sys.stdin.isatty():
-        raise UserError(f"--{name.replace('_', '-')} is missing, {key}: {text}")
-    return click.prompt(f"{text} ({key})", type=kind)

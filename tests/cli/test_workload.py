@@ -45,7 +45,7 @@ def test_a_new_file_of_a_dataset_to_be_made(tmp_path: Path) -> None:
     ("words", "said"),
     [
         (("new", "my.yml"), "does not end in .yaml"),
-        (("new", "my.yaml", "--data-folder", "x"), "--batch-size is missing, reader.batch_size"),
+        (("new", "my.yaml", "--data-folder", "x"), "4 options missing: --batch-size: Samples per step"),
         (("new", "my.yaml", "--data-folder", "/nowhere", *ASKED), "/nowhere is not a folder"),
     ],
 )

@@ -193,7 +193,7 @@ def test_the_answer_for_a_count_is_one_sentence(share: float, word: str) -> None
     limit = "" if share > 1 else "; limited by storage"
     assert answer.verdict == f"predicted: 2 {word} (AU {answer.au_sustained_percent:.1f} %){limit}"
     assert answer.limited_by.evidence[0] == (
-        f"the storage sustains an AU of {answer.au_sustained_percent:.1f} % with 2 accelerators"
+        f"the sustained AU with 2 accelerators is {answer.au_sustained_percent:.1f} %"
     )
     assert (answer.max_accelerators, answer.max_accelerators_interval) == (None, None)
     assert answer.question.hosts == 1

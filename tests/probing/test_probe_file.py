@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import signal
@@ -13,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from datagen.errors import DlemuError, UserError
+from datagen.errors import DlemuError, SpaceError, UserError
 from dlemu.jobs.probe.kernel_aio import open_target
 from dlemu.jobs.probe.probe_file import probe_file, remove_leftovers
 from dlemu.jobs.probe.requests import CellSpec, measure_cell
@@ -139,6 +140,23 @@ def test_fio_gets_the_file_itself_whatever_its_name(tmp_path: Path, monkeypatch:
     assert f"inode {path.stat().st_ino} of {path}".rstrip() in str(raised.value)
     assert "to be parsed" not in str(raised.value)
     assert os.listdir(folder) == [name]
+
+
+def test_a_file_system_that_can_only_be_read_is_a_users_mistake(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On one that is mounted read-only, removing a name that is not there fails with EROFS too, not ENOENT."""
+
+    def refuse(*words: object, **more: object) -> int:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr(os, "open", refuse)
+    monkeypatch.setattr(os, "unlink", refuse)
+    with (
+        pytest.raises(SpaceError, match="can't be written: Read-only file system; name another folder"),
+        probe_file(str(tmp_path), 5000),
+    ):
+        pass
 
 
 def test_the_file_is_gone_afterwards(tmp_path: Path) -> None:

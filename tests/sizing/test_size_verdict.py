@@ -337,6 +337,11 @@ def test_a_sentence_counts_as_people_do(name: str, accelerators: int, words: str
             "no more were tried: the dataset has too few files for more than 4: to try 5 takes 600 "
             "(dataset.num_files_train=600)",
         ),
+        (
+            Finding(Seen.FEW_OWN_FILES, numbers={"most": 4, "one_more": 5, "files": 600}),
+            None,
+            "no more were tried: the folder has too few files for more than 4: to try 5 takes 600",
+        ),
         (Finding(Seen.MOST_ASKED, numbers={"most": 9}), STORAGE, "limited by storage"),
         (Finding(Seen.MOST_ASKED, numbers={"most": 9}), CPU, "limited by host CPU"),
     ],

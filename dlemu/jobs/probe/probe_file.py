@@ -23,19 +23,11 @@ _NAME = re.compile(r"dlemu-probe-([0-9]+)-(?:([0-9a-f]{8})-)?[0-9a-f]{6}")
 
 @contextlib.contextmanager
 def probe_file(folder: str, size_bytes: int) -> Iterator[str]:
-    """Context: create a filled file in a folder, yield its path, and remove it at exit; raises SpaceError."""
+    """Context: create a file in a folder, fill it, yield its path, and remove it at exit; raises SpaceError.
+
+    Drives can neither compress nor deduplicate it. It is locked until its end.
+    """
     path = os.path.join(folder, f"dlemu-probe-{os.getpid()}-{_host()}-{os.urandom(3).hex()}")
-    try:
-        with _filled_file(path, size_bytes):
-            yield path
-    finally:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(path)
-
-
-@contextlib.contextmanager
-def _filled_file(path: str, size_bytes: int) -> Iterator[None]:
-    """Context: write a file that drives can neither compress nor deduplicate, and hold its lock."""
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     except OSError as error:
@@ -47,9 +39,11 @@ def _filled_file(path: str, size_bytes: int) -> Iterator[None]:
             fill(descriptor, size_bytes)
         except OSError as error:
             raise SpaceError(f"{path} can't be written: {error.strerror}; name another folder") from error
-        yield
+        yield path
     finally:
         os.close(descriptor)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
 
 
 def fill(descriptor: int, size_bytes: int) -> None:

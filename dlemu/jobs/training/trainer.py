@@ -83,7 +83,8 @@ def run_rank(
     recorder = _recorder_of(job, comm)
     loader = make_loader(job.loader_spec(comm.rank))
     try:
-        on_activity(f"starting {count(job.ranks, 'rank')}, and measuring the AU that they reach without storage")
+        ceiling = ", and measuring the AU that they reach without storage" if job.ceiling_steps else ""
+        on_activity(f"starting {count(job.ranks, 'rank')}{ceiling}")
         trainer = _Trainer(job, comm, loader, watch, recorder)
         journal = trainer.run()
     except Exception as error:

@@ -69,7 +69,7 @@ def checkpoint_datasize(
     if model is None or edition not in (None, *EDITIONS_WITH_CHECKPOINTS):
         known = ", ".join(each.workload for each in MODELS.values())
         seen = f"workload={workload.model.name}" + (f" of v{edition}" if edition else "")
-        raise UserError(f"{seen} is not in the rules for checkpoints: wanted one of {known} of v2.0 or v3.0")
+        raise UserError(f"{seen} has no datasize: wanted a training workload, or one of {known} of v2.0 or v3.0")
     size = checkpoint_size(workload.model.name, workload)
     written = CHECKPOINTS * size.total_gib / hosts
     name = edition or EDITIONS_WITH_CHECKPOINTS[-1]

@@ -241,7 +241,7 @@ class _Prepared:
             Finding(Seen.MOST_ASKED, numbers={"most": most})
             if wanted
             else Finding(
-                Seen.FEW_SAMPLES,
+                Seen.FEW_OWN_FILES if workload.dataset.source == "folder" else Seen.FEW_SAMPLES,
                 numbers={"most": room.most, "one_more": room.most + 1, "files": room.files_for_one_more},
             )
         )

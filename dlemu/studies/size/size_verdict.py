@@ -21,6 +21,7 @@ class Seen(StrEnum):
 
     MOST_ASKED = "most_asked"
     FEW_SAMPLES = "few_samples"
+    FEW_OWN_FILES = "few_own_files"
     REFUSED = "refused"
     CEILING = "ceiling"
     NOT_KNOWN = "not_known"

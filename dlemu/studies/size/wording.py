@@ -22,6 +22,7 @@ _SEEN: Wording = {
     Seen.MOST_ASKED: "--most {most} was the limit",
     Seen.FEW_SAMPLES: "the dataset has too few files for more than {most}: to try {one_more} takes {files} "
     "(dataset.num_files_train={files})",
+    Seen.FEW_OWN_FILES: "the folder has too few files for more than {most}: to try {one_more} takes {files}",
     Seen.REFUSED: "{message}",
     Seen.CEILING: _ceiling,
     Seen.NOT_KNOWN: "the trials' summaries do not record it",

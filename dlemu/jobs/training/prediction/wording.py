@@ -72,7 +72,7 @@ _VERDICTS: Wording = {
     PredictedVerdict.MOST_OR_FEW_MORE: _most_or_few_more,
 }
 _SEEN: Wording = {
-    Seen.SUSTAINED: "the storage sustains an AU of {au_percent:.1f} % with {accelerators:count accelerator}",
+    Seen.SUSTAINED: "the sustained AU with {accelerators:count accelerator} is {au_percent:.1f} %",
     Seen.GAINS: _gains,
 }
 _ISSUES: Wording = {
