@@ -6,22 +6,8 @@ It is advice: the page-cache proof of the result (docs/metrics.md, section 7) sa
 from __future__ import annotations
 
 from datagen.engines import unreadable
-from datagen.errors import UserError
 from datagen.storage.storage_base import open_storage
 from dlemu.jobs.training.plan import TrainingJob
-
-
-def check_evictable(job: TrainingJob) -> None:
-    """Raise UserError where pages can't be dropped because they are the files."""
-    when, folder = job.workload.reader.evict_page_cache, job.workload.dataset.data_folder
-    if when == "never":
-        return
-    kind = open_storage(job.workload.storage_spec.buffered).memory_kind(folder)
-    if kind:
-        raise UserError(
-            f"reader.evict_page_cache is {when!r}, but {folder} is on {kind}, whose files are always in memory: put "
-            "the dataset on a drive, or set reader.evict_page_cache=never"
-        )
 
 
 def evict(job: TrainingJob, part: int, parts: int, *, write_first: bool) -> None:

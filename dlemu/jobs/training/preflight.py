@@ -1,4 +1,4 @@
-"""What the host must have before a run may start: memory and file descriptors. Checked once on each node."""
+"""What the host must have and be able to do before a run may start. Checked once on each node."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import resource
 import psutil
 
 from datagen.errors import SpaceError, UserError
+from datagen.storage.storage_base import open_storage
 from dlemu.comm.cgroup_limits import host_memory
-from dlemu.jobs.training.evict import check_evictable
 from dlemu.jobs.training.plan import TrainingJob, accelerator_class
 
 _FILES_PER_WORKER = 6
@@ -21,13 +21,26 @@ _SAVING_BYTES = 256 << 20
 
 def check_host(job: TrainingJob, local_ranks: int) -> None:
     """Raise SpaceError when this host can't hold its ranks, UserError when it can't do what was requested."""
-    check_evictable(job)
+    _check_evictable(job)
     if job.workload.telemetry.enabled and job.workload.telemetry.block_trace and os.geteuid() != 0:
         raise UserError("telemetry.block_trace=true needs root on each host: run as root, or leave it out")
     accelerator_class(job.workload).check_host(job.accelerator_spec(0))
     _check_files(job)
     _check_memory(job, local_ranks)
     _check_address_space(job)
+
+
+def _check_evictable(job: TrainingJob) -> None:
+    """Raise UserError where pages can't be dropped because they are the files."""
+    when, folder = job.workload.reader.evict_page_cache, job.workload.dataset.data_folder
+    if when == "never":
+        return
+    kind = open_storage(job.workload.storage_spec.buffered).memory_kind(folder)
+    if kind:
+        raise UserError(
+            f"reader.evict_page_cache is {when!r}, but {folder} is on {kind}, whose files are always in memory: put "
+            "the dataset on a drive, or set reader.evict_page_cache=never"
+        )
 
 
 def files_wanted(read_threads: int) -> int:
