@@ -35,7 +35,11 @@ def find(package: str, name: str, attribute: str) -> Any:
         UserError: nothing has that name, it lacks `attribute`, or a library that it imports is not installed.
     """
     module, own = _located(package, name)
-    return _attribute(module, own or attribute)
+    wanted = own or attribute
+    try:
+        return getattr(module, wanted)
+    except AttributeError:
+        raise UserError(f"module {module.__name__} ({module.__file__}) has no {wanted!r}: define it there") from None
 
 
 def companion(package: str, name: str, attribute: str, default: Any = None) -> Any:
@@ -105,13 +109,6 @@ def _import(module: str) -> ModuleType:
         raise UserError(
             f"{module} needs the Python package {error.name!r}, which is not installed: install it with pip"
         ) from error
-
-
-def _attribute(module: ModuleType, attribute: str) -> Any:
-    try:
-        return getattr(module, attribute)
-    except AttributeError:
-        raise UserError(f"module {module.__name__} ({module.__file__}) has no {attribute!r}: define it there") from None
 
 
 def _unknown(package: str, name: str, known: list[str]) -> str:

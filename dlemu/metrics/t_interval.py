@@ -1,4 +1,6 @@
-"""How far the mean of few values may lie from the truth, and when it is decided on which side of a threshold it lies.
+"""How far the mean of few values may lie from the truth, and when it is known on which side of a threshold it lies.
+
+And how such an interval is shown: a share of time is from 0 to 100 %, so the interval of an AU is cut to that.
 
 Neighbouring windows are not independent, and a series is tested repeatedly as it grows. Both are corrected for: batch
 means with an effective sample size, and an error that is divided among the tests (docs/sizing.md, section 3).
@@ -102,3 +104,20 @@ class SequentialTest:
         self._due = math.ceil(len(values) * GROWTH)
         error = self._error / (self._looks * (self._looks + 1))
         return estimate(values, 1 - error).decides(self._threshold_percent)
+
+
+Interval = tuple[float, float]
+"""Lowest and highest value, in percent."""
+
+
+def percent_interval(percent: float, half_width: float) -> Interval:
+    """Return `percent` +- `half_width`, cut to 0 to 100; the whole range when the half width is infinite."""
+    return max(0.0, percent - half_width), min(100.0, percent + half_width)
+
+
+def plus_minus(percent: float, half_width: float, digits: int) -> str:
+    """Return `+- 1.5` when both ends are from 0 to 100, else the two ends: `(98.2 to 100.0)`."""
+    low, high = percent_interval(percent, half_width)
+    if (low, high) == (percent - half_width, percent + half_width):
+        return f"+- {half_width:.{digits}f}"
+    return f"({low:.{digits}f} to {high:.{digits}f})"

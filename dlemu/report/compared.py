@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from dlemu.comm.environment import HostFacts
 from dlemu.metrics.catalogue import Catalogue, Metric
-from dlemu.metrics.percent_interval import plus_minus
+from dlemu.metrics.t_interval import plus_minus
 from dlemu.report.units import number, plain, size
 from dlemu.results.compared import Difference
 from dlemu.results.figures import Value

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from typing import Any
 
-from dlemu.metrics.percent_interval import percent_interval
+from dlemu.metrics.t_interval import percent_interval
 
 _UNITS = {
     "_percent": "%",

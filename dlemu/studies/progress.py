@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rich.console import Console
 
-from dlemu.metrics.percent_interval import plus_minus
+from dlemu.metrics.t_interval import plus_minus
 from dlemu.report.table import Cell, Line, print_lines
 from dlemu.report.units import number, size
 from dlemu.results.wording import count

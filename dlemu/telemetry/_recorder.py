@@ -108,7 +108,8 @@ def start_recorder(task: Task, folder: str) -> Recorder:
 
     Its log is in the run's live folder, or in memory if this host can't see that folder.
     """
-    log = _open_log(folder, task.node)
+    there = os.path.isdir(folder)
+    log = create_new(log_path(folder, task.node)) if there else os.memfd_create("dlemu-telemetry")
     ours, theirs = socket.socketpair()
     parent, process = os.getpid(), os.fork()
     if process == 0:
@@ -116,12 +117,6 @@ def start_recorder(task: Task, folder: str) -> Recorder:
     theirs.close()
     ours.settimeout(_REPLY_TIMEOUT_SECONDS)
     return Recorder(process, ours, log)
-
-
-def _open_log(folder: str, node: int) -> int:
-    if not os.path.isdir(folder):
-        return os.memfd_create("dlemu-telemetry")
-    return create_new(log_path(folder, node))
 
 
 def _record(task: Task, parent: int, control: int, log: int) -> NoReturn:

@@ -15,8 +15,9 @@ from dlemu.comm.environment import describe_folder
 from dlemu.comm.thread_accounting import ThreadAccounting
 from dlemu.config import check_runnable
 from dlemu.config.schema import Reader
-from dlemu.jobs.training.evict import check_evictable, evict
+from dlemu.jobs.training.evict import evict
 from dlemu.jobs.training.plan import TrainingJob
+from dlemu.jobs.training.preflight import check_host
 from tests.datasets import make_dataset
 from tests.runs import make_job
 
@@ -69,8 +70,8 @@ def test_memory_can_not_be_evicted_from_memory(tmp_path: Path) -> None:
         pytest.skip("/dev/shm is no tmpfs here")
     dataset = replace(make_job().workload.dataset, data_folder=str(shm))
     with pytest.raises(UserError, match="files are always in memory"):
-        check_evictable(make_job(dataset=dataset, reader=Reader(evict_page_cache="start")))
-    check_evictable(make_job(dataset=dataset))
+        check_host(make_job(dataset=dataset, reader=Reader(evict_page_cache="start")), local_ranks=1)
+    check_host(make_job(dataset=dataset), local_ranks=1)
 
 
 def test_mapped_files_are_refused() -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlemu.metrics.percent_interval import percent_interval, plus_minus
+from dlemu.metrics.t_interval import percent_interval, plus_minus
 
 percents = st.floats(0, 100)
 widths = st.floats(0, 1e6) | st.just(math.inf)

@@ -15,7 +15,7 @@ from dlemu.jobs.training.plan import TrainingJob
 from dlemu.jobs.training.result import make_run
 from dlemu.jobs.training.trainer import RunLog
 from dlemu.metrics.limit import HotDrive
-from dlemu.metrics.windows import mean_within
+from dlemu.metrics.over_time import mean_within
 from dlemu.telemetry import DeviceFacts, HostTelemetry, Series
 from tests.runs import MS, make_job, make_log, with_telemetry
 

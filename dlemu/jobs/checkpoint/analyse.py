@@ -46,9 +46,9 @@ from dlemu.metrics.checkpoint_rates import (
 )
 from dlemu.metrics.device import delivered_between
 from dlemu.metrics.findings import Finding, Number
+from dlemu.metrics.over_time import Window, mean_within
 from dlemu.metrics.spread import known
 from dlemu.metrics.steady_state import WINDOW, is_steady
-from dlemu.metrics.windows import Window, mean_within
 from dlemu.results.file_names import KILLED
 from dlemu.results.measured import common_fields
 from dlemu.results.request_summary import requests_of

@@ -16,10 +16,10 @@ from dlemu.metrics.causes import waits_of
 from dlemu.metrics.device import Delivered, mean_between
 from dlemu.metrics.findings import Finding, Number
 from dlemu.metrics.limit import Device, HotDrive
+from dlemu.metrics.over_time import Windows, mean_within
 from dlemu.metrics.rates import per_second
 from dlemu.metrics.rows import Rows, StepTable, in_order, sum_of
 from dlemu.metrics.spread import known
-from dlemu.metrics.windows import Windows, mean_within
 from dlemu.results.parts import HostDevice
 from dlemu.telemetry import HostTelemetry
 from dlemu.telemetry.probe_base import DeviceFacts

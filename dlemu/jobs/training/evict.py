@@ -6,22 +6,8 @@ The kernel may ignore this; the result's share of bytes from storage (docs/metri
 from __future__ import annotations
 
 from datagen.engines import unreadable
-from datagen.errors import UserError
 from datagen.storage.storage_base import open_storage
 from dlemu.jobs.training.plan import TrainingJob
-
-
-def check_evictable(job: TrainingJob) -> None:
-    """Raise UserError where eviction is requested but the files are in memory (tmpfs), so that it can't work."""
-    when, folder = job.workload.reader.evict_page_cache, job.workload.dataset.data_folder
-    if when == "never":
-        return
-    kind = open_storage(job.workload.storage_spec.buffered).memory_kind(folder)
-    if kind:
-        raise UserError(
-            f"reader.evict_page_cache is {when!r}, but {folder} is on {kind}, whose files are always in memory: put "
-            "the dataset on a drive, or set reader.evict_page_cache=never"
-        )
 
 
 def evict(job: TrainingJob, part: int, parts: int, *, write_first: bool) -> None:

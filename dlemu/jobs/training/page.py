@@ -14,8 +14,8 @@ from dlemu.jobs.training.result import Run
 from dlemu.jobs.training.summary import Loss, Mean, Metrics, PageCache, Summary
 from dlemu.jobs.training.wording import INCOMPLETE, causes_line, verdict_word
 from dlemu.metrics.changes import SpeedChange, clock
-from dlemu.metrics.percent_interval import plus_minus
 from dlemu.metrics.stragglers import Straggler
+from dlemu.metrics.t_interval import plus_minus
 from dlemu.report.environment import Row, environment_of, facts_table, request_rows
 from dlemu.report.page import STATES, About, Opened, Page, Text, TileRow, Words, tiles
 from dlemu.report.table import Cell, Line, Table, Tone, columns, print_lines, print_table

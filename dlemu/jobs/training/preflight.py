@@ -8,8 +8,8 @@ import resource
 import psutil
 
 from datagen.errors import SpaceError, UserError
+from datagen.storage.storage_base import open_storage
 from dlemu.comm.cgroup_limits import host_memory
-from dlemu.jobs.training.evict import check_evictable
 from dlemu.jobs.training.plan import TrainingJob, accelerator_class
 
 _FILES_PER_WORKER = 6
@@ -22,13 +22,26 @@ _SAVING_BYTES = 256 << 20
 
 def check_host(job: TrainingJob, local_ranks: int) -> None:
     """Raise SpaceError when this host's limits are too low for its ranks, UserError when a setting can't work on it."""
-    check_evictable(job)
+    _check_evictable(job)
     if job.workload.telemetry.enabled and job.workload.telemetry.block_trace and os.geteuid() != 0:
         raise UserError("telemetry.block_trace=true needs root on each host: run as root, or leave it out")
     accelerator_class(job.workload).check_host(job.accelerator_spec(0))
     _check_files(job)
     _check_memory(job, local_ranks)
     _check_address_space(job)
+
+
+def _check_evictable(job: TrainingJob) -> None:
+    """Raise UserError where eviction is requested but the files are in memory (tmpfs), so that it can't work."""
+    when, folder = job.workload.reader.evict_page_cache, job.workload.dataset.data_folder
+    if when == "never":
+        return
+    kind = open_storage(job.workload.storage_spec.buffered).memory_kind(folder)
+    if kind:
+        raise UserError(
+            f"reader.evict_page_cache is {when!r}, but {folder} is on {kind}, whose files are always in memory: put "
+            "the dataset on a drive, or set reader.evict_page_cache=never"
+        )
 
 
 def open_files_needed(read_threads: int) -> int:

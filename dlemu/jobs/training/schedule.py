@@ -34,38 +34,32 @@ class Epoch:
 
 def make_schedule(workload: Workload, steps_per_epoch: int) -> tuple[Epoch, ...]:
     """Return the epochs of a run, with checkpoints and evaluations after the same steps and epochs as in DLIO."""
-    epochs = []
+    epochs, evaluation = [], workload.evaluation
     left = workload.train.total_training_steps  # negative: no limit
     for number in range(1, workload.train.epochs + 1):
         steps = steps_per_epoch if left < 0 else min(steps_per_epoch, left)
         if steps == 0:
             break
         left -= steps if left >= 0 else 0
-        epochs.append(Epoch(number, _blocks(workload, number, steps), _evaluates(workload, number)))
+        evaluates = workload.workflow.evaluation and _is_due(
+            number, evaluation.eval_after_epoch, evaluation.epochs_between_evals
+        )
+        epochs.append(Epoch(number, _blocks(workload, number, steps), evaluates))
     return tuple(epochs)
 
 
 def _blocks(workload: Workload, epoch: int, steps: int) -> tuple[Block, ...]:
-    every = workload.checkpoint.steps_between_checkpoints
-    if not workload.workflow.checkpoint or every <= 0:
-        return (Block(1, steps, checkpoint=_checkpoints_after(workload, epoch)),)
+    settings, every = workload.checkpoint, workload.checkpoint.steps_between_checkpoints
+    if not workload.workflow.checkpoint:
+        return (Block(1, steps, checkpoint=False),)
+    if every <= 0:
+        saves = _is_due(epoch, settings.checkpoint_after_epoch, settings.epochs_between_checkpoints)
+        return (Block(1, steps, checkpoint=saves),)
     whole, rest = divmod(steps, every)
     blocks = [Block(number, every, checkpoint=True) for number in range(1, whole + 1)]
     if rest:
         blocks.append(Block(whole + 1, rest, checkpoint=False))
     return tuple(blocks)
-
-
-def _checkpoints_after(workload: Workload, epoch: int) -> bool:
-    settings = workload.checkpoint
-    return workload.workflow.checkpoint and _is_due(
-        epoch, settings.checkpoint_after_epoch, settings.epochs_between_checkpoints
-    )
-
-
-def _evaluates(workload: Workload, epoch: int) -> bool:
-    settings = workload.evaluation
-    return workload.workflow.evaluation and _is_due(epoch, settings.eval_after_epoch, settings.epochs_between_evals)
 
 
 def _is_due(epoch: int, first: int, every: int) -> bool:

@@ -12,7 +12,7 @@ from dlemu.metrics.cache import Cached, CacheProof
 from dlemu.metrics.changes import clock
 from dlemu.metrics.findings import Finding, Number
 from dlemu.metrics.limit import Advice, Limit, Seen
-from dlemu.metrics.percent_interval import plus_minus
+from dlemu.metrics.t_interval import plus_minus
 from dlemu.metrics.verdict import Verdict, VerdictCode
 from dlemu.report.units import multiple_of
 from dlemu.results.wording import Wording, count, sentence, sentences

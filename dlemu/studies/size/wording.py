@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from dlemu.metrics.percent_interval import plus_minus
+from dlemu.metrics.t_interval import plus_minus
 from dlemu.report.units import number
 from dlemu.results.wording import Wording, count, sentences
 from dlemu.studies.answers import CountResult, SizeAnswer
