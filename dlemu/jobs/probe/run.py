@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import stat
 import time
@@ -396,6 +397,19 @@ def _check_cells(cells: Sequence[CellSpec], target: str, *, overwrite_device: bo
             f"a probe that writes would destroy what is on {target}: name a folder of a file system on it, or "
             "give --overwrite-device if all of it may be lost"
         )
+    if _is_device(target):
+        try:
+            # O_EXCL fails for a block device that the kernel uses, or a part of it (open(2)).
+            os.close(os.open(target, os.O_RDONLY | os.O_EXCL | os.O_CLOEXEC))
+        except OSError as error:
+            if error.errno == errno.EBUSY:
+                raise UserError(
+                    f"{target} is in use: mounted, swap, or part of a RAID or a volume group. A probe that writes "
+                    "would destroy what it holds: release it first (lsblk shows its uses)"
+                ) from error
+            raise UserError(
+                f"{target} can't be opened: {error.strerror}; wanted a device that you may write"
+            ) from error
 
 
 @contextlib.contextmanager
