@@ -65,6 +65,7 @@ def test_pods_have_what_a_run_needs(name: str) -> None:
         assert container["image"] == f"dlemu:{__version__}"
         assert container["securityContext"] == {"runAsUser": 1000, "runAsNonRoot": True}
     worker = found[-1]
+    assert worker["securityContext"] == {"fsGroup": 1000}, "the volume may belong to root"
     mounts = {mount["mountPath"]: mount["name"] for mount in worker["containers"][0]["volumeMounts"]}
     volumes = {volume["name"]: volume for volume in worker["volumes"]}
     assert volumes[mounts["/dev/shm"]]["emptyDir"]["medium"] == "Memory", "a pod's own has 64 MB"
