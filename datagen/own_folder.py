@@ -251,14 +251,26 @@ def _cut(
 
 
 def _can_read(name: str, layout: Layout, storage: StorageBase) -> bool:
-    """Return whether the format's module can read the first and the last file."""
+    """Return whether the format's module can read the first and the last file; raises DatasetError if only one of them.
+
+    Files of a structure that is not dlemu's own are all alike: one that differs is damaged.
+    """
     file_format: Format = registry.find(FORMATS, name, "Format")()
-    try:
-        for file in {0, layout.num_files - 1}:
-            file_format.load(str(storage.local_path(layout.path(file))), 0, 1)
-    except (DlemuError, ValueError, LookupError):
-        return False
-    return True
+    paths = [layout.path(file) for file in sorted({0, layout.num_files - 1})]
+    errors = {}
+    for path in paths:
+        try:
+            file_format.load(str(storage.local_path(path)), 0, 1)
+        except (DlemuError, ValueError, LookupError) as error:
+            errors[path] = error
+    if 0 < len(errors) < len(paths):
+        ((damaged, error),) = errors.items()
+        (sound,) = set(paths) - {damaged}
+        raise DatasetError(
+            f"{damaged} can't be read as {name} ({error}), and {sound} can: restore it or move it away, or set "
+            "dataset.format=raw to read each file whole"
+        )
+    return not errors
 
 
 def _count_samples(count: Callable[[str], int], path: str) -> int:

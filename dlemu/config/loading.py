@@ -17,7 +17,7 @@ from dlemu.config.schema import Storage, Workload
 from dlemu.config.sections import to_workload
 from dlemu.config.sections import tree as settings_tree
 from dlemu.config.translate import KeyPath, renamed, translated
-from dlemu.config.validate import check, check_model_name
+from dlemu.config.validate import check, check_data_folder, check_model_name
 from dlemu.config.workload_files import SUFFIX, nearest
 
 DEFAULT_WORKLOAD = "default"
@@ -96,6 +96,7 @@ def _with_own_data(workload: Workload, given_layer: Collection[KeyPath], choice:
             f"dataset.source=folder reads what is in {workload.dataset.data_folder}, and "
             f"{', '.join(f'dataset.{key}' for key in found)} is determined from it: leave it out"
         )
+    check_data_folder(workload)
     data = workload.dataset
     if choice == DEFAULT_WORKLOAD and ("dataset", "format") not in given_layer:
         data = replace(data, format="")  # nobody chose the format of the default workload: the files decide

@@ -24,6 +24,11 @@ def check(workload: Workload) -> None:
     _refuse([*problems(workload), *problems(own), *_table_problems(workload)])
 
 
+def check_data_folder(workload: Workload) -> None:
+    """Raise UserError for a URL as the dataset's folder without the type of storage that it is for."""
+    _refuse(list(_folder_problems(workload, "dataset.data_folder", workload.dataset.data_folder)))
+
+
 def check_model_name(name: str) -> None:
     """Raise UserError for a model name that can't be the name of a folder of results (results/NAME)."""
     if name in ("", ".", "..") or os.sep in name or "\0" in name:

@@ -135,6 +135,22 @@ def test_most_files_decide_the_format_unless_somebody_chose_it(words: list[str],
     assert load(["dataset.source=folder", f"dataset.data_folder={tmp_path}", *words]).dataset.num_files_train == files
 
 
+@pytest.mark.parametrize("damaged", ["00.npz", "02.npz"])
+def test_one_damaged_file_does_not_make_all_of_them_raw(damaged: str, tmp_path: Path) -> None:
+    for number in range(3):
+        np.savez(tmp_path / f"{number:02}.npz", x=np.zeros(99, np.uint8))
+    os.truncate(tmp_path / damaged, 100)
+    spec = DatasetSpec(data_folder=str(tmp_path), source="folder")
+    with pytest.raises(DatasetError, match=rf"{damaged} can't be read as npz .* move it away, or"):
+        inspect_own_folder(spec, FOLDERS)
+    assert inspect_own_folder(replace(spec, format="raw"), FOLDERS).spec.format == "raw"
+
+
+def test_a_bucket_needs_its_type_of_storage() -> None:
+    with pytest.raises(UserError, match=r"wanted storage.storage_type=s3"):
+        load(["dataset.source=folder", "dataset.data_folder=s3://bucket/images"])
+
+
 def test_files_are_in_the_order_of_their_paths_and_those_of_other_kinds_are_named(tmp_path: Path) -> None:
     for name in ("b/1.dcm", "a/2.dcm", "a/1.dcm", "labels.txt"):
         put(tmp_path / name, 100)

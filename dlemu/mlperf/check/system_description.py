@@ -210,7 +210,7 @@ def matches_run(call: RanOn, under_test: Mapping[str, Any]) -> Iterator[Located]
     hosts = sum(count(client.get("quantity"), 0) or 0 for client in clients)
     fix = "describe the hosts of the run"
     if clients and call.hosts and hosts != call.hosts:
-        seen = f"the run was on {call.hosts} hosts, clients describe {hosts}"
+        seen = f"hosts of the run: {call.hosts}; described by clients: {hosts}"
         yield Located(path, Finding("error", "systems.hosts", seen, "the same number", fix))
     described = number(mapping(clients[0].get("chassis")).get("memory_capacity")) if len(clients) == 1 else None
     if described and call.memory_gib and call.hosts:
