@@ -1,4 +1,4 @@
-"""Means of recorded rates over stretches of time. A rate is stored with the end of the interval it is for."""
+"""Means of recorded rates over windows of time. Each rate has the time at which the interval that it is for ended."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ Windows = Sequence[Window] | NDArray[np.int64]
 
 
 def mean_within(time_ns: NDArray[np.int64], value: NDArray[np.float64], windows: Windows) -> float:
-    """Return the mean of a rate over the parts of the windows that have readings; NaN when there are none."""
+    """Return the mean of a rate over the windows, as far as there are readings in them; NaN if there are none."""
     if len(time_ns) < 2 or not len(windows):
         return math.nan
-    total = np.concatenate([[0.0], np.cumsum(value[1:] * np.diff(time_ns))])
-    ends = np.clip(np.asarray(windows, np.int64), time_ns[0], time_ns[-1])
-    covered = float((ends[:, 1] - ends[:, 0]).sum())
-    grown = np.interp(ends[:, 1], time_ns, total) - np.interp(ends[:, 0], time_ns, total)
-    return float(grown.sum()) / covered if covered > 0 else math.nan
+    integral = np.concatenate([[0.0], np.cumsum(value[1:] * np.diff(time_ns))])
+    begins, ends = np.clip(np.asarray(windows, np.int64), time_ns[0], time_ns[-1]).T
+    covered_ns = float((ends - begins).sum())
+    amounts = np.interp(ends, time_ns, integral) - np.interp(begins, time_ns, integral)
+    return float(amounts.sum()) / covered_ns if covered_ns > 0 else math.nan
