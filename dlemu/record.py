@@ -1,11 +1,15 @@
-"""The recorder inside a training job: what each batch cost, as rows of JSON in a folder (docs/record.md).
+"""The recorder that runs inside a training job: measures how each batch is loaded and used (docs/record.md).
 
-`dlemu record -- COMMAND` puts this one file in front of the job as its `sitecustomize`; where a launcher drops the
-environment, `import dlemu.record` as the script's first line does the same. It knows nothing of the rest of dlemu,
-needs the standard library alone, and runs on Python 3.9 and later, with PyTorch 2.0 and later.
+`dlemu record -- COMMAND` makes the job load a copy of this file as `sitecustomize`; where a launcher drops the
+environment, `import dlemu.record` as the script's first line does the same. It imports nothing else of dlemu, only the
+standard library, and runs on Python 3.9 and later, with PyTorch 2.0 and later.
 
-It must never break, slow or outlive the job. So: nothing happens before PyTorch's loader is imported; a row is one
-write; no threads, nothing at exit; an error in here ends the recording of its process with one warning.
+Functions of PyTorch and other libraries are wrapped when their modules are imported. Each process appends its
+measurements, one JSON object (a row) per line, to a file of its own. Recording ends with the window: a number of
+batches or minutes.
+
+The recorder must never break, slow or outlive the job. So: nothing happens before PyTorch's loader is imported; a row
+is one write; no threads, nothing at exit; an error in here ends the recording of its process with one warning.
 
 Times are CLOCK_MONOTONIC in ns, which all processes of a host share.
 """
@@ -19,23 +23,23 @@ from collections.abc import Callable
 from typing import Any
 
 FOLDER = "DLEMU_RECORD"
-"""The environment variable that names the folder of rows. The next three set the window that is recorded."""
+"""Environment variable with the folder for rows. The next three set the window: batches, minutes, warm-up batches."""
 STEPS = "DLEMU_RECORD_STEPS"
 MINUTES = "DLEMU_RECORD_MINUTES"
 SKIP = "DLEMU_RECORD_SKIP"
 ROWS_VERSION = 1
 ENDING = ".jsonl"
 DEFAULT_FOLDER = "dlemu-record"
-"""In the current folder, for `import dlemu.record` without the variables."""
-DEFAULT_MINUTES = 10.0  # hundreds of batches, which quantiles need, even where a step takes a second
+"""Folder for rows, below the current one, for `import dlemu.record` without FOLDER in the environment."""
+DEFAULT_MINUTES = 10.0  # hundreds of batches, enough for quantiles, even if a step takes a second
 
 _MODULE = "_dlemu_record"
-"""The recording module's name in sys.modules, however it was imported; also its attribute on loaders and iterators."""
-_MOST_ROW_BYTES = 256 << 20  # hundreds of thousands of batches; a job must not fill its disk by being recorded
-_MOST_FILES = 2000
-"""The most file names that a process records: enough to recognise a folder for each class."""
-_MOST_PENDING = 256
-"""The most steps whose GPU events are still pending; beyond that the oldest step is dropped, without a device time."""
+"""Name of this module in sys.modules, however it was imported, and of its attribute on loaders and iterators."""
+_MAX_ROW_BYTES = 256 << 20  # hundreds of thousands of batches; recording must not fill the disk
+_MAX_FILES = 2000
+"""File names that a process records at most: enough for a dataset with a folder per class."""
+_MAX_PENDING = 256
+"""Steps with pending GPU events at most; beyond that the oldest is dropped, and gets no device time."""
 _RANKS = (
     ("RANK", "WORLD_SIZE"),
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
@@ -43,10 +47,11 @@ _RANKS = (
     ("PMI_RANK", "PMI_SIZE"),
     ("SLURM_PROCID", "SLURM_NTASKS"),
 )
-"""Variables of launchers: torchrun and Accelerate, Open MPI, PMIx, MPICH, Slurm."""
-_NO_DATA = (".py", ".pyc", ".pyi", ".so", ".pyd", ".egg-link", ".pth", ".mo")
-"""Extensions of files that the interpreter opens for itself: code, not data."""
-_NO_PLACES = ("/proc/", "/sys/", "/dev/", "/etc/", "/usr/", "/lib/", "/lib64/", sys.prefix + "/", sys.base_prefix + "/")
+"""Environment variables by launcher: torchrun and Accelerate, Open MPI, PMIx, MPICH, Slurm."""
+_CODE_EXTENSIONS = (".py", ".pyc", ".pyi", ".so", ".pyd", ".egg-link", ".pth", ".mo")
+"""Extensions of files that the interpreter opens itself: code, not data."""
+_OS_PATHS = ("/proc/", "/sys/", "/dev/", "/etc/", "/usr/", "/lib/", "/lib64/", f"{sys.prefix}/", f"{sys.base_prefix}/")
+"""Beginnings of paths that belong to the operating system or to Python: no data."""
 _now = time.monotonic_ns
 
 
@@ -55,21 +60,21 @@ class _Process:
 
     def __init__(self) -> None:
         self.folder = ""
-        self.most_batches = 0
-        self.most_ns = 0
+        self.max_batches = 0
+        self.max_ns = 0
         self.ended = False
         self.renew()
 
     def renew(self) -> None:
         self.pid = os.getpid()
-        self.rows = -1
+        self.rows = -1  # file descriptor
         self.row_bytes = 0
         self.batches = 0
         self.delivered = 0
         self.began_ns = 0
         self.passes = 0
         self.fetches = 0
-        self.looked = 0
+        self.own_read_bytes = 0  # by the recorder itself, while listing open files
         self.files: set[str] = set()
         self.marker = ""
         self.device: DeviceTimes | None = None
@@ -79,11 +84,11 @@ class _Process:
             self.renew()
 
     def write(self, row: dict[str, Any]) -> None:
-        """Append a row by one write, so that neither a kill nor a fork can tear it."""
+        """Append a row in a single write, so that rows stay whole even if the process is killed or forks."""
         if self.rows < 0:
             self._open()
         self._append(row)
-        if self.row_bytes > _MOST_ROW_BYTES:
+        if self.row_bytes > _MAX_ROW_BYTES:
             self.end("rows")
 
     def _append(self, row: dict[str, Any]) -> None:
@@ -114,21 +119,21 @@ class _Process:
                 "python": platform.python_version(),
                 "torch": str(getattr(sys.modules.get("torch"), "__version__", "")),
                 "cores": len(os.sched_getaffinity(0)),
-                "seen": sorted(_FOREIGN & set(sys.modules)),
+                "seen": sorted(_UNSEEN & set(sys.modules)),
                 "t": _now(),
             }
         )
 
     def end(self, why: str) -> None:
-        """Stop recording in this process, and leave a file by which its workers notice it (`is_over`)."""
+        """Stop recording in this process, and create the marker file that its workers check (`window_is_over`)."""
         if not self.ended:
             self.ended = True
             self._append({"k": "end", "why": why, "t": _now()})
             with open(os.path.join(self.folder, f"ended-{self.pid}"), "w"):
                 pass
 
-    def is_over(self) -> bool:
-        """Return whether the window of the process that started this worker is over."""
+    def window_is_over(self) -> bool:
+        """Return whether the trainer that started this worker has ended its recording."""
         if not self.marker:
             import multiprocessing
 
@@ -137,8 +142,8 @@ class _Process:
         return os.path.exists(self.marker)
 
 
-_FOREIGN = {"tensorflow", "jax", "nvidia.dali", "s3torchconnector", "boto3", "s3fs", "deepspeed", "streaming", "ray"}
-"""Libraries whose reads or optimizer steps these hooks can't see; recorded so that `dlemu record` can warn of them."""
+_UNSEEN = {"tensorflow", "jax", "nvidia.dali", "s3torchconnector", "boto3", "s3fs", "deepspeed", "streaming", "ray"}
+"""Libraries whose reads or optimizer steps the hooks can't see; recorded, so that `dlemu record` can warn of them."""
 _process = _Process()
 
 
@@ -150,7 +155,7 @@ def _rank() -> tuple[int | None, int]:
 
 
 def _never_fails(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap a part of the recorder so that an error in it ends the recording of this process, not the job."""
+    """Wrap a function of the recorder so that an error in it ends the recording of this process, not the job."""
 
     def guarded(*arguments: Any) -> Any:
         try:
@@ -158,15 +163,15 @@ def _never_fails(function: Callable[..., Any]) -> Callable[..., Any]:
         except Exception as error:
             if not _process.ended:
                 _process.ended = True
-                said = f"dlemu record: the recording of process {os.getpid()} stopped ({error!r}); the job continues"
-                print(said, file=sys.stderr)
+                warning = f"dlemu record: the recording of process {os.getpid()} stopped ({error!r}); the job continues"
+                print(warning, file=sys.stderr)
             return None
 
     return guarded
 
 
 class _Meter:
-    """The kernel's counters of this thread and this process; their files are reopened per thread and after a fork."""
+    """Reads counters of this thread and process from files in /proc, opened once per thread and again after a fork."""
 
     def __init__(self) -> None:
         import threading
@@ -174,9 +179,10 @@ class _Meter:
         self._local = threading.local()
 
     def read(self) -> list[int]:
-        """Return the thread's CPU ns, run-queue ns, bytes read, read calls, device bytes; the process's last three.
+        """Return 8 counters; -1 for any that the kernel does not report.
 
-        -1 for each that the kernel does not report.
+        Of the thread: CPU ns, run-queue ns (runnable, without a core), bytes read, read calls, bytes read from devices.
+        Of the process: bytes read, read calls, bytes read from devices.
         """
         schedule, thread, process = (os.pread(file, 512, 0).split() if file >= 0 else [] for file in self._files()[:3])
         found = [int(schedule[0]), int(schedule[1])] if len(schedule) >= 2 else [-1, -1]
@@ -185,15 +191,15 @@ class _Meter:
         return found
 
     def queue(self) -> int:
-        """Return the ns that this thread has waited for a core."""
+        """Return how long this thread has waited for a core, ns."""
         return self._queue(0)
 
     def main_queue(self) -> int:
-        """Return the ns that the main thread has waited: it computes where a helper thread fetches the batches."""
+        """Return how long the main thread, which computes, has waited for a core, ns: another may take the batches."""
         return self._queue(3)
 
-    def _queue(self, place: int) -> int:
-        file = self._files()[place]
+    def _queue(self, position: int) -> int:
+        file = self._files()[position]
         return int(os.pread(file, 512, 0).split()[1]) if file >= 0 else -1
 
     def _files(self) -> list[int]:
@@ -205,8 +211,8 @@ class _Meter:
         files: list[int] = local.files
         return files
 
-    def own(self) -> tuple[int, int]:
-        """Return the bytes and calls that a `read` itself adds, to be subtracted from those of the job."""
+    def overhead(self) -> tuple[int, int]:
+        """Return the bytes and read calls that `read` itself adds to the counters, to subtract from measurements."""
         first = self.read()
         second = self.read()
         return second[2] - first[2], second[3] - first[3]
@@ -215,12 +221,12 @@ class _Meter:
 def _descriptor(path: str) -> int:
     try:
         return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:  # no such accounting in this kernel, or not allowed in this container
+    except OSError:  # this kernel does not have the counter, or this container does not allow reading it
         return -1
 
 
 class _Fetch:
-    """The files and mapped arrays that are seen in use while a batch is made."""
+    """The files opened and the mapped arrays indexed while one batch is loaded."""
 
     __slots__ = ("map_bytes", "map_calls", "new", "opens")
 
@@ -232,22 +238,23 @@ class _Fetch:
 
     def opened(self, path: object) -> None:
         name = os.fsdecode(path) if isinstance(path, (str, bytes, os.PathLike)) else ""
-        if not name or name.endswith(_NO_DATA) or name.startswith(_NO_PLACES):
+        if not name or name.endswith(_CODE_EXTENSIONS) or name.startswith(_OS_PATHS):
             return
         self.opens += 1
-        self.named(name)
+        self.note_file(name)
 
-    def named(self, name: str) -> None:
+    def note_file(self, name: str) -> None:
+        """Record a file's name if it is new in this process."""
         known = _process.files
-        if name not in known and len(known) < _MOST_FILES:
+        if name not in known and len(known) < _MAX_FILES:
             known.add(name)
             self.new.append(os.path.abspath(name))
 
 
 class DeviceTimes:
-    """GPU time of each step, by events that are recorded, queried steps later, and never waited for.
+    """Measures the GPU time of each step with CUDA events: they are queried some steps later, never waited for.
 
-    `cuda` is `torch.cuda`, or an object with its Event and default_stream.
+    `cuda` is `torch.cuda`, or an object with the same Event and default_stream.
     """
 
     def __init__(self, cuda: Any) -> None:
@@ -260,7 +267,7 @@ class DeviceTimes:
         self._batch = -1
 
     def end_step(self) -> bool:
-        """Mark the end of the step on the GPU; return whether its stream was empty already: it waits for the host."""
+        """Record the end of the step on the GPU; return whether the GPU was already idle: it waits for the host."""
         stream = self._cuda.default_stream()
         drained = bool(stream.query())
         if self._begin is not None:
@@ -268,7 +275,7 @@ class DeviceTimes:
             end.record(stream)
             self._pending.append((self._batch, self._last_end, self._begin, end))
             self._last_end, self._begin = end, None
-            if len(self._pending) > _MOST_PENDING:
+            if len(self._pending) > _MAX_PENDING:
                 self._pending.popleft()
         return drained
 
@@ -277,8 +284,8 @@ class DeviceTimes:
         self._begin.record(self._cuda.default_stream())
         self._batch = batch
 
-    def known(self) -> list[tuple[int, float, float]]:
-        """Return (batch, ms of its step, ms that the GPU was idle before it or -1) of the steps that have completed."""
+    def completed(self) -> list[tuple[int, float, float]]:
+        """Return completed steps as (batch, ms of the step, ms that the GPU was idle before it, -1 if unknown)."""
         found = []
         while self._pending and self._pending[0][3].query():
             batch, before, begin, end = self._pending.popleft()
@@ -288,7 +295,7 @@ class DeviceTimes:
 
 
 def _batch_size(data: Any, depth: int = 0) -> tuple[int | None, int]:
-    """Return the samples of a batch (first dimension of its first array; None without one) and its arrays' bytes."""
+    """Return the number of samples (first dimension of the first array; None without arrays) and bytes of a batch."""
     shape, size = getattr(data, "shape", None), getattr(data, "nbytes", None)
     if shape is not None and isinstance(size, int):
         return (int(shape[0]) if len(shape) else 1), size
@@ -309,28 +316,28 @@ def _batch_size(data: Any, depth: int = 0) -> tuple[int | None, int]:
 
 
 class _Hooks:
-    """The wrapped functions' extra work, and the state it shares within a process."""
+    """What the wrapped functions do before and after the original call. `local` is state of the current thread."""
 
     def __init__(self) -> None:
         import threading
 
         self.local = threading.local()
         self.meter = _Meter()
-        self.own: tuple[int, int] | None = None
+        self.overhead: tuple[int, int] | None = None
         self.loaders = 0
 
-    # In workers, or in the trainer where there are none.
+    # In the workers; without workers, in the trainer.
 
     @_never_fails
     def begin_fetch(self) -> Any:
         _process.renew_after_fork()
         if _process.ended or getattr(self.local, "fetch", None) is not None:
             return None
-        if _process.fetches and _process.is_over():
+        if _process.fetches and _process.window_is_over():
             _process.ended = True
             return None
-        if self.own is None:
-            self.own = self.meter.own()
+        if self.overhead is None:
+            self.overhead = self.meter.overhead()
         self.local.fetch = fetch = _Fetch()
         usage = _usage()
         return fetch, self.meter.read(), time.process_time_ns(), usage, _now()
@@ -342,20 +349,21 @@ class _Hooks:
         cpu, usage, after = time.process_time_ns(), _usage(), self.meter.read()
         self.local.fetch = None
         spent = [b - a if a >= 0 else -1 for a, b in zip(before, after)]  # noqa: B905  # Python 3.9 has no strict
-        thread = spent[:2] + [max(both) for both in zip(spent[2:5], spent[5:8])]  # noqa: B905  # pyarrow has its own
-        assert self.own is not None
+        # The process's reads, if more than this thread's: some libraries, as pyarrow, read in threads of their own.
+        thread = spent[:2] + [max(both) for both in zip(spent[2:5], spent[5:8])]  # noqa: B905
+        assert self.overhead is not None
         samples, batch_bytes = _batch_size(data)
         if getattr(fetcher, "auto_collation", False) and (samples is None or not hasattr(fetcher, "dataset_iter")):
             samples = len(index)
         _process.fetches += 1
         if _process.fetches & (_process.fetches - 1) == 0:  # the 1st, 2nd, 4th ...: it costs a millisecond
             read_before = self.meter.read()[2]
-            for name in _held_files(_process.folder):
-                fetch.named(name)
-            looked = self.meter.read()[2] - read_before  # bytes that the recorder itself read from /proc
+            for name in _open_files(_process.folder):
+                fetch.note_file(name)
+            own_read_bytes = self.meter.read()[2] - read_before  # from /proc, by the recorder itself
         else:
-            looked = 0
-        row = {  # process_..._in: within this fetch; the other process_...: since the process began
+            own_read_bytes = 0
+        row = {  # process_..._in: during this fetch; other process_...: since the process began
             "k": "fetch",
             "t0": began_ns,
             "t1": ended_ns,
@@ -363,10 +371,10 @@ class _Hooks:
             "bytes": batch_bytes,
             "cpu": thread[0],
             "queue": thread[1],
-            "read": max(0, thread[2] - self.own[0]) if thread[2] >= 0 else -1,
-            "calls": max(0, thread[3] - self.own[1]) if thread[3] >= 0 else -1,
+            "read": max(0, thread[2] - self.overhead[0]) if thread[2] >= 0 else -1,
+            "calls": max(0, thread[3] - self.overhead[1]) if thread[3] >= 0 else -1,
             "device": thread[4],
-            "process_read": after[5] - _process.looked,
+            "process_read": after[5] - _process.own_read_bytes,
             "process_read_in": after[5] - before[5],
             "process_device": after[7],
             "process_device_in": after[7] - before[7],
@@ -380,7 +388,7 @@ class _Hooks:
             row["maps"], row["map_bytes"] = fetch.map_calls, fetch.map_bytes
         if fetch.new:
             row["files"] = fetch.new
-        _process.looked += looked
+        _process.own_read_bytes += own_read_bytes
         _process.write(row)
 
     def drop_fetch(self) -> None:
@@ -398,7 +406,7 @@ class _Hooks:
             self.loaders += 1
             number = loader.__dict__[_MODULE] = self.loaders
         _process.passes += 1
-        iterator.__dict__[_MODULE] = [_process.passes, 0]
+        iterator.__dict__[_MODULE] = [_process.passes, 0]  # number of the pass, batches requested in it
         dataset = loader.dataset
         _process.write(
             {
@@ -468,7 +476,7 @@ class _Hooks:
         _process.write(row)
         device = _process.device
         if device is not None:
-            for batch, step_ms, waited_ms in device.known():
+            for batch, step_ms, waited_ms in device.completed():
                 _process.write({"k": "device", "serial": batch, "ms": step_ms, "waited_ms": waited_ms})
         if not delivered:
             return
@@ -479,12 +487,12 @@ class _Hooks:
             self._count(ended_ns)
 
     def _count(self, at_ns: int) -> None:
-        """Count a batch towards the window."""
+        """Count a training batch; end the recording if the window is over."""
         _process.batches += 1
         _process.began_ns = _process.began_ns or at_ns
-        if 0 < _process.most_batches <= _process.batches:
+        if 0 < _process.max_batches <= _process.batches:
             _process.end("steps")
-        elif 0 < _process.most_ns <= at_ns - _process.began_ns:
+        elif 0 < _process.max_ns <= at_ns - _process.began_ns:
             _process.end("minutes")
 
     @_never_fails
@@ -496,7 +504,7 @@ class _Hooks:
             _process.write({"k": "step", "t": _now(), "thread": threading.get_native_id()})
 
     def saving(self, save: Callable[..., Any]) -> Callable[..., Any]:
-        """Wrap a function that writes checkpoints."""
+        """Wrap a function that writes checkpoints, to record its duration and the bytes written."""
         import functools
 
         @functools.wraps(save)
@@ -519,7 +527,7 @@ class _Hooks:
             _process.write({"k": "save", "t0": began_ns, "t1": _now(), "bytes": written})
 
     def audit(self, event: str, arguments: tuple[Any, ...]) -> None:
-        """Note the files that Python opens while a batch is made; an error raised here would reach the job."""
+        """Record the files that Python opens while a batch is loaded; an error raised here would reach the job."""
         if event != "open":
             return
         try:
@@ -529,15 +537,15 @@ class _Hooks:
         except Exception:  # the interpreter shuts down
             return
 
-    def opening(self, function: Callable[..., Any], place: int) -> Callable[..., Any]:
-        """Wrap a function whose C code opens the file that the argument at `place` names: no audit event is raised."""
+    def opening(self, function: Callable[..., Any], position: int) -> Callable[..., Any]:
+        """Wrap a function whose C code opens files, without an audit event; argument `position` is the file's name."""
         import functools
 
         @functools.wraps(function)
         def wrapper(*arguments: Any, **options: Any) -> Any:
             fetch = getattr(self.local, "fetch", None)
-            if fetch is not None and len(arguments) > place:
-                _never_fails(fetch.opened)(arguments[place])
+            if fetch is not None and len(arguments) > position:
+                _never_fails(fetch.opened)(arguments[position])
             return function(*arguments, **options)
 
         return wrapper
@@ -547,7 +555,7 @@ _hooks: Any = None
 
 
 def _usage() -> tuple[int, int]:
-    """Return system CPU ns and major faults of this thread."""
+    """Return this thread's CPU time in the kernel, ns, and its major page faults."""
     import resource
 
     usage = resource.getrusage(resource.RUSAGE_THREAD)
@@ -555,7 +563,7 @@ def _usage() -> tuple[int, int]:
 
 
 def _written() -> int:
-    """Return the bytes that this process has written."""
+    """Return the bytes that this process has written by system calls (wchar)."""
     try:
         with open("/proc/self/io", "rb") as lines:
             return int(lines.read().split()[3])
@@ -563,8 +571,8 @@ def _written() -> int:
         return 0
 
 
-def _held_files(own: str) -> list[str]:
-    """Return the files that this process holds open for reading, or has mapped, except code and the rows."""
+def _open_files(rows_folder: str) -> list[str]:
+    """Return the data files that this process has open for reading or mapped, without those in `rows_folder`."""
     import fcntl
 
     found = set()
@@ -572,15 +580,15 @@ def _held_files(own: str) -> list[str]:
         try:
             if fcntl.fcntl(int(name), fcntl.F_GETFL) & os.O_ACCMODE != os.O_WRONLY:
                 found.add(os.readlink("/proc/self/fd/" + name))
-        except OSError:  # that of the listing itself
+        except OSError:  # closed since, such as the descriptor of the listing itself
             continue
     with open("/proc/self/maps", "rb") as lines:
         for line in lines:
             parts = line.split(None, 5)
             if len(parts) == 6 and parts[5].startswith(b"/") and b"x" not in parts[1]:
                 found.add(os.fsdecode(parts[5].rstrip(b"\n")))
-    left = (name for name in found if name.startswith("/") and not name.startswith((*_NO_PLACES, own)))
-    return [name for name in left if not name.endswith((*_NO_DATA, " (deleted)")) and ".so." not in name]
+    files = (name for name in found if name.startswith("/") and not name.startswith((*_OS_PATHS, rows_folder)))
+    return [name for name in files if not name.endswith((*_CODE_EXTENSIONS, " (deleted)")) and ".so." not in name]
 
 
 def _start_method(loader: Any) -> str:
@@ -593,7 +601,7 @@ def _start_method(loader: Any) -> str:
 
 
 def _order(loader: Any) -> str:
-    """Return the samples' order by the type of the sampler: `shuffled`, `in order`, or `own` for unknown types."""
+    """Return the order of samples by the sampler's type: `shuffled`, `in order`, or `own` for a custom sampler."""
     batches = getattr(loader, "batch_sampler", None)
     sampler = getattr(loader, "sampler", None) if batches is None else getattr(batches, "sampler", None)
     name = type(sampler).__name__
@@ -635,7 +643,7 @@ def _patch_loader(module: Any) -> None:
 
     def _reset(self: Any, loader: Any, first_iter: bool = False) -> None:
         original_reset(self, loader, first_iter)
-        if not first_iter and not _process.ended:  # workers that stay begin another pass
+        if not first_iter and not _process.ended:  # persistent workers begin another pass
             _hooks.new_pass(self, loader)
 
     def __next__(self: Any) -> Any:
@@ -663,7 +671,7 @@ def _patch_optimizer(module: Any) -> None:
 
 
 def _patch_memmap(module: Any) -> None:
-    """Count what is indexed out of arrays mapped from files: reading their pages makes no call that can be counted."""
+    """Count the bytes indexed from memory-mapped arrays: the kernel reads their pages without a read call."""
     kind = module.memmap
     original = kind.__getitem__
 
@@ -672,29 +680,29 @@ def _patch_memmap(module: Any) -> None:
         fetch = getattr(_hooks.local, "fetch", None)
         if fetch is not None:
             size = getattr(found, "nbytes", 0)
-            if size < self.nbytes:  # a view of the whole array has read nothing yet
+            if size < self.nbytes:  # a view of the whole array reads nothing yet
                 fetch.map_calls += 1
                 fetch.map_bytes += size
             if self.filename is not None:
-                fetch.named(os.fsdecode(self.filename))
+                fetch.note_file(os.fsdecode(self.filename))
         return found
 
     kind.__getitem__ = __getitem__
 
 
-def _saves(name: str) -> Callable[[Any], None]:
+def _patch_save(name: str) -> Callable[[Any], None]:
     def patch(module: Any) -> None:
         setattr(module, name, _hooks.saving(getattr(module, name)))
 
     return patch
 
 
-def _opens(*names: tuple[str, int]) -> Callable[[Any], None]:
+def _patch_open(*names: tuple[str, int]) -> Callable[[Any], None]:
     def patch(module: Any) -> None:
-        for dotted, place in names:
+        for dotted, position in names:
             *above, name = dotted.split(".")
             owner = getattr(module, above[0]) if above else module
-            setattr(owner, name, _hooks.opening(getattr(owner, name), place))
+            setattr(owner, name, _hooks.opening(getattr(owner, name), position))
 
     return patch
 
@@ -703,20 +711,20 @@ _PATCHES: dict[str, Callable[[Any], None]] = {
     "torch.utils.data._utils.fetch": _patch_fetch,
     "torch.utils.data.dataloader": _patch_loader,
     "torch.optim.optimizer": _patch_optimizer,
-    "torch.serialization": _saves("save"),
-    "torch.distributed.checkpoint.state_dict_saver": _saves("save"),
-    "safetensors.torch": _saves("save_file"),
+    "torch.serialization": _patch_save("save"),
+    "torch.distributed.checkpoint.state_dict_saver": _patch_save("save"),
+    "safetensors.torch": _patch_save("save_file"),
     "numpy._core.memmap": _patch_memmap,
     "numpy.core.memmap": _patch_memmap,
-    "h5py._hl.files": _opens(("File.__init__", 1)),
-    "pyarrow.parquet.core": _opens(("ParquetFile.__init__", 1)),
-    "torchvision.io.image": _opens(("read_file", 0)),
-    "cv2": _opens(("imread", 0)),
+    "h5py._hl.files": _patch_open(("File.__init__", 1)),
+    "pyarrow.parquet.core": _patch_open(("ParquetFile.__init__", 1)),
+    "torchvision.io.image": _patch_open(("read_file", 0)),
+    "cv2": _patch_open(("imread", 0)),
 }
 
 
 class _Loader:
-    """A module's loader that patches the module once it has run."""
+    """Wraps a module's import loader, to patch the module once it is imported."""
 
     def __init__(self, loader: Any, patch: Callable[[Any], None]) -> None:
         self._loader, self._patch = loader, patch
@@ -736,7 +744,7 @@ class _Loader:
 
 
 class _Finder:
-    """First in sys.meta_path: finds the modules to patch by the other finders, and has `_Loader` patch them."""
+    """First in sys.meta_path: has the other finders find the modules to patch, and wraps their loaders in `_Loader`."""
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
         patch = _PATCHES.get(name)
@@ -752,11 +760,11 @@ class _Finder:
         return None
 
 
-def _number(variable: str, otherwise: float) -> float:
+def _number(variable: str, default: float) -> float:
     try:
-        return float(os.environ.get(variable) or otherwise)
+        return float(os.environ.get(variable) or default)
     except ValueError:
-        return otherwise
+        return default
 
 
 def _install(folder: str) -> None:
@@ -766,8 +774,8 @@ def _install(folder: str) -> None:
     sys.modules[_MODULE] = sys.modules[__name__]
     _process.folder = os.path.abspath(folder)
     steps = int(_number(STEPS, 0))
-    _process.most_batches = steps + int(_number(SKIP, 0)) if steps else 0
-    _process.most_ns = int(_number(MINUTES, DEFAULT_MINUTES) * 60e9)
+    _process.max_batches = steps + int(_number(SKIP, 0)) if steps else 0
+    _process.max_ns = int(_number(MINUTES, DEFAULT_MINUTES) * 60e9)
     _hooks = _Hooks()
     sys.addaudithook(_hooks.audit)
     sys.meta_path.insert(0, _Finder())
@@ -776,12 +784,12 @@ def _install(folder: str) -> None:
             _never_fails(_PATCHES[name])(sys.modules[name])
 
 
-def _chain(own: str) -> None:
-    """Run the environment's own `sitecustomize`, which this file hides, if there is one."""
+def _run_hidden_sitecustomize(own_folder: str) -> None:
+    """Run the environment's own `sitecustomize`, if any: this file precedes it on the path."""
     from importlib.machinery import PathFinder
     from importlib.util import module_from_spec
 
-    spec = PathFinder.find_spec("sitecustomize", [part for part in sys.path if os.path.abspath(part) != own])
+    spec = PathFinder.find_spec("sitecustomize", [part for part in sys.path if os.path.abspath(part) != own_folder])
     if spec is not None and spec.loader is not None:
         sys.modules["sitecustomize"] = module = module_from_spec(spec)
         spec.loader.exec_module(module)
@@ -790,6 +798,6 @@ def _chain(own: str) -> None:
 if __name__ == "sitecustomize":
     if os.environ.get(FOLDER):
         _never_fails(_install)(os.environ[FOLDER])
-    _chain(os.path.dirname(os.path.abspath(__file__)))
+    _run_hidden_sitecustomize(os.path.dirname(os.path.abspath(__file__)))
 elif __name__ == "dlemu.record":
     _never_fails(_install)(os.environ.get(FOLDER) or DEFAULT_FOLDER)

@@ -1,4 +1,4 @@
-"""Packing: many small files of one image each become few large ones, the images rescaled on the way.
+"""Packing: turns many small image files into few large files, each with many images, and resizes the images if wanted.
 
-What is read, rescaled and written, for whoever starts the processes. May import formats and storage, nothing of dlemu.
+Chooses, resizes and checks the images; dlemu.jobs.pack starts the processes. May import formats and storage, not dlemu.
 """

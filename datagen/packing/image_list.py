@@ -1,4 +1,4 @@
-"""Which files are packed, and which of them go together into one file."""
+"""Chooses the files to pack, and how many of them go into each packed file."""
 
 from __future__ import annotations
 
@@ -10,51 +10,51 @@ from datagen.layout import Layout
 from datagen.packing.recipe import Kind, Recipe, kind_of
 from datagen.storage.storage_base import StorageBase
 
-FILES_EACH = 4
-"""Packed files for each process where nobody says how many images go into one: the last ones end together."""
-MOST_IN_A_FILE = 1024  # an interrupted packing makes whole files again, at most one for each process
+FILES_PER_PROCESS = 4
+"""Default number of packed files per process: with several each, all processes finish at about the same time."""
+MAX_IMAGES_PER_FILE = 1024  # after an interruption, each process repeats at most one file: keep it small
 
 
 @dataclass(frozen=True)
 class ImageList:
-    """Files in order."""
+    """The files to pack, in order."""
 
     folder: str
-    """What all paths begin with."""
+    """Folder that all files are below."""
     names: Sequence[str] | Layout
     """Paths below the folder: a list, or a layout that computes them."""
     kind: Kind | None = None
-    """What every one of them holds; None where their names show."""
-    passed_over: int = 0
-    """Files of the folder that hold no images."""
+    """Content of all files; None to derive it from each file's name."""
+    ignored: int = 0
+    """Files of the folder that are left out, because their names are not those of images."""
 
     def __len__(self) -> int:
         return self.names.num_files if isinstance(self.names, Layout) else len(self.names)
 
     def name(self, index: int) -> str:
-        """Return a path below the folder."""
+        """Return the path of a file, relative to the folder."""
         return self.names.name(index) if isinstance(self.names, Layout) else self.names[index]
 
     def path(self, index: int) -> str:
-        """Return a path."""
+        """Return the full path of a file."""
         return f"{self.folder}/{self.name(index)}"
 
     def kind_of(self, index: int) -> Kind:
-        """Return what a file holds."""
+        """Return the content of a file."""
         return self.kind or kind_of(self.name(index))
 
 
 def images_below(folder: str, target: str, recipe: Recipe, storage: StorageBase) -> ImageList:
-    """Return the files below a folder by name, without hidden ones and those of `target`: images, or all to keep.
+    """Return the image files below a folder, or all files if the recipe keeps them as they are, sorted by name.
 
-    Raises DatasetError where there are none.
+    Hidden files and the folder `target` are left out. Raises DatasetError if no file remains.
     """
     names = sorted(_files(folder, "", target.rstrip("/"), storage))
     chosen = names if recipe.keeps else [name for name in names if kind_of(name) != "file"]
     if not chosen:
         seen = f"{len(names)} files, none of them .jpeg, .png, .tiff or .npy" if names else "no files"
         raise DatasetError(f"{folder} holds {seen}: set source to a folder of images, or encode=keep to pack any file")
-    return ImageList(folder, chosen, passed_over=len(names) - len(chosen))
+    return ImageList(folder, chosen, ignored=len(names) - len(chosen))
 
 
 def _files(folder: str, below: str, target: str, storage: StorageBase) -> Iterator[str]:
@@ -75,26 +75,26 @@ def _files(folder: str, below: str, target: str, storage: StorageBase) -> Iterat
         yield from _files(folder, inner, target, storage)
 
 
-def images_each(images: int, processes: int, asked: int) -> int:
-    """Return how many images go into a packed file: as many as requested, or so that each process makes some files.
+def choose_images_per_file(images: int, processes: int, requested: int) -> int:
+    """Return the number of images per packed file: `requested`, or if that is 0, FILES_PER_PROCESS files per process.
 
-    Training takes files of one length: where a number near by divides the images evenly, it is that one.
+    Training needs files of equal length, so a similar number that divides the images evenly is preferred.
     """
-    wanted = max(1, min(images // (FILES_EACH * processes), MOST_IN_A_FILE))
-    return asked or even_share(images, wanted) or wanted
+    target = max(1, min(images // (FILES_PER_PROCESS * processes), MAX_IMAGES_PER_FILE))
+    return requested or nearest_divisor(images, target) or target
 
 
-def even_share(images: int, wanted: int) -> int:
-    """Return the number nearest to `wanted`, within a factor of 2, that divides the images evenly; 0 if none does."""
-    near = range(-(-wanted // 2), min(2 * wanted, MOST_IN_A_FILE) + 1)
-    return min((each for each in near if images % each == 0), key=lambda each: abs(each - wanted), default=0)
+def nearest_divisor(images: int, target: int) -> int:
+    """Return the divisor of `images` nearest to `target`, within a factor of 2; 0 if there is none."""
+    near = range(-(-target // 2), min(2 * target, MAX_IMAGES_PER_FILE) + 1)
+    return min((number for number in near if images % number == 0), key=lambda number: abs(number - target), default=0)
 
 
-def check_count(images: int, there: int) -> int:
-    """Return how many images to pack, 0 standing for all; raises UserError where there are fewer."""
-    if images > there:
+def check_count(images: int, available: int) -> int:
+    """Return the number of images to pack: `images`, or all if it is 0; raises UserError if fewer are available."""
+    if images > available:
         raise UserError(
-            f"images is {images}, but there are {there}: lower it, or make more with dataset.num_files_train={images} "
-            "and --make"
+            f"images is {images}, but there are {available}: lower it, or make more with "
+            f"dataset.num_files_train={images} and --make"
         )
-    return images or there
+    return images or available

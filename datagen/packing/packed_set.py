@@ -1,4 +1,8 @@
-"""What a folder of packed files holds: a list that is complete only when the last file is, and grows by lines."""
+"""The manifest of a packed set: a folder of packed files, each with the number of its samples and a checksum.
+
+While packing runs, .packed.jsonl has a first line with the settings and a line for each finished file, so an
+interrupted packing can resume; packed.json is written when the last file is complete.
+"""
 
 from __future__ import annotations
 
@@ -25,8 +29,8 @@ from datagen.verify import Damage, Kind
 PACKED_NAME = "packed.json"
 JOURNAL_NAME = ".packed.jsonl"
 SCHEMA_VERSION = 1
-MOST_FILES = 10**7  # the list may come from elsewhere: a number beyond must not take memory
-_CHUNK_BYTES = 8 << 20  # a read: large beside what a call costs, small beside a host's memory
+MAX_FILES = 10**7  # a manifest may come from someone else: a huge number in it must not exhaust memory
+_CHUNK_BYTES = 8 << 20  # per read call: large enough to amortise the call, small compared with a host's memory
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,24 +43,24 @@ class Skipped:
 
 @dataclass(frozen=True, kw_only=True)
 class PackedFile:
-    """One file that is finished."""
+    """One finished packed file."""
 
     number: int
     samples: int
     source_bytes: int
-    """Of the images that it was made of."""
+    """Bytes of the image files that it was made from."""
     bytes: int
     crc32: int
-    """Of all its bytes."""
+    """CRC-32 of the whole file."""
     skipped: tuple[Skipped, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
 class PackedSet:
-    """All of a folder."""
+    """The manifest: settings and finished files of one folder."""
 
     about: dict[str, Any]
-    """The settings that shape the files, by their names."""
+    """Name -> value of the settings that determine the files' content; resuming with others is refused."""
     format: str
     ending: str
     files: int
@@ -67,31 +71,31 @@ class PackedSet:
 
     @property
     def samples(self) -> int:
-        """Return how many samples are in it."""
+        """Return the number of samples in all finished files."""
         return sum(file.samples for file in self.made)
 
     @property
     def skipped(self) -> tuple[Skipped, ...]:
-        """Return the images that are not in it."""
+        """Return the images that were left out because they could not be decoded."""
         return tuple(skipped for file in self.made for skipped in file.skipped)
 
     def missing(self) -> list[int]:
         """Return the numbers of the files that are still to be made."""
-        there = {file.number for file in self.made}
-        return [number for number in range(self.files) if number not in there]
+        finished = {file.number for file in self.made}
+        return [number for number in range(self.files) if number not in finished]
 
-    def training(self) -> tuple[int, int]:
-        """Return how many of the files, and of the samples in each, a training run reads: those that all have.
+    def training_shape(self) -> tuple[int, int]:
+        """Return (files, samples per file) for training, which reads the same number of samples from each file.
 
-        The last file may hold fewer: it is left out where that loses least.
+        That number is the smallest of any file; the last file is left out if it has fewer samples than all others.
         """
         counts = [file.samples for file in sorted(self.made, key=lambda file: file.number)]
-        whole = counts[:-1] if len(counts) > 1 and counts[-1] < min(counts[:-1]) else counts
-        return len(whole), min(whole, default=0)
+        used = counts[:-1] if len(counts) > 1 and counts[-1] < min(counts[:-1]) else counts
+        return len(used), min(used, default=0)
 
 
 def layout_of(folder: str, packed: PackedSet) -> Layout:
-    """Return where the files lie: as those of a dataset, so that a training run finds them."""
+    """Return the paths of the packed files: named like a dataset's, so that a training run finds them."""
     return Layout(
         folder=os.path.join(folder, "train"),
         split="train",
@@ -103,18 +107,19 @@ def layout_of(folder: str, packed: PackedSet) -> Layout:
 
 
 def read_set(folder: str, storage: StorageBase) -> PackedSet | None:
-    """Return what a folder says it holds, finished files of an interrupted packing included; None where it says
-    nothing. Raises DatasetError."""
+    """Return the manifest of a folder, also of an interrupted packing; None if there is none.
+
+    Raises DatasetError for a damaged one."""
     for name in (PACKED_NAME, JOURNAL_NAME):
         path = os.path.join(folder, name)
         try:
-            whole = bytes(read_whole(storage, path, MOST_COLLECTED_BYTES))
-            head, *lines = whole.split(b"\n") if name == JOURNAL_NAME else [whole]
+            content = bytes(read_whole(storage, path, MOST_COLLECTED_BYTES))
+            head, *lines = content.split(b"\n") if name == JOURNAL_NAME else [content]
             values = json.loads(head)
             if values.get("schema_version") != SCHEMA_VERSION:
                 raise DatasetError(f"{path} was written by another version of dlemu: pack into an empty folder")
             packed = build(PackedSet, values)
-            _check(packed)
+            _check_limits(packed)
         except FileNotFoundError:
             continue
         except NotADirectoryError as error:
@@ -123,18 +128,18 @@ def read_set(folder: str, storage: StorageBase) -> PackedSet | None:
             raise
         except (OSError, ValueError, AttributeError, UserError) as error:
             raise DatasetError(f"{path} is damaged ({error}): delete the folder, and pack again") from error
-        return replace(packed, made=(*packed.made, *_finished(lines)))
+        return replace(packed, made=(*packed.made, *_files_in_journal(lines)))
     return None
 
 
-def _check(packed: PackedSet) -> None:
-    """Raise ValueError for a list that no packing makes: of files elsewhere, or of more than there can be."""
-    if os.sep in packed.ending or not 0 < packed.files <= MOST_FILES or packed.images_per_file < 1:
+def _check_limits(packed: PackedSet) -> None:
+    """Raise ValueError for a manifest that dlemu never writes: paths outside its folder, or impossible numbers."""
+    if os.sep in packed.ending or not 0 < packed.files <= MAX_FILES or packed.images_per_file < 1:
         raise ValueError(f"{packed.files} files of {packed.images_per_file} images, called .{packed.ending}")
 
 
-def _finished(lines: list[bytes]) -> Iterator[PackedFile]:
-    """Yield the files that lines report; the last line of a packing that was killed may be torn."""
+def _files_in_journal(lines: list[bytes]) -> Iterator[PackedFile]:
+    """Yield the finished files; the last line, if packing was killed while writing it, may be incomplete."""
     for line in lines:
         try:
             yield build(PackedFile, json.loads(line))
@@ -143,15 +148,15 @@ def _finished(lines: list[bytes]) -> Iterator[PackedFile]:
 
 
 def write_set(folder: str, packed: PackedSet, storage: StorageBase) -> None:
-    """Write the list of a complete set, on the device before it has its name. Raises OSError."""
+    """Write packed.json, synced to the device before it is renamed into place. Raises OSError."""
     data = (json.dumps(asdict(packed), indent=1) + "\n").encode()
     write_whole(storage, os.path.join(folder, PACKED_NAME), data, sync=True)
 
 
 def remove_set(folder: str, packed_format: type[Format], storage: StorageBase) -> None:
-    """Remove the files of the packed set that a folder's list reports, and folders that then hold nothing else.
+    """Remove the files of the packed set in a folder, and the folders that are empty afterwards.
 
-    Nothing where there is no such list, or where a link leads out of the folder.
+    Does nothing if there is no valid manifest, or if a symbolic link leads out of the folder.
     """
     try:
         packed = read_set(folder, storage)
@@ -163,10 +168,12 @@ def remove_set(folder: str, packed_format: type[Format], storage: StorageBase) -
     folders = folders_of(layout, sides)
     if any(leads_elsewhere(folder, made, storage) for made in folders):
         return
-    numbers = [number for number in _numbers(layout, storage) if number < packed.files]
+    numbers = [number for number in _existing_numbers(layout, storage) if number < packed.files]
     paths = [layout.path(number) for number in numbers]
     paths += [side.path(layout, number) for side in sides for number in numbers]
-    paths += [os.path.join(folder, name) for name in (PACKED_NAME, JOURNAL_NAME)]  # last: until then it is known
+    paths += [
+        os.path.join(folder, name) for name in (PACKED_NAME, JOURNAL_NAME)
+    ]  # last: if interrupted before, the folder is still recognised as a packed set
     with contextlib.suppress(OSError):
         storage.remove_unfinished(layout.folder)
     for path in paths:
@@ -178,12 +185,12 @@ def remove_set(folder: str, packed_format: type[Format], storage: StorageBase) -
 
 
 def folders_of(layout: Layout, sides: tuple[SideFile, ...]) -> list[str]:
-    """Return the folders in which a packed set has files."""
+    """Return the folders that hold the files of a packed set, side files included."""
     return [*(made for side in sides if (made := side.folder(layout)) is not None), layout.folder]
 
 
-def _numbers(layout: Layout, storage: StorageBase) -> Iterator[int]:
-    """Yield the numbers of the files that are there under the names which the layout gives them."""
+def _existing_numbers(layout: Layout, storage: StorageBase) -> Iterator[int]:
+    """Yield the numbers of the packed files that exist, recognised by the names that the layout gives them."""
     with contextlib.suppress(OSError), storage.entries(layout.folder) as entries:
         for entry in entries:
             match = re.search(r"_(\d+)_of_", entry.name)
@@ -192,8 +199,8 @@ def _numbers(layout: Layout, storage: StorageBase) -> Iterator[int]:
 
 
 def training_spec(folder: str, packed: PackedSet, sample_bytes: int) -> DatasetSpec:
-    """Return the dataset that training takes a packed set for."""
-    files, samples = packed.training()
+    """Return the dataset settings with which a training run reads a packed set."""
+    files, samples = packed.training_shape()
     return DatasetSpec(
         data_folder=folder,
         format=packed.format,
@@ -204,9 +211,9 @@ def training_spec(folder: str, packed: PackedSet, sample_bytes: int) -> DatasetS
 
 
 def verify_set(folder: str, storage: StorageBase) -> list[Damage]:
-    """Read every file of a complete set and compare its bytes' sum with that of what was written.
+    """Read every file of a packed set and compare its size and CRC-32 with the manifest.
 
-    Raises DatasetError where no list says what that was.
+    Raises DatasetError if the folder has no manifest.
     """
     packed = read_set(folder, storage)
     if packed is None:
@@ -217,7 +224,7 @@ def verify_set(folder: str, storage: StorageBase) -> list[Damage]:
     for file in (file for file in packed.made if file.samples):
         path = layout.path(file.number)
         try:
-            size, crc = _sum(path, buffer, storage, file.bytes)
+            size, crc = _size_and_crc(path, buffer, storage, file.bytes)
         except FileNotFoundError:
             findings.append(Damage("error", path, "missing", "there is no such file"))
             continue
@@ -232,8 +239,8 @@ def verify_set(folder: str, storage: StorageBase) -> list[Damage]:
     return sorted(findings, key=lambda finding: finding.path)
 
 
-def _sum(path: str, buffer: AlignedBuffer, storage: StorageBase, wanted: int) -> tuple[int, int]:
-    """Return a file's bytes and their sum; of one of another size, which would say nothing, 0 for the sum."""
+def _size_and_crc(path: str, buffer: AlignedBuffer, storage: StorageBase, wanted: int) -> tuple[int, int]:
+    """Return a file's size and CRC-32; a file of another size than `wanted` is not read, and gives a CRC of 0."""
     reader = storage.open_received(path)
     try:
         if reader.size_bytes != wanted:

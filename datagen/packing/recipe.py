@@ -1,4 +1,4 @@
-"""What becomes of an image between its file and the packed one: decoded, rescaled, encoded by Pillow and simplejpeg."""
+"""Prepares one image for a packed file: decodes, resizes and encodes it again, with Pillow and simplejpeg."""
 
 from __future__ import annotations
 
@@ -28,54 +28,49 @@ KINDS: dict[str, Kind] = {
     ".tiff": "tiff",
     ".npy": "npy",
 }
-"""Ending of a file's name, in small letters -> what is in it; all others are bytes that nobody looks into."""
+"""File name extension in lower case -> content. Files with any other extension are `file`: bytes never decoded."""
 _PLAIN_MODES = ("L", "RGB")
-"""Pillow's modes of 8-bit grey and colour, which are what is packed."""
+"""Pillow's modes for 8-bit grey and RGB: packed as they are. 16-bit grey becomes 8-bit; others, if not 32-bit, RGB."""
 _SIXTEEN_BITS = ("I;16", "I;16L", "I;16B", "I;16N")
 _REDUCING_GAP = 2.0
-"""Pillow first shrinks by whole numbers to so many times the wanted size, as its own thumbnails do: nearly the same
-picture in a fraction of the time (Image.resize, `reducing_gap`)."""
-_PNG_LEVEL = 1  # zlib's fastest: higher levels take several times the CPU for somewhat smaller files
-_DAMAGED = (_array.ArrayError, struct.error)
-"""What a damaged .npy raises, beside Python's own."""
+"""Pillow first shrinks by a whole factor, to no less than this many times the final size: nearly the same picture in
+a fraction of the time (`reducing_gap` of Image.resize; Image.thumbnail has the same value)."""
+_PNG_LEVEL = 1  # zlib's fastest: higher levels take several times the CPU for slightly smaller files
+_NPY_ERRORS = (_array.ArrayError, struct.error)
+"""Exceptions for a damaged .npy file, besides Python's usual ones."""
 
 
 class DamagedError(Exception):
-    """An image that can't be decoded; its path is added by who knows it."""
+    """An image that can't be decoded; the message has the reason without the path, which the caller knows."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """How images are prepared."""
+    """How images are resized and encoded."""
 
     height: int = 0
-    """Pixels wanted; 0 with `shorter_side` for pictures that keep their shape, 0 without it for no rescaling."""
+    """Pixels. Either height and width are set, or `shorter_side` (keeps the aspect ratio), or none (no resizing)."""
     width: int = 0
     shorter_side: int = 0
     encoding: Encoding = "keep"
     quality: int = 90
-    """Of JPEG, 1 to 95."""
+    """JPEG quality, 1 to 95."""
 
     @property
     def rescales(self) -> bool:
-        """Return whether pictures change their size."""
+        """Return whether images are resized."""
         return bool(self.height or self.shorter_side)
 
     @property
     def keeps(self) -> bool:
-        """Return whether files are packed as they are, without a look into them."""
+        """Return whether files are packed byte for byte, without decoding them."""
         return self.encoding == "keep"
-
-    @property
-    def array_bytes(self) -> int:
-        """Return the bytes of a colour picture, where all become equal; else 0."""
-        return 3 * self.height * self.width if self.encoding == "raw" else 0
 
 
 def recipe_of(resize: str, encoding: Encoding | Literal["auto"], quality: int) -> Recipe:
-    """Read `256` (the shorter side), `224x224` (height x width) or `0` (none); `auto` keeps what nothing rescales.
+    """Parse `resize`: `256` (shorter side), `224x224` (height x width) or `0` (no resizing).
 
-    Raises UserError.
+    The encoding `auto` means `raw` for resized images, else `keep`. Raises UserError.
     """
     sides = resize.lower().split("x")
     try:
@@ -105,22 +100,22 @@ def recipe_of(resize: str, encoding: Encoding | Literal["auto"], quality: int) -
 
 
 def kind_of(path: str) -> Kind:
-    """Return what a file holds, by the ending of its name."""
+    """Return the content of a file by its name's extension."""
     return KINDS.get(os.path.splitext(path)[1].lower(), "file")
 
 
 def import_libraries(recipe: Recipe) -> None:
-    """Import what `prepare` will want; raises UserError where it is missing."""
+    """Import the libraries that `prepare` uses; raises UserError if one is not installed."""
     if not recipe.keeps:
         library("PIL.Image", "image", "rescaling").init()
         library("simplejpeg", "image", "rescaling")
 
 
 def prepare(name: str, data: memoryview, kind: Kind, recipe: Recipe) -> PackedSample:
-    """Return a file's sample; kept as it is it still is in `data`.
+    """Return the sample to pack for a file; if the recipe keeps files as they are, it refers to `data` without a copy.
 
     Raises:
-        DamagedError: it can't be decoded.
+        DamagedError: the image can't be decoded.
     """
     ending = os.path.splitext(name)[1].lstrip(".").lower() or "bin"
     if recipe.keeps:
@@ -130,16 +125,16 @@ def prepare(name: str, data: memoryview, kind: Kind, recipe: Recipe) -> PackedSa
         pixels = _rescaled(pixels, recipe)
     except DlemuError:
         raise
-    except (OSError, ValueError, SyntaxError, RuntimeError, EOFError, TypeError, LookupError, *_DAMAGED) as error:
-        reason = str(error).partition(" <_io.")[0]  # Pillow names the file in memory
+    except (OSError, ValueError, SyntaxError, RuntimeError, EOFError, TypeError, LookupError, *_NPY_ERRORS) as error:
+        reason = str(error).partition(" <_io.")[0]  # cuts off the BytesIO object that Pillow's messages end with
         raise DamagedError(reason or type(error).__name__) from error
     return _encoded(name, pixels, recipe)
 
 
 def _decoded(data: memoryview, kind: Kind, recipe: Recipe) -> NDArray[np.uint8] | Any:
-    """Return an array (height, width, channels) of JPEG and NumPy files, of others Pillow's image."""
+    """Return an array (height, width, channels) for JPEG and NumPy files, a Pillow image for others."""
     if kind == "npy":
-        _array.parse(data, "it")  # NumPy makes room for what the header states before it looks at the bytes
+        _array.parse(data, "it")  # first check the header: NumPy allocates whatever size it states
         array: NDArray[Any] = np.load(io.BytesIO(data), allow_pickle=False)
         if not recipe.rescales:
             return array
@@ -149,10 +144,10 @@ def _decoded(data: memoryview, kind: Kind, recipe: Recipe) -> NDArray[np.uint8] 
     if kind == "jpeg":
         height, width, *_ = library("simplejpeg", "image").decode_jpeg_header(data)
         check_pixels(height, width)
-        # libjpeg-turbo scales while it decodes, by eighths: no more is decoded than the rescaling wants.
-        least = {"min_height": recipe.height or recipe.shorter_side, "min_width": recipe.width or recipe.shorter_side}
-        wanted = {key: 2 * side for key, side in least.items()} if recipe.rescales else {}
-        return library("simplejpeg", "image").decode_jpeg(data, "RGB", min_factor=2, **wanted)
+        # libjpeg-turbo can shrink by eighths while it decodes: decode at no less than twice the final size.
+        final = {"min_height": recipe.height or recipe.shorter_side, "min_width": recipe.width or recipe.shorter_side}
+        minimum = {key: 2 * side for key, side in final.items()} if recipe.rescales else {}
+        return library("simplejpeg", "image").decode_jpeg(data, "RGB", min_factor=2, **minimum)
     image = pillow_image(data)
     if image.mode in _SIXTEEN_BITS:
         return (np.asarray(image) >> 8).astype(np.uint8)

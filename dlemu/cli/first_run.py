@@ -14,7 +14,7 @@ from dlemu.config.schema import Workload
 from dlemu.report.units import size
 from dlemu.results.wording import count
 from dlemu.runner.datasets import free_bytes
-from dlemu.runner.job import ASK_BYTES, TRIAL_SCALE
+from dlemu.runner.job import CONFIRM_ABOVE_BYTES, TRIAL_SCALE
 
 _LAUNCHERS = ("mpirun", "mpiexec", "mpiexec.hydra", "prterun", "orterun", "srun")
 
@@ -37,7 +37,7 @@ def typed_command() -> list[str]:
 
 def allow(workload: Workload, folder: str, ranks: int, making_bytes: int, *, yes: bool) -> None:
     """Prompt whether `making_bytes` may be made, if that is much; raises UserError for no, and without a terminal."""
-    if making_bytes <= ASK_BYTES or yes:
+    if making_bytes <= CONFIRM_ABOVE_BYTES or yes:
         return
     free_text = f" ({size(free)} are free there)" if (free := free_bytes(workload, folder)) is not None else ""
     plan = f"{size(making_bytes)} will be made in {folder} for {count(ranks, 'rank')}"

@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 @configured
 @click.option("--at-least", type=click.IntRange(min=1), help="Exit with 1 when fewer than this many pass (for CI).")
 @click.option("--most", type=click.IntRange(min=1), default=4096, show_default=True, help="Try at most this many.")
-@click.option("--confidence", type=Number(50, 99.99), default=95.0, show_default=True, help="Of verdicts, in percent.")
+@click.option(
+    "--confidence", type=Number(50, 99.99), default=95.0, show_default=True, help="Confidence of verdicts, in percent."
+)
 @click.option(
     "--trial-seconds",
     type=Number(1, 1e6),
@@ -50,11 +52,11 @@ def command(
     dlemu size workload=unet3d accelerator=h100 dataset.data_folder=/mnt/nvme/unet3d --at-least 16
     dlemu size workload=unet3d launcher="mpirun -np {ranks} --hostfile hosts" reader.odirect=true
 
-    Estimates the answer from a short read, brackets it, narrows it down, and repeats the two counts at the edge. Each
-    trial is a `dlemu train` that ends as soon as its verdict is decided. When interrupted, the same command with
-    output.folder=FOLDER continues from the finished trials.
+    Estimates the number from a short read, brackets it, narrows the bracket down, and then repeats the largest number
+    that passes and the smallest that fails. Each trial is a `dlemu train` that ends as soon as its verdict is decided.
+    When interrupted, the same command with output.folder=FOLDER continues from the finished trials.
 
-    For a KV cache it finds the largest kv.speed (more prompts per second) that passes, by runs of `dlemu kvcache`.
+    For a KV cache it finds the largest kv.speed (factor on the arrival rate) that passes, by runs of `dlemu kvcache`.
 
     Exit status: 0 found (--at-least: that many pass), 1 none passes (--at-least: fewer), 2 a usage error, 3 a trial
     failed, 4 no verdict (too close to call, the host was the limit, too few samples for that many), 128 + signal.
@@ -70,17 +72,18 @@ def command(
     from dlemu.studies.series.page import print_answer
     from dlemu.studies.size.find_size import size
 
-    workload = load(take_word(overrides, "launcher")[1], config_dir=config_dir)
+    _, settings = take_word(overrides, "launcher")  # the launcher is not a setting of the workload
+    workload = load(settings, config_dir=config_dir)
     if cfg:
         click.echo(explained(workload), nl=False)
         return
     watched = Watched()
-    if kind_wanted(workload).asks:
+    if kind_wanted(workload).asks:  # this kind of job is scaled by a setting, not by the number of accelerators
         if at_least or make or cached:
             raise click.UsageError("--at-least, --make and --cached are for training")
         raise SystemExit(_find_bracket(overrides, config_dir, watched, as_json=as_json))
 
-    def make_asked(workload: Workload) -> None:
+    def make_if_requested(workload: Workload) -> None:
         if make or workload.workflow.generate_data:
             make_here(workload, as_json=as_json)
 
@@ -93,7 +96,7 @@ def command(
             confidence_percent=confidence,
             trial_seconds=trial_seconds,
             cached=cached,
-            make=make_asked,
+            make=make_if_requested,
             on_event=watched,
         )
     except Interrupted as stop:
@@ -103,7 +106,7 @@ def command(
 
 
 def _find_bracket(overrides: tuple[str, ...], config_dir: str | None, watched: Watched, *, as_json: bool) -> int:
-    """Find the largest passing value of the setting that a kind of job searches over; return the exit status."""
+    """Find the largest passing value of the setting that scales a job's load; return the exit status."""
     from dlemu.cli.interruption import interrupted
     from dlemu.cli.options import show_answer
     from dlemu.comm import Interrupted
@@ -111,16 +114,16 @@ def _find_bracket(overrides: tuple[str, ...], config_dir: str | None, watched: W
     from dlemu.studies.sweep.bracket import find_bracket
 
     try:
-        answer, found, above = find_bracket(overrides, config_dir=config_dir, on_event=watched)
+        answer, passing, failing = find_bracket(overrides, config_dir=config_dir, on_event=watched)
     except Interrupted as stop:
         raise SystemExit(interrupted(stop, "finished runs", watched.folder)) from None
 
     def show(answer: SweepAnswer, folder: str, console: Console) -> None:
         print_sweep(answer, folder, console)
-        for title, point in (("the largest that passes", found), ("the smallest that does not", above)):
+        for title, point in (("the largest that passes", passing), ("the smallest that does not", failing)):
             if point is not None and point.figures is not None:
                 settings = " ".join(f"{key}={value}" for key, value in point.settings.items())
                 click.echo(f"{title}: {settings}. {point.figures.verdict}")
 
     show_answer(answer, watched.folder, show, as_json=as_json, page=watched.wants_page)
-    return 0 if found else 1
+    return 0 if passing else 1

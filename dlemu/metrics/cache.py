@@ -1,4 +1,4 @@
-"""Proof that the storage was read: bytes that it served compared with bytes the application read, for each epoch."""
+"""Proves that data came from storage, not from the page cache: compares bytes served by storage with bytes read."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from dlemu.metrics.rows import Rows, is_any, sum_of
 from dlemu.metrics.spread import Mean, by_epoch
 
 IN_MEMORY = ("tmpfs", "ramfs", "hugetlbfs")
-"""File systems that are memory: there is no storage to read."""
+"""File systems in memory: there is no storage behind them."""
 ACCOUNTED = ("ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs", "vfat", "exfat", "overlay", "erofs", "squashfs")
-"""File systems whose reads reach a block device in the reader's own context, so that the kernel accounts for them."""
+"""File systems that read block devices in the reading thread's context: the kernel counts these bytes per thread."""
 NOT_READ_PERCENT, PARTLY_READ_PERCENT = 50.0, 95.0
-"""When storage served less than this share of the bytes, the run counts as not read from storage, or only partly."""
+"""If storage served less than this share of the bytes, the data counts as not read from storage, or only partly."""
 WANTED_RATIO = 5.0
-"""Size of a training dataset that MLPerf Storage requires, in multiples of the hosts' memory (rules v2.0, 2.1)."""
+"""Smallest training dataset that MLPerf Storage allows, in multiples of the hosts' memory (rules v2.0, 2.1)."""
 
 
 class Cached(StrEnum):
@@ -32,20 +32,20 @@ class Cached(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class CacheProof:
-    """`from_storage_percent` is None where the kernel does not account for reads (FUSE, some network file systems)."""
+    """How much data came from storage: None if the kernel does not count it (FUSE, some network file systems)."""
 
     from_storage_percent: Mean
-    """Bytes that the storage served, in percent of the bytes that the application read; above 100 with read-ahead."""
+    """Bytes that storage served as a percentage of the bytes that the application read; above 100 with read-ahead."""
     dataset_to_memory: float | None
-    """Bytes of the dataset / memory of all hosts."""
+    """Size of the dataset / memory of all hosts."""
     finding: Finding | None
-    """A code of `Cached`."""
+    """Its code is one of `Cached`; None if nothing is wrong."""
 
 
 def prove(
     rows: Rows, *, file_system: str, odirect: bool, evicted: bool, dataset_bytes: int, memory_bytes: int
 ) -> CacheProof:
-    """Judge from the training rows whether the storage was read."""
+    """Return from the training rows whether data came from storage; `evicted`: from the page cache, before reading."""
     known = is_any(rows, "storage_bytes") or file_system in (*ACCOUNTED, *IN_MEMORY)
     per_epoch = tuple(_percent(part) if known else None for part in by_epoch(rows))
     percent = _percent(rows) if known else None
@@ -58,13 +58,13 @@ def prove(
 
 
 def served_by_storage(rows: Rows, accounted: Mean, device: Mean) -> float | None:
-    """Return the share of the bytes read that the storage served, 0 to 100 %; None where nothing is known.
+    """Return the share of the bytes read that storage served, 0 to 100 %; None if unknown.
 
-    `accounted` is `CacheProof.from_storage_percent`, `device` the devices' bytes in percent of the application's, both
-    with a value for each epoch of the rows. Neither counts holes of sparse files, through the page cache or past it,
-    nor what the page cache held: no requests are made for these. In each epoch the smaller one counts, and no more
-    than 100: other programs add to the devices' bytes, but not to what the kernel accounts to our threads; bytes read
-    ahead or in vain in one epoch make up for nothing in another. Of the devices' bytes alone it is an upper bound.
+    `accounted` is `CacheProof.from_storage_percent`; `device` is the devices' bytes as a percentage of the
+    application's. Both have a value per epoch, and count neither pages found in the page cache nor holes of sparse
+    files, as neither causes requests to a device. Per epoch the smaller one is used, at most 100 %: bytes of devices
+    include other programs' reads, those counted for our threads do not; and read-ahead in one epoch must not make up
+    for cached reads in another. If only `device` is known, the result is an upper bound.
     """
     app_bytes = [sum_of(part, "app_bytes") for part in by_epoch(rows)]
     served = [
@@ -92,11 +92,11 @@ def _finding(
 ) -> Finding | None:
     if file_system in IN_MEMORY:
         return Finding(Cached.IN_MEMORY, "loud", {"file_system": file_system})
-    helping = (
+    remedies = (
         (not past_cache, "reader.odirect"),
         (not past_cache and not evicted, "reader.evict_page_cache"),
     )
-    numbers: dict[str, Number] = {"would_help": ", ".join(setting for helps, setting in helping if helps)}
+    numbers: dict[str, Number] = {"would_help": ", ".join(setting for helps, setting in remedies if helps)}
     if ratio is not None:
         numbers["dataset_to_memory_ratio"] = ratio
     if percent is None:

@@ -23,7 +23,7 @@ from dlemu.metrics.rows import (
     chunks,
     in_order,
     is_any,
-    raise_at,
+    maximum_at,
     since_free,
     steps_of,
     sum_of,
@@ -166,7 +166,7 @@ def _busy_workers_shares(rows: StepTable, late: Columns, *, preprocesses: bool, 
         batches = Intervals((starts - origin).astype(float), (stops - origin).astype(float), edges.astype(float))
         worked = np.zeros((len(waiting), 4))
         for kind, spent in enumerate(worker_time(mine, preprocesses)):
-            sums = batches.passed(spent)
+            sums = batches.cumulative(spent)
             worked[:, kind] = sums[last] - sums[first]
         busy = worked.sum(axis=-1)
         is_busy = busy >= BUSY_WORKERS * workers_per_rank * (ends - begins)
@@ -217,7 +217,7 @@ def _waits_of(rows: StepTable) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     steps = steps_of(rows)
     longest, free = np.zeros(steps.count, np.int64), np.zeros(steps.count, np.int64)
     for _, part, place in reversed(steps.parts):  # the first rank's `free_ns` are written last
-        raise_at(longest, place, part["wait_ns"])
+        maximum_at(longest, place, part["wait_ns"])
         free[place] = part["free_ns"]
     return free[longest > 0], (free + longest)[longest > 0]
 

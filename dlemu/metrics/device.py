@@ -1,4 +1,4 @@
-"""What the dataset's devices delivered in each epoch, from the recorder's rates and the step rows."""
+"""Computes what the dataset's block devices delivered in each epoch, from the telemetry recorder's readings."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from dlemu.metrics.rates import training_ns
 from dlemu.metrics.rows import Rows, StepTable, in_order, sum_of
 from dlemu.metrics.spread import Mean, all_known, by_epoch, known
 
-_MISSED = 0.05
-"""Largest share of an epoch without readings before a device's figure is dropped: it may be off by the same share."""
+_MAX_MISSED = 0.05
+"""With readings missing for a larger share of an epoch, a device has no figure: it could be wrong by that share."""
 
 
 class Delivered(NamedTuple):
@@ -23,11 +23,11 @@ class Delivered(NamedTuple):
     """The ranks of that host: their stamps are on the same clock."""
     time_ns: NDArray[np.int64]
     rate: NDArray[np.float64]
-    """MB/s or reads/s; the mean from the time before to this one."""
+    """MB/s or reads/s: for each time, the mean since the time before."""
 
 
 def device_metrics(rows: Rows, devices: list[Delivered]) -> tuple[Mean, Mean]:
-    """Return MB/s of all devices together, and their bytes in percent of the application's; None without devices."""
+    """Return all devices' MB/s, and their bytes as a percentage of the application's; None without devices."""
     epochs = by_epoch(rows)
     megabytes = [sum(map(_delivered_total, [part] * len(devices), devices)) if devices else np.nan for part in epochs]
     seconds = [training_ns(part) / 1e9 for part in epochs]
@@ -41,7 +41,7 @@ def device_metrics(rows: Rows, devices: list[Delivered]) -> tuple[Mean, Mean]:
 
 
 def device_request_kib(rows: Rows, megabytes: list[Delivered], requests: list[Delivered]) -> Mean:
-    """Return the mean size of the devices' reads, KiB; None without devices, and where they read nothing.
+    """Return the mean size of the devices' reads, KiB; None if there are no devices, or they read nothing.
 
     `megabytes` has the MB/s and `requests` the reads/s of the same devices, in the same order.
     """
@@ -65,8 +65,8 @@ def _ratio(part: float, whole: float) -> float:
 def _delivered_total(rows: Rows, device: Delivered) -> float:
     """Return a device's MB or reads in an epoch: from the last reading before its start to the first after its end.
 
-    The recorder takes readings just before and just after each epoch, so nothing else is counted. NaN if it missed more
-    than `_MISSED` of the epoch because it was killed: a partial figure would look like that of the whole epoch.
+    The recorder takes readings just before and just after each epoch, so hardly anything else is counted. NaN if it was
+    killed and missed more than `_MAX_MISSED`: a partial figure would be mistaken for that of the whole epoch.
     """
     own = in_order(rows).of("rank", device.ranks)
     if not len(own):
@@ -75,9 +75,9 @@ def _delivered_total(rows: Rows, device: Delivered) -> float:
 
 
 def delivered_between(time_ns: NDArray[np.int64], rate: NDArray[np.float64], begin_ns: int, end_ns: int) -> float:
-    """Return MB (of rates in MB/s) from the last reading before the begin to the first after the end.
+    """Return the MB (of rates in MB/s) from the last reading before the begin to the first after the end.
 
-    NaN with fewer than two readings, or if they miss more than `_MISSED` of that time.
+    NaN with fewer than two readings, or if they miss more than `_MAX_MISSED` of that time.
     """
     first = max(0, int(np.searchsorted(time_ns, begin_ns, side="right")) - 1)
     last = int(np.searchsorted(time_ns, end_ns))
@@ -85,16 +85,16 @@ def delivered_between(time_ns: NDArray[np.int64], rate: NDArray[np.float64], beg
     if not len(time_ns):
         return float("nan")
     missed_ns = max(0, int(time_ns[0]) - begin_ns) + max(0, end_ns - int(time_ns[-1]))
-    return float("nan") if missed_ns > _MISSED * (end_ns - begin_ns) else _integral(time_ns, rate)
+    return float("nan") if missed_ns > _MAX_MISSED * (end_ns - begin_ns) else _integral(time_ns, rate)
 
 
 def mean_between(time_ns: NDArray[np.int64], value: NDArray[np.float64], begin_ns: int, end_ns: int) -> float:
-    """Return the mean over time of the values that were read between two moments; NaN for fewer than two values."""
+    """Return the time-weighted mean of the readings between two moments; NaN for fewer than two readings."""
     within = (time_ns >= begin_ns) & (time_ns <= end_ns)
     times, values = time_ns[within], value[within]
     return _integral(times, values) / ((times[-1] - times[0]) / 1e9) if len(times) > 1 else float("nan")
 
 
 def _integral(time_ns: NDArray[np.int64], value: NDArray[np.float64]) -> float:
-    """Return the sum of value x seconds since the value before it; NaN for fewer than two values."""
+    """Return the sum of each reading x seconds since the reading before it; NaN for fewer than two readings."""
     return float((value[1:] * np.diff(time_ns)).sum() / 1e9) if len(time_ns) > 1 else float("nan")

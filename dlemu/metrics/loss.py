@@ -12,7 +12,18 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dlemu.metrics.rows import Columns, Rows, StepTable, Whole, add_at, in_order, raise_at, since_free, steps_of, sum_of
+from dlemu.metrics.rows import (
+    Columns,
+    Rows,
+    StepTable,
+    Whole,
+    add_at,
+    in_order,
+    maximum_at,
+    since_free,
+    steps_of,
+    sum_of,
+)
 
 PARTS = ("reading", "decoding", "queueing", "hand_over")
 """What delays a batch, in the order of the columns of `Steps.parts_ns`; each is explained in `Loss`."""
@@ -75,7 +86,7 @@ def _by_step(table: StepTable) -> Steps:
         add_at(accelerators, place, 1)
         add_at(compute, place, own_compute)
         add_at(lost, place, wait + sync)
-        raise_at(longest, place, own_compute)
+        maximum_at(longest, place, own_compute)
         later = (sync < least_sync[place]) | ((sync == least_sync[place]) & (wait > most_wait[place]))
         at = np.flatnonzero(later) if isinstance(place, slice) else place[later]
         critical[at], least_sync[at], most_wait[at] = first + np.flatnonzero(later), sync[later], wait[later]

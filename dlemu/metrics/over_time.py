@@ -1,6 +1,6 @@
-"""Rates over time: of intervals with an amount each (reads with their bytes), and the means of recorded rates.
+"""Turns amounts over time intervals (such as the bytes of each read, while it lasted) into a rate over time.
 
-A recorded rate is stored with the end of the interval it is for.
+And means of recorded rates over windows of time; each rate has the time at which the interval that it is for ended.
 """
 
 from __future__ import annotations
@@ -15,51 +15,48 @@ Floats = NDArray[np.float64]
 
 
 class Intervals:
-    """Intervals of time, cut at the moments `edges`, for amounts that are spread evenly over their intervals.
+    """Time intervals on a grid of moments, `edges`: spreads an amount per interval evenly over the interval's duration.
 
-    The amount of an interval that contains an edge is divided there, so nothing is counted twice. Results are additive:
-    those of several sets of intervals with the same edges may be summed.
+    If an edge falls inside an interval, the amount is divided there, so nothing is counted twice. Results are additive:
+    those of several sets of intervals on the same edges may be summed.
     """
 
     def __init__(self, starts: Floats, ends: Floats, edges: Floats) -> None:
-        """Take intervals (`ends` > `starts`) and `edges` in rising order."""
+        """Take intervals (`ends` > `starts`) and `edges`, which ascend."""
         self._edges = edges
-        first, behind = np.searchsorted(edges, starts), np.searchsorted(edges, ends)
-        self._behind = behind
-        self._under_way = np.flatnonzero(behind > first)
-        """Intervals that contain an edge, from the edge `first` up to the one before `behind`."""
-        self._first, self._last = first[self._under_way], behind[self._under_way]
-        self._starts = starts[self._under_way]
-        self._lengths = ends[self._under_way] - self._starts
+        edge_after_start, self._edge_after_end = np.searchsorted(edges, starts), np.searchsorted(edges, ends)
+        self._crossing = np.flatnonzero(self._edge_after_end > edge_after_start)
+        """Intervals with edges inside: those from `_first_inside` up to, not including, `_first_after`."""
+        self._first_inside, self._first_after = edge_after_start[self._crossing], self._edge_after_end[self._crossing]
+        self._starts = starts[self._crossing]
+        self._lengths = ends[self._crossing] - self._starts
 
-    def passed(self, amounts: Floats) -> Floats:
-        """Return how much of the amounts lies before each edge."""
+    def cumulative(self, amounts: Floats) -> Floats:
+        """Return for each edge the part of `amounts` (one per interval) that lies before it."""
         count = len(self._edges)
-        over: Floats = np.cumsum(np.bincount(self._behind, amounts, count + 1)[:count]).astype(np.float64)
-        if not len(self._under_way):
-            return over
-        rates = amounts[self._under_way] / self._lengths
-        # An interval that contains an edge has passed rate x (edge - start) by then: sum rate and rate x start.
+        total: Floats = np.cumsum(np.bincount(self._edge_after_end, amounts, count + 1)[:count]).astype(np.float64)
+        if not len(self._crossing):
+            return total
+        rates = amounts[self._crossing] / self._lengths
+        # An interval adds rate x (edge - start) to an edge inside it: sum up the rates and the products rate x start.
         origin = float(self._starts.min())
         slopes, shifts = (
-            np.cumsum(np.bincount(self._first, values, count + 1) - np.bincount(self._last, values, count + 1))[:count]
+            np.cumsum(
+                np.bincount(self._first_inside, values, count + 1) - np.bincount(self._first_after, values, count + 1)
+            )[:count]
             for values in (rates, rates * (self._starts - origin))
         )
-        over += np.maximum(slopes * (self._edges - origin) - shifts, 0.0)
-        return over
+        total += np.maximum(slopes * (self._edges - origin) - shifts, 0.0)
+        return total
 
     def rates(self, amounts: Floats) -> Floats:
         """Return the amount per unit of time between each two neighbouring edges."""
-        rates: Floats = np.diff(self.passed(amounts)) / np.diff(self._edges)
+        rates: Floats = np.diff(self.cumulative(amounts)) / np.diff(self._edges)
         return rates
 
 
 def mean_rates(starts: Floats, ends: Floats, amounts: Floats, edges: Floats) -> Floats:
-    """Return the amount per unit of time between each two neighbouring `edges`.
-
-    Each amount is spread evenly over its own interval (`ends` > `starts`) and divided at the edges within it: over all
-    time the rates add up to the amounts.
-    """
+    """Return the amount per unit of time between each two neighbouring `edges`; see `Intervals`."""
     return Intervals(starts, ends, edges).rates(amounts)
 
 
@@ -70,11 +67,11 @@ Windows = Sequence[Window] | NDArray[np.int64]
 
 
 def mean_within(time_ns: NDArray[np.int64], value: NDArray[np.float64], windows: Windows) -> float:
-    """Return the mean of a rate over the parts of the windows that have readings; NaN when there are none."""
+    """Return the mean of a rate over the windows, as far as there are readings in them; NaN if there are none."""
     if len(time_ns) < 2 or not len(windows):
         return math.nan
-    total = np.concatenate([[0.0], np.cumsum(value[1:] * np.diff(time_ns))])
-    ends = np.clip(np.asarray(windows, np.int64), time_ns[0], time_ns[-1])
-    covered = float((ends[:, 1] - ends[:, 0]).sum())
-    grown = np.interp(ends[:, 1], time_ns, total) - np.interp(ends[:, 0], time_ns, total)
-    return float(grown.sum()) / covered if covered > 0 else math.nan
+    integral = np.concatenate([[0.0], np.cumsum(value[1:] * np.diff(time_ns))])
+    begins, ends = np.clip(np.asarray(windows, np.int64), time_ns[0], time_ns[-1]).T
+    covered_ns = float((ends - begins).sum())
+    amounts = np.interp(ends, time_ns, integral) - np.interp(begins, time_ns, integral)
+    return float(amounts.sum()) / covered_ns if covered_ns > 0 else math.nan

@@ -1,4 +1,7 @@
-"""Rates and waits of an epoch, from step rows. Time runs from the epoch's first block to its last step's end."""
+"""Rates and waits of epochs, computed from step rows.
+
+A block is the steps between two checkpoints or evaluations, whose time does not count.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +14,10 @@ from dlemu.metrics.rows import Rows, chunks, in_order, since_free
 
 
 def training_ns(rows: Rows) -> int:
-    """Return the accelerators' training time: the sum over all blocks, each from its start to its last step's end.
+    """Return the training time: the sum of all blocks, each from its start to the end of its last step.
 
-    First steps count; the time of checkpoints and evaluations between the blocks does not. Blocks begin and end at the
-    same moments on all ranks, but the clocks of hosts differ: only stamps of one rank are compared.
+    All ranks begin and end a block at the same moments. But the clocks of hosts differ, so only stamps of the same rank
+    are compared, and the longest time of any rank is returned.
     """
     ranks, first, last = in_order(rows).ends("free_ns", "wait_ns", "compute_ns", "sync_ns")
     if not len(ranks):
@@ -25,7 +28,7 @@ def training_ns(rows: Rows) -> int:
 
 
 def per_second(amount: float, rows: Rows) -> float:
-    """Return `amount` per second of training, NaN for no time."""
+    """Return `amount` per second of training time; NaN if that is 0."""
     elapsed_ns = training_ns(rows)
     return amount * 1e9 / elapsed_ns if elapsed_ns else math.nan
 
@@ -37,21 +40,21 @@ def first_batch_seconds(rows: Rows) -> float:
 
 
 def percentiles_ms(values_ns: np.ndarray[tuple[int], np.dtype[np.int64]]) -> Percentiles | None:
-    """Return the percentiles of durations given in ns, in ms; None when there are none."""
+    """Return the percentiles, in ms, of durations in ns; None for no durations."""
     if not len(values_ns):
         return None
-    p50, p90, p99, greatest = (np.percentile(values_ns, (50, 90, 99, 100)) / 1e6).tolist()
-    return Percentiles(p50=p50, p90=p90, p99=p99, max=greatest)
+    p50, p90, p99, maximum = (np.percentile(values_ns, (50, 90, 99, 100)) / 1e6).tolist()
+    return Percentiles(p50=p50, p90=p90, p99=p99, max=maximum)
 
 
 def late_handover_share(rows: Rows) -> float:
-    """Return the share of the waiting that came after the worker had finished the batch: the emulator's own part.
+    """Return the share of all waits that elapsed after the worker had finished the batch: the emulator's own overhead.
 
-    Of a late batch, the time before `finished_ns` is due to loader and storage, the time after it to the hand-over.
+    Waiting before `finished_ns` is due to loader and storage, waiting after it to handing over the batch.
     """
     total = handover = 0
     for part in chunks(in_order(rows)):
-        wait_ns, handing_ns = part["wait_ns"], since_free(part, "ready_ns") - since_free(part, "finished_ns")
-        late_ns = np.minimum(wait_ns, np.maximum(handing_ns, 0))
-        total, handover = total + int(wait_ns.sum()), handover + int(late_ns.sum())
+        wait_ns, handover_ns = part["wait_ns"], since_free(part, "ready_ns") - since_free(part, "finished_ns")
+        total += int(wait_ns.sum())
+        handover += int(np.minimum(wait_ns, np.maximum(handover_ns, 0)).sum())
     return handover / total if total else 0.0

@@ -1,9 +1,10 @@
-"""Step rows by column and in order, so that a result of 1e7 steps is computed in little memory and time.
+"""Step rows as a sorted table of columns: computes metrics of 1e7 steps in little memory and time.
 
-`in_order` makes a `StepTable` of the rows of one or more ranks. Columns are loaded on demand, kept in the narrowest
-integer type that fits and evicted when others are needed, so a computation that uses a few columns, or goes rank by
-rank, never has all of a large result in memory. A table has an index of its blocks (steps between two checkpoints):
-the rows of one rank, or of one epoch, are found without scanning.
+A step row has the measurements of one step of one rank. `in_order` returns the rows of one or more ranks as a
+`StepTable`. Columns are loaded on demand, cached in the narrowest integer type that fits, and evicted when others are
+needed, so a computation that uses a few columns, or goes rank by rank, never has all of a large result in memory. A
+table has an index of its blocks (a rank's steps between two checkpoints or evaluations), so that the rows of a rank or
+an epoch are found without scanning.
 """
 
 from __future__ import annotations
@@ -23,19 +24,19 @@ Made = TypeVar("Made")
 LABELS = ("rank", "epoch", "phase", "block")
 """Columns with one value per block; a table is sorted by these and `step`."""
 STAMPS = ("asked_ns", "got_ns", "slept_ns", "met_ns", "ready_ns", "started_ns", "finished_ns")
-"""Moments of a step, stored as the distance from its `free_ns`: that is short, so it fits a narrow type."""
-MOST_KEPT_BYTES = 448 << 20
-"""Memory for the columns that a store keeps for later."""
+"""Timestamps of a step, stored as the offset from its `free_ns` (end of the previous step), which is small."""
+MAX_CACHED_BYTES = 448 << 20
+"""Size of a store's cache of columns."""
 GROUP_ROWS = 1 << 20
-"""Rows that are loaded, and narrowed, together."""
+"""Rows per group: a column is loaded, and stored in a narrow type, group by group."""
 _CHUNK = 1 << 16
-"""Rows worked on at a time: larger chunks exceed the CPU caches, and malloc unmaps and maps their memory each time."""
+"""Rows per chunk of work: larger ones exceed the CPU caches, and malloc would map and unmap their memory each time."""
 _SHORT_SPAN = 256
-"""Mean length of consecutive rows below which they are gathered by index instead of copied span by span."""
+"""If runs of consecutive rows are shorter on average, rows are gathered by index instead of copied run by run."""
 
 
 class Columns(Protocol):
-    """Rows that are used by column only: a structured array or a StepTable."""
+    """Rows of which only columns are used: a structured array or a StepTable."""
 
     def __len__(self) -> int: ...
 
@@ -44,56 +45,57 @@ class Columns(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class _Narrow:
-    """Whole numbers in as few bytes as their range needs."""
+    """Integers, stored as offsets from their minimum in the narrowest type that fits."""
 
-    least: int
-    above: NDArray[Any] | None
-    """Each value less `least`; None where all are the same."""
+    minimum: int
+    offsets: NDArray[Any] | None
+    """Each value minus `minimum`; None if all values are equal."""
     length: int
     """Number of values."""
 
     @property
-    def kept_bytes(self) -> int:
-        return 0 if self.above is None else self.above.nbytes
+    def cached_bytes(self) -> int:
+        return 0 if self.offsets is None else self.offsets.nbytes
 
     def part(self, start: int, stop: int) -> Whole:
-        if self.above is None:
-            same: Whole = np.broadcast_to(np.int64(self.least), max(0, min(stop, self.length) - start))
-            return same
-        above = self.above[start:stop]
-        values: Whole = above if above.dtype == np.int64 else np.add(above, self.least, dtype=np.int64)
+        if self.offsets is None:
+            equal: Whole = np.broadcast_to(np.int64(self.minimum), max(0, min(stop, self.length) - start))
+            return equal
+        offsets = self.offsets[start:stop]
+        values: Whole = offsets if offsets.dtype == np.int64 else np.add(offsets, self.minimum, dtype=np.int64)
         return values
 
     def put(self, out: Whole, start: int) -> None:
-        """Write the values from `start` on into `out`, as many as it holds."""
-        if self.above is None:
-            out[:] = self.least
+        """Fill `out` with the values from index `start` on."""
+        if self.offsets is None:
+            out[:] = self.minimum
         else:
-            np.add(self.above[start : start + len(out)], self.least, out=out, dtype=np.int64)
+            np.add(self.offsets[start : start + len(out)], self.minimum, out=out, dtype=np.int64)
 
-    def at(self, places: NDArray[np.integer]) -> Whole:
-        if self.above is None:
-            return np.full(len(places), self.least)
-        values: Whole = self.above[places].astype(np.int64) + self.least  # values too wide to narrow have least = 0
+    def at(self, indices: NDArray[np.integer]) -> Whole:
+        if self.offsets is None:
+            return np.full(len(indices), self.minimum)
+        values: Whole = self.offsets[indices].astype(np.int64) + self.minimum  # int64 offsets have a minimum of 0
         return values
 
     def total(self, start: int, stop: int) -> int:
         count = max(0, min(stop, self.length) - start)
-        return self.least * count + (0 if self.above is None else int(self.above[start:stop].sum(dtype=np.int64)))
+        return self.minimum * count + (0 if self.offsets is None else int(self.offsets[start:stop].sum(dtype=np.int64)))
 
 
 def _narrowed(values: Whole) -> _Narrow:
     if not len(values):
         return _Narrow(0, None, 0)
-    least, most = int(values.min()), int(values.max())
-    if least == most:
-        return _Narrow(least, None, len(values))
-    kind = next((kind for kind in (np.uint8, np.uint16, np.uint32) if most - least <= np.iinfo(kind).max), None)
-    if kind is None:
+    minimum, maximum = int(values.min()), int(values.max())
+    if minimum == maximum:
+        return _Narrow(minimum, None, len(values))
+    types = (np.uint8, np.uint16, np.uint32)
+    narrow = next((narrow for narrow in types if maximum - minimum <= np.iinfo(narrow).max), None)
+    if narrow is None:
         return _Narrow(0, np.array(values), len(values))
-    above = np.empty(len(values), kind)
-    np.subtract(values, least, out=above, casting="unsafe")  # in pieces that stay in the cache
-    return _Narrow(least, above, len(values))
+    offsets = np.empty(len(values), narrow)
+    np.subtract(values, minimum, out=offsets, casting="unsafe")  # NumPy casts in blocks that stay in the CPU cache
+    return _Narrow(minimum, offsets, len(values))
 
 
 class _Column:
@@ -101,7 +103,7 @@ class _Column:
 
     def __init__(self, begins: Whole, groups: list[_Narrow]) -> None:
         self._begins, self._groups = begins, groups
-        self.kept_bytes = sum(group.kept_bytes for group in groups)
+        self.cached_bytes = sum(group.cached_bytes for group in groups)
 
     def part(self, start: int, stop: int) -> Whole:
         parts = list(self._within(start, stop))
@@ -114,20 +116,20 @@ class _Column:
             at += last - first
         return values
 
-    def at(self, places: NDArray[np.integer]) -> Whole:
+    def at(self, indices: NDArray[np.integer]) -> Whole:
         if len(self._groups) == 1:
-            return self._groups[0].at(places)
-        values, numbers = np.empty(len(places), np.int64), np.searchsorted(self._begins, places, side="right") - 1
+            return self._groups[0].at(indices)
+        values, numbers = np.empty(len(indices), np.int64), np.searchsorted(self._begins, indices, side="right") - 1
         for number in np.unique(numbers).tolist():
-            own = numbers == number
-            values[own] = self._groups[number].at(places[own] - self._begins[number])
+            in_group = numbers == number
+            values[in_group] = self._groups[number].at(indices[in_group] - self._begins[number])
         return values
 
     def total(self, start: int, stop: int) -> int:
         return sum(group.total(first, last) for group, first, last in self._within(start, stop))
 
     def _within(self, start: int, stop: int) -> Iterator[tuple[_Narrow, int, int]]:
-        """Yield the groups that hold rows `start` to `stop`, each with the first and last of these rows within it."""
+        """Yield the groups with rows from `start` up to `stop`, each with the begin and end of these rows within it."""
         number = int(np.searchsorted(self._begins, start, side="right")) - 1
         while start < stop:
             begin, group = int(self._begins[number]), self._groups[number]
@@ -138,55 +140,55 @@ class _Column:
 
 
 class ColumnStore:
-    """All rows of a result, in the order of rank, epoch, phase, block and step."""
+    """All rows of a result, sorted by rank, epoch, phase, block and step, with a cache of columns."""
 
     def __init__(self, names: Sequence[str], groups: Sequence[int], load: Callable[[str, int], Whole]) -> None:
-        """`groups` are numbers of rows; `load(name, group)` returns a column of a group, if need be repeatedly."""
+        """`groups`: number of rows in each; `load(name, group)` returns a column of one, and may be called again."""
         self.names, self.length, self._load = tuple(names), sum(groups), load
         self._begins = np.cumsum([0, *groups])[:-1]
-        self._kept: OrderedDict[str, _Column] = OrderedDict()
+        self._cache: OrderedDict[str, _Column] = OrderedDict()
         self._order: NDArray[np.intp] | None = None
         changes = self._changes()
         if changes is None:
             keys = [self._column(name).part(0, self.length) for name in ("step", "block", "phase", "epoch", "rank")]
             self._order = np.lexsort(keys)
-            self._kept.clear()
+            self._cache.clear()
             changes = self._changes()
             assert changes is not None
         self.block_starts = changes
         self.labels = {name: self._column(name).at(changes) for name in LABELS}
 
     def load_all(self) -> None:
-        """Load all columns, which must fit MOST_KEPT_BYTES, and drop `load`: it is not called again."""
+        """Load all columns, which must fit into MAX_CACHED_BYTES, and drop `load`: it is not called again."""
         for name in self.names:
             self._column(name)
-        self._load = _gone
+        self._load = _no_column
 
     def part(self, name: str, start: int, stop: int, *, since_free: bool = False) -> Whole:
-        """Return the values of a range of rows, read-only; with `since_free` stamps are distances from `free_ns`."""
+        """Return the values of a range of rows, read-only; with `since_free`, STAMPS are offsets from `free_ns`."""
         values = self._column(name).part(start, stop)
         return values + self._column("free_ns").part(start, stop) if name in STAMPS and not since_free else values
 
-    def at(self, name: str, places: NDArray[np.integer], *, since_free: bool = False) -> Whole:
-        """Return the values of the rows at `places`; with `since_free` stamps are distances from `free_ns`."""
-        values = self._column(name).at(places)
-        return values + self._column("free_ns").at(places) if name in STAMPS and not since_free else values
+    def at(self, name: str, indices: NDArray[np.integer], *, since_free: bool = False) -> Whole:
+        """Return the values of the rows at `indices`; with `since_free`, STAMPS are offsets from `free_ns`."""
+        values = self._column(name).at(indices)
+        return values + self._column("free_ns").at(indices) if name in STAMPS and not since_free else values
 
     def total(self, name: str, start: int, stop: int) -> int:
-        """Return the sum of a range of rows' values; not for stamps."""
+        """Return the sum of a column over a range of rows; not for STAMPS."""
         return self._column(name).total(start, stop)
 
     def _column(self, name: str) -> _Column:
-        kept = self._kept.get(name)
-        if kept is None:
-            kept = self._kept[name] = _Column(self._begins, [_narrowed(values) for values in self._groups(name)])
-            while len(self._kept) > 2 and sum(column.kept_bytes for column in self._kept.values()) > MOST_KEPT_BYTES:
-                self._kept.popitem(last=False)
-        self._kept.move_to_end(name)
-        return kept
+        column = self._cache.get(name)
+        if column is None:
+            column = self._cache[name] = _Column(self._begins, [_narrowed(values) for values in self._groups(name)])
+            while len(self._cache) > 2 and sum(one.cached_bytes for one in self._cache.values()) > MAX_CACHED_BYTES:
+                self._cache.popitem(last=False)
+        self._cache.move_to_end(name)
+        return column
 
     def _groups(self, name: str) -> Iterator[Whole]:
-        """Yield a column group by group, in order; stamps as the distance from `free_ns`."""
+        """Yield a column group by group, in order; STAMPS as offsets from `free_ns`."""
         count = len(self._begins)
         if self._order is not None:
             column = np.concatenate([self._load(name, group) for group in range(count)])[self._order]
@@ -200,7 +202,7 @@ class ColumnStore:
                 yield values
 
     def _changes(self) -> Whole | None:
-        """Return where each block begins; None if the rows are not in order."""
+        """Return the index of each block's first row; None if the rows are not in order."""
         found = [np.zeros(1 if self.length else 0, np.int64)]
         columns = [self._column(name) for name in ("step", "block", "phase", "epoch", "rank")]
         for start in range(0, self.length - 1, _CHUNK):
@@ -218,15 +220,15 @@ class ColumnStore:
         return np.concatenate(found)
 
 
-def _gone(name: str, group: int) -> Whole:
+def _no_column(name: str, group: int) -> Whole:
     raise KeyError(name)
 
 
 class StepTable:
-    """Some rows of a result, in the result's order. It caches what is computed from it: see `once`."""
+    """Some rows of a store, in its order. Values computed from a table can be cached in it; see `once`."""
 
     def __init__(self, store: ColumnStore, pieces: tuple[Whole, Whole] | None = None) -> None:
-        """Take all rows of a store, or `pieces`: starts and stops of row ranges, none across the end of a block."""
+        """Take all rows of a store, or `pieces`: begins and ends of row ranges, each within one block."""
         self._store = store
         if pieces is None:
             pieces = store.block_starts, np.append(store.block_starts[1:], store.length)[: len(store.block_starts)]
@@ -244,7 +246,7 @@ class StepTable:
     def __getitem__(self, key: slice | NDArray[np.bool_]) -> StepTable: ...
 
     def __getitem__(self, key: str | slice | NDArray[np.bool_]) -> Whole | StepTable:
-        """Return a column, read-only, or the rows of a slice or a mask."""
+        """Return a column, read-only, or a table of the rows in a slice or mask."""
         if isinstance(key, str):
             return self._column(key)
         if not isinstance(key, slice):
@@ -263,21 +265,21 @@ class StepTable:
         return rows
 
     def once(self, make: Callable[[StepTable], Made]) -> Made:
-        """Return `make(self)`, computed at the first call and cached as long as the table lives."""
+        """Return `make(self)`, computed at the first call and cached in this table."""
         if make not in self._once:
             self._once[make] = make(self)
         made: Made = self._once[make]
         return made
 
     def since_free(self, stamp: str) -> Whole:
-        """Return a column of STAMPS as the distance from `free_ns`, read-only."""
+        """Return a column of STAMPS as offsets from `free_ns`, read-only."""
         return self._column(stamp, since_free=True)
 
-    def take(self, places: NDArray[np.integer]) -> Columns:
-        """Return the rows at `places`, in that order, without materialising columns of all rows."""
+    def take(self, indices: NDArray[np.integer]) -> Columns:
+        """Return the rows at `indices`, in that order, without materialising columns of all rows."""
         ends = np.cumsum(self._stops - self._starts)
-        piece = np.searchsorted(ends, places, side="right")
-        return _Taken(self._store, places + (self._stops - ends)[piece])
+        piece = np.searchsorted(ends, indices, side="right")
+        return _Taken(self._store, indices + (self._stops - ends)[piece])
 
     @cached_property
     def by_rank(self) -> list[StepTable]:
@@ -303,25 +305,25 @@ class StepTable:
         return self._chosen(np.isin(self.label(label), values))
 
     def label(self, name: str) -> Whole:
-        """Return the rank, epoch, phase or block of each piece, in the order of the rows; values may repeat."""
+        """Return the rank, epoch, phase or block of each piece of the table, in order; values may repeat."""
         return self._store.labels[name][self._blocks]
 
     def values(self, label: str) -> list[int]:
-        """Return which ranks, epochs, phases or blocks there are, sorted."""
+        """Return the distinct ranks, epochs, phases or blocks in the table, sorted."""
         found: list[int] = np.unique(self.label(label)).tolist()
         return found
 
     def trimmed(self, first: int, last: int) -> StepTable:
-        """Return the table without the `first` first and `last` last rows of each block of each rank."""
+        """Return the table without the first `first` and the last `last` rows of each block of each rank."""
         numbers, lengths = self._blocks, self._stops - self._starts
         if len(np.unique(numbers)) == len(numbers):
             starts, stops = self._starts + first, self._stops - last
-            there = stops > starts
-            return StepTable(self._store, (starts[there], stops[there]))
+            remaining = stops > starts
+            return StepTable(self._store, (starts[remaining], stops[remaining]))
         begins = np.flatnonzero(np.append(True, np.diff(numbers) != 0))
         sizes = np.add.reduceat(lengths, begins)
-        place = np.arange(len(self)) - np.repeat(np.append(0, np.cumsum(sizes)[:-1]), sizes)
-        return self._where((place >= first) & (place < np.repeat(sizes, sizes) - last))
+        number = np.arange(len(self)) - np.repeat(np.append(0, np.cumsum(sizes)[:-1]), sizes)  # within its block
+        return self._where((number >= first) & (number < np.repeat(sizes, sizes) - last))
 
     def ends(self, *names: str) -> tuple[Whole, list[Whole], list[Whole]]:
         """Return for each block of each rank: its rank, and the named columns' values in its first and last row."""
@@ -333,7 +335,7 @@ class StepTable:
 
     @cached_property
     def _blocks(self) -> NDArray[np.intp]:
-        """For each piece, the number of its block in the store."""
+        """Index of each piece's block in the store."""
         return np.searchsorted(self._store.block_starts, self._starts, side="right") - 1
 
     def _grouped(self, label: str) -> dict[int, StepTable]:
@@ -353,8 +355,8 @@ class StepTable:
         before = np.clip(start - (ends - (self._stops - self._starts)), 0, None)
         behind = np.clip(ends - stop, 0, None)
         starts, stops = self._starts + before, self._stops - behind
-        there = stops > starts
-        return StepTable(self._store, (starts[there], stops[there]))
+        remaining = stops > starts
+        return StepTable(self._store, (starts[remaining], stops[remaining]))
 
     def _where(self, mask: NDArray[np.bool_]) -> StepTable:
         if mask.dtype != np.bool_ or mask.shape != (len(self),):
@@ -365,8 +367,8 @@ class StepTable:
         own_starts = ends - (self._stops - self._starts)
         edges = np.unique(np.concatenate([own_starts, np.flatnonzero(mask[1:] != mask[:-1]) + 1, [len(mask)]]))
         starts = edges[:-1]
-        there = mask[starts]
-        starts, stops = starts[there], edges[1:][there]
+        chosen = mask[starts]
+        starts, stops = starts[chosen], edges[1:][chosen]
         piece = np.searchsorted(ends, starts, side="right")
         shift = self._starts[piece] - own_starts[piece]
         return StepTable(self._store, (starts + shift, stops + shift))
@@ -380,12 +382,12 @@ class StepTable:
             return part(int(begins[0]), int(stops[0]))
         if len(begins) * _SHORT_SPAN > len(self):
             lengths = stops - begins
-            places = np.repeat(begins - np.cumsum(lengths) + lengths, lengths) + np.arange(len(self))
-            return self._store.at(name, places, since_free=since_free)
+            indices = np.repeat(begins - np.cumsum(lengths) + lengths, lengths) + np.arange(len(self))
+            return self._store.at(name, indices, since_free=since_free)
         return np.concatenate([part(*span) for span in zip(begins.tolist(), stops.tolist(), strict=True)])
 
     def total(self, name: str) -> int:
-        """Return the sum of a column, not for stamps, if possible without materialising it."""
+        """Return the sum of a column, if possible without materialising it; not for STAMPS."""
         if not len(self):
             return 0
         begins, stops = self._spans
@@ -395,7 +397,7 @@ class StepTable:
 
     @cached_property
     def _spans(self) -> tuple[Whole, Whole]:
-        """The pieces, with adjacent ones merged."""
+        """Begins and ends of the pieces, with adjacent ones merged."""
         apart = self._starts[1:] != self._stops[:-1]
         return self._starts[np.append(True, apart)], self._stops[np.append(apart, True)]
 
@@ -403,17 +405,17 @@ class StepTable:
 class _Taken:
     """Rows of a store by index; see `StepTable.take`."""
 
-    def __init__(self, store: ColumnStore, places: NDArray[np.integer]) -> None:
-        self._store, self._places = store, places
+    def __init__(self, store: ColumnStore, indices: NDArray[np.integer]) -> None:
+        self._store, self._indices = store, indices
 
     def __len__(self) -> int:
-        return len(self._places)
+        return len(self._indices)
 
     def __getitem__(self, name: str) -> Whole:
-        return self._store.at(name, self._places)
+        return self._store.at(name, self._indices)
 
     def since_free(self, stamp: str) -> Whole:
-        return self._store.at(stamp, self._places, since_free=True)
+        return self._store.at(stamp, self._indices, since_free=True)
 
 
 Rows = NDArray[np.void] | StepTable
@@ -432,9 +434,9 @@ def in_order(rows: Rows) -> StepTable:
 
 
 def since_free(rows: Columns, stamp: str) -> Whole:
-    """Return a column of STAMPS as the distance from its row's `free_ns`, read-only.
+    """Return a column of STAMPS as offsets from the row's `free_ns`, read-only.
 
-    A table stores them so: the difference of two stamps of a row costs a third of what it costs with absolute times.
+    A table stores offsets: with them, the difference of two timestamps costs a third of that of absolute times.
     """
     if isinstance(rows, StepTable | _Taken):
         return rows.since_free(stamp)
@@ -443,24 +445,24 @@ def since_free(rows: Columns, stamp: str) -> Whole:
 
 
 def is_any(rows: Columns, name: str) -> bool:
-    """Return whether a column has a value other than 0, without materialising the column of all rows."""
+    """Return whether a column has any value other than 0, without materialising all of it."""
     return any(bool(part[name].any()) for part in (chunks(rows) if isinstance(rows, StepTable) else (rows,)))
 
 
 def sum_of(rows: Rows, name: str) -> int:
-    """Return the sum of a column; not for stamps."""
+    """Return the sum of a column; not for STAMPS."""
     return rows.total(name) if isinstance(rows, StepTable) else int(rows[name].sum())
 
 
 @dataclass(frozen=True, eq=False)
 class Steps:
-    """The steps that all ranks did together, in the order of epochs, blocks and steps."""
+    """The distinct steps in a table, each done by one or more ranks, in the order of epochs, blocks and steps."""
 
     count: int
     keys: tuple[Whole, Whole, Whole]
     """Epoch, block and number of each step."""
     parts: tuple[tuple[int, StepTable, NDArray[np.intp] | slice], ...]
-    """For each rank: index of its first row in the table, its rows, and for each row the index of its step."""
+    """For each rank: index of its first row in the table, its rows, and the index in `keys` of each row's step."""
 
 
 def steps_of(table: StepTable) -> Steps:
@@ -474,16 +476,16 @@ def _steps_of(table: StepTable) -> Steps:
         nothing = np.empty(0, np.int64)
         return Steps(0, (nothing, nothing, nothing), ())
     keys = _keys(ranks[0])
-    places: list[tuple[Whole, ...] | None] = []
+    differing: list[tuple[Whole, ...] | None] = []  # keys of each rank; None if equal to those of the first
     for part in ranks:
         own = _keys(part)
         same = len(own[0]) == len(keys[0]) and all(np.array_equal(*pair) for pair in zip(own, keys, strict=True))
-        places.append(None if same else own)
+        differing.append(None if same else own)
     firsts = np.append(0, np.cumsum([len(part) for part in ranks])[:-1]).tolist()
-    if not any(own is not None for own in places):
+    if all(own is None for own in differing):
         whole = slice(0, len(keys[0]))
         return Steps(len(keys[0]), keys, tuple((first, part, whole) for first, part in zip(firsts, ranks, strict=True)))
-    every = np.concatenate([np.stack(keys if own is None else own) for own in places], axis=1)
+    every = np.concatenate([np.stack(keys if own is None else own) for own in differing], axis=1)
     order = np.lexsort(every[::-1])
     ordered = every[:, order]
     new = np.append(True, (ordered[:, 1:] != ordered[:, :-1]).any(axis=0))
@@ -494,31 +496,31 @@ def _steps_of(table: StepTable) -> Steps:
     return Steps(found.shape[1], (found[0], found[1], found[2]), parts)
 
 
-def add_at(totals: Whole, place: NDArray[np.intp] | slice, values: Whole | int) -> None:
-    """Add the values of one rank's rows to the totals of their steps; `place` may name a step several times."""
-    if isinstance(place, slice):
-        totals[place] += values
+def add_at(totals: Whole, steps: NDArray[np.intp] | slice, values: Whole | int) -> None:
+    """Add the values of one rank's rows to the totals of their `steps`, in which a step may occur more than once."""
+    if isinstance(steps, slice):
+        totals[steps] += values
     else:
-        np.add.at(totals, place, values)
+        np.add.at(totals, steps, values)
 
 
-def raise_at(most: Whole, place: NDArray[np.intp] | slice, values: Whole) -> None:
-    """Raise the maxima of the steps to the values of one rank's rows where these are greater."""
-    if isinstance(place, slice):
-        np.maximum(most[place], values, out=most[place])
+def maximum_at(maxima: Whole, steps: NDArray[np.intp] | slice, values: Whole) -> None:
+    """Update the maxima of `steps` with the values of one rank's rows."""
+    if isinstance(steps, slice):
+        np.maximum(maxima[steps], values, out=maxima[steps])
     else:
-        np.maximum.at(most, place, values)
+        np.maximum.at(maxima, steps, values)
 
 
 def _keys(part: StepTable) -> tuple[Whole, Whole, Whole]:
     return part["epoch"], part["block"], part["step"]
 
 
-def chunks(table: StepTable, most: int = _CHUNK) -> Iterator[StepTable]:
-    """Yield all rows, rank by rank and at most `most` at a time, so that temporary arrays stay small."""
+def chunks(table: StepTable, max_rows: int = _CHUNK) -> Iterator[StepTable]:
+    """Yield all rows, rank by rank and at most `max_rows` at a time, so that temporary arrays stay small."""
     for part in table.by_rank:
-        if len(part) <= most:
+        if len(part) <= max_rows:
             yield part
             continue
-        for start in range(0, len(part), most):
-            yield part[start : start + most]
+        for start in range(0, len(part), max_rows):
+            yield part[start : start + max_rows]

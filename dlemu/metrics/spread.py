@@ -13,7 +13,7 @@ from dlemu.metrics.rows import Rows, StepTable, in_order
 
 @dataclass(frozen=True, kw_only=True)
 class Mean:
-    """A metric of the whole run and of each epoch; None where it has no value."""
+    """A metric of the whole run, and of each epoch; None if there is no such number."""
 
     mean: float | None
     per_epoch: tuple[float | None, ...] = ()
@@ -21,23 +21,24 @@ class Mean:
 
 @dataclass(frozen=True, kw_only=True)
 class Spread(Mean):
-    """The same with the standard deviation over epochs (of the population: divided by their number)."""
+    """`Mean` with the population standard deviation over epochs (divided by their number)."""
 
     std: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class RankSpread(Spread):
-    """The same with a value for each rank."""
+    """`Spread` with a value for each rank."""
 
     per_rank: tuple[float | None, ...] = ()
 
 
 Measure = Callable[[StepTable], float]
+"""Computes a metric from some steps; NaN if there is none."""
 
 
 def pooled(rows: Rows, measure: Measure) -> RankSpread:
-    """Return the measure over all rows together (so epochs are weighted by their time), per epoch and per rank."""
+    """Return the measure of all rows together (so longer epochs weigh more), per epoch and per rank."""
     table = in_order(rows)
     per_epoch = [measure(part) for part in table.by_epoch]
     return RankSpread(
@@ -49,7 +50,7 @@ def pooled(rows: Rows, measure: Measure) -> RankSpread:
 
 
 def averaged(rows: Rows, measure: Measure) -> Spread:
-    """Return the unweighted mean of the measure over epochs, as DLIO reports it, and the value of each epoch."""
+    """Return the measure per epoch, and the unweighted mean over epochs, as DLIO reports it."""
     per_epoch = [measure(part) for part in by_epoch(rows)]
     return Spread(
         mean=known(float(np.mean(per_epoch))), per_epoch=all_known(per_epoch), std=known(float(np.std(per_epoch)))
@@ -62,7 +63,7 @@ def by_epoch(rows: Rows) -> list[StepTable]:
 
 
 def known(value: float) -> float | None:
-    """Return the value, or None for NaN and infinity, which mean that there is no such number."""
+    """Return the value, or None for NaN and infinity: then there is no such number."""
     return float(value) if math.isfinite(value) else None
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dlemu.metrics.loss import PARTS, total_ns, wait_parts
-from dlemu.metrics.rows import Columns, Rows, StepTable, Whole, add_at, in_order, raise_at, steps_of
+from dlemu.metrics.rows import Columns, Rows, StepTable, Whole, add_at, in_order, maximum_at, steps_of
 
 _MIN_LOSS_PERCENT = 0.5
 """An owner is reported if it caused at least this loss, in points of utilisation."""
@@ -98,7 +98,7 @@ def _delays(kept: StepTable, owners: Sequence[int]) -> _Delays:
     for first, part, place in steps.parts:
         own, ends = owners[int(part.label("rank")[0])], part["wait_ns"] + part["compute_ns"]
         add_at(peers, place, 1)
-        raise_at(longest, place, part["compute_ns"])
+        maximum_at(longest, place, part["compute_ns"])
         before, is_other = latest[place], owner[place] != own
         later = ends > before
         behind = np.where(is_other & (before >= 0), np.minimum(before, ends), 0)

@@ -1,4 +1,4 @@
-"""Child processes such as a `dlemu train`: started, watched, shut down in order, and their failures explained."""
+"""Runs child processes such as `dlemu train`: starts and watches them, ends them in order, reports their failures."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NoReturn
 
 from datagen.errors import DlemuError, UserError
 from datagen.owned import create_claimed
@@ -19,14 +20,14 @@ from dlemu.comm.failure import RANK, Role, killed_by, overdue
 from dlemu.metrics.verdict import COMPLETED
 
 LOG = "console.txt"
-LOOK_SECONDS = 1.0  # interval of `look`; the end of a process is seen sooner
-_SIGNAL_SECONDS = 0.2  # largest delay of Ctrl-C: signals are held back while a run is watched
-_ENDING_SECONDS = 30.0  # time for a run to save after Ctrl-C, before it is killed
+LOOK_SECONDS = 1.0  # interval between calls of `look`; the end of a process is noticed sooner
+_SIGNAL_SECONDS = 0.2  # largest delay of Ctrl-C: signals are deferred while a run is watched
+_SAVING_SECONDS = 30.0  # time for a run to save after Ctrl-C, before it is killed
 _KILLING_SECONDS = 10.0  # far more than the kernel needs, unless storage hangs
-_BESIDE_NICE = 5
-"""Niceness, the same as that of the telemetry recorder."""
-_STOPS = (signal.SIGINT, signal.SIGTERM)
-_MESSAGE_LINES = 12  # as long as dlemu's longest messages; of a traceback, its end
+_BACKGROUND_NICE = 5
+"""Niceness of background commands, the same as the telemetry recorder's."""
+_STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_MESSAGE_LINES = 12  # enough for dlemu's longest messages, and for the end of a traceback
 _RUN = Role("a run", RANK.remedy)
 
 
@@ -37,7 +38,7 @@ class Ended:
     status: int
     """Exit status; -N if signal N ended it."""
     how: str
-    """The same as a phrase."""
+    """The same in words."""
     out: str
     err: str
 
@@ -49,14 +50,14 @@ def run_train(
     launcher: Sequence[str] = (),
     command_name: str = "train",
 ) -> None:
-    """Run a job to its end (its verdict may be fail), with results in `folder`; see `job` and `run_commands`."""
+    """Run a job to its end (its verdict may be `fail`), with results in `folder`; see `job` and `run_commands`."""
     run_commands([job(words, folder, launcher, command_name)], look)
 
 
 def job(words: Sequence[str], folder: str, launcher: Sequence[str] = (), command_name: str = "train") -> Command:
-    """Return the command of a job with overrides `words`, results in `folder`; pass and fail both count as done."""
+    """Return the command of a job with overrides `words` and results in `folder`; pass and fail both are success."""
     command = [*launcher, sys.executable, "-m", "dlemu", command_name, *words, f"output.folder={folder}"]
-    # Status 1 (fail) is also that of an interpreter that could not start, so the result file must exist, too.
+    # An interpreter that could not start also ends with status 1 (fail), so the result file must exist, too.
     return Command(words=command, folder=folder, result="summary.json", done=COMPLETED)
 
 
@@ -69,7 +70,7 @@ class Command:
     result: str
     done: Sequence[int] = (0,)
     """Exit statuses that mean success."""
-    asked: bytes = b""
+    stdin: bytes = b""
     """Content of its standard input."""
 
 
@@ -80,21 +81,21 @@ def run_command(
     result: str,
     *,
     done: Sequence[int] = (0,),
-    asked: bytes = b"",
+    stdin: bytes = b"",
 ) -> None:
     """Run one command; see `run_commands`."""
-    run_commands([Command(words=command, folder=folder, result=result, done=done, asked=asked)], look)
+    run_commands([Command(words=command, folder=folder, result=result, done=done, stdin=stdin)], look)
 
 
 def run_commands(commands: Sequence[Command], look: Callable[[], None]) -> None:
     """Run commands concurrently; call `look` about once a second meanwhile.
 
-    Returns when each has ended with a status in `done`. The first failure ends the others, and raises UserError or
-    DlemuError with that command's message. SIGINT or SIGTERM to this process (only its main thread gets them) ends the
-    commands, and what the process's own handler raises is raised here.
+    Returns when each has ended with a status in its `done`. The first failure ends the others, and raises UserError or
+    DlemuError with the failed command's message. SIGINT or SIGTERM to this process (if called in its main thread) ends
+    the commands; then the process's own signal handler is called, and what it raises is raised here.
     """
     started: list[subprocess.Popen[bytes]] = []
-    with _signals_held() as release:
+    with _signals_deferred() as release:
         try:
             for command in commands:
                 started.append(_start(command))
@@ -105,7 +106,7 @@ def run_commands(commands: Sequence[Command], look: Callable[[], None]) -> None:
                 _end(process)
     for command, process in zip(commands, started, strict=True):
         if _failed(command, process):
-            _explain(process, os.path.join(command.folder, LOG))
+            _raise_failure(process, os.path.join(command.folder, LOG))
 
 
 def _failed(command: Command, process: subprocess.Popen[bytes]) -> bool:
@@ -117,12 +118,12 @@ def _failed(command: Command, process: subprocess.Popen[bytes]) -> bool:
 
 def _start(command: Command) -> subprocess.Popen[bytes]:
     parent = os.getpid()
-    with open(create_claimed(command.folder, LOG), "w") as out, os.fdopen(os.memfd_create("asked"), "w+b") as asks:
-        asks.write(command.asked)
-        asks.seek(0)
+    with open(create_claimed(command.folder, LOG), "w") as out, os.fdopen(os.memfd_create("stdin"), "w+b") as stdin:
+        stdin.write(command.stdin)
+        stdin.seek(0)
         return subprocess.Popen(
             command.words,
-            stdin=asks,
+            stdin=stdin,
             stdout=out,
             stderr=subprocess.STDOUT,
             start_new_session=True,
@@ -131,22 +132,22 @@ def _start(command: Command) -> subprocess.Popen[bytes]:
 
 
 @contextlib.contextmanager
-def _signals_held() -> Iterator[Callable[[], None]]:
-    """Hold back SIGINT and SIGTERM; yield a function that passes the first to the process's handler, which raises.
+def _signals_deferred() -> Iterator[Callable[[], None]]:
+    """Defer SIGINT and SIGTERM; yield a function that passes the first to the process's own handler, which raises.
 
-    A handler that raises at any point could leave Popen's lock taken, and waiting for the run would never end.
+    A handler that raises at an arbitrary point could leave Popen's lock taken: waiting for the run would never end.
     """
-    held: list[int] = []
+    deferred: list[int] = []
     before = {}
     if threading.current_thread() is threading.main_thread():
-        before = {number: signal.signal(number, lambda number, _: held.append(number)) for number in _STOPS}
+        before = {number: signal.signal(number, lambda number, _: deferred.append(number)) for number in _STOP_SIGNALS}
 
     def release() -> None:
-        if held:
-            handler = before[signal.Signals(held[0])]
+        if deferred:
+            handler = before[signal.Signals(deferred[0])]
             if callable(handler):
-                handler(held[0], None)
-            raise Interrupted(held[0])
+                handler(deferred[0], None)
+            raise Interrupted(deferred[0])
 
     try:
         yield release
@@ -158,9 +159,9 @@ def _signals_held() -> Iterator[Callable[[], None]]:
 
 def _running(processes: Sequence[subprocess.Popen[bytes]], release: Callable[[], None]) -> bool:
     """Wait until the next `look` is due or a process has ended; return whether any is still running."""
-    looks_at = time.monotonic() + LOOK_SECONDS
+    look_due = time.monotonic() + LOOK_SECONDS
     alive = [process for process in processes if process.poll() is None]
-    while alive and time.monotonic() < looks_at:
+    while alive and time.monotonic() < look_due:
         release()
         with contextlib.suppress(subprocess.TimeoutExpired):
             alive[0].wait(_SIGNAL_SECONDS)
@@ -170,11 +171,11 @@ def _running(processes: Sequence[subprocess.Popen[bytes]], release: Callable[[],
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """End a run that is still going on: by SIGINT, so that it saves; by SIGKILL if that takes too long."""
+    """End a process if it is still running: by SIGINT, so that it can save; by SIGKILL if that takes too long."""
     if process.poll() is not None:
         return
     process.send_signal(signal.SIGINT)
-    deadline = time.monotonic() + _ENDING_SECONDS
+    deadline = time.monotonic() + _SAVING_SECONDS
     while process.poll() is None and time.monotonic() < deadline:
         time.sleep(0.1)
     end_group(process)
@@ -189,23 +190,23 @@ def end_group(process: subprocess.Popen[bytes]) -> None:
 
 
 @contextlib.contextmanager
-def beside(command: Sequence[str]) -> Iterator[None]:
-    """Run a command in the background, without output and at low priority, until the body of the `with` block ends.
+def in_background(command: Sequence[str]) -> Iterator[None]:
+    """Run a command in the background, without output and at low priority, until the `with` block ends.
 
-    It is optional: failures to start it, and its exit status, are ignored.
+    Failure to start it, and its exit status, are ignored.
     """
     parent = os.getpid()
 
-    def set_up() -> None:
+    def before_exec() -> None:
         die_with_parent(parent, signal.SIGTERM)
-        signal.signal(signal.SIGINT, signal.SIG_DFL)  # background jobs of a shell inherit it ignored
-        os.nice(_BESIDE_NICE)
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # a shell starts background jobs with it ignored
+        os.nice(_BACKGROUND_NICE)
 
     with contextlib.ExitStack() as ended:
         with contextlib.suppress(OSError):
             null = subprocess.DEVNULL
             process = subprocess.Popen(
-                command, stdin=null, stdout=null, stderr=null, start_new_session=True, preexec_fn=set_up
+                command, stdin=null, stdout=null, stderr=null, start_new_session=True, preexec_fn=before_exec
             )
             ended.callback(_end, process)
         yield
@@ -214,40 +215,39 @@ def beside(command: Sequence[str]) -> Iterator[None]:
 def run_attached(command: Sequence[str], environment: Mapping[str, str]) -> int:
     """Run a user's command on this terminal to its end, with environment variables added.
 
-    The terminal's Ctrl-C reaches it directly, and SIGTERM is passed on; neither ends this process. Returns its exit
-    status, -N if signal N ended it, also if it turned Ctrl-C into another failure. Raises UserError where it can't be
-    started.
+    Ctrl-C on the terminal reaches it directly, and SIGTERM is forwarded; neither ends this process. Returns its exit
+    status; -N if signal N ended it, and -SIGINT for any failure after Ctrl-C. Raises UserError if it can't be started.
     """
-    with _passed_on() as (passes_to, got):
+    with _signals_forwarded() as (targets, received):
         try:
             process = subprocess.Popen(command, env={**os.environ, **environment})
         except OSError as error:
             raise UserError(
                 f"{command[0]} can't be started ({error.strerror}): wanted a command and its arguments"
             ) from None
-        passes_to.append(process)
+        targets.append(process)
         status = process.wait()
-        return -signal.SIGINT if status and signal.SIGINT in got else status
+        return -signal.SIGINT if status and signal.SIGINT in received else status
 
 
 @contextlib.contextmanager
-def _passed_on() -> Iterator[tuple[list[subprocess.Popen[bytes]], set[int]]]:
-    """Ignore SIGINT, which the terminal sends to its processes itself; pass SIGTERM on to the processes in the list.
+def _signals_forwarded() -> Iterator[tuple[list[subprocess.Popen[bytes]], set[int]]]:
+    """Forward SIGTERM to the processes in the list; ignore SIGINT, as the terminal sends it to all its processes.
 
     The set collects the signals received.
     """
     processes: list[subprocess.Popen[bytes]] = []
-    got: set[int] = set()
+    received: set[int] = set()
 
     def handle(number: int, _: object) -> None:
-        got.add(number)
+        received.add(number)
         for process in processes:
             if number == signal.SIGTERM:
                 process.terminate()
 
-    before = {number: signal.signal(number, handle) for number in _STOPS}
+    before = {number: signal.signal(number, handle) for number in _STOP_SIGNALS}
     try:
-        yield processes, got
+        yield processes, received
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
@@ -258,9 +258,9 @@ class OverdueError(DlemuError):
 
 
 def output_of(command: Sequence[str], seconds: float, role: Role, *, pass_fds: Sequence[int] = ()) -> Ended:
-    """Run a short command and return its output; neither it nor its children outlive the call.
+    """Run a command for at most `seconds` and return its output; neither it nor its children outlive the call.
 
-    Raises OSError when it can't be started, OverdueError when it takes longer.
+    Raises OSError if it can't be started, OverdueError if it takes longer.
     """
     parent = os.getpid()
     process = subprocess.Popen(
@@ -293,7 +293,8 @@ def how_ended(role: Role, process: subprocess.Popen[bytes]) -> str:
     return killed_by(role.name, process.pid, -status, role.remedy)
 
 
-def _explain(process: subprocess.Popen[bytes], log_path: str) -> None:
+def _raise_failure(process: subprocess.Popen[bytes], log_path: str) -> NoReturn:
+    """Raise the failure that a command printed, as UserError or DlemuError by its exit status."""
     message = _failure_message(log_path)
     if process.returncode == UserError.exit_status:
         raise UserError(message)
@@ -302,7 +303,7 @@ def _explain(process: subprocess.Popen[bytes], log_path: str) -> None:
 
 
 def _failure_message(log_path: str) -> str:
-    """Return the run's output from its first "dlemu: " line on, which is the cause; without one, its last lines."""
+    """Return the output from its first "dlemu: " line on, which has the cause; without one, the last lines."""
     with open(log_path, errors="replace") as log:
         lines = log.read().splitlines()
     starts = [number for number, line in enumerate(lines) if line.startswith("dlemu: ")]

@@ -1,7 +1,7 @@
-"""Runs a function that forks workers in a fresh interpreter, as its caller may have threads, an event loop or a GPU.
+"""Runs a function in a fresh interpreter, where it can fork safely: its caller may have threads or use a GPU.
 
-The function and its argument are sent by pickle; messages and the result come back the same way. The process dies with
-its caller, and its workers with it.
+The function and its argument are sent by pickle; messages and the result come back in the same way. The process dies
+with its caller, and its workers die with it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Emit(Protocol):
     """Sends a message to the caller."""
 
     def __call__(self, message: object, *, droppable: bool = False) -> None:
-        """`droppable`: discard the message rather than wait for a busy caller."""
+        """Send; a `droppable` message is discarded if sending would have to wait for a busy caller."""
 
 
 _PROGRAM = "from dlemu.runner.clean_process import main; main()"
@@ -42,7 +42,7 @@ _SIZE = struct.Struct("<q")
 _MESSAGE, _RESULT, _ERROR = range(3)
 _ENDING_SECONDS = 5.0
 """Wait for the process to exit after it has closed its pipe."""
-_LOOK_SECONDS = 0.2  # how late its exit is noticed where a child process keeps the pipe open
+_POLL_SECONDS = 0.2  # how late its exit is noticed if one of its children keeps the pipe open
 _SHOWN_LINES = 12  # the end of a traceback, which names the error
 
 
@@ -55,32 +55,32 @@ def run_clean(
     saving_seconds: float = 0.0,
     on_message: Callable[[Any], None] = lambda message: None,
 ) -> Result:
-    """Return what `work(request, emit)` returns in a separate process; `on_message` gets what it emits.
+    """Return what `work(request, emit)` returns in a separate process; `on_message` is called with what it emits.
 
-    `work` is a module-level function. Raises what it raised, and DlemuError when its process was killed, or emitted
-    nothing for `patience_seconds`. An exception here, such as KeyboardInterrupt or one of `on_message`, ends the
-    process: at once; or with `saving_seconds` by SIGINT, so that it can save, and the exception gets a note on that.
+    `work` is a module-level function. Raises what it raises, and DlemuError if its process is killed, or emits nothing
+    for `patience_seconds`. An exception in this process, such as KeyboardInterrupt or one from `on_message`, ends the
+    other one: at once, or with `saving_seconds` by SIGINT, so that it can save; what it then reports is added as note.
     """
-    parting = signal.SIGTERM if saving_seconds else signal.SIGKILL
-    search_path = os.pathsep.join(os.path.abspath(entry) for entry in sys.path)  # it can import what this process can
-    with os.fdopen(os.memfd_create("dlemu-request"), "w+b") as asked, tempfile.TemporaryFile() as output:
-        pickle.dump((work, request), asked)
-        asked.seek(0)
+    death_signal = signal.SIGTERM if saving_seconds else signal.SIGKILL  # if this process dies
+    search_path = os.pathsep.join(os.path.abspath(entry) for entry in sys.path)  # to import what this process can
+    with os.fdopen(os.memfd_create("dlemu-request"), "w+b") as stdin, tempfile.TemporaryFile() as output:
+        pickle.dump((work, request), stdin)
+        stdin.seek(0)
         process = subprocess.Popen(
-            [sys.executable, "-P", "-c", _PROGRAM, str(os.getpid()), str(int(parting))],
-            env={"OPENBLAS_NUM_THREADS": "1", **os.environ, "PYTHONPATH": search_path},  # of OpenBLAS see dlemu.cli
-            stdin=asked,
+            [sys.executable, "-P", "-c", _PROGRAM, str(os.getpid()), str(int(death_signal))],
+            env={"OPENBLAS_NUM_THREADS": "1", **os.environ, "PYTHONPATH": search_path},  # see dlemu.cli
+            stdin=stdin,
             stdout=subprocess.PIPE,
             stderr=output,
-            start_new_session=True,  # the terminal's Ctrl-C is left to the caller, which passes it on
+            start_new_session=True,  # Ctrl-C on the terminal reaches only this process, which forwards it
         )
         assert process.stdout is not None
         replies = _Replies(process, role)
         try:
             kind, content = replies.outcome(on_message, patience_seconds)
         except BaseException as error:
-            if saving_seconds and (kept := replies.interrupted(saving_seconds)) is not None:
-                error.add_note(str(kept))
+            if saving_seconds and (reported := replies.interrupt(saving_seconds)) is not None:
+                error.add_note(str(reported))
             raise
         finally:
             end_group(process)
@@ -96,13 +96,13 @@ def run_clean(
 
 
 class _Replies:
-    """Receives a process's messages until its pipe ends, which may be in mid-message for one that was killed."""
+    """Receives a process's messages until its pipe ends: within a message, if it was killed."""
 
     def __init__(self, process: subprocess.Popen[bytes], role: Role) -> None:
         self._process, self._role, self._received = process, role, bytearray()
 
     def outcome(self, on_message: Callable[[Any], None], patience_seconds: float) -> tuple[int, Any]:
-        """Return its result or error as (kind, content); (_MESSAGE, None) where it sent neither."""
+        """Return its result or error as (kind, content); (_MESSAGE, None) if it sent neither."""
         outcome: tuple[int, Any] = (_MESSAGE, None)
         for kind, content in self._messages(patience_seconds):
             if kind == _MESSAGE:
@@ -112,8 +112,8 @@ class _Replies:
                 break
         return outcome
 
-    def interrupted(self, seconds: float) -> DlemuError | None:
-        """Interrupt it, so that it saves and ends; return the error that it reports, None where none comes in time."""
+    def interrupt(self, seconds: float) -> DlemuError | None:
+        """Interrupt the process, so that it saves and ends; return the error that it reports, None if none in time."""
         with contextlib.suppress(ProcessLookupError):
             self._process.send_signal(signal.SIGINT)
         with contextlib.suppress(DlemuError):  # it takes longer: the caller kills it
@@ -131,7 +131,7 @@ class _Replies:
                 del received[:end]
                 yield message
                 deadline = time.monotonic() + patience_seconds
-            left = max(0.0, min(_LOOK_SECONDS, deadline - time.monotonic()))
+            left = max(0.0, min(_POLL_SECONDS, deadline - time.monotonic()))
             if select.select([pipe], [], [], left)[0]:
                 data = os.read(pipe, 1 << 20)
                 if not data:
@@ -147,9 +147,9 @@ class _Replies:
 
 def main() -> None:
     """Entry point of the fresh interpreter: run the function that standard input contains."""
-    parent, parting = map(int, sys.argv[1:])
-    die_with_parent(parent, parting)
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # it is inherited as ignored from a background job
+    parent, death_signal = map(int, sys.argv[1:])
+    die_with_parent(parent, death_signal)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job inherits it ignored
     with os.fdopen(os.dup(sys.stdout.fileno()), "wb") as pipe:
         os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # other output must not mix with messages
 
@@ -170,6 +170,6 @@ def main() -> None:
         except DlemuError as error:  # raised again in the caller, as are all others
             send(_ERROR, error)
         except BaseException as error:
-            unforeseen = DlemuError(f"{type(error).__name__}: {error}")
-            unforeseen.add_note(traceback.format_exc())
-            send(_ERROR, unforeseen)
+            unexpected = DlemuError(f"{type(error).__name__}: {error}")
+            unexpected.add_note(traceback.format_exc())
+            send(_ERROR, unexpected)

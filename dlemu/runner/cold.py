@@ -1,4 +1,4 @@
-"""Keeps the page cache from serving reads, so that the storage is measured."""
+"""Chooses how to keep the page cache from serving reads, so that the storage is measured."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from dlemu.config.schema import Workload
 from dlemu.metrics.cache import WANTED_RATIO
 
 Treatment = Literal["direct", "remote", "large", "evicted", "cached"]
-"""Why reads reach storage: O_DIRECT, objects, more data than memory, eviction by epoch; `cached`: they need not."""
+"""How: O_DIRECT, storage that is not cached here, more data than memory, eviction per epoch; `cached`: not at all."""
 
 
 def treatment(
     *, direct: bool, cached: bool, total_bytes: int, memory_bytes: int, memory_kind: str, remote: bool = False
 ) -> Treatment:
-    """Return how the page cache is kept from serving reads; raises UserError where that is impossible.
+    """Return how to keep the page cache from serving reads; raises UserError if that is impossible.
 
-    `direct`: reads bypass it; `memory_kind`: name of a file system in memory, such as tmpfs, else empty; `remote`: this
-    host does not cache what it reads.
+    `direct`: O_DIRECT is used; `cached`: the user allows cached reads; `memory_kind`: tmpfs or another file system in
+    memory, if the data is on one, else empty; `remote`: an object store, which this host does not cache.
     """
     if cached:
         return "cached"

@@ -1,7 +1,7 @@
-"""A crew: worker processes forked from this one that share a task, start together and end together.
+"""A crew: worker processes, forked from this one, that share a task, begin it together and end together.
 
-They share no lock, so a killed worker blocks no other. Failures of a worker are reported in the same sentences as those
-of a rank (`dlemu.comm.failure`).
+They share no lock, so a killed worker does not block others. Failures are reported in the same words as those of ranks
+(`dlemu.comm.failure`).
 """
 
 from __future__ import annotations
@@ -24,8 +24,7 @@ from dlemu.comm.process_control import name_process
 Order = TypeVar("Order")
 Result = TypeVar("Result")
 
-_GRACE_SECONDS = 2.0
-"""Workers have nothing to save: SIGTERM ends them."""
+_GRACE_SECONDS = 2.0  # after SIGTERM, before SIGKILL; short, as workers have nothing to save
 _READY = "ready"
 
 
@@ -34,10 +33,10 @@ class Worker(ReportChannel):
     """A worker's connection to its crew."""
 
     gate: int
-    """A pipe that is closed by the parent when all may begin."""
+    """Read end of a pipe that the parent closes when all may begin."""
 
     def ready(self) -> None:
-        """Report that this worker is set up, and wait until all are."""
+        """Report that this worker is ready to begin, and wait until all are."""
         self.reports.send(pickle.dumps((self.number, _READY)))
         os.read(self.gate, 1)
 
@@ -55,10 +54,10 @@ def run_crew(
 ) -> list[Result]:
     """Run `work(worker, order)` in a forked process for each order; return the results in the same order.
 
-    Each worker calls `ready()` once it is set up; when all have, `on_ready` is called and they begin. `on_message` gets
-    what they `say`; `on_look` is called every half second. Exceptions of these are raised here, and end the crew.
+    Each worker calls `ready()` when it is ready; when all have, `on_ready` is called and they begin. `on_message` gets
+    what they `say`; `on_look` is called every half second. Exceptions in these are raised here, and end the crew.
 
-    Call it from the main thread of a process that has no other threads. The first failure ends all: a worker's
+    Call this in the main thread of a process without other threads. The first failure ends all workers: a worker's
     exception, a signal, a stop (SIGSTOP) of more than `timeout_seconds`, or a run time of more than `most_seconds`.
     Raises UserError or DlemuError with its message, Interrupted for a signal to this process, and SpaceError where the
     system can't start that many processes. No worker outlives the call.
@@ -67,11 +66,11 @@ def run_crew(
     parent = os.getpid()
     with contextlib.ExitStack() as stack:
         results = [_memory_file(stack) for _ in orders]
-        gate, opener = os.pipe()
+        gate, write_end = os.pipe()
         stack.callback(os.close, gate)
-        opened = stack.enter_context(os.fdopen(opener, "wb", 0))
+        gate_opener = stack.enter_context(os.fdopen(write_end, "wb", 0))
 
-        def take(number: int, message: object) -> None:
+        def receive(number: int, message: object) -> None:
             nonlocal waiting
             if message != _READY:
                 on_message(message)
@@ -79,16 +78,16 @@ def run_crew(
             waiting -= 1
             if not waiting:
                 on_ready()
-                opened.close()
+                gate_opener.close()
 
-        def run_worker(line: ReportChannel) -> int:
-            opened.close()
+        def run_worker(channel: ReportChannel) -> int:
+            gate_opener.close()
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
             die_with_parent(parent)
             name_process(f"dlemu-{role.name}")
-            result = work(Worker(line.number, line.role, line.reports, gate), orders[line.number])
-            pickle.dump(result, results[line.number])
-            results[line.number].flush()
+            result = work(Worker(channel.number, channel.role, channel.reports, gate), orders[channel.number])
+            pickle.dump(result, results[channel.number])
+            results[channel.number].flush()
             return 0
 
         failure = first_failure(
@@ -99,7 +98,7 @@ def run_crew(
                 timeout_seconds=timeout_seconds,
                 grace_seconds=_GRACE_SECONDS,
                 most_seconds=most_seconds,
-                on_message=take,
+                on_message=receive,
                 on_look=on_look,
             )
         )
@@ -111,7 +110,7 @@ def run_crew(
 
 
 def _memory_file(stack: contextlib.ExitStack) -> IO[bytes]:
-    """Return a file in memory for a worker's result: a pipe would have to be read while others still measure."""
+    """Return an in-memory file for a worker's result: a pipe would have to be read while others still measure."""
     return stack.enter_context(os.fdopen(os.memfd_create("dlemu-result"), "w+b"))
 
 

@@ -24,7 +24,7 @@ from dlemu.runner.ranks import ForkedRanks, Ranks, with_ranks
 
 
 def make(request: JobRequest, on_event: OnEvent, *, fsync: bool = False) -> DatasetMade | None:
-    """Make the missing files of a dataset; return on rank 0 what was made. Raises UserError, RunFailedError."""
+    """Make the missing files of a dataset; return a summary on rank 0. Raises UserError, RunFailedError."""
 
     def body(ranks: Ranks) -> DatasetMade | None:
         workload = ranks.configure(lambda: _checked(request))
@@ -36,7 +36,7 @@ def make(request: JobRequest, on_event: OnEvent, *, fsync: bool = False) -> Data
 
 
 def free_bytes(workload: Workload, folder: str) -> int | None:
-    """Return the free bytes on the storage of an existing or future folder of the workload; None where not known."""
+    """Return the free bytes on the storage of an existing or future folder of the workload; None if unknown."""
     storage = open_storage(workload.storage_spec.buffered)
     local = storage.local_path(folder)
     return storage.free_bytes(existing_folder(local) if local is not None else folder)
@@ -50,7 +50,7 @@ def make_on_this_host(workload: Workload, ranks: int, on_event: OnEvent, *, fsyn
 
 
 def check_bytes(request: JobRequest, on_event: OnEvent) -> None:
-    """Compare every byte of a dataset with what was generated; raises UserError, RunFailedError for wrong files."""
+    """Compare every byte of a dataset with what was generated; raises UserError, and RunFailedError for wrong files."""
 
     def body(ranks: Ranks) -> None:
         workload = ranks.configure(lambda: _checked(request))
@@ -66,7 +66,7 @@ def _checked(request: JobRequest) -> Workload:
 
 
 def make_dataset(workload: Workload, comm: Comm, on_event: OnEvent, *, fsync: bool = False) -> DatasetMade | None:
-    """Make this rank's share of the missing files; return on rank 0 what all ranks made. Raises UserError."""
+    """Make this rank's share of the missing files; return a summary of all ranks on rank 0. Raises UserError."""
     spec, storage = workload.dataset, workload.storage_spec
     if comm.rank == 0:
         prepare_folder(spec, storage)
@@ -79,21 +79,21 @@ def make_dataset(workload: Workload, comm: Comm, on_event: OnEvent, *, fsync: bo
     if parts is None:
         return None
     finish(spec, storage)
-    whole = DatasetMade(
+    total = DatasetMade(
         folder=public_text(spec.data_folder),
         files=sum(part.files for part in parts),
         bytes=sum(part.bytes for part in parts),
         kept_files=sum(part.kept_files for part in parts),
         seconds=max(part.seconds for part in parts),
     )
-    on_event(whole)
-    return whole
+    on_event(total)
+    return total
 
 
 def verify_dataset(workload: Workload, comm: Comm, on_event: OnEvent) -> None:
     """Compare this rank's share of the bytes; rank 0 reports all findings.
 
-    Raises DatasetError when one is an error; files that are not dlemu's are not, as no run reads them.
+    Raises DatasetError if any is an error; foreign files are only warnings, as no run reads them.
     """
     spec = workload.dataset
     progress = _progress(comm, "verified", on_event)
@@ -105,8 +105,8 @@ def verify_dataset(workload: Workload, comm: Comm, on_event: OnEvent) -> None:
         return
     findings = tuple(finding for part in parts for finding in part)
     made = manifest.read(spec.data_folder, open_storage(workload.storage_spec.buffered))
-    whole = spec if made is None else made.spec  # all files made are verified, even if fewer are set
-    files = whole.num_files_train + whole.num_files_eval
+    existing = spec if made is None else made.spec  # all files are verified, even if the settings have fewer
+    files = existing.num_files_train + existing.num_files_eval
     on_event(DatasetVerified(folder=public_text(spec.data_folder), files=files, findings=findings))
     wrong = sum(finding.severity == "error" for finding in findings)
     if wrong:

@@ -1,7 +1,7 @@
-"""What a job reports while it goes on: one stream of typed events, for terminals, callers and exporters.
+"""The events that a running job reports, for terminals, callers and exporters.
 
-A subscriber is a function that takes every event and handles those that it knows. It is called on rank 0, and with
-`RankFailed` on any rank that a launcher started.
+A subscriber is a function that is called with every event, and handles the types that it knows. It is
+called on rank 0, and with `RankFailed` on any rank that a launcher started.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class JobBegan:
 
 @dataclass(frozen=True, kw_only=True)
 class DatasetProgress:
-    """How far rank 0 is with its share of a dataset's files; the other ranks are about as far."""
+    """Progress of rank 0 with its share of a dataset's files; the other ranks are about as far."""
 
     verb: Literal["made", "verified"]
     ranks: int
@@ -81,14 +81,14 @@ class TrainingStep:
     steps: int
     """Steps of its epoch."""
     au_percent: float | None
-    """AU of the epoch so far on rank 0; None when no step counts yet."""
+    """Accelerator utilisation (AU) of the epoch so far on rank 0; None while no step counts yet."""
     mb_per_second: float
     """1e6 bytes/s of all ranks in the epoch so far, assuming that each reads as much as rank 0."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointProgress:
-    """How far a checkpoint is, assuming that all ranks are as far as rank 0; reported after each file."""
+    """Progress of a checkpoint, assuming that all ranks are as far as rank 0; reported after each file."""
 
     phase: Literal["write", "read"]
     checkpoint: int
@@ -116,14 +116,14 @@ class OnlyDataMade:
 
 @dataclass(frozen=True)
 class Warned:
-    """What the user should know before a long job begins."""
+    """A warning that the user should read before a long job begins."""
 
     message: str
 
 
 @dataclass(frozen=True)
 class Doing:
-    """What the job is doing, where neither steps nor files show it."""
+    """What the job is doing, if neither steps nor files show its progress."""
 
     what: str
 
@@ -132,7 +132,7 @@ class Doing:
 class Saved:
     """The measurements are in the run's folder; summary.json follows when every subscriber has returned.
 
-    A subscriber that exports the run raises SpaceError where it can't.
+    A subscriber that exports the run raises SpaceError if it can't.
     """
 
     run: MeasuredRun
@@ -147,20 +147,20 @@ class Refused:
 
 @dataclass(frozen=True)
 class RankFailed:
-    """Why this rank ends; the launcher that started it then ends the others."""
+    """This rank failed, for this reason; the launcher that started it then ends the others."""
 
     message: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class Making:
-    """A workload that first makes the data that it reads."""
+    """Not an event: a workload changed so that it first makes the data that it reads."""
 
     workload: Workload
     bytes: int
-    """At most this much is made, by nominal sizes; 0 where all exists."""
+    """At most this much is made, by nominal sizes; 0 if everything exists."""
     folder: str
-    """Where it is made."""
+    """Folder in which it is made."""
 
 
 Event = (
@@ -183,11 +183,11 @@ OnEvent = Callable[[Event], None]
 
 
 def ignore(event: object) -> None:
-    """Show nothing."""
+    """Do nothing: a subscriber for callers that want no events."""
 
 
 def to_all(*subscribers: OnEvent) -> OnEvent:
-    """Return a subscriber that calls all these, in this order, with each event."""
+    """Return a subscriber that passes each event to all of these, in order."""
 
     def pass_on(event: Event) -> None:
         for subscriber in subscribers:

@@ -1,4 +1,4 @@
-"""Watches a run from outside while it goes on, by the files that its ranks write into its folder."""
+"""Watches a running job from another process, through the files that its ranks write into its folder."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from dlemu.results.progress import Figure, Follower, Progress
 from dlemu.telemetry._live import LiveReadings
 
 QUIET_SECONDS = 20.0
-"""A run without a lock whose files have not changed for this long counts as dead. The lock of a run on another host may
-be invisible here, and a failed run may still be saving."""
+"""If no lock is seen, a run counts as dead when its files have not changed for this long: the lock of a run on another
+host may be invisible here, and a failed run may still be saving."""
 FAILED = 3
 """Exit status of a run that left no complete result, as in docs/results.md."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunState:
-    """The state of a run at one look at its folder."""
+    """The state of a run at one moment."""
 
     state: Literal["starts", "runs", "ended", "dead"]
     progress: Progress | None = None
-    """Progress of a run that goes on, once a rank has begun."""
+    """Progress of an active run, once a rank has begun."""
     sentence: str = ""
     """How the run ended."""
     status: int = 0
@@ -38,7 +38,7 @@ class RunState:
 
 
 class RunFollower:
-    """Follows one run by repeated looks at its folder."""
+    """Follows one run: call `look` repeatedly."""
 
     def __init__(self, folder: str) -> None:
         """Raises UserError for a folder that holds no run."""
@@ -53,11 +53,11 @@ class RunFollower:
 
     @property
     def labels(self) -> dict[str, str]:
-        """OpenMetrics labels of its figures: workload and run folder."""
+        """OpenMetrics labels of the run's figures: workload and run folder."""
         return {"workload": self.workload, "run": self.folder}
 
     def look(self) -> RunState:
-        """Look at the run now. Raises UserError for a damaged folder."""
+        """Return the current state of the run. Raises UserError for a damaged folder."""
         if os.path.lexists(os.path.join(self.folder, SUMMARY)):
             return self._ended()
         progress = None
@@ -103,21 +103,21 @@ class RunFollower:
             self._follower = kind.part("live")(facts_path, self._live) if kind.live else None
         progress = self._follower.look() if self._follower else None
         self._readings.look()
-        devices = _of_devices(self._readings)
-        if progress is None and self._follower is None and devices:  # such a kind reports no progress of its own
+        devices = _device_figures(self._readings)
+        if progress is None and self._follower is None and devices:  # this kind of job reports no progress itself
             return Progress(at="in progress", figures=devices)
         return None if progress is None else replace(progress, figures=(*progress.figures, *devices))
 
 
 def _run_in(folder: str) -> str:
-    """Return the folder of the run to watch: this one, or below it that of the run in progress of a study."""
+    """Return the folder of the run to watch: this one, or that of the run in progress in a study's folder."""
     if os.path.isdir(os.path.join(folder, LIVE)) or os.path.lexists(os.path.join(folder, SUMMARY)):
         return folder
-    below = [entry.path for entry in os.scandir(folder) if entry.is_dir()] if os.path.isdir(folder) else []
-    found = next((path for path in sorted(below, reverse=True) if goes_on(path)), None)
+    subfolders = [entry.path for entry in os.scandir(folder) if entry.is_dir()] if os.path.isdir(folder) else []
+    found = next((path for path in sorted(subfolders, reverse=True) if goes_on(path)), None)
     if found is None:
         raise UserError(
-            f"{folder} holds no run: name the folder of one in progress, such as output.folder or results/WORKLOAD/TIME"
+            f"{folder} holds no run: name the folder of an active run, such as output.folder or results/WORKLOAD/TIME"
         )
     return found
 
@@ -129,14 +129,14 @@ def _kind_of_live(folder: str) -> Kind:
 
 
 def _newest(folder: str) -> float:
-    """Return the latest modification time of a folder's entries, in seconds since 1970; 0 where the folder is gone."""
+    """Return the latest modification time of a folder's entries, in seconds since 1970; 0 if the folder is gone."""
     try:
         return max((entry.stat().st_mtime for entry in os.scandir(folder)), default=0.0)
     except OSError:
         return 0.0
 
 
-def _of_devices(readings: LiveReadings) -> tuple[Figure, ...]:
+def _device_figures(readings: LiveReadings) -> tuple[Figure, ...]:
     return tuple(
         Figure(name, value * scale, meaning, {"host": host, "device": device})
         for metric, (name, scale, meaning) in _DEVICE_METRICS.items()

@@ -1,7 +1,7 @@
-"""Jobs: what ranks do together on a storage, from the settings to the folder with the result.
+"""Runs a job (ranks that together read or write a storage), from its settings to the folder with the result.
 
-A kind of job implements `JobKind`; `run_job` is what all kinds share: prepare, start the ranks, guard, collect, save.
-Nothing here prints: progress is reported as events, errors are raised.
+Each kind of job implements `JobKind`. `run_job` is common to all: prepare, start the ranks, collect what they measured,
+save it, also after a failure. Nothing here prints: progress is reported as events, errors are raised.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ class Job:
     workload: Workload
     ranks: int
     seed: int
-    """Seed of everything that is random: shuffles, times, bytes."""
+    """Seed of all random choices: shuffling, times, data."""
     folder: str
     """The run's folder."""
     started_at: str
-    """ISO 8601 with zone."""
+    """ISO 8601 with time zone."""
 
     @property
     def live_folder(self) -> str:
-        """Folder of the ranks' logs while the run goes on."""
+        """Folder of the ranks' logs while they run."""
         return os.path.join(self.folder, LIVE)
 
     @property
@@ -77,10 +77,10 @@ class Log(Protocol):
         ...
 
 
-ASK_BYTES = 10e9
+CONFIRM_ABOVE_BYTES = 10e9
 """Larger datasets are made only if the user agrees."""
 TRIAL_SCALE = "laptop"
-"""The scale suggested for first tries, where a workload has it."""
+"""The scale suggested for first tries, if a workload has it."""
 
 
 class NoVerdictError(DatasetError):
@@ -89,7 +89,7 @@ class NoVerdictError(DatasetError):
     def __init__(
         self, problem: str, workload: Workload, ranks: int, files_there: int, files_wanted: int, otherwise: str = ""
     ) -> None:
-        """`files_there`: files of the dataset that exist; `otherwise`: how to run it without a verdict."""
+        """`files_there`: number of files that exist; `otherwise`: a sentence on how to run it without a verdict."""
         super().__init__(problem, workload, ranks, files_there, files_wanted, otherwise)
         self.problem, self.workload, self.ranks, self.files_there = problem, workload, ranks, files_there
         self.files_wanted, self.otherwise = files_wanted, otherwise
@@ -104,22 +104,22 @@ class NoVerdictError(DatasetError):
 
 @dataclass(frozen=True)
 class MakeFirst:
-    """Have missing data made before the job reads it."""
+    """Makes missing data before the job reads it."""
 
     size_is_given: bool
-    """The user set the number of files: it is kept."""
+    """Whether the user set the number of files, which is then kept."""
     allow: Callable[[Making, int], None]
-    """Is called with what would be made and the ranks; raises UserError where that may not be made."""
+    """Called with what would be made and the number of ranks; raises UserError to refuse it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class JobRequest:
-    """What to run."""
+    """What to run, and with which options."""
 
     load: Callable[[], Workload]
-    """Returns the settings; called once, where the ranks are started or on rank 0. Raises UserError."""
+    """Returns the settings; called once, in the process that starts the ranks, or on rank 0. Raises UserError."""
     words: Sequence[str] = ()
-    """The user's overrides, as processes of a launcher need some of them before rank 0 has loaded the settings."""
+    """The user's overrides: a launcher's processes need some of them before rank 0 has loaded the settings."""
     make_first: MakeFirst | None = None
     wants_verdict: bool = True
     """Refuse a run that could not get a verdict."""
@@ -136,10 +136,8 @@ class JobResult:
     summary: Any
     """All metrics: the kind's own summary type."""
     run: Any = None
-    """With `keeps_run`, the measurements: the kind's own type of `MeasuredRun`."""
+    """With `keeps_run`, the measurements, in the kind's own type of `MeasuredRun`."""
 
-
-_NOTHING = nullcontext()
 
 Notify = Callable[[Event], None]
 Look = Callable[[Workload], None]
@@ -157,22 +155,22 @@ class JobKind(ABC, Generic[J, L, R]):
     name: ClassVar[str]
     """`kind` in facts.json and summary.json."""
     prefix: ClassVar[str] = ""
-    """Prefix of the names of its folders in results/WORKLOAD/."""
+    """Prefix of run folders' names in results/WORKLOAD/."""
 
     def complete(self, workload: Workload) -> Workload:
         """Return the workload with the kind's own defaults filled in. Raises UserError for impossible settings."""
         return workload
 
     def making(self, workload: Workload, ranks: int, *, given: bool) -> Making:
-        """Return the workload that first makes missing data; `given`: the user set the size of the dataset."""
+        """Return the workload changed to make missing data first; `given`: the user set the size of the dataset."""
         raise UserError(f"a {self.name} job reads no data that could be made first: leave out --make")
 
     def caution(self, workload: Workload, ranks: int) -> str:
-        """Return why `ranks` would get no verdict on a dataset that is about to be made; '' where they may get one."""
+        """Return why `ranks` would get no verdict on a dataset that is about to be made; '' if they may get one."""
         return ""
 
     def before(self, workload: Workload, ranks: Ranks, on_event: OnEvent, *, wants_verdict: bool) -> bool:
-        """Do what must precede the job, such as making data; return False where nothing else is to be run."""
+        """Do what must precede the job, such as making data; return False if there is nothing else to run."""
         return True
 
     def looks_at(self, workload: Workload) -> str:
@@ -181,7 +179,7 @@ class JobKind(ABC, Generic[J, L, R]):
 
     @abstractmethod
     def plan(self, workload: Workload, ranks: int, folder: str, started_at: str, *, wants_verdict: bool) -> J:
-        """Inspect the storage, change nothing, and return the job.
+        """Inspect the storage, without changing anything, and return the job.
 
         Raises UserError, DatasetError, NoVerdictError.
         """
@@ -191,19 +189,19 @@ class JobKind(ABC, Generic[J, L, R]):
         return ()
 
     def made_folder(self, job: J) -> str | None:
-        """Return a folder that the run makes if missing, and that is removed when nothing was measured."""
+        """Return a folder that the run creates if it is missing, and that is removed again if nothing was measured."""
         return None
 
     def begin(self, job: J) -> J:
-        """Write to the storage what the other hosts need; the run's folder exists. Raises UserError, OSError."""
+        """Write to the storage what the other hosts need, and return the job. Raises UserError, OSError."""
         return job
 
     @abstractmethod
     def facts_ahead(self, job: J) -> object:
-        """Return the facts to write before the run, as if it had been killed: what remains if it is."""
+        """Return the facts.json of a killed run: it is written before the run, and remains if the run is killed."""
 
     def check_host(self, job: J, local_ranks: int) -> None:
-        """Raise UserError or SpaceError when this host can't run its ranks; called once on each host."""
+        """Raise UserError or SpaceError if this host can't run its ranks; called once per host."""
 
     def load(self, job: J) -> None:
         """Import the modules that ranks share, before they are forked. Raises UserError."""
@@ -214,26 +212,26 @@ class JobKind(ABC, Generic[J, L, R]):
 
     @abstractmethod
     def salvage(self, live_folder: str) -> L | None:
-        """Return the log of a failed run from the files of its ranks; None when nothing was measured yet."""
+        """Return the log of a failed run from the files that its ranks left; None if nothing was measured."""
 
     @abstractmethod
     def result(self, job: J, log: L, failure: str | None) -> R:
-        """Return the run from the log of a job; `failure` says why it is incomplete."""
+        """Return the measured run; `failure` says why it is incomplete, None if it is complete."""
 
     def clean_up(self, job: J) -> object:
-        """Remove what a failed run left unfinished; the return value is passed to `kept`."""
+        """Remove unfinished files of a failed run; the return value is passed to `kept`."""
         return None
 
     def kept(self, job: J, log: L, removed: object) -> Kept:
-        """Return what was saved of a failed run."""
+        """Return a description of what was saved of a failed run."""
         return Kept(job.folder, len(log))
 
     def look_at_points(self) -> Look:
-        """Return a function that checks, for each run of a sweep before the first begins, the data that it reads."""
+        """Return a function that checks the data of one run; called for all runs of a sweep before the first begins."""
         return lambda workload: None
 
     def own_place(self, workload: Workload, run_folder: str) -> AbstractContextManager[Sequence[str]]:
-        """Return overrides by which a run of a sweep uses files of its own, which are removed at the end."""
+        """Return a context of overrides that give a run of a sweep files of its own, which are removed at the end."""
         return nullcontext(())
 
 
@@ -241,11 +239,11 @@ AnyKind = JobKind[Any, Any, Any]
 
 
 def run_alone(request: JobRequest, on_event: OnEvent, kind: AnyKind | None = None) -> JobResult | None:
-    """Run a job and return its result; None where there is none, as on other ranks than rank 0.
+    """Run a job and return its result on rank 0; None on other ranks, and if the job has no result.
 
-    Without `kind`, the workload decides it. Raises UserError for what is wrong before the ranks start, RunFailedError
-    (with what was saved) after that. Under mpirun or srun a failing rank ends this process, after `RankFailed` was
-    reported.
+    Without `kind`, the workload determines it. Raises UserError for errors before the ranks start, and RunFailedError
+    (with what was saved) afterwards. Under mpirun or srun a failing rank ends this process, after it has reported
+    `RankFailed`.
     """
 
     def body(ranks: Ranks) -> JobResult | None:
@@ -256,7 +254,7 @@ def run_alone(request: JobRequest, on_event: OnEvent, kind: AnyKind | None = Non
 
 
 def cautions(workload: Workload, ranks: int) -> Iterator[str]:
-    """Yield the warnings of all kinds of jobs about a dataset that is about to be made for `ranks`."""
+    """Yield warnings of all kinds of jobs about a dataset that is about to be made for `ranks`."""
     for kind in kinds():
         if kind.job and (caution := kind.part("job").caution(workload, ranks)):
             yield caution
@@ -271,16 +269,16 @@ def kind_for(workload: Workload) -> AnyKind:
 def checked(workload: Workload, kind: AnyKind | None = None) -> Workload:
     """Return the workload with the kind's own defaults filled in. Raises UserError for impossible settings."""
     kind = kind or kind_for(workload)
-    whole = kind.complete(workload)
-    if whole.workflow.train or not whole.workflow.generate_data:  # a job that only generates data has no result
-        check_folder(whole.output.folder or new_folder(whole.model.name, kind.prefix))
-    return whole
+    workload = kind.complete(workload)
+    if workload.workflow.train or not workload.workflow.generate_data:  # a job that only generates data has no result
+        check_folder(workload.output.folder or new_folder(workload.model.name, kind.prefix))
+    return workload
 
 
 def run_job(
     kind: JobKind[J, L, R], request: JobRequest, ranks: Ranks, workload: Workload, on_event: OnEvent
 ) -> JobResult | None:
-    """Run a job with ranks that exist and a checked workload; returns what `run_alone` does."""
+    """Run a job with these ranks and a `checked` workload; returns and raises what `run_alone` does."""
     wants_verdict = request.wants_verdict
     if request.make_first is not None:
         workload = ranks.agree(partial(_with_making, kind, request.make_first, workload, ranks.count))
@@ -288,25 +286,27 @@ def run_job(
         return None
     job, made = ranks.agree(lambda: prepare(kind, workload, ranks.count, wants_verdict=wants_verdict))
     with (
-        _exported(workload.output.openmetrics, job.folder) if workload.output.openmetrics and ranks.leads else _NOTHING,
+        _openmetrics(workload.output.openmetrics, job.folder) if ranks.leads else nullcontext(),
         ranks.guard(job, partial(save_failed, kind, job, made, on_event)),
     ):
         ranks.on_each_host(lambda local_ranks: in_time(kind, workload, lambda: kind.check_host(job, local_ranks)))
         kind.load(job)
-        if ranks.leads and not workload.workflow.generate_data:  # otherwise reported before the data was made
+        if ranks.leads and not workload.workflow.generate_data:  # else it was reported before the data was made
             on_event(JobBegan(workload, ranks.count))
         return ranks.run(partial(_run_rank, kind, job, on_event, request.keeps_run))
 
 
-def _exported(path: str, folder: str) -> AbstractContextManager[None]:
-    """Have a separate process write figures of the run into an OpenMetrics file meanwhile."""
-    from dlemu.runner.child_run import beside
+def _openmetrics(path: str, folder: str) -> AbstractContextManager[None]:
+    """Return a context in which a separate process writes the run's figures to an OpenMetrics file; '': no file."""
+    if not path:
+        return nullcontext()
+    from dlemu.runner.child_run import in_background
 
-    return beside([sys.executable, "-m", "dlemu", "watch", folder, "--openmetrics", path])
+    return in_background([sys.executable, "-m", "dlemu", "watch", folder, "--openmetrics", path])
 
 
 def _with_making(kind: AnyKind, make: MakeFirst, workload: Workload, ranks: int) -> Workload:
-    """Return the workload that first makes missing data, where that is allowed."""
+    """Return the workload changed to make missing data first; raises UserError if that is refused."""
     making: Making = in_time(kind, workload, lambda: kind.making(workload, ranks, given=make.size_is_given))
     make.allow(making, ranks)
     return making.workload
@@ -315,7 +315,7 @@ def _with_making(kind: AnyKind, make: MakeFirst, workload: Workload, ranks: int)
 def prepare(
     kind: JobKind[J, L, R], workload: Workload, ranks: int, *, wants_verdict: bool = False
 ) -> tuple[J, OwnFolder]:
-    """Return the job and its folder, which is made with its live folder in it; raises UserError."""
+    """Return the job, and its folder, which is created together with the live folder; raises UserError."""
     if workload.output.openmetrics:
         from dlemu.results.openmetrics import check_replaceable
 
@@ -335,13 +335,13 @@ def prepare(
 
 
 def check_ahead(kind: AnyKind, workload: Workload) -> None:
-    """Raise UserError where data that a job reads is missing, unless the job makes it; changes nothing."""
+    """Raise UserError if data that a job reads is missing, unless the job makes it; changes nothing."""
     if not workload.workflow.generate_data:
         in_time(kind, workload, lambda: kind.plan(workload, workload.ranks, "", "", wants_verdict=False))
 
 
 def in_time(kind: JobKind[J, L, R], workload: Workload, look: Callable[[], T]) -> T:
-    """Call `look`, which accesses the storage before the ranks start; raises DlemuError when that takes too long."""
+    """Call `look`, which accesses the storage before the ranks start; raises DlemuError if it takes too long."""
     return within(workload.timeout_seconds, look, f"looking at {kind.looks_at(workload)}")
 
 
@@ -354,14 +354,14 @@ def _run_rank(kind: JobKind[J, L, R], job: J, on_event: OnEvent, keeps_run: bool
 
 
 def save(kind: JobKind[J, L, R], job: J, log: L, on_event: OnEvent, failure: str | None = None) -> R:
-    """Write the run's folder and return the run; a failed one is saved alike, marked incomplete.
+    """Write the run's folder and return the run; one with a `failure` is saved, too, marked incomplete.
 
-    Raises SpaceError; DlemuError when writing takes longer than SAVING_SECONDS and `timeout_seconds`.
+    Raises SpaceError; DlemuError if writing takes longer than both SAVING_SECONDS and `timeout_seconds`.
     """
     run = kind.result(job, log, failure)
 
     def write() -> None:
-        write_measured(run)  # first, so that the measurements survive a failure of what follows
+        write_measured(run)  # first, so that the measurements survive if a later step fails
         on_event(Saved(run))
         write_summary(run)
         drop_live(run.folder)
@@ -371,7 +371,7 @@ def save(kind: JobKind[J, L, R], job: J, log: L, on_event: OnEvent, failure: str
 
 
 def save_failed(kind: JobKind[J, L, R], job: J, made: OwnFolder, on_event: OnEvent, failure: str) -> Kept | None:
-    """Save what the ranks of a failed run left in its live folder; remove the run's folder if that is nothing."""
+    """Save what the ranks of a failed run left in its live folder; if that is nothing, remove the run's folder."""
     removed = kind.clean_up(job)
     log = kind.salvage(job.live_folder)
     if log is None or not len(log):

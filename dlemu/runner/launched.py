@@ -1,4 +1,8 @@
-"""The start of a process that a launcher started; it imports little, as most of them only wait (placeholders)."""
+"""First steps of a process that a launcher (mpirun, srun, torchrun) started: it connects to the other processes.
+
+If the first process of each host runs all ranks of the host, the other processes are placeholders, which only wait. So
+this module imports little. A failure is an echo if it is only the loss of a rank that failed for another reason.
+"""
 
 from __future__ import annotations
 
@@ -21,18 +25,18 @@ if TYPE_CHECKING:  # most runs have no launcher
     from dlemu.comm.launched_comm import LaunchedComm
 
 ECHO_SECONDS = 2.0
-"""A rank that only lost a peer waits this long before it reports, so that the rank with the cause can do so first."""
+"""A rank waits this long before it reports an echo, so that the rank with the cause can report first."""
 
 _TIMEOUT = re.compile(r"(?:\+\+?)?(?:workload\.)?timeout_seconds=([0-9.]+)")
 
 
 @dataclass(frozen=True)
 class Joined:
-    """This process as one of the launcher's."""
+    """This process's connection to the launcher's other processes."""
 
     comm: LaunchedComm
     hosted: bool
-    """The first process of each host runs all ranks of the host."""
+    """Whether the first process of each host runs all ranks of the host."""
 
 
 class RefusedError(UserError):
@@ -67,11 +71,11 @@ def _comm_of_launcher(timeout_seconds: float) -> LaunchedComm:
     return MpiComm(timeout_seconds)
 
 
-def run_as_placeholder(overrides: Sequence[str], tell: Callable[[str], None]) -> bool:
+def run_as_placeholder(overrides: Sequence[str], report: Callable[[str], None]) -> bool:
     """If another process runs this one's rank, wait for that rank to end and return True; else return False.
 
-    A command calls it before its imports, which would take longer than all else that a placeholder does. A failure of
-    the rank is reported, and ends all ranks. Raises what `join` raises.
+    A command calls it before its other imports, which would take longer than everything that a placeholder does. A
+    failure of the rank is passed to `report`, and ends all ranks. Raises what `join` raises.
     """
     if detect_launcher() == "none":
         return False
@@ -80,17 +84,17 @@ def run_as_placeholder(overrides: Sequence[str], tell: Callable[[str], None]) ->
         return False
     from dlemu.comm.hosted import serve_placeholder
 
-    with ending_all(joined.comm, tell):
+    with ending_all(joined.comm, report):
         serve_placeholder(joined.comm)
     return True
 
 
 @contextlib.contextmanager
-def ending_all(comm: LaunchedComm, tell: Callable[[str], None]) -> Iterator[None]:
+def ending_all(comm: LaunchedComm, report: Callable[[str], None]) -> Iterator[None]:
     """Close the connection at the end. An exception is reported and ends all ranks; this process by SystemExit.
 
-    After a `RefusedError`, which is already reported, all ranks exit as after a run: an abort would have the launcher
-    print lines of its own.
+    After a `RefusedError`, which is already reported, all ranks exit as after a successful run: after an abort, the
+    launcher would print its own messages, too.
     """
     try:
         yield
@@ -99,18 +103,18 @@ def ending_all(comm: LaunchedComm, tell: Callable[[str], None]) -> Iterator[None
         raise SystemExit(refused.exit_status) from None
     except BaseException as error:
         failure = describe(comm.rank, error)
-        if _speaks(comm, failure):
-            tell(f"{socket.gethostname()}: {failure.text}" if comm.rank else failure.text)
+        if _should_report(comm, failure):
+            report(f"{socket.gethostname()}: {failure.text}" if comm.rank else failure.text)
         comm.abort(failure.status, failure.message)
         raise SystemExit(failure.status) from None
     comm.close()
 
 
-def _speaks(comm: LaunchedComm, failure: Failure) -> bool:
-    """Return whether this process reports its rank's failure; one that only lost a peer lets the cause report first.
+def _should_report(comm: LaunchedComm, failure: Failure) -> bool:
+    """Return whether this process should report its rank's failure; waits, if it is an echo, for the cause's report.
 
-    Some launchers end only their own host, by SIGTERM, so that every process would have time to report the same. With
-    these, only the first process of a host reports a failure received from another rank, and only rank 0 an interrupt.
+    Some launchers end only the processes of the failing host, so that all others would have time to report the same.
+    With these, only the first process of a host reports an echo, and only rank 0 an interruption.
     """
     interrupted = failure.kind == Interrupted.__name__
     if comm.launcher_ends_all:
@@ -130,9 +134,9 @@ def _speaks(comm: LaunchedComm, failure: Failure) -> bool:
 
 
 def start_seconds(overrides: Sequence[str]) -> float:
-    """Return how long ranks may wait for each other before the configuration is known.
+    """Return how long ranks may wait for each other before the configuration is known, s.
 
-    That is `timeout_seconds` of the command line or its default, as only rank 0 reads the workload's file, and later.
+    That is `timeout_seconds` of the command line, or its default: only rank 0 reads the workload's file, and later.
     """
     given = [match[1] for match in map(_TIMEOUT.fullmatch, overrides) if match]
     try:

@@ -1,4 +1,4 @@
-"""What every prediction is given, whatever the kind of job: how the storage is described, and limits."""
+"""Options of predictions, the same for all kinds of jobs: the description of the storage, hosts and limits."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ class PredictionRequest:
     """Options of a prediction; at most one of the first three may be given, else it raises UserError."""
 
     from_folder: str | None = None
-    """Folder of a run or an earlier prediction: its storage, and its settings where they are not given otherwise."""
+    """Folder of a run or an earlier prediction: gives the storage, and all settings that are not given otherwise."""
     mb_per_second: float | None = None
-    """Speed of a hypothetical storage, 1e6 bytes/s; nothing is read."""
+    """Throughput of a hypothetical storage, 1e6 bytes/s; nothing is read."""
     drive: str | None = None
     """A data sheet (YAML file) or a probe's folder that describes the storage; nothing is read."""
     hosts: int = 1
     """Number of hosts like this one that ranks are spread over; they share the storage, or have one each."""
     host_cores: int | None = None
-    """Cores of each host, if they are not hosts like this one: as fast as those that were measured."""
+    """Cores of each host, if not as many as were measured on; they are assumed to be as fast."""
     others_mb_per_second: float = 0.0
-    """MB/s (1e6 bytes) that other jobs take of the storage meanwhile, whatever is left for this one."""
+    """MB/s (1e6 bytes) of the storage that other jobs use meanwhile, even if this one then gets too little."""
     most: int | None = None
-    """Largest number of accelerators to predict for; None: the default, which ends the search on any storage."""
+    """Largest number of accelerators to predict for; None: a default that bounds the search."""
     cached: bool = False
-    """The page cache may serve reads of a probe."""
+    """Whether the page cache may serve reads of a probe."""
     config_dir: str | None = None
     """A folder with workload/NAME.yaml."""
     make: Callable[[Workload], None] | None = None
     """Makes missing files of the workload's dataset before it is probed."""
     read_foreign: Callable[[str], Any] | None = None
-    """Reads another benchmark's run from a folder; returns None where there is none."""
+    """Reads another benchmark's run from a folder; returns None if there is none."""
     on_event: OnEvent = ignore
-    """Is called with events, such as the rate of each number of readers in a probe."""
+    """Called with events, such as the throughput of each number of readers in a probe."""
 
     def __post_init__(self) -> None:
         given = {"--from": self.from_folder, "--mb-per-second": self.mb_per_second, "--drive": self.drive}
@@ -48,5 +48,5 @@ class PredictionRequest:
 
     @property
     def describes_storage(self) -> bool:
-        """Whether anything is known of the storage without measuring it."""
+        """Whether the storage is described, so that it need not be measured."""
         return not (self.from_folder is None and self.mb_per_second is None and self.drive is None)

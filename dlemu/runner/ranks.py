@@ -1,4 +1,7 @@
-"""Starts ranks and handles their failures: they are forked by this process, or started with it by a launcher."""
+"""Starts ranks and handles their failures. They are forked by this process, or started by a launcher, as this one is.
+
+With a launcher (mpirun, srun, torchrun), rank 0 leads: it loads the settings, prepares, saves and reports.
+"""
 
 from __future__ import annotations
 
@@ -31,11 +34,11 @@ if TYPE_CHECKING:  # most runs have no launcher
 
 T = TypeVar("T")
 SaveFailed = Callable[[str], Kept | None]
-"""Given the message of a failure, saves what was measured before it; returns None when nothing was."""
+"""Given a failure's message, saves what was measured before it; returns None if nothing was."""
 
 
 class RunFailedError(DlemuError):
-    """A run with forked ranks failed, and all ranks have ended; the text is that of the first failure."""
+    """A run with forked ranks failed, and all ranks have ended; the message is that of the first failure."""
 
     def __init__(self, failure: Failure, kept: Kept | None = None, also: str = "") -> None:
         super().__init__("\n".join(part for part in (failure.message, also, kept.sentence if kept else "") if part))
@@ -49,7 +52,7 @@ class RunFailedError(DlemuError):
 
 
 class RunUserError(RunFailedError, UserError):
-    """The same for a failure that the user can fix: a damaged file, a full disk."""
+    """A `RunFailedError` that the user can fix: a damaged file, a full disk."""
 
 
 def _failed_run(failure: Failure, kept: Kept | None = None, also: str = "") -> RunFailedError:
@@ -58,7 +61,7 @@ def _failed_run(failure: Failure, kept: Kept | None = None, also: str = "") -> R
 
 
 class Guarded(Protocol):
-    """A job of which something is saved when its run fails."""
+    """A job whose measurements are saved if its run fails."""
 
     @property
     def workload(self) -> Workload:
@@ -72,24 +75,24 @@ class Guarded(Protocol):
 
     @property
     def live_folder(self) -> str:
-        """Folder of the ranks' logs while the run goes on."""
+        """Folder of the ranks' logs while they run."""
         ...
 
 
 class Ranks(Protocol):
-    """The ranks of one command, as seen by a process that runs the whole command (no placeholder)."""
+    """The ranks of one command, as seen by a process that runs the whole command: it is not a placeholder."""
 
     leads: bool
-    """This process prepares, saves and reports: the parent of forked ranks, or rank 0 of a launcher's."""
+    """Whether this process prepares, saves and reports: the parent of forked ranks, or rank 0 of a launcher."""
     count: int
     """Known once `configure` has returned."""
 
     def configure(self, load: Callable[[], Workload]) -> Workload:
-        """Return the workload, loaded by the leading process; the others need neither Hydra nor the files."""
+        """Return the workload that the leading process loads; the others need neither Hydra nor its files."""
         ...
 
     def agree(self, make: Callable[[], T]) -> T:
-        """Return, on all processes, what `make` returns in the leading process."""
+        """Return in all processes what `make` returns in the leading one."""
         ...
 
     def on_each_host(self, check: Callable[[int], None]) -> None:
@@ -99,12 +102,12 @@ class Ranks(Protocol):
     def run(self, main: Callable[[Comm], T]) -> T | None:
         """Run `main` on every rank to its end; return its result on rank 0, None in processes without rank 0.
 
-        Raises what `main` raised, as RunFailedError where ranks are forked.
+        Raises what `main` raised, as RunFailedError if ranks are forked.
         """
         ...
 
     def guard(self, job: Guarded, save_failed: SaveFailed) -> contextlib.AbstractContextManager[None]:
-        """Return a context that has the measurements saved when the run inside it fails."""
+        """Return a context that saves the measurements if the run inside it fails."""
         ...
 
 
@@ -114,20 +117,20 @@ def with_ranks(words: Sequence[str], on_event: OnEvent, body: Callable[[Ranks], 
     Under a launcher, one process of each host runs all ranks there; the others are placeholders, in which `body` is not
     called and None is returned. The first failure is reported on its rank and ends all ranks.
 
-    Raises UserError when there is no usable MPI library or torch, PeerLostError when a rank does not arrive in time.
+    Raises UserError if there is no usable MPI library or torch, PeerLostError if a rank does not arrive in time.
     """
     if detect_launcher() == "none":
         return body(ForkedRanks())
 
-    def tell(message: str) -> None:
+    def report(message: str) -> None:
         on_event(RankFailed(message))
 
-    if run_as_placeholder(words, tell):
+    if run_as_placeholder(words, report):
         return None
     from dlemu.comm.hosted import lead
 
     joined = join(start_seconds(words))
-    with ending_all(joined.comm, tell):
+    with ending_all(joined.comm, report):
         try:
             if not joined.hosted:
                 return body(LaunchedRanks(joined.comm, words))
@@ -162,9 +165,9 @@ class ForkedRanks:
         with os.fdopen(os.memfd_create("dlemu-result"), "w+b") as result:
 
             def rank(comm: Comm) -> int:
-                made = main(comm)
+                returned = main(comm)
                 if comm.rank == 0:
-                    pickle.dump(made, result)
+                    pickle.dump(returned, result)
                     result.flush()
                 return 0
 
@@ -199,11 +202,11 @@ class LaunchedRanks:
         self._guardian: Guardian | None = None
 
     def configure(self, load: Callable[[], Workload]) -> Workload:
-        workload = self.agree(lambda: self._as_started(load()))
+        workload = self.agree(lambda: self._with_launched_ranks(load()))
         self._comm.set_timeout(workload.timeout_seconds)
         return workload
 
-    def _as_started(self, workload: Workload) -> Workload:
+    def _with_launched_ranks(self, workload: Workload) -> Workload:
         """Raise UserError if `ranks` on the command line differs from the launcher's; in a file it is ignored."""
         given = any(re.match(r"(\+\+?)?(workload\.)?ranks=", word) for word in self._words)
         if given and workload.ranks != self.count:
@@ -215,8 +218,8 @@ class LaunchedRanks:
         return workload
 
     def agree(self, make: Callable[[], T]) -> T:
-        """As in `Ranks`; raises RefusedError on all ranks for a UserError of the leading one."""
-        agreed = self._broadcast(_tried(make) if self.leads else None)
+        """As in `Ranks`; a UserError in the leading process is raised in all processes, as RefusedError."""
+        agreed = self._broadcast(_value_or_refusal(make) if self.leads else None)
         if isinstance(agreed, RefusedError):
             raise agreed
         return cast(T, agreed)
@@ -245,7 +248,7 @@ class LaunchedRanks:
             failure = describe(self._comm.rank, error)
             write_failure(job.live_folder, failure)
             if not self._comm.launcher_ends_all:
-                # When this process exits, the launcher may, and with it its container: save first.
+                # Save first: when this process exits, the launcher may exit, and end the container that it runs in.
                 signal.signal(signal.SIGTERM, signal.SIG_IGN)
                 self._comm.leave(failure.status, failure.message)
                 if self._guardian is not None:
@@ -276,7 +279,7 @@ class HostedRanks(LaunchedRanks):
             yield
 
 
-def _tried(make: Callable[[], T]) -> T | RefusedError:
+def _value_or_refusal(make: Callable[[], T]) -> T | RefusedError:
     try:
         return make()
     except UserError as error:
@@ -284,7 +287,7 @@ def _tried(make: Callable[[], T]) -> T | RefusedError:
 
 
 def _save_lost(job: Guarded, save_failed: SaveFailed, other_hosts: str) -> None:
-    """Save what the ranks had measured when rank 0 was lost. Runs in the guardian, whose output nobody reads."""
+    """Save what the ranks had measured when rank 0 was lost. Runs in the guardian process, which has no console."""
     time.sleep(ECHO_SECONDS)  # other ranks may still be writing their failures
     try:
         save_failed(cause(job.live_folder, other_hosts))
@@ -296,26 +299,26 @@ def _save_lost(job: Guarded, save_failed: SaveFailed, other_hosts: str) -> None:
 def write_failure(folder: str, failure: Failure) -> None:
     """Write a rank's failure into the run's live folder, as the launcher may kill the rank while it reports.
 
-    Does nothing on a host that can't see the folder. The file is complete before it gets its name.
+    Does nothing on a host that can't see the folder. The file appears complete or not at all.
     """
     if os.path.isdir(folder):
-        word = json.dumps({"echo": failure.echo, "at": time.time(), "message": failure.message})
+        record = json.dumps({"echo": failure.echo, "at": time.time(), "message": failure.message})
         with contextlib.suppress(SpaceError):
-            write_text(folder, failure_name(failure.rank), word)
+            write_text(folder, failure_name(failure.rank), record)
 
 
 def cause(folder: str, other_hosts: str = "") -> str:
-    """Return the first failure that is not the echo of another; if there is none, that ranks were killed from outside.
+    """Return the message of the first failure that is not an echo; without one, that ranks were killed from outside.
 
-    `other_hosts` is a phrase for the hosts besides this one: a launcher that loses one kills the ranks of all.
+    `other_hosts` is a phrase for the hosts besides this one: a launcher that loses a host kills all ranks.
     """
-    words = []
+    failures = []
     for name in os.listdir(folder):
         if name.startswith("failure_") and name.endswith(".json"):
             with open(os.path.join(folder, name), encoding="utf-8") as lines:
-                word = json.load(lines)
-            words.append((word["echo"], word["at"], word["message"]))
-    if words:
-        return str(min(words)[2])
+                record = json.load(lines)
+            failures.append((record["echo"], record["at"], record["message"]))
+    if failures:
+        return str(min(failures)[2])
     died = f"a rank or {other_hosts}" if other_hosts else "a rank"
     return f"the ranks were killed from outside ({died} died and the launcher ended the others, or a time limit)"

@@ -1,4 +1,4 @@
-"""Starts and stops the telemetry recorder of each host, which its first rank owns."""
+"""Starts and stops the telemetry recorders: one process per host, started by the first rank there."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ def recorder_for(
     what: str,
     request_folder: str = "",
 ) -> Recorder | None:
-    """Start this host's recorder on its first rank; None on the others, and when telemetry is off. Collective.
+    """Start this host's recorder on its first rank; return None on other ranks, or if telemetry is off.
 
-    `folders` returns the folders whose devices are watched, and is called only where a recorder starts; `what` names
-    them in messages. In `request_folder` processes count their requests to an object store.
+    All ranks must call this. `folders` returns the folders whose devices are watched, and is called only on the first
+    rank of each host; `what` names them in messages. Processes count requests to an object store in `request_folder`.
     """
     if not settings.enabled:
         return None
@@ -46,12 +46,12 @@ def recorder_for(
 
 
 class Recording(NamedTuple):
-    """What a rank passes on from its host's recorder at the end."""
+    """What a rank returns of its host's recorder at the end."""
 
     telemetry: HostTelemetry | None
     """None on ranks without a recorder."""
     is_lost: bool
-    """The recorder died before its last reading."""
+    """Whether the recorder died before its last reading."""
 
 
 def stopped(recorder: Recorder | None) -> Recording:

@@ -1,4 +1,4 @@
-"""A rank's rows, appended to a file as they are measured, so that they survive the rank."""
+"""A rank's rows of measurements, appended to a file one by one, so that they survive if the rank is killed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Rows = NDArray[np.void]
 
 
 class RowLog:
-    """Rows of one rank in memory and, where a folder is given, in its file; the file stays open until `close`."""
+    """The rows of one rank, in memory and, if `folder` is given, in a file there, which stays open until `close`."""
 
     def __init__(self, dtype: np.dtype[np.void], rank: int, folder: str | None = None) -> None:
         self._dtype, self._parts = dtype, [np.empty(0, dtype)]
@@ -24,7 +24,7 @@ class RowLog:
 
     def add(self, **columns: int) -> None:
         """Add a row; columns that are not given are 0. Raises SpaceError."""
-        assert self._dtype.names is not None  # it has columns
+        assert self._dtype.names is not None  # a structured type
         row = np.array([tuple(columns.get(name, 0) for name in self._dtype.names)], self._dtype)
         self._parts.append(row)
         if self._out < 0:
@@ -45,7 +45,7 @@ class RowLog:
         return np.concatenate(self._parts)
 
     def close(self) -> None:
-        """Write no further rows to the folder."""
+        """Close the file: rows added later are kept in memory only."""
         if self._out >= 0:
             os.close(self._out)
             self._out = -1

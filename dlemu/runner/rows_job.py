@@ -1,7 +1,7 @@
-"""The base of kinds of jobs whose ranks append rows; a kind adds only what to measure, and how to summarise rows.
+"""Base class of kinds of jobs whose ranks append rows of integers: a kind only measures, and summarises rows.
 
-Training and checkpoints have logs of their own. A kind based on this has a run folder like theirs, which is saved when
-a rank is killed, and read from live/ when even that was impossible.
+Training and checkpoints have their own logs. A kind based on this has a run folder like theirs: it is saved even if a
+rank is killed, and if saving was impossible, it is read from the ranks' files in live/.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from dlemu.telemetry import Telemetry, read_logs
 
 @dataclass(frozen=True, kw_only=True)
 class RowsSummary(JobSummary):
-    """The common part of the summaries of such jobs; a kind adds its metrics in a subclass."""
+    """The common part of these jobs' summaries; each kind adds its metrics in a subclass."""
 
     environment: Environment = field(default_factory=Environment)
 
@@ -65,38 +65,38 @@ class RowsLog:
 
 @dataclass(frozen=True, eq=False)
 class RowsRun:
-    """One run."""
+    """One measured run."""
 
     folder: str
     facts: RunFacts
     rows: Rows
-    """Rows of all ranks; times are by each rank's own clock."""
+    """Rows of all ranks; times are of each rank's own clock."""
     telemetry: Telemetry
-    of: RowsKind
+    kind: RowsKind
 
     __getstate__ = sent_state
 
     @cached_property
     def summary(self) -> Any:
         """All metrics, computed from the other fields."""
-        return self.of.summarise(self)
+        return self.kind.summarise(self)
 
     def write_rows(self) -> None:
         """Write the table of the rows (Parquet); raises SpaceError."""
-        write_table(self.folder, self.of.table, rows_table(self.rows, self.of.columns))
+        write_table(self.folder, self.kind.table, rows_table(self.rows, self.kind.columns))
 
     def common_fields(self) -> dict[str, Any]:
         """Return the fields of RowsSummary that every run has, without the verdict."""
-        return {"kind": self.of.name, **common_fields(self.facts)}
+        return {"kind": self.kind.name, **common_fields(self.facts)}
 
 
 class RowsKind(JobKind[Job, RowsLog, RowsRun]):
-    """A kind of job whose ranks append rows of whole numbers."""
+    """A kind of job whose ranks append rows of integers."""
 
     columns: ClassVar[Mapping[str, str]]
-    """Column name -> meaning; one is `rank`."""
+    """Column name -> meaning; one column is `rank`."""
     added: ClassVar[Collection[str]] = ()
-    """Columns that older results lack: they are read as 0."""
+    """Columns that results of older versions lack: they are read as 0."""
     summary_type: ClassVar[type[RowsSummary]]
 
     @property
@@ -115,10 +115,10 @@ class RowsKind(JobKind[Job, RowsLog, RowsRun]):
 
     @abstractmethod
     def summarise(self, run: RowsRun) -> RowsSummary:
-        """Return all metrics of a run; raises UserError for rows that no run can have written."""
+        """Return all metrics of a run; raises UserError for rows that no run can have produced."""
 
     def watched_folders(self, job: Job) -> Iterator[str]:
-        """Yield local folders whose devices the recorder watches; the result describes the first's file system."""
+        """Yield local folders whose devices the recorder watches; the result describes the file system of the first."""
         return iter(())
 
     def plan(self, workload: Workload, ranks: int, folder: str, started_at: str, *, wants_verdict: bool) -> Job:
@@ -181,7 +181,7 @@ class RowsKind(JobKind[Job, RowsLog, RowsRun]):
         return RowsRun(job.folder, facts, log.rows, log.telemetry, self)
 
     def read(self, folder: str) -> RowsRun:
-        """Read a run's folder and compute all metrics again; raises UserError for a damaged one."""
+        """Read a run's folder and recompute all metrics; raises UserError for a damaged one."""
         if os.path.lexists(os.path.join(folder, FACTS)):
             facts = read_facts(os.path.join(folder, FACTS), RunFacts)
             rows = read_rows(folder, self.table, self.dtype, self.added)

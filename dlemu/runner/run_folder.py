@@ -1,4 +1,4 @@
-"""A run's folder: its name, how it is made, and how it is removed when nothing was measured."""
+"""A run's folder: names it, checks that it is free, makes it, and removes it if nothing was measured."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def new_folder(name: str, prefix: str = "") -> str:
 
 
 def check_folder(folder: str) -> None:
-    """Raise SpaceError for the folder of another run (no two runs share one), or one that can't be made."""
+    """Raise SpaceError for the folder of another run, as no two runs share one, or for one that can't be made."""
     if any(os.path.exists(os.path.join(folder, name)) for name in ("summary.json", "facts.json")):
         raise SpaceError(f"{folder} holds the results of another run; set output.folder to a new folder")
     if goes_on(folder):
@@ -57,7 +57,7 @@ def check_folder(folder: str) -> None:
 
 
 def check_new(folder: str, setting: str = "output.folder") -> None:
-    """Raise UserError for a folder that holds a result, or into which none can be written."""
+    """Raise UserError for a folder that holds a result, or that no result can be written to."""
     kind = kind_of(folder)
     if kind is not None:
         raise UserError(f"{folder} holds another result, {kind.noun}; set {setting} to a new folder")
@@ -65,26 +65,26 @@ def check_new(folder: str, setting: str = "output.folder") -> None:
 
 
 def check_place(folder: str, *, setting: str = "output.folder", ours: Sequence[str] = ()) -> None:
-    """Raise SpaceError where no results can be written: below a file, or in a folder with files that are not dlemu's.
+    """Raise SpaceError for a folder that can't be written to, or that has files which are not dlemu's.
 
     `ours` are names of files by which the folder of an older version is recognised, so that it can be continued.
     """
     check_usable(folder, setting, ours=ours)
     missing = missing_folders(folder)
-    above = os.path.dirname(missing[0]) if missing else folder
-    if not (os.path.isdir(above) and os.access(above, os.W_OK | os.X_OK)):
-        reason = "can't be written" if os.path.isdir(above) else "is not a folder"
+    parent = os.path.dirname(missing[0]) if missing else folder
+    if not (os.path.isdir(parent) and os.access(parent, os.W_OK | os.X_OK)):
+        reason = "can't be written" if os.path.isdir(parent) else "is not a folder"
         raise SpaceError(
-            f"the results folder {folder} can't be made: {above} {reason}; set {setting} to a writable folder"
+            f"the results folder {folder} can't be made: {parent} {reason}; set {setting} to a writable folder"
         )
 
 
 def make_folder(folder: str, ranks: int, names: Sequence[str] = (), *, also: str | None = None) -> OwnFolder:
-    """Make a run's folder and its live folder; raises SpaceError when it can't be written, or is another run's.
+    """Make a run's folder and its live folder; raises SpaceError if that is impossible, or it is another run's.
 
-    `names` are files that the kind's ranks write into the live folder, in addition to those of any run. All are claimed
-    here, by one process: on network file systems, lines appended by several hosts get lost. `also` is a folder that the
-    run makes if missing; it is removed together with the run's if it is empty.
+    `names` are files that this kind's ranks write into the live folder, besides those of any run. All are claimed here
+    (listed as dlemu's own), by one process: lines that several hosts append on a network file system get lost. `also`
+    is a folder that the run makes if it is missing; it is removed together with the run's folder if it is empty.
     """
     check_folder(folder)
     others = missing_folders(also) if also else ()
@@ -109,7 +109,7 @@ def make_folder(folder: str, ranks: int, names: Sequence[str] = (), *, also: str
 
 
 def drop_folder(folder: OwnFolder) -> None:
-    """Remove the folder of a run that measured nothing, and the folders made for it that are otherwise empty."""
+    """Remove the folder of a run that measured nothing, and those folders made for it that are empty."""
     drop_live(folder.path)
     folder.drop()
 
@@ -137,18 +137,18 @@ def drop_live(folder: str) -> None:
 
 
 SAVING_SECONDS = 60.0
-"""Saving may take this long even if `timeout_seconds` is less, as many steps take a while."""
+"""Saving may take this long even if `timeout_seconds` is less: writing many steps takes a while."""
 
 
 @dataclass(frozen=True)
 class Kept:
-    """What was saved of a failed run: a folder like any other, marked incomplete."""
+    """What was saved of a failed run: a run folder like any other, but marked incomplete."""
 
     folder: str
     steps: int
     """Rows of all ranks."""
     says: str = ""
-    """Sentence on what is kept, for kinds of jobs without steps."""
+    """Sentence on what was saved, for kinds of jobs without steps."""
 
     @property
     def sentence(self) -> str:

@@ -1,7 +1,7 @@
-"""Runs one after another, with an answer file that is saved after each, so that an interrupted list can go on.
+"""Runs a list of jobs one after another, and saves the answer after each, so that an interrupted list can continue.
 
-A study (a sweep, a search, a document, a rehearsal, a packing at several points) defines its runs, how to run one, and
-its answer; this module decides which have finished, which have failed and which are missing.
+A study (a sweep, a search, a vendor document, a rehearsal, packing with several settings) defines its runs, how to run
+one, and the answer file; this module decides which runs have finished, which have failed and which are missing.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from dlemu.runner.run_folder import check_place
 
 
 class Answer(Protocol):
-    """The content of a list's answer file, besides its runs."""
+    """The content of a list's answer file, apart from the runs."""
 
     @property
     def complete(self) -> bool:
-        """False while the list goes on, or when it was interrupted."""
+        """False while runs are missing, also after an interruption."""
 
     @property
     def question(self) -> Any:
-        """A dataclass with what was asked for; only a list with an equal question may be continued."""
+        """A dataclass with the user's request; only a list with an equal question may be continued."""
 
 
 What = TypeVar("What")
@@ -41,7 +41,7 @@ class Planned(Generic[What]):
     what: What
     """The study's own description of the run."""
     name: str
-    """Name of its folder, unless that is taken."""
+    """Name of its folder, unless that exists already."""
     label: str
     """Description for the progress line."""
     settings: Mapping[str, str]
@@ -54,9 +54,9 @@ class RunsPlanned:
 
     folder: str
     runs: int | None
-    """Number of runs; None where results decide what is run next."""
+    """Number of runs; None if results decide what is run next."""
     finished_runs: int
-    """Runs that an interrupted list had finished before."""
+    """Number of runs that had finished before the list was interrupted."""
     wants_page: bool = True
     """The workload's `output.report`."""
 
@@ -86,16 +86,16 @@ class RunList(ABC, Generic[What, Run, A]):
     file: ClassVar[str]
     """Name of the answer file."""
     noun: ClassVar[str]
-    """What messages call it, such as `sweep`."""
+    """What messages call the list, such as `sweep`."""
     shown_by: ClassVar[str] = "report"
-    """The command that shows a finished one."""
+    """The command that shows a finished list."""
     setting: ClassVar[str] = "output.folder"
-    """The setting, or option, for its folder."""
+    """The setting, or option, for the list's folder."""
     runs_in: ClassVar[str]
     """The answer's field that contains the runs."""
     answer_type: type[A]
     goes_on = False
-    """A failed run does not stop the list, and is run again when the list is continued."""
+    """Whether the list continues after a failed run; when the list is resumed, the failed run is then repeated."""
 
     def __init__(
         self,
@@ -114,27 +114,27 @@ class RunList(ABC, Generic[What, Run, A]):
 
     @abstractmethod
     def start(self, planned: Planned[What], folder: str) -> Run:
-        """Run one in a folder and return its record; raises DlemuError with its message."""
+        """Execute a planned run in `folder` and return its record; raises DlemuError if it fails."""
 
     def is_of(self, run: Run, planned: Planned[What]) -> bool:
-        """Return whether a recorded run is the planned one: by default, whether it has the same settings."""
+        """Return whether `run` is the record of `planned`: by default, whether their settings are equal."""
         return getattr(run, "settings", None) == planned.settings
 
     def is_done(self, run: Run) -> bool:
-        """Return whether a recorded run need not run again: it has no `failure`."""
+        """Return whether a recorded run need not be repeated: by default, if it has no `failure`."""
         return getattr(run, "failure", None) is None
 
     def failed(self, planned: Planned[What], folder: str, error: DlemuError) -> Run | None:
-        """Return the record of a run that raised; None: then nothing is recorded, and the error ends the list."""
+        """Return the record of a failed run; if None, nothing is recorded, and the error ends the list."""
         return None
 
     def make_folder(self, planned: Planned[What]) -> str:
-        """Return a folder for a run that is about to begin."""
+        """Make the folder of a run that is about to begin, and return its path."""
         return owned.fresh_folder(self.folder, planned.name)
 
     @property
     def missing(self) -> list[Planned[What]]:
-        """The planned runs that are not done."""
+        """The planned runs that have no record, or a failed one."""
         return [
             planned
             for planned in self.planned
@@ -142,11 +142,11 @@ class RunList(ABC, Generic[What, Run, A]):
         ]
 
     def read(self) -> A | None:
-        """Return the answer in the folder, None where there is none; raises UserError for a damaged one."""
+        """Return the saved answer, None if there is none; raises UserError for a damaged one."""
         return read_answer(self.folder, self.file, self.answer_type)
 
     def resume(self) -> None:
-        """Continue with the runs of an interrupted list that has an equal question.
+        """Load the finished runs of an interrupted list with an equal question, to continue it.
 
         Raises UserError for a folder with a finished list, one with another question, or files that are not dlemu's.
         """
@@ -170,9 +170,9 @@ class RunList(ABC, Generic[What, Run, A]):
             )
 
     def run_missing(self, *, wants_page: bool = True) -> A:
-        """Run what is missing, and return the answer.
+        """Execute the missing runs and return the answer.
 
-        Raises what a run raised unless the list goes on after failures; finished runs are saved.
+        Raises the first failure, unless the list `goes_on` after failures; finished runs are saved.
         """
         missing = self.missing
         finished = len(self.planned) - len(missing)
@@ -184,7 +184,7 @@ class RunList(ABC, Generic[What, Run, A]):
         return self.save(complete=True)
 
     def run_one(self, planned: Planned[What]) -> Run:
-        """Run one, record it and save the answer; raises what it raised unless the list goes on after failures."""
+        """Execute one run, record it and save the answer; raises its failure, unless the list `goes_on`."""
         self.on_event(RunBegan(label=planned.label, settings=planned.settings))
         folder = self.make_folder(planned)
         try:
@@ -202,11 +202,11 @@ class RunList(ABC, Generic[What, Run, A]):
 
     def keep(self, run: Run) -> None:
         """Record a run, in the order of the plan, and save the answer."""
-        self.runs = sorted([*self.runs, run], key=self._place)
+        self.runs = sorted([*self.runs, run], key=self._position)
         self.on_event(RunEnded(run=run, answer=self.save(complete=False)))
 
-    def _place(self, run: Run) -> int:
-        return next((place for place, planned in enumerate(self.planned) if self.is_of(run, planned)), -1)
+    def _position(self, run: Run) -> int:
+        return next((position for position, planned in enumerate(self.planned) if self.is_of(run, planned)), -1)
 
     def save(self, *, complete: bool) -> A:
         """Save the answer, and return it; raises SpaceError."""

@@ -1,4 +1,4 @@
-"""Ends a run early and in order: its watcher creates a file, rank 0 sees it, all ranks end after the current step."""
+"""Stops a run early: another process creates a file, rank 0 notices it, and all ranks end after the current step."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import time
 from datagen.owned import create_new
 
 STOP = "stop"
-_LOOK_SECONDS = 0.2  # each look costs a system call, or a request to a file server: too much for every step
+_CHECK_SECONDS = 0.2  # a check costs a system call, or a request to a file server: too expensive after each step
 
 
-def ask_to_stop(live_folder: str) -> None:
-    """Have the run with this live folder end after its current step; does nothing if it has already ended."""
+def request_stop(live_folder: str) -> None:
+    """Make the run with this live folder end after its current step; does nothing if it has already ended."""
     try:
         os.close(create_new(os.path.join(live_folder, STOP)))
     except (FileNotFoundError, FileExistsError):
@@ -20,7 +20,7 @@ def ask_to_stop(live_folder: str) -> None:
 
 
 class StopFile:
-    """Called after each step, returns whether to stop; looks for the file at most five times a second."""
+    """Call it after each step: returns whether to stop. Checks for the file at most five times a second."""
 
     def __init__(self, live_folder: str) -> None:
         self._path = os.path.join(live_folder, STOP)
@@ -30,5 +30,5 @@ class StopFile:
         now = time.monotonic()
         if now < self._due_seconds:
             return False
-        self._due_seconds = now + _LOOK_SECONDS
+        self._due_seconds = now + _CHECK_SECONDS
         return os.path.exists(self._path)

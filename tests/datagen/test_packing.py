@@ -24,7 +24,7 @@ from datagen.errors import DatasetError, UserError
 from datagen.formats.format_base import PackedSample, Packer
 from datagen.formats.tfrecord import Format as Tfrecord
 from datagen.formats.webdataset import Format as Webdataset
-from datagen.packing.image_list import FILES_EACH, MOST_IN_A_FILE, images_below, images_each
+from datagen.packing.image_list import FILES_PER_PROCESS, MAX_IMAGES_PER_FILE, choose_images_per_file, images_below
 from datagen.packing.packed_set import (
     JOURNAL_NAME,
     PackedFile,
@@ -182,11 +182,11 @@ def test_a_tar_of_several_members_a_sample() -> None:
 
 
 def test_how_many_images_go_into_a_file() -> None:
-    assert images_each(1000, 1, 0) == 250
-    assert images_each(1000, 96, 0) == 2
-    assert images_each(3, 96, 0) == 1
-    assert images_each(1 << 20, 4, 0) == 1024
-    assert images_each(1000, 96, 50) == 50
+    assert choose_images_per_file(1000, 1, 0) == 250
+    assert choose_images_per_file(1000, 96, 0) == 2
+    assert choose_images_per_file(3, 96, 0) == 1
+    assert choose_images_per_file(1 << 20, 4, 0) == 1024
+    assert choose_images_per_file(1000, 96, 50) == 50
 
 
 def test_which_files_are_packed(tmp_path: Path) -> None:
@@ -196,7 +196,7 @@ def test_which_files_are_packed(tmp_path: Path) -> None:
     folder, target = str(tmp_path), str(tmp_path / "packed")
     images = images_below(folder, target, recipe_of("8", "auto", 90), Storage())
     assert [images.name(number) for number in range(len(images))] == ["a/1.jpg", "b/2.PNG"]
-    assert (images.kind_of(1), images.passed_over) == ("png", 1)
+    assert (images.kind_of(1), images.ignored) == ("png", 1)
     assert len(images_below(folder, target, recipe_of("0", "auto", 90), Storage())) == 3
     with pytest.raises(DatasetError, match="No such file or directory: wanted a folder"):
         images_below(target + "/none", target, recipe_of("0", "auto", 90), Storage())
@@ -208,9 +208,9 @@ def made(number: int, samples: int, content: bytes = b"") -> PackedFile:
 
 def test_training_reads_what_all_files_have() -> None:
     packed_set = PackedSet(about={}, format="tfrecord", ending="tfrecord", files=3, images_per_file=4)
-    assert replace(packed_set, made=(made(0, 4), made(1, 4), made(2, 1))).training() == (2, 4)
-    assert replace(packed_set, made=(made(0, 4), made(1, 3), made(2, 4))).training() == (3, 3)
-    assert replace(packed_set, made=(made(0, 2),)).training() == (1, 2)
+    assert replace(packed_set, made=(made(0, 4), made(1, 4), made(2, 1))).training_shape() == (2, 4)
+    assert replace(packed_set, made=(made(0, 4), made(1, 3), made(2, 4))).training_shape() == (3, 3)
+    assert replace(packed_set, made=(made(0, 2),)).training_shape() == (1, 2)
 
 
 def test_a_torn_journal_tells_of_the_whole_lines(tmp_path: Path) -> None:
@@ -289,8 +289,8 @@ def test_a_header_that_states_a_picture_larger_than_memory_is_damage_like_any_ot
 
 @given(st.integers(1, 20_000), st.integers(1, 64))
 def test_images_are_shared_out_evenly_where_a_number_near_by_divides_them(images: int, processes: int) -> None:
-    each = images_each(images, processes, 0)
-    wanted = max(1, min(images // (FILES_EACH * processes), MOST_IN_A_FILE))
-    divides = [n for n in range(1, MOST_IN_A_FILE + 1) if images % n == 0 and wanted <= 2 * n <= 4 * wanted]
+    each = choose_images_per_file(images, processes, 0)
+    wanted = max(1, min(images // (FILES_PER_PROCESS * processes), MAX_IMAGES_PER_FILE))
+    divides = [n for n in range(1, MAX_IMAGES_PER_FILE + 1) if images % n == 0 and wanted <= 2 * n <= 4 * wanted]
     assert images % each == 0 if divides else each == wanted
     assert wanted <= 2 * each <= 4 * wanted

@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from dlemu.runner.stopping import ask_to_stop
+from dlemu.runner.stopping import request_stop
 from tests.e2e.harness import PYTORCH, assert_gone, dlemu, maps, small_run, start, steps, summary, training, until, wait
 
 MPIRUN = str(Path(sys.executable).parent / "mpirun")
@@ -114,7 +114,7 @@ def test_processes_that_stand_in_import_no_framework_and_stop_no_rank(dataset: P
     assert len(stand_ins) == 2
     for one in stand_ins:
         one.suspend()
-    ask_to_stop(str(folder / "live"))
+    request_stop(str(folder / "live"))
     ended = wait(process)
     assert ended.ran, ended.err  # how busy the host is, is none of its promise
     assert summary(folder)["complete"] is True

@@ -9,7 +9,7 @@ import numpy as np
 from dlemu.comm.clock import FakeClock
 from dlemu.jobs.training.loop import STOP_NS, StepLoop, StepRange
 from dlemu.jobs.training.steplog import TRAINING, StepLog
-from dlemu.runner.stopping import StopFile, ask_to_stop
+from dlemu.runner.stopping import StopFile, request_stop
 from tests.emulator.fakes import ScriptedComm, ScriptedQueue, sleeping
 from tests.runs import make_job
 
@@ -47,9 +47,9 @@ def test_a_run_that_nobody_stops_takes_all_steps() -> None:
 
 def test_the_file_is_the_word(tmp_path: Path) -> None:
     assert not StopFile(str(tmp_path))()
-    ask_to_stop(str(tmp_path))
+    request_stop(str(tmp_path))
     assert StopFile(str(tmp_path))()
-    ask_to_stop(str(tmp_path / "gone"))
+    request_stop(str(tmp_path / "gone"))
 
 
 def test_a_job_that_was_cut_plans_what_it_took() -> None:

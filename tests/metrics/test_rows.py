@@ -91,7 +91,7 @@ def test_columns_that_are_not_kept_are_fetched_again(monkeypatch: pytest.MonkeyP
         column: np.ndarray[tuple[int], np.dtype[np.int64]] = rows[name]
         return column
 
-    monkeypatch.setattr(module, "MOST_KEPT_BYTES", 1)
+    monkeypatch.setattr(module, "MAX_CACHED_BYTES", 1)
     table = StepTable(ColumnStore(STEP_DTYPE.names or (), [len(rows)], load))
     for _ in range(2):
         for name in STEP_DTYPE.names or ():

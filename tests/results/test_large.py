@@ -39,7 +39,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 def as_if_it_were_large(monkeypatch: pytest.MonkeyPatch) -> None:
     """Keep no more bytes a row, and read and play again no more rows at once, than of 1e7."""
     row_count = RANKS * EPOCHS * STEPS["large"]
-    monkeypatch.setattr(rows, "MOST_KEPT_BYTES", rows.MOST_KEPT_BYTES * row_count // 10**7)
+    monkeypatch.setattr(rows, "MAX_CACHED_BYTES", rows.MAX_CACHED_BYTES * row_count // 10**7)
     monkeypatch.setattr(step_table, "_READ_AT_ONCE", 0)
     monkeypatch.setattr(read_times, "MAX_ROWS", read_times.MAX_ROWS * row_count // 10**7)
     monkeypatch.setattr(repaired_causes, "MAX_ROWS", repaired_causes.MAX_ROWS * row_count // 10**7)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from datagen.packing.image_list import even_share
+from datagen.packing.image_list import nearest_divisor
 from datagen.packing.packed_set import PackedFile, PackedSet, training_spec
 from dlemu.jobs.pack.limits import judge_packing
 from dlemu.jobs.pack.result import PackDevice, PackFigures, PackShares
@@ -118,7 +118,7 @@ def compute_figures(
 
 def images_not_trained_on(packed: PackedSet) -> Iterator[str]:
     """Yield a warning if training will not read all packed images, because its files must have equal length."""
-    files, samples = packed.training()
+    files, samples = packed.training_shape()
     unread = packed.samples - files * samples
     if not unread:
         return
@@ -126,7 +126,7 @@ def images_not_trained_on(packed: PackedSet) -> Iterator[str]:
     if packed.skipped:
         yield f"{read}, but some lack damaged images; remove the damaged images and pack again"
         return
-    equal_count = even_share(packed.samples, packed.images_per_file)
+    equal_count = nearest_divisor(packed.samples, packed.images_per_file)
     even = f"images_per_file={equal_count}" if equal_count else f"images={files * samples}"
     whole = "all" if equal_count else "no more than these"
     yield f"{read}, but the last one holds fewer; to pack {whole} in equal files: {even}, into an empty target"

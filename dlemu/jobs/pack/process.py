@@ -28,7 +28,7 @@ from datagen.errors import DlemuError, SpaceError, UserError
 from datagen.formats.format_base import sides_of
 from datagen.inspection import inspect
 from datagen.owned import create_new
-from datagen.packing.image_list import ImageList, check_count, images_below, images_each
+from datagen.packing.image_list import ImageList, check_count, choose_images_per_file, images_below
 from datagen.packing.packed_set import (
     JOURNAL_NAME,
     PackedFile,
@@ -131,7 +131,7 @@ def pack_here(order: Order, folder: str) -> None:
     write_set(order.target, done, storage)
     with contextlib.suppress(FileNotFoundError):
         storage.remove(os.path.join(order.target, JOURNAL_NAME))
-    figures = compute_figures(packing, settings, packed, done, order.target, images.passed_over)
+    figures = compute_figures(packing, settings, packed, done, order.target, images.ignored)
     write_text(folder, FIGURES, msgspec.json.encode(figures).decode())
 
 
@@ -176,7 +176,7 @@ def _begin(
             f"{target} was started with images_per_file={existing.images_per_file}, not {settings.images_per_file}: "
             "use the same, set target to an empty folder, or delete it"
         )
-    images_per_file = images_each(count, settings.processes, settings.images_per_file)
+    images_per_file = choose_images_per_file(count, settings.processes, settings.images_per_file)
     packed = existing or PackedSet(
         about=about,
         format=settings.format,

@@ -169,7 +169,7 @@ class PackRuns(RunList[CheckedPoint, PackPoint, PackAnswer]):
         command = [sys.executable, "-m", "dlemu.jobs.pack.process", folder]
         try:
             run_command(
-                command, folder, lambda: _emit(folder, self.on_event), FIGURES, asked=msgspec.json.encode(order)
+                command, folder, lambda: _emit(folder, self.on_event), FIGURES, stdin=msgspec.json.encode(order)
             )
             with open(os.path.join(folder, FIGURES), "rb") as file:
                 figures = msgspec.json.decode(file.read(), type=PackFigures)

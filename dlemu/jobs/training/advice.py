@@ -18,7 +18,7 @@ from dlemu.metrics.cache import WANTED_RATIO
 from dlemu.report.units import duration, size
 from dlemu.results.wording import count
 from dlemu.runner.datasets import free_bytes
-from dlemu.runner.job import ASK_BYTES, TRIAL_SCALE, NoVerdictError
+from dlemu.runner.job import CONFIRM_ABOVE_BYTES, TRIAL_SCALE, NoVerdictError
 
 
 def advise(error: NoVerdictError, command: Sequence[str], overrides: Sequence[str], config_dir: str | None) -> str:
@@ -44,7 +44,7 @@ def advise(error: NoVerdictError, command: Sequence[str], overrides: Sequence[st
         words.append(_folder_beside(workload, str(need.files)))
     if given and files < need.files:
         words.append(override(["dataset", "num_files_train"], need.files))
-    if need.bytes <= ASK_BYTES:
+    if need.bytes <= CONFIRM_ABOVE_BYTES:
         return "\n".join([f"{wanted}.", *_step("To generate them and train", workload, need, command, words)])
     full = _step("At full size", workload, need, command, [*words, "--yes"])
     return "\n".join([f"{wanted}.", *_trial(workload, ranks, command, overrides, config_dir), *full])

@@ -1,4 +1,4 @@
-"""Rules against forged results: copied numbers, overlapping runs, changing hosts, and sums that the runs don't give."""
+"""Rules against forged results: copied numbers, overlapping runs, changing hosts, and sums that the runs contradict."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from dlemu.mlperf.rules.training import unapplied
 from dlemu.results.finding import Finding, Located, Severity
 
 _SUM_TOLERANCE = 1e-6
-"""Relative difference allowed between a sum in a file and the same sum recomputed from the runs."""
+"""Relative difference allowed between a sum (or mean, deviation) in a file and the same recomputed from the runs."""
 
 
 def copied_runs(results: Sequence[Result], checkpoints: Sequence[CheckpointResult]) -> Iterator[Located]:
-    """No run has the numbers of another run, of the same or any other result."""
+    """No run has the same measurements as another run, of the same or any other result."""
     steps: list[Fingerprint] = []
     figures: list[Fingerprint] = []
     for result in results:
         for leaf in result.runs:
             steps += [Fingerprint(leaf.path, one.sums) for one in (leaf.run.fingerprints if leaf.run else ())]
-            both = leaf.printed.au_by_epoch + leaf.printed.samples_per_second_by_epoch
-            figures += figure_fingerprints(leaf.path, both)
+            per_epoch = leaf.printed.au_by_epoch + leaf.printed.samples_per_second_by_epoch
+            figures += figure_fingerprints(leaf.path, per_epoch)
     for group in checkpoints:
         for call in group.leaves:
             for parts in call.parts.values():
@@ -49,7 +49,7 @@ def copied_runs(results: Sequence[Result], checkpoints: Sequence[CheckpointResul
 
 
 def copied_ranks(result: CheckpointResult) -> Iterator[tuple[str, Finding]]:
-    """No rank of a call has the times of another rank, and no checkpoint has, on all ranks, those of another."""
+    """No rank has the same times as another rank of its call, nor a checkpoint the same on all ranks as another."""
     for call in result.leaves:
         fingerprints = [
             one
@@ -59,7 +59,7 @@ def copied_ranks(result: CheckpointResult) -> Iterator[tuple[str, Finding]]:
         same = [f"{second.where} has the times of {first.where}" for first, second in copied_pairs(fingerprints)]
         if len(call.parts) > 1:
             for kind in KINDS:
-                rounds = [Fingerprint(f"{kind} {n}", tuple(own)) for n, own in enumerate(rounds_of(call, kind), 1)]
+                rounds = [Fingerprint(f"{kind} {n}", tuple(times)) for n, times in enumerate(rounds_of(call, kind), 1)]
                 same += [f"{second.where} has the times of {first.where}" for first, second in copied_pairs(rounds)]
         if same:
             seen, fix = "; ".join(same[:3]), "copy the files from the run again"
@@ -67,7 +67,7 @@ def copied_ranks(result: CheckpointResult) -> Iterator[tuple[str, Finding]]:
 
 
 def runs_overlap(result: Result) -> Iterator[Located]:
-    """A run begins after the previous one has ended; 1 s of overlap is tolerated, as some stamps have whole seconds."""
+    """A run begins after the previous one has ended; 1 s of overlap is allowed: some timestamps have whole seconds."""
     spans = [(leaf.began, leaf.ended, leaf) for leaf in result.runs]
     timed = [(begun, ended, leaf) for begun, ended, leaf in spans if begun and ended and begun <= ended]
     timed.sort(key=lambda run: run[0])
@@ -79,7 +79,7 @@ def runs_overlap(result: Result) -> Iterator[Located]:
 
 
 def same_hosts(result: Result) -> Iterator[Located]:
-    """All runs use the same hosts; rank 0 may be on another of them from run to run."""
+    """All runs use the same hosts, but rank 0 may be on a different one of them in each run."""
     named = {frozenset(leaf.run.hostnames) for leaf in result.runs if leaf.run and leaf.run.hostnames}
     first = {leaf.printed.hostname for leaf in result.runs if leaf.printed.hostname}
     severity: Severity = "error"
@@ -95,7 +95,7 @@ def same_hosts(result: Result) -> Iterator[Located]:
 
 
 def sums_agree(result: Result) -> Iterator[Located]:
-    """The sums over all runs, which get published, are those that the runs give."""
+    """The sums over all runs, which get published, agree with the runs."""
     path = sums_of(result)
     if path is None:
         return
@@ -112,7 +112,7 @@ def sums_agree(result: Result) -> Iterator[Located]:
 
 
 def checkpoint_sums_agree(result: CheckpointResult) -> Iterator[tuple[str, Finding]]:
-    """The sums over the calls are those that the calls' own summaries give."""
+    """The sums over all calls agree with the summaries of the calls."""
     path = os.path.join(result.path, RESULTS)
     if not os.path.isfile(path):
         return
@@ -129,7 +129,10 @@ def checkpoint_sums_agree(result: CheckpointResult) -> Iterator[tuple[str, Findi
 
 
 def _compare(path: str, allowed: Callable[[str, bool, str], tuple[float, ...]]) -> Iterator[Located]:
-    """Compare each number in a file of sums with `allowed(where, in_row, key)`, its values by the runs."""
+    """Compare each number in a file of sums with its possible values, recomputed from the runs.
+
+    `allowed(where, in_row, key)` returns these values, none if the number is not checked; see `_nested_mappings`.
+    """
     broken: list[Finding] = []
     content = read_json(path, broken)
     yield from (Located(path, finding) for finding in broken)
@@ -157,7 +160,7 @@ def _compare(path: str, allowed: Callable[[str, bool, str], tuple[float, ...]]) 
 
 
 def _number_in(value: object) -> float | None:
-    """Return a number written as text, as v1.0's report.py does with some; else None."""
+    """Return a number that is written as a string, as some are by v1.0's report.py; else None."""
     return float(value) if isinstance(value, str) and value.replace(".", "", 1).isdecimal() else None
 
 
@@ -173,10 +176,10 @@ def _nested_mappings(content: object, where: str, in_row: bool = False) -> Itera
 
 
 def _expected_sums(result: Result) -> dict[str, tuple[float, ...]]:
-    """Return key -> the values that a sum may have: over the measured runs, or including the warm-up."""
-    every = [leaf for leaf in result.runs if leaf.run]
+    """Return key -> the values that a sum may have: of the measured runs only, or of all runs with the warm-up."""
+    all_runs = [leaf for leaf in result.runs if leaf.run]
     sums: dict[str, tuple[float, ...]] = {}
-    for leaves in ([leaf for leaf in result.measured if leaf.run], every):
+    for leaves in ([leaf for leaf in result.measured if leaf.run], all_runs):
         for name, values in (
             ("au", [leaf.printed.au_percent for leaf in leaves]),
             ("rate", [leaf.printed.samples_per_second for leaf in leaves]),
@@ -186,13 +189,13 @@ def _expected_sums(result: Result) -> dict[str, tuple[float, ...]]:
             if known and len(known) == len(leaves):
                 for keys, value in ((_MEANS[name], fmean(known)), (_DEVIATIONS[name], pstdev(known))):
                     sums.update({key: (*sums.get(key, ()), value) for key in keys})
-    for leaf in every:
+    for leaf in all_runs:
         sums.update({key: (*sums.get(key, ()), value) for key, value in _run_counts(leaf).items()})
     return sums
 
 
 def _expected_in_rows(result: Result) -> dict[str, tuple[float, ...]]:
-    """Return key -> the values that a row of a table may have: those of the sums, or of any run."""
+    """Return key -> the values that a number in a row of a table may have: those of the sums, or of any run."""
     rows = _expected_sums(result)
     for leaf in result.runs:
         rows.update({key: (*rows.get(key, ()), *values) for key, values in _run_figures(leaf).items()})

@@ -1,4 +1,4 @@
-"""The contents of record.json. It has private paths; the recipe (a workload file, job.yaml) is what can be shared."""
+"""The contents of record.json. It names private paths; the recipe (a workload file, job.yaml) can be shared."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from dlemu.results.answer_files import ANSWER_VERSION, read_answer
 
 RECORD = "record.json"
-QUANTILES = 33  # steps of 3 %: more would make the workload file too long to read
+QUANTILES = 33  # steps of 3 %: more would make the workload file too long for people to read
 _CACHED = 0.97
 _COLD = 0.03
-"""Shares of bytes from the page cache above and below which a job was cached, or cold; metadata blurs both."""
+"""If the page cache served more than _CACHED of the bytes, 100 % is reported; below _COLD, 0 %: metadata adds noise."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,7 +27,7 @@ class Spread:
 
     @classmethod
     def of(cls, values: Sequence[float] | NDArray[np.float64]) -> Spread:
-        """Return the spread of one or more values."""
+        """Return the distribution of one or more values."""
         known = np.asarray(values, np.float64)
         steps = np.linspace(0, 1, QUANTILES)
         return cls(mean=float(known.mean()), quantiles=tuple(map(float, np.quantile(known, steps))))
@@ -37,24 +37,24 @@ class Spread:
         return float(np.interp(share, np.linspace(0, 1, len(self.quantiles)), self.quantiles))
 
     def longer(self, by: float) -> Spread:
-        """Return the spread with `by` added to all values, none below 0."""
+        """Return the distribution with `by` added to all values; negative results become 0."""
         return Spread(mean=max(0.0, self.mean + by), quantiles=tuple(max(0.0, value + by) for value in self.quantiles))
 
     def scaled(self, mean: float) -> Spread:
-        """Return the spread with all values scaled so that their mean is `mean`."""
+        """Return the distribution with all values scaled so that their mean is `mean`."""
         factor = mean / self.mean if self.mean > 0 else 0.0
         return Spread(mean=mean, quantiles=tuple(value * factor for value in self.quantiles))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Parts:
-    """Where a step's time went: means, s, which add up to the step."""
+    """Where a step's time went: mean seconds, which add up to the duration of a step."""
 
     computing: float
     storage: float
     """Waiting for a batch whose worker was blocked; in most jobs that is reading from storage."""
     cpu_queue: float
-    """Runnable but without a core: the trainer, or the worker whose batch it waited for."""
+    """Runnable but without a core: the trainer itself, or the worker whose batch it waited for."""
     preprocessing: float
     """Waiting for a batch whose worker used a core: decoding, augmenting, CPU time of reading."""
     hand_over: float
@@ -75,11 +75,11 @@ class Saves:
 
     count: int
     bytes: int
-    """Of one checkpoint, all ranks together."""
+    """Size of one checkpoint, all ranks together."""
     seconds: float
     """How long the trainer stalled for one checkpoint, mean."""
     batches_between: int | None
-    """None where checkpoints are written between passes only, or there was just one."""
+    """None if checkpoints were written only between passes over the data, or if there was just one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,7 +96,7 @@ class Loading:
     order: str
     """`shuffled`, `in order`, or `own` for a custom sampler whose order is not known."""
     samples: int | None
-    """Length of the dataset, where it has one."""
+    """Length of the dataset; None if it has none (iterable datasets)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,7 +113,7 @@ class Data:
     """Sizes of the files in the folder, bytes."""
     samples_per_file: float
     is_whole: bool
-    """All files with this ending in the folder were counted; false where that took too long."""
+    """Whether all files with this ending in the folder were counted; false if that took too long."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,11 +129,11 @@ class Recording:
     read_batch_size: int
     """Samples per batch of the loader: where one rank reads for all, a batch is for all ranks or for one in turn."""
     batch_sizes: Spread | None
-    """None where all batches, but the last of a pass, have the same size."""
+    """None if all batches have the same size, except the last of a pass."""
     steps: int
     """Batches of a rank that the figures are computed from."""
     ready_steps: int
-    """Those of them that were ready when the trainer requested them."""
+    """Number of `steps` whose batch was ready when the trainer requested it."""
     passes: int
     samples_per_second: float
     """All ranks together, while training."""
@@ -158,7 +158,7 @@ class Recording:
     worker_cpu_per_sample: float
     """CPU time of a worker process per sample, with system time."""
     read_bytes_per_sample: float
-    """Bytes read by calls, or from mapped files."""
+    """Bytes read by system calls, or from memory-mapped files."""
     calls_per_sample: float
     device_bytes_per_sample: float
     opens_per_sample: float
@@ -199,7 +199,7 @@ class Replay:
     """What was measured in a replay on the same storage."""
 
     folder: str
-    """Its folder, in that of record.json."""
+    """Name of the replay's folder, beside record.json."""
     engine: str
     samples_per_second: float
     wait_p50: float
@@ -210,7 +210,7 @@ class Replay:
     worker_cpu_per_sample: float
 
     def error_percent(self, recorded: Recording) -> float:
-        """Return by how much its samples/s differ from the job's."""
+        """Return how much the replay's samples/s differ from the job's, %."""
         return 100 * (self.samples_per_second / recorded.samples_per_second - 1)
 
 
@@ -223,7 +223,7 @@ class RecordAnswer:
     recording: Recording
     data: Data | None
     replays: tuple[Replay, ...] = ()
-    """In order; the last one decides whether the recipe is replayable."""
+    """In the order they ran; the last one decides whether the recipe is replayable."""
     replayable: bool = False
     reason: str = ""
     """Why the recipe is not replayable; empty where it is."""

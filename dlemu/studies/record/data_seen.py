@@ -28,13 +28,13 @@ _FORMATS = {
 }
 MAPPED = "mmap_indexed_binary"
 _WEIGHTS = (".pt", ".pth", ".ckpt", ".safetensors", ".json", ".txt", ".yaml", ".yml", ".log", ".pkl")
-"""File name endings that are taken for data only where nothing else was opened."""
-_WALK_SECONDS = 60.0  # the user waits; in a larger dataset, the files found by then represent all
+"""File name endings that count as data only if no files with other endings were opened."""
+_WALK_SECONDS = 60.0  # the user waits; beyond it, the files found so far stand for the whole dataset
 _SHALLOW = 2
-"""Levels of a path such as /home/NAME: too general for a dataset's folder, so all that is below is not walked."""
-_OPENED_PER_SAMPLE = 0.9  # one file per sample, less those opened before the recording or left open
+"""A common folder of at most this depth (/home/NAME) is too general: only the files' own folders are walked."""
+_OPENED_PER_SAMPLE = 0.9  # counts as one file per sample: some were opened before the recording, or stayed open
 _PARTIAL = 0.8  # whole records: the rest is headers, indexes and padding; a crop reads a smaller share
-_CACHED_OFF = 0.1  # as much as the bytes from devices may differ (MOST_BYTES_ERROR_PERCENT)
+_CACHED_OFF = 0.1  # the same as MAX_BYTES_ERROR_PERCENT for the bytes from devices
 
 
 def data_of(files: Counter[str], recording: Recording) -> Data | None:
@@ -42,15 +42,14 @@ def data_of(files: Counter[str], recording: Recording) -> Data | None:
     sizes = {name: size for name in files if (size := _size(name))}
     if not sizes:
         return None
-    ending = max({_ending(name) for name in sizes}, key=lambda one: _weight(one, sizes))
-    own = [name for name in sizes if _ending(name) == ending]
-    folder = os.path.commonpath([os.path.dirname(name) for name in own])
-    found, is_whole = own, False
+    ending = max({_ending(name) for name in sizes}, key=lambda candidate: _rank_as_data(candidate, sizes))
+    opened = [name for name in sizes if _ending(name) == ending]
+    folder = os.path.commonpath([os.path.dirname(name) for name in opened])
+    found, is_whole = opened, False
     if not recording.mapped:  # mapped files stay open while they are read, so all of them are known
-        roots = [folder] if len(folder.split(os.sep)) > _SHALLOW + 1 else sorted(set(map(os.path.dirname, own)))
+        roots = [folder] if len(folder.split(os.sep)) > _SHALLOW + 1 else sorted(set(map(os.path.dirname, opened)))
         found, is_whole = _walk(roots, ending)
     known = [size for name in found if (size := _size(name))]
-    each = _samples_per_file(recording, known)
     return Data(
         folder=folder,
         format=MAPPED if recording.mapped else _FORMATS.get(ending, "raw" if "raw" in names("datagen.formats") else ""),
@@ -58,7 +57,7 @@ def data_of(files: Counter[str], recording: Recording) -> Data | None:
         files=len(known),
         bytes=sum(known),
         sizes=Spread.of(known),
-        samples_per_file=each,
+        samples_per_file=_samples_per_file(recording, known),
         is_whole=is_whole or recording.mapped,
     )
 
@@ -82,12 +81,13 @@ def data_problems(data: Data | None, recording: Recording) -> Iterator[str]:
 
 
 def _read_again(data: Data, recording: Recording) -> float:
-    """Return the share of the recorded reads that were repeated: the page cache serves them in a replay, too."""
+    """Return the share of reads that repeat earlier ones: the page cache serves these in a replay, too."""
     taken = recording.steps * recording.read_batch_size * recording.loaders
     return max(0.0, 1 - data.files * data.samples_per_file / taken)
 
 
 def _size(name: str) -> int:
+    """Return the size of a regular file; 0 for anything else, or if it no longer exists."""
     try:
         status = os.stat(name)
     except OSError:
@@ -99,7 +99,8 @@ def _ending(name: str) -> str:
     return os.path.splitext(name)[1].lower()
 
 
-def _weight(ending: str, sizes: dict[str, int]) -> tuple[int, int]:
+def _rank_as_data(ending: str, sizes: dict[str, int]) -> tuple[int, int]:
+    """Return a sort key, greatest for the dataset's files: known formats first, then most bytes."""
     rank = 2 if ending in _FORMATS else 0 if ending in _WEIGHTS else 1
     return rank, sum(size for name, size in sizes.items() if _ending(name) == ending)
 
@@ -108,8 +109,8 @@ def _walk(roots: list[str], ending: str) -> tuple[list[str], bool]:
     """Return the files with an ending below folders, and whether the walk was complete."""
     until, found = time.monotonic() + _WALK_SECONDS, []
     for root in roots:
-        for folder, _, names_in in os.walk(root):
-            found += [os.path.join(folder, name) for name in names_in if _ending(name) == ending]
+        for folder, _, file_names in os.walk(root):
+            found += [os.path.join(folder, name) for name in file_names if _ending(name) == ending]
             if time.monotonic() > until:
                 return found, False
     return found, True

@@ -1,6 +1,6 @@
-"""Makes a command load the hook (dlemu/record.py): as `sitecustomize`, alone in a folder on PYTHONPATH.
+"""Makes a command load the hook (dlemu/record.py), copied as `sitecustomize.py` to a folder on PYTHONPATH.
 
-The hook is copied, never imported: importing it begins to record.
+The hook is copied, never imported here: importing it starts a recording.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ _SOURCE = Path(dlemu.__file__).with_name("record.py")
 
 
 def with_hook(folder: str, rows: str, *, steps: int = 0, minutes: float, skip: int = 0) -> dict[str, str]:
-    """Write the hook below `folder`; return the environment variables that have a command recorded into `rows`.
+    """Write the hook below `folder`; return the environment variables that make a command record into folder `rows`.
 
-    Recording ends after `skip` + `steps` batches of a trainer (0: any number), or after `minutes`.
+    Recording ends after `skip` + `steps` batches of a trainer (`steps` 0: no limit), or after `minutes`.
     """
     owned.claim(folder, HOOK + "/")
-    place = os.path.abspath(os.path.join(folder, HOOK))
-    write_text(place, "sitecustomize.py", _SOURCE.read_text())
+    hook_folder = os.path.abspath(os.path.join(folder, HOOK))
+    write_text(hook_folder, "sitecustomize.py", _SOURCE.read_text())
     before = os.environ.get("PYTHONPATH")
     return {
-        "PYTHONPATH": place if not before else f"{place}{os.pathsep}{before}",
+        "PYTHONPATH": f"{hook_folder}{os.pathsep}{before}" if before else hook_folder,
         "DLEMU_RECORD": os.path.abspath(rows),
         "DLEMU_RECORD_STEPS": str(steps),
         "DLEMU_RECORD_MINUTES": repr(minutes),

@@ -1,4 +1,8 @@
-"""Finds the training loop in a trainer's rows: passes (iterations of a DataLoader) that train, batches, waits."""
+"""Finds the training loop in a trainer's rows, and the times of its steps.
+
+A pass is one iteration over a DataLoader. Each step of a pass is a wait (from the request of a batch to its delivery)
+and a body (from the delivery to the next request), in which the trainer computes.
+"""
 
 from __future__ import annotations
 
@@ -13,17 +17,17 @@ from numpy.typing import NDArray
 from dlemu.studies.record.rows import Batch, Over, Pass, ProcessRows
 
 _SHORT_BODY = 0.1
-"""Without steps of an optimizer, a pass trains if its mean body is at least this share of its loader's longest."""
+"""If no optimizer steps were seen: a pass trains if its mean body is at least this share of the loader's longest."""
 READY_SECONDS = 0.001
 READY_SHARE = 0.05
-"""A batch was ready if the wait was no longer than the larger of these: 1 ms for the transfer, or 5 % of the body."""
+"""A batch was ready if the wait was at most 1 ms (for the transfer) or 5 % of the median body, whichever is longer."""
 _REFILL = 8
-"""Steps after a stall in which a thread that reads ahead refills its queue: their times do not show computation."""
+"""Steps after a stall while a read-ahead thread refills its queue: their times do not show the compute time."""
 
 
 @dataclass(frozen=True)
 class Loop:
-    """The counted batches of one trainer, in order; times in s, arrays of shape (batches,)."""
+    """Measurements of one trainer's batches, without warm-up, in order; times in s, arrays of shape (batches,)."""
 
     rows: ProcessRows
     passes: tuple[Pass, ...]
@@ -31,20 +35,20 @@ class Loop:
     evaluations: int
     wait: NDArray[np.float64]
     body: NDArray[np.float64]
-    """From a batch's delivery until the trainer requests the next, checkpoints left out."""
+    """From a batch's delivery until the trainer requests the next, without checkpoints."""
     queue: NDArray[np.float64]
     """Time within the body in which the trainer was runnable without a core; `wait_queue`: the same within the wait."""
     wait_queue: NDArray[np.float64]
     taking: NDArray[np.float64]
-    """CPU time within the wait, in which the trainer receives a worker's batch."""
+    """CPU time of the trainer within the wait: receiving a batch from a worker."""
     computation: NDArray[np.float64]
-    """Compute time by events on the accelerator; without them, the body less `queue`."""
+    """Compute time, measured by events on the accelerator; without them, the body minus `queue`."""
     cpu: NDArray[np.float64]
     by_device: bool
     ahead: bool
-    """Batches are requested by another thread than the optimizer's."""
+    """Batches are requested by another thread than the one that steps the optimizer: it reads ahead."""
     late: NDArray[np.bool_]
-    """With `ahead`: one of the two threads lacked a core when the step began or ended."""
+    """With `ahead`: one of the two threads waited for a core when the step began or ended, which distorts its time."""
     drained: float | None
     """Share of the steps at whose end the accelerator was idle; None without an accelerator."""
     begin_ns: int
@@ -56,35 +60,37 @@ class Loop:
         return float((self.wait + self.body).sum())
 
     def groups(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return means over the batches that share a step of the optimizer, as some loops request them all at once."""
+        """Return the mean of each group of batches that share an optimizer step, as some loops request them at once."""
         size = self.accumulation
-        whole = len(values) // size * size
-        return values if size == 1 or whole == 0 else values[:whole].reshape(-1, size).mean(axis=1)
+        grouped = len(values) // size * size
+        return values if size == 1 or grouped == 0 else values[:grouped].reshape(-1, size).mean(axis=1)
 
     def ready(self) -> NDArray[np.bool_]:
-        """Return, for each group, whether its batches were ready when they were requested."""
+        """Return for each group of `groups` whether its batches were ready when they were requested."""
         wait, body = self.groups(self.wait - self.wait_queue - self.taking), self.groups(self.body)
         found = wait <= max(READY_SECONDS, READY_SHARE * float(np.median(body)))
         if self.ahead:
-            since = np.zeros(len(found), int)
-            for place in range(1, len(found)):
-                since[place] = since[place - 1] + 1 if found[place] else 0
-            found &= since >= _REFILL
+            since_stall = np.zeros(len(found), int)
+            for step in range(1, len(found)):
+                since_stall[step] = since_stall[step - 1] + 1 if found[step] else 0
+            found &= since_stall >= _REFILL
         return found
 
 
 def training_loop(rows: ProcessRows, skip: int) -> Loop | None:
-    """Return the loop of a process, without its first `skip` batches (warm-up); None where it trained nothing."""
+    """Return the training loop of a process, without the first `skip` batches (warm-up); None if it did not train."""
     batches: dict[int, list[Batch]] = {one.number: [] for one in rows.passes}
     for batch in rows.batches:
         batches.setdefault(batch.number, []).append(batch)
-    every: list[Batch | Over] = [*rows.overs, *rows.batches]
-    asked = sorted(every, key=lambda one: one.t0)
-    moments = [one.t0 for one in asked]
-    training = _training(rows, batches, moments)
+    unsorted: list[Batch | Over] = [*rows.overs, *rows.batches]
+    requests = sorted(unsorted, key=lambda one: one.t0)
+    request_times = [one.t0 for one in requests]
+    training = _training(rows, batches, request_times)
     device = {one.serial: one for one in rows.devices}
     steps = [
-        (batch, following) for batch in _counted(training, batches, skip) for following in _after(asked, moments, batch)
+        (batch, following)
+        for batch in _counted(training, batches, skip)
+        for following in _next_request(requests, request_times, batch)
     ]
     by_device = sum(batch.serial in device for batch, _ in steps) > len(steps) / 2
     if by_device:
@@ -99,7 +105,7 @@ def training_loop(rows: ProcessRows, skip: int) -> Loop | None:
     cpu = _seconds(following.cpu0 - batch.cpu1 for batch, following in steps)
     wait_queue = np.minimum(_seconds(batch.queue1 - batch.queue0 for batch in kept), wait)
     taking = np.zeros(len(kept))
-    if training[0].workers:  # with worker processes, CPU time of this one while it waits is the trainer's own
+    if training[0].workers:  # loading is in other processes: this one's CPU time while it waits is the trainer's
         within = _seconds(batch.cpu1 - batch.cpu0 for batch in kept)
         taking = np.minimum(within, wait - wait_queue)
         cpu += within
@@ -109,7 +115,7 @@ def training_loop(rows: ProcessRows, skip: int) -> Loop | None:
     if by_device:
         computation = np.array([device[batch.serial].ms for batch in kept]) / 1e3
         waited = np.array([device[batch.serial].waited_ms for batch in kept]) / 1e3
-        wait, body = _device_times(wait, body, waited)
+        wait, body = _split_by_device(wait, body, waited)
     drained = [batch.drained for batch in kept if batch.drained is not None]
     return Loop(
         rows=rows,
@@ -124,7 +130,7 @@ def training_loop(rows: ProcessRows, skip: int) -> Loop | None:
         cpu=cpu,
         by_device=by_device,
         ahead=ahead,
-        late=_late(kept, body) if ahead else np.zeros(len(kept), bool),
+        late=_distorted(kept, body) if ahead else np.zeros(len(kept), bool),
         drained=float(np.mean(drained)) if drained else None,
         begin_ns=kept[0].t0,
         end_ns=kept[-1].t1,
@@ -132,29 +138,36 @@ def training_loop(rows: ProcessRows, skip: int) -> Loop | None:
     )
 
 
-def _late(batches: Sequence[Batch], body: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Return the steps of a trainer that reads ahead whose length, for lack of a core, is not their compute time.
+def _distorted(batches: Sequence[Batch], body: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Return which steps of a read-ahead trainer are no measure of compute time, as a thread waited for a core.
 
-    A thread that waits for a core makes its step appear longer, and the next one shorter.
+    Such a wait makes one step appear longer, and the next one shorter.
     """
-    wanted = np.array([max(0, batch.main_queue) + max(0, batch.queue1) for batch in batches], float) / 1e9
-    found: NDArray[np.bool_] = np.diff(wanted, prepend=wanted[:1]) > READY_SHARE * float(np.median(body))
-    ends: NDArray[np.bool_] = np.append(found[1:], False)  # seen only when the next batch is delivered
-    return found | ends
+    queued = np.array([max(0, batch.main_queue) + max(0, batch.queue1) for batch in batches], float) / 1e9
+    found: NDArray[np.bool_] = np.diff(queued, prepend=queued[:1]) > READY_SHARE * float(np.median(body))
+    at_end: NDArray[np.bool_] = np.append(found[1:], False)  # seen only when the next batch is delivered
+    return found | at_end
 
 
-def _device_times(
+def _split_by_device(
     wait: NDArray[np.float64], body: NDArray[np.float64], waited: NDArray[np.float64]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return wait and body by the accelerator's waits, not the host's, which runs ahead; their sum is unchanged."""
+    """Return wait and body as the accelerator saw them (the host runs ahead of it); their sums are unchanged.
+
+    `waited` is its idle time before each step, negative if unknown: then the host's wait counts.
+    """
     known = np.where(waited >= 0, np.minimum(waited, wait + body), wait)
     return known, wait + body - known
 
 
-def _after(asked: Sequence[Batch | Over], moments: Sequence[int], batch: Batch) -> Sequence[Batch | Over]:
-    """Return the trainer's next request; nothing where the rows end before it."""
-    place = max(asked.index(batch, bisect.bisect_left(moments, batch.t0)) + 1, bisect.bisect_left(moments, batch.t1))
-    return asked[place : place + 1]
+def _next_request(requests: Sequence[Batch | Over], times: Sequence[int], batch: Batch) -> Sequence[Batch | Over]:
+    """Return the trainer's first request after it received `batch`; empty if the rows end before it.
+
+    `times` are the times of `requests`, ascending.
+    """
+    own = requests.index(batch, bisect.bisect_left(times, batch.t0))
+    index = max(own + 1, bisect.bisect_left(times, batch.t1))
+    return requests[index : index + 1]
 
 
 def _seconds(ns: Iterable[int]) -> NDArray[np.float64]:
@@ -165,11 +178,11 @@ def _save_ns(rows: ProcessRows, begin: int, end: int) -> int:
     return sum(save.t1 - save.t0 for save in rows.saves if begin <= save.t0 and save.t1 <= end)
 
 
-def _training(rows: ProcessRows, batches: dict[int, list[Batch]], asked: Sequence[int]) -> list[Pass]:
-    """Return the passes that train: those within which an optimizer stepped.
+def _training(rows: ProcessRows, batches: dict[int, list[Batch]], request_times: Sequence[int]) -> list[Pass]:
+    """Return the passes that train: those during which an optimizer stepped.
 
-    A job whose optimizers are not PyTorch's shows no steps. Then they are the passes of the loader whose batches, with
-    gradients enabled, took longest in total, without passes that compute nothing.
+    Steps of optimizers other than PyTorch's are not seen. If there are no steps, the loader with the longest total body
+    time (of batches with gradients enabled) is taken for the training's, without passes that hardly compute.
     """
     passes = [one for one in rows.passes if batches[one.number]]
     steps = sorted(step.t for step in rows.steps)
@@ -177,8 +190,9 @@ def _training(rows: ProcessRows, batches: dict[int, list[Batch]], asked: Sequenc
         return [one for one in passes if _steps_within(steps, batches[one.number])]
     body: dict[int, float] = {}
     for one in passes:
-        ends = [(batch.t1, bisect.bisect_left(asked, batch.t1)) for batch in batches[one.number] if batch.grad]
-        body[one.number] = float(np.mean([asked[place] - at for at, place in ends if place < len(asked)] or [0]))
+        ends = [(batch.t1, bisect.bisect_left(request_times, batch.t1)) for batch in batches[one.number] if batch.grad]
+        bodies = [request_times[index] - delivered for delivered, index in ends if index < len(request_times)]
+        body[one.number] = float(np.mean(bodies or [0]))
     total: dict[int, float] = {}
     for one in passes:
         total[one.loader] = total.get(one.loader, 0.0) + body[one.number] * len(batches[one.number])
@@ -190,12 +204,12 @@ def _training(rows: ProcessRows, batches: dict[int, list[Batch]], asked: Sequenc
 
 
 def _steps_within(steps: Sequence[int], batches: Sequence[Batch]) -> int:
-    """Return the number of optimizer steps between the first delivery of a pass and its last request."""
+    """Return the number of optimizer steps between the first delivery and the last request of a pass."""
     return bisect.bisect(steps, batches[-1].t0) - bisect.bisect(steps, batches[0].t1)
 
 
 def _counted(training: Sequence[Pass], batches: dict[int, list[Batch]], skip: int) -> list[Batch]:
-    """Return the batches that count: no warm-up and, in passes long enough, none that were read ahead at the start."""
+    """Return the batches to measure: no warm-up and, in passes long enough, none that were prefetched at the start."""
     counted: list[Batch] = []
     for one in training:
         found = batches[one.number][skip:] if one is training[0] else batches[one.number]
@@ -210,7 +224,7 @@ def _is_ahead(rows: ProcessRows, batches: Sequence[Batch]) -> bool:
 
 
 def _accumulation(rows: ProcessRows, passes: Sequence[Sequence[Batch]]) -> int:
-    """Return how many batches share a step of the optimizer; several optimizers that step together count as one."""
+    """Return how many batches share an optimizer step; several optimizers that step together count as one."""
     steps = sorted(step.t for step in rows.steps)
     taken = groups = 0
     for batches in passes:

@@ -1,4 +1,4 @@
-"""A recorded job on the terminal and on its page. Neither names a path or a file of the user's data."""
+"""Shows a recorded job on the terminal and on its page. Neither names a path or a file of the user's data."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _SOURCES = {
 
 @dataclass(frozen=True)
 class OpenedRecord:
-    """The data that the page's figures draw."""
+    """Data of the page's figures."""
 
     parts: Parts
 
@@ -52,7 +52,7 @@ def print_record(recorded: Recorded, console: Console) -> None:
 def open_page(folder: str) -> Opened:
     """Return a recorded job with its page; raises UserError."""
     answer = read_record(folder)
-    assert answer is not None  # the kind was recognised by this file
+    assert answer is not None  # the folder was recognised by this file
     recording = answer.recording
     page = Page(
         title=f"A recorded job on {recording.ranks} accelerator{'s' * (recording.ranks != 1)}",

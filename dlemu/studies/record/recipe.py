@@ -1,6 +1,7 @@
-"""Writes the recipe: a short workload file that emulates the recorded job, with a section `recorded`, to be shared.
+"""Writes the recipe: a short workload file that emulates the recorded job, and can be shared.
 
-It has only numbers, and words from dlemu. Counts and sizes are rounded to 3 digits; means of times are exact.
+It contains only numbers and words of dlemu's own, no paths or names. The section `recorded` has the job's measurements.
+Counts and sizes are rounded to 3 digits; mean times are exact.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from dlemu.studies.record.answer import Data, Recording, Replay, Spread
 
 RECIPE_VERSION = 1
 _NARROW = 0.001
-"""A time whose quantiles all lie within this share of its mean is written as one number."""
+"""If all quantiles of a time lie within this share of its mean, it is written as one number."""
 _VERSION = re.compile(r"\d+(\.\d+){0,2}")
 
 _HEAD = """\
@@ -55,12 +56,12 @@ def workload_of(recording: Recording, data: Data | None, *, engine: str) -> dict
 
 
 def not_emulated(recording: Recording) -> Iterator[str]:
-    """Yield what the job does that no setting of a workload can express."""
+    """Yield what the job does but no workload setting can express."""
     if recording.batch_sizes is not None:
-        yield "its batches differ in size, but those of a workload are all alike"
+        yield "its batches differ in size, but a workload has only batches of equal size"
     if recording.loaders > 1 and recording.gradient_accumulation_steps > 1:
         batches = recording.gradient_accumulation_steps
-        yield f"its ranks synchronise every {batches} batches (gradient accumulation), those of a workload after each"
+        yield f"its ranks synchronise every {batches} batches (gradient accumulation), but in a workload after each"
 
 
 def _dataset(recording: Recording, data: Data) -> dict[str, Any]:
@@ -74,7 +75,7 @@ def _dataset(recording: Recording, data: Data) -> dict[str, Any]:
         "record_length_bytes": int(rounded(length)),
     }
     sizes = data.sizes.quantiles
-    if not mapped and sizes[-1] - sizes[0] > 0.01 * data.sizes.mean:  # less than 1 % counts as one size
+    if not mapped and sizes[-1] - sizes[0] > 0.01 * data.sizes.mean:  # within 1 %: one size
         tree["record_length_bytes_quantiles"] = ascending([rounded(size / each) for size in sizes], rounded(length))
     shipped = int(rounded(recording.shipped_bytes_per_sample))
     if 0 < shipped < length:
@@ -131,13 +132,13 @@ def _recorded(recording: Recording, *, replayable: bool, reason: str, replay: Re
 
 
 def _both(name: str, recording: Recording, replay: Replay | None) -> dict[str, float]:
-    """Return a figure of the job, and of its replay where there is one."""
+    """Return a figure of the job, and of its replay if there is one."""
     sides = {"recorded": recording, "replayed": replay}
     return {side: _few(getattr(one, name)) for side, one in sides.items() if one is not None}
 
 
 def duration(spread: Spread) -> float | dict[str, Any]:
-    """Return a time as a workload's setting: a number where it hardly varies, else its quantiles and exact mean."""
+    """Return a time as a workload setting: a number if it hardly varies, else its quantiles and exact mean."""
     low, high = spread.quantiles[0], spread.quantiles[-1]
     if high - low <= _NARROW * spread.mean:
         return spread.mean
@@ -146,7 +147,7 @@ def duration(spread: Spread) -> float | dict[str, Any]:
 
 
 def ascending(quantiles: list[float], mean: float) -> list[float]:
-    """Return rounded quantiles, widened where rounding would leave the mean outside of them."""
+    """Return rounded quantiles, with the outer ones widened if rounding left the mean outside of them."""
     return [min(quantiles[0], mean), *quantiles[1:-1], max(quantiles[-1], mean)]
 
 
@@ -160,7 +161,7 @@ def _few(value: float) -> float:
 
 
 def _version(text: str) -> str:
-    """Return the numeric part of a version: the suffix of a site's own builds may name the site."""
+    """Return the numeric part of a version: the suffix of a private build may identify its site."""
     found = _VERSION.match(text)
     return found[0] if found else ""
 

@@ -1,4 +1,4 @@
-"""Computes a recording from the hook's rows: what the job's steady training computed, waited for and read."""
+"""Computes the recording of a job from the hook's rows: compute times, waits and reads of its steady training."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from dlemu.studies.record.answer import Loading, Parts, Recording, Saves, Spread
 from dlemu.studies.record.loops import Loop, training_loop
 from dlemu.studies.record.rows import Fetch, ProcessRows
 
-LEAST_STEPS = 20
-"""A recording with fewer counted batches is too short to replay."""
-_LEAST_READY = 8
-"""Computation is taken from steps whose batch was ready if there are at least this many, else from all steps."""
+MIN_STEPS = 20
+"""A recording with fewer measured batches is too short to replay."""
+_MIN_READY = 8
+"""The compute time is taken from steps whose batch was ready, if there are at least this many, else from all steps."""
 _EQUAL_SHARE = 0.95
 """Batches count as equal in size if this share has the median size: the last of a pass may be smaller."""
 _DRAINED = 0.8
 """Training counts as synchronous if the accelerator was idle at the end of at least this share of the steps."""
-_HARDLY_READ = 512
-"""Samples of which calls read fewer bytes than this come from memory-mapped files."""
-_METER_BYTES = 4096
-"""Bytes that the hook itself and the loader's queue may read per batch: not counted as the job's."""
+_MIN_BYTES_BY_CALLS = 512
+"""If read calls read fewer bytes than this per sample, the samples come from memory-mapped files."""
+_OVERHEAD_BYTES = 4096
+"""Allowance per batch for bytes that the hook itself and the loader's queue read: not counted as the job's."""
 _CODE_BYTES = 16 << 20
-"""Bytes that processes may read from devices in addition to data: pages of libraries on their first use."""
-_BUSY = 0.1
+"""Allowance for bytes from devices that are not data: pages of libraries on their first use."""
+_MAX_CORE_WAIT = 0.1
 """A larger share of a step spent waiting for cores is worth a note."""
 _UNSEEN = {
     "tensorflow": "TensorFlow",
@@ -51,7 +51,7 @@ def analyse(processes: Sequence[ProcessRows], skip: int) -> Recording:
     """Return the recording of a job; raises UserError where its rows hold no training that could be emulated."""
     loops = [loop for loop in (training_loop(rows, skip) for rows in processes) if loop is not None]
     if not loops:
-        raise UserError(_nothing(processes))
+        raise UserError(_no_training_message(processes))
     loop = max(loops, key=lambda one: len(one.wait))
     workers = {rows.process.pid: rows for rows in processes}
     fetches = [fetch for one in loops for fetch in _fetches(one, workers)]
@@ -80,7 +80,7 @@ def analyse(processes: Sequence[ProcessRows], skip: int) -> Recording:
     cpu = np.array([_cpu_ns(fetch) for fetch in fetches], float) / 1e9
     own_cpu = np.maximum(cpu - np.array([fetch.system_cpu for fetch in fetches]) / 1e9, 0)
     device = sum(max(fetch.device, 0) for fetch in fetches)
-    mapped = any(fetch.maps for fetch in fetches) or read.sum() < max(device / 2, _HARDLY_READ * samples)
+    mapped = any(fetch.maps for fetch in fetches) or read.sum() < max(device / 2, _MIN_BYTES_BY_CALLS * samples)
     return Recording(
         ranks=ranks,
         ranks_that_read=reads,
@@ -124,17 +124,17 @@ def analyse(processes: Sequence[ProcessRows], skip: int) -> Recording:
 
 
 def files_of(processes: Sequence[ProcessRows], skip: int) -> Counter[str]:
-    """Return the files that training opened or held open, as far as the hook noted their names."""
+    """Return the files that training opened or held open, with the number of rows that name each."""
     workers = {rows.process.pid: rows for rows in processes}
     loops = [loop for loop in (training_loop(rows, skip) for rows in processes) if loop is not None]
     found: Counter[str] = Counter()
     for loop in loops:
-        for rows in _readers(loop, workers):  # a name is noted on first use, which may be in the warm-up
+        for rows in _readers(loop, workers):  # a name is recorded on first use, which may be in the warm-up
             found.update(name for fetch in rows.fetches for name in fetch.files)
     return found
 
 
-def _nothing(processes: Sequence[ProcessRows]) -> str:
+def _no_training_message(processes: Sequence[ProcessRows]) -> str:
     if not processes:
         return (
             "the job left no rows: wanted a script that takes batches from a PyTorch DataLoader. Where a launcher "
@@ -163,7 +163,7 @@ def _readers(loop: Loop, workers: dict[int, ProcessRows]) -> Iterator[ProcessRow
 
 
 def _fetches(loop: Loop, workers: dict[int, ProcessRows]) -> Iterator[Fetch]:
-    """Yield the batches that were loaded for a loop's counted steps; without workers, those loaded within its waits."""
+    """Yield the fetches of a loop's measured steps; without workers, those within the trainer's waits."""
     training = {one.number for one in loop.passes}
     begins = sorted((batch.t0, batch.t1) for batch in loop.rows.batches if batch.number in training)
     for rows in _readers(loop, workers):
@@ -179,26 +179,26 @@ def _fetches(loop: Loop, workers: dict[int, ProcessRows]) -> Iterator[Fetch]:
 
 
 def _samples(fetch: Fetch) -> int:
-    """Return the samples in a batch; where no array shows their number, each opened file is one."""
+    """Return the number of samples in a batch; if no array shows it, the number of opened files."""
     return fetch.n if fetch.n is not None else fetch.opens or int(fetch.read > 0 or fetch.map_bytes > 0)
 
 
 def _cpu_ns(fetch: Fetch) -> int:
-    """Return the CPU time of loading a batch, with a library's threads as far as the batch waited for them."""
+    """Return the CPU time of loading a batch, ns, with that of a library's threads up to the batch's duration."""
     return max(fetch.cpu, min(fetch.process_cpu_in, fetch.t1 - fetch.t0))
 
 
 def _computation(loops: Sequence[Loop]) -> tuple[Spread, Literal["device", "ready steps", "all steps", "nothing"]]:
     """Return the compute times of batches and their source: steps whose batch was ready, if there are enough of them.
 
-    A loop that requests batches in the thread that steps computes between two batches, however long it waited for them.
-    In one that reads ahead in another thread, only steps without a recent stall show the computation.
+    A loop that requests batches and steps the optimizer in one thread computes between two batches, however long it
+    waited for them. If another thread reads ahead, only steps without a recent stall show the compute time.
     """
     every = [one.groups(one.computation) for one in loops]
     ready = np.concatenate([values[one.ready()] for values, one in zip(every, loops, strict=True)])
     late = np.concatenate([one.groups(one.late.astype(float))[one.ready()] > 0 for one in loops])
-    if len(ready) >= _LEAST_READY:
-        found = ready[~late] if (~late).sum() >= _LEAST_READY else ready
+    if len(ready) >= _MIN_READY:
+        found = ready[~late] if (~late).sum() >= _MIN_READY else ready
         return Spread.of(found), "device" if loops[0].by_device else "ready steps"
     if any(one.ahead and not one.by_device for one in loops):
         return Spread.of(np.concatenate(every)), "nothing"
@@ -211,19 +211,19 @@ def _hand_over(loops: Sequence[Loop]) -> float:
 
 
 def _parts(loops: Sequence[Loop], fetches: Sequence[Fetch]) -> Parts:
-    """Split the waits by what the workers did while they loaded batches; at most the time to load one counts per wait.
+    """Split the waits for batches in proportion to what the workers did while they loaded: blocked, queued, computing.
 
-    The rest of a wait is the transfer of the batch to the trainer. The trainer's own time without a core goes to
-    `cpu_queue`.
+    Of each wait, at most the mean time to load a batch is split; the rest is the transfer of the batch to the trainer.
+    The trainer's own waits for a core are part of `cpu_queue`.
     """
     wait = np.concatenate([one.groups(one.wait - one.wait_queue) for one in loops])
     body = np.concatenate([one.groups(one.body - one.queue) for one in loops])
-    wanted_core = float(np.concatenate([one.queue + one.wait_queue for one in loops]).mean())
+    core_wait = float(np.concatenate([one.queue + one.wait_queue for one in loops]).mean())
     ready = np.concatenate([one.ready() for one in loops])
     took = sum(fetch.t1 - fetch.t0 for fetch in fetches)
     computed = min(sum(_cpu_ns(fetch) for fetch in fetches), took)
     queued = min(sum(max(fetch.queue, 0) for fetch in fetches), took - computed)
-    if not loops[0].passes[0].workers:  # it is the trainer's own, and part of wanted_core
+    if not loops[0].passes[0].workers:  # the trainer loads: its queueing is already in core_wait
         took, queued = took - queued, 0
     most = took / len(fetches) / 1e9
     waited = float(np.minimum(wait[~ready], most).sum()) / len(wait)
@@ -231,21 +231,24 @@ def _parts(loops: Sequence[Loop], fetches: Sequence[Fetch]) -> Parts:
     return Parts(
         computing=float(body.mean()),
         storage=waited * shares[0],
-        cpu_queue=waited * shares[1] + wanted_core,
+        cpu_queue=waited * shares[1] + core_wait,
         preprocessing=waited * shares[2],
         hand_over=float(wait.mean()) - waited * sum(shares),
     )
 
 
 def _per_sample(batches: NDArray[np.float64], counts: NDArray[np.float64]) -> Spread:
-    """Return a spread over samples whose sums over batches have the measured spread (it grows as the root of n)."""
+    """Return the distribution of a time per sample from times of batches with `counts` samples.
+
+    The deviation of a batch's mean is that of a sample divided by the root of n: it is scaled back by that.
+    """
     mean = float(batches.sum() / counts.sum())
     values = np.maximum(mean + (batches / counts - mean) * np.sqrt(counts), 0)
     return Spread.of(values).scaled(mean) if values.mean() > 0 else Spread.of(values)
 
 
 def _rank_correlation(sizes: NDArray[np.float64], times: NDArray[np.float64]) -> float:
-    """Return Spearman's rank correlation; 0 where it is negative, or where sizes or times do not vary."""
+    """Return Spearman's rank correlation; 0 if it is negative, or if sizes or times do not vary."""
     if len(sizes) < 3 or np.ptp(sizes) <= 0.01 * sizes.mean() or np.ptp(times) == 0:  # within 1 %: one size
         return 0.0
     by_size, by_time = (np.argsort(np.argsort(values)).astype(float) for values in (sizes, times))
@@ -253,7 +256,7 @@ def _rank_correlation(sizes: NDArray[np.float64], times: NDArray[np.float64]) ->
 
 
 def _worker_cpu(loops: Sequence[Loop], workers: dict[int, ProcessRows]) -> float:
-    """Return CPU seconds per sample: all of worker processes; of a trainer that loads itself, those of loading."""
+    """Return CPU seconds per sample: the total of worker processes; without workers, the trainer's while it loads."""
     seconds = samples = 0.0
     for loop in loops:
         for rows in _readers(loop, workers):
@@ -268,17 +271,17 @@ def _worker_cpu(loops: Sequence[Loop], workers: dict[int, ProcessRows]) -> float
 
 
 def _coverage(loops: Sequence[Loop], workers: dict[int, ProcessRows]) -> float:
-    """Return the share of the bytes read that the hook saw, %: the smaller of that by calls and that from devices.
+    """Return the share of the job's bytes that the hook saw, %: of bytes read by calls or from devices, the smaller.
 
-    The whole is everything that a worker process read; of a trainer that loads its own batches, and reads other things
-    as well, what its process read while it loaded a batch.
+    The total is everything that the worker processes read; without workers, what the trainer's process read while it
+    loaded batches, as it reads other things as well.
     """
     seen = np.zeros(2)
-    whole = np.zeros(2)
+    total = np.zeros(2)
     for loop in loops:
         for rows in _readers(loop, workers):
             made = [fetch for fetch in rows.fetches if loop.begin_ns <= fetch.t0 <= loop.end_ns]
-            first, made = made[0] if made else None, made[1:]  # its counters began at an unknown time
+            first, made = made[0] if made else None, made[1:]  # only the totals at its end are used
             if first is None or not made or first.process_read < 0:
                 continue
             found = np.array([sum(max(f.read, f.map_bytes) for f in made), sum(max(f.device, 0) for f in made)], float)
@@ -290,18 +293,18 @@ def _coverage(loops: Sequence[Loop], workers: dict[int, ProcessRows]) -> float:
                 read = made[-1].process_read - first.process_read
                 device = made[-1].process_device - first.process_device
             seen += found
-            whole += np.maximum(found, [read - _METER_BYTES * len(made), device])
+            total += np.maximum(found, [read - _OVERHEAD_BYTES * len(made), device])
         if loop.passes[0].workers:
-            whole[1] += _trainer_device_bytes(loop)
-    whole[1] = max(seen[1], whole[1] - _CODE_BYTES)
-    shares = [100 * part / total for part, total in zip(seen, whole, strict=True) if total > 0]
+            total[1] += _trainer_device_bytes(loop)
+    total[1] = max(seen[1], total[1] - _CODE_BYTES)
+    shares = [100 * part / whole for part, whole in zip(seen, total, strict=True) if whole > 0]
     return float(min(shares, default=100.0))
 
 
 def _trainer_device_bytes(loop: Loop) -> int:
-    """Return the bytes that the trainer itself read from devices while its workers loaded; the hook does not see these.
+    """Return the bytes that the trainer itself read from devices while its workers loaded: the hook does not see them.
 
-    Only differences within a pass count: at its end the workers exit, and the kernel adds their bytes to the trainer's.
+    Only increases within a pass count: when workers exit at its end, the kernel adds their bytes to the trainer's.
     """
     training = {one.number for one in loop.passes}
     batches = [one for one in loop.rows.batches if loop.begin_ns <= one.t0 <= loop.end_ns]
@@ -320,9 +323,9 @@ def _saves(loops: Sequence[Loop]) -> Saves | None:
     own = [save for loop, save in saves if loop is first]
     batches = sorted(batch.t0 for batch in first.rows.batches)
     ends = sorted(over.t0 for over in first.rows.overs)
-    places = [bisect.bisect(batches, save.t0) for save in own]
-    within = all(bisect.bisect(ends, a.t0) == bisect.bisect(ends, b.t0) for a, b in itertools.pairwise(own))
-    between = round((places[-1] - places[0]) / (len(own) - 1)) if len(own) > 1 and within else None
+    batches_before = [bisect.bisect(batches, save.t0) for save in own]
+    one_pass = all(bisect.bisect(ends, a.t0) == bisect.bisect(ends, b.t0) for a, b in itertools.pairwise(own))
+    between = round((batches_before[-1] - batches_before[0]) / (len(own) - 1)) if len(own) > 1 and one_pass else None
     return Saves(
         count=len(own),
         bytes=round(sum(save.bytes for _, save in saves) / len(own)),
@@ -346,16 +349,16 @@ def _loading(loop: Loop) -> Loading:
 
 
 def _has_several_sources(loop: Loop) -> bool:
-    """Return whether several loaders feed the training; a loader that is created again for each pass counts once."""
-    kinds = {(one.iterable, one.workers, one.prefetch, one.batch, one.samples, one.order) for one in loop.passes}
+    """Return whether several loaders feed the training; one that is recreated for each pass counts once."""
+    settings = {(one.iterable, one.workers, one.prefetch, one.batch, one.samples, one.order) for one in loop.passes}
     training = {one.number for one in loop.passes}
-    in_turn = [
+    pass_changes = [
         number
         for number, _ in itertools.groupby(
             batch.number for batch in sorted(loop.rows.batches, key=lambda batch: batch.t0) if batch.number in training
         )
     ]
-    return len(kinds) > 1 or len(in_turn) > len(training)
+    return len(settings) > 1 or len(pass_changes) > len(training)
 
 
 def _problems(
@@ -372,8 +375,8 @@ def _problems(
     ranks = max(rows.process.ranks for rows in there)
     if len(there) < ranks:
         yield f"{len(there)} of {ranks} ranks were recorded: the others run on other hosts"
-    if len(loops[0].wait) < LEAST_STEPS:
-        yield f"{len(loops[0].wait)} batches counted: wanted {LEAST_STEPS} or more"
+    if len(loops[0].wait) < MIN_STEPS:
+        yield f"{len(loops[0].wait)} batches counted: wanted {MIN_STEPS} or more"
     if min(fetch.device for fetch in fetches) < 0:
         yield "this kernel does not report what processes read (/proc/self/io)"
 
@@ -384,13 +387,13 @@ def _notes(
     for name in sorted({_UNSEEN[name] for rows in processes for name in rows.process.seen if name in _UNSEEN}):
         yield f"the job has loaded {name}, whose reads and computation are not recorded"
     parts = _parts(loops, fetches)
-    if parts.cpu_queue > _BUSY * parts.step:
+    if parts.cpu_queue > _MAX_CORE_WAIT * parts.step:
         share = 100 * parts.cpu_queue / parts.step
         yield f"{share:.0f} % of a step is waiting for a core: other load on this host affects the recording"
     if source == "all steps":
         yield "few batches were ready when the trainer requested them: the compute time is taken from all steps"
     cpu, body = (sum(float(getattr(one, part).sum()) for one in loops) for part in ("cpu", "computation"))
-    if cpu > 1.2 * body:  # a smaller excess over one core is within the accounting's error
+    if cpu > 1.2 * body:  # a smaller excess over one core may be accounting error
         yield f"the trainer uses {cpu / body:.1f} cores; a replay uses one at most"
     if len(loops) == 1 and loops[0].rows.process.ranks > 1:
         ranks = loops[0].rows.process.ranks

@@ -1,6 +1,8 @@
 """Reads the rows that the hook (dlemu/record.py) wrote: one file per process, one JSON object per line.
 
-Times are in ns. CPU, queue and bytes are running totals, at `t0` or `t1`; in `Fetch` only some of `process_*` are.
+Times are in ns. "Queue" is time that a thread was runnable without a core. In `Batch` and `Over`, CPU time, queue and
+bytes are running totals, at `t0` or `t1`; in `Fetch` they are those of loading the batch, except where
+noted.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ import msgspec
 from datagen.errors import UserError
 
 VERSION = 1
-"""Version of the rows that are read here; the hook has the same."""
+"""Version of the rows; the same as ROWS_VERSION of the hook."""
 ENDING = ".jsonl"
 
 
@@ -25,7 +27,7 @@ class Process(msgspec.Struct, tag_field="k", tag="process", kw_only=True):
     version: int
     pid: int
     parent: int | None
-    """Process that started it, for a worker."""
+    """Process that started this one, if it is a worker."""
     rank: int | None
     ranks: int
     python: str
@@ -35,7 +37,7 @@ class Process(msgspec.Struct, tag_field="k", tag="process", kw_only=True):
 
 
 class Pass(msgspec.Struct, tag_field="k", tag="pass", kw_only=True):
-    """A loader begins an iteration."""
+    """A pass began: an iteration over a DataLoader."""
 
     number: int = msgspec.field(name="pass")
     loader: int
@@ -53,7 +55,7 @@ class Pass(msgspec.Struct, tag_field="k", tag="pass", kw_only=True):
 
 
 class Batch(msgspec.Struct, tag_field="k", tag="batch", kw_only=True):
-    """The trainer received a batch, requested at `t0`, at `t1`."""
+    """The trainer requested a batch at `t0`, and received it at `t1`."""
 
     number: int = msgspec.field(name="pass")
     i: int
@@ -71,14 +73,14 @@ class Batch(msgspec.Struct, tag_field="k", tag="batch", kw_only=True):
     """Bytes that the process read from devices; -1: the kernel does not report it."""
     thread: int
     main_queue: int = 0
-    """As `queue1`, but of the main thread, where another thread takes the batches."""
+    """Queue time of the main thread at `t1`, if another thread takes the batches."""
     drained: bool | None = None
     """The accelerator was idle at `t0`; None without an accelerator."""
     pids: list[int] = msgspec.field(default_factory=list)
 
 
 class Over(msgspec.Struct, tag_field="k", tag="over", kw_only=True):
-    """The trainer requested a batch at `t0`, but the pass was over."""
+    """The trainer requested a batch at `t0`, but the pass was over: StopIteration."""
 
     number: int = msgspec.field(name="pass")
     t0: int
@@ -87,7 +89,7 @@ class Over(msgspec.Struct, tag_field="k", tag="over", kw_only=True):
 
 
 class Fetch(msgspec.Struct, tag_field="k", tag="fetch", kw_only=True):
-    """A batch was loaded, by a worker or the trainer. -1: the kernel does not report it."""
+    """A worker, or the trainer, loaded a batch from `t0` to `t1`. -1: the kernel does not report the value."""
 
     t0: int
     t1: int
@@ -97,11 +99,11 @@ class Fetch(msgspec.Struct, tag_field="k", tag="fetch", kw_only=True):
     cpu: int
     queue: int
     read: int
-    """Bytes read by all threads of the process, as some libraries have their own; the same for `calls` and `device`."""
+    """Bytes read by all threads of the process, as some libraries start threads; also for `calls` and `device`."""
     calls: int
     device: int
     process_read: int
-    """Total of the process at the end of the batch, without the hook's reads; names in `_in`: while it was loaded."""
+    """Since the process began, without the hook's reads; `process_*_in`: only while the batch was loaded."""
     process_read_in: int
     process_device: int
     process_device_in: int
@@ -130,7 +132,7 @@ class Save(msgspec.Struct, tag_field="k", tag="save", kw_only=True):
 
 
 class Device(msgspec.Struct, tag_field="k", tag="device", kw_only=True):
-    """Time that the accelerator computed on the batch with this `serial`, and had waited for it."""
+    """Time that the accelerator computed on the batch with this `serial`, and before that was idle (-1: unknown)."""
 
     serial: int
     ms: float
@@ -172,7 +174,7 @@ def read_rows(folder: str) -> list[ProcessRows]:
     for path in sorted(glob.glob(os.path.join(glob.escape(folder), "*" + ENDING))):
         try:
             with open(path, "rb") as lines:
-                rows = _decoded(lines.read().split(b"\n"))
+                rows = _decode(lines.read().split(b"\n"))
         except OSError as error:
             raise UserError(f"{path} can't be read ({error.strerror}): wanted rows written by `dlemu record`") from None
         if rows is not None:
@@ -180,24 +182,24 @@ def read_rows(folder: str) -> list[ProcessRows]:
     return sorted(found, key=lambda rows: min((one.t for one in rows.passes), default=0))
 
 
-def _decoded(lines: Sequence[bytes]) -> ProcessRows | None:
+def _decode(lines: Sequence[bytes]) -> ProcessRows | None:
     decoder: msgspec.json.Decoder[Row] = msgspec.json.Decoder(Row)
     rows: ProcessRows | None = None
     for line in lines:
         try:
             row = decoder.decode(line)
-        except msgspec.DecodeError:  # the last line of a killed process, or one truncated by a full disk
+        except msgspec.DecodeError:  # truncated: the last line of a killed process, or the disk was full
             continue
         if isinstance(row, Process):
             if row.version != VERSION:
                 raise UserError(f"these rows have version {row.version}, wanted {VERSION}: record the job again")
             rows = ProcessRows(row)
         elif rows is not None:
-            _put(rows, row)
+            _append(rows, row)
     return rows
 
 
-def _put(rows: ProcessRows, row: Row) -> None:
+def _append(rows: ProcessRows, row: Row) -> None:
     match row:
         case Pass():
             rows.passes.append(row)

@@ -28,32 +28,32 @@ RECIPE = "job.yaml"
 
 @dataclass(frozen=True, kw_only=True)
 class RecordQuestion:
-    """What to record, and for how long."""
+    """Options of `dlemu record`: what to record, and for how long."""
 
     command: tuple[str, ...] = ()
-    """The job's command line; empty where the job has already run, and left `rows`."""
+    """The job's command line; empty if the job has already run, and left `rows`."""
     rows: str = ""
-    """Folder with the rows of a job that has run."""
+    """Folder with the rows of a job that has already run."""
     steps: int = 0
-    """Batches to record of each trainer, after the skipped ones; 0: no limit but `minutes`."""
+    """Batches to record of each trainer, after the skipped ones; 0: only `minutes` limits the recording."""
     minutes: float = 10.0
     skip: int = 10
-    """Batches of each trainer's first pass that are left out as warm-up."""
+    """Batches at the start of each trainer's first pass that are left out as warm-up."""
     out: str = ""
-    """The recipe's file; empty: job.yaml in the output folder."""
+    """File for the recipe; empty: job.yaml in the output folder."""
     replay: bool = True
 
 
 @dataclass(frozen=True)
 class Recorded:
-    """The answer, where it was written, and how the job ended."""
+    """The recorded job, where the results were written, and how the job ended."""
 
     answer: RecordAnswer
     folder: str
     recipe: str
-    """The recipe's file."""
+    """File of the recipe."""
     job_status: int | None
-    """Exit status of the job, -N if signal N ended it; None where it had run before."""
+    """Exit status of the job, -N if signal N ended it; None if it had run before."""
 
 
 def record(
@@ -61,11 +61,11 @@ def record(
 ) -> Recorded:
     """Record a job and write its recipe.
 
-    Raises UserError before the job for wrong options, and after it where its rows hold no training.
+    Raises UserError for wrong options before the job runs, and afterwards if its rows contain no training.
     """
     folder = folder or new_folder("record")
     recipe = question.out or os.path.join(folder, RECIPE)
-    _check(question, folder, recipe)
+    _check_options(question, folder, recipe)
     take_folder(folder, "--output")
     rows, status = question.rows, None
     if question.command:
@@ -96,13 +96,13 @@ def record(
     return Recorded(_save(folder, recipe, answer, engine, reason), folder, recipe, status)
 
 
-def _check(question: RecordQuestion, folder: str, recipe: str) -> None:
+def _check_options(question: RecordQuestion, folder: str, recipe: str) -> None:
     if bool(question.command) == bool(question.rows):
         raise UserError(
-            "wanted a job to record, as in `dlemu record -- python train.py`, or --rows FOLDER of one that ran"
+            "wanted a job to record, as in `dlemu record -- python train.py`, or --rows FOLDER of a job that ran"
         )
     if question.rows and not os.path.isdir(question.rows):
-        raise UserError(f"--rows is {question.rows}, which is not a folder: wanted the one with a recorded job's rows")
+        raise UserError(f"--rows is {question.rows}, which is not a folder: wanted a folder with a recorded job's rows")
     check_place(folder, setting="--output", ours=(RECORD,))
     if os.path.lexists(os.path.join(folder, RECORD)):
         raise UserError(f"{folder} holds a recorded job; name a new folder with --output")
@@ -110,9 +110,9 @@ def _check(question: RecordQuestion, folder: str, recipe: str) -> None:
         raise UserError(f"{recipe} already exists: name another file with --out, or remove it")
     if not recipe.endswith(".yaml"):
         raise UserError(f"--out is {recipe}: wanted a name that ends in .yaml, as workload files have")
-    above = os.path.dirname(os.path.abspath(recipe))
-    if question.out and not os.path.isdir(above):
-        raise UserError(f"--out is {recipe}, and {above} is not a folder: make it first")
+    parent = os.path.dirname(os.path.abspath(recipe))
+    if question.out and not os.path.isdir(parent):
+        raise UserError(f"--out is {recipe}, and {parent} is not a folder: make it first")
 
 
 def _replays(
@@ -126,7 +126,7 @@ def _replays(
 
 
 def _save(folder: str, recipe: str, answer: RecordAnswer, engine: str, reason: str) -> RecordAnswer:
-    """Write recipe and answer; return the answer with its verdict: replayable unless there is a `reason`."""
+    """Write the recipe and record.json; return the answer, marked as replayable if `reason` is empty."""
     answer = replace(answer, replayable=not reason, reason=reason, recipe=os.path.basename(recipe))
     text = recipe_text(
         answer.recording,

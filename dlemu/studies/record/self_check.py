@@ -1,8 +1,8 @@
 """Replays a recipe (the workload made from a recording) on the same storage, to check that it behaves like the job.
 
-A replay is `dlemu train` with the same hook, so calls, bytes and CPU time are measured alike on both sides. The CPU
-time of dlemu's own reader is known only after a replay: the emulated preprocessing is then adjusted to match the
-recorded CPU time, and the reader engine is chosen whose number of calls is closest.
+A replay is `dlemu train` with the same hook, so calls, bytes and CPU time are measured in the same way as in the job.
+The CPU time of dlemu's own reader is known only after a replay: the emulated preprocessing is then adjusted to match
+the recorded CPU time, and the reader engine is chosen whose number of read calls is closest.
 """
 
 from __future__ import annotations
@@ -26,31 +26,31 @@ from dlemu.studies.record.loops import READY_SECONDS, READY_SHARE
 from dlemu.studies.record.recipe import workload_of
 from dlemu.studies.record.rows import Fetch, ProcessRows, read_rows
 
-MOST_ERROR_PERCENT = 5.0  # beyond it a recipe is marked as not replayable
-LEAST_COVERAGE_PERCENT = 95.0  # below it too many of the job's reads were not seen
-MOST_BYTES_ERROR_PERCENT = 10.0
+MAX_ERROR_PERCENT = 5.0  # larger differences in samples/s: the recipe is marked as not replayable
+MIN_COVERAGE_PERCENT = 95.0  # below it too many of the job's reads were not seen
+MAX_BYTES_ERROR_PERCENT = 10.0
 """Allowed difference in bytes from devices, where these are more than _DEVICE_SHARE of the job's reads."""
-_MOST_REPLAYS = 3  # a first guess, one with another engine, one with adjusted CPU time
-_CALLS_OFF = 0.1  # larger accepts other request patterns; smaller repeats replays for headers and ends of files
-_CPU_OFF = 0.03  # below the 5 % that a replay's samples/s may be off
-_CORE_OFF = 0.01
+_MAX_REPLAYS = 3  # a first guess, one with another engine, one with adjusted CPU time
+_CALLS_TOLERANCE = 0.1  # larger accepts other request patterns; smaller repeats replays for headers and ends of files
+_CPU_TOLERANCE = 0.03  # below MAX_ERROR_PERCENT, the tolerance of a replay's samples/s
+_CORE_TOLERANCE = 0.01
 """Share of a worker's core: a smaller difference in CPU time does not change throughput."""
-_STEP_OFF = 0.005  # a tenth of the 5 % that a replay's samples/s may be off
-_LARGE_CALL = 131_072
-"""Bytes per call from which the kernel's read-ahead (this is its usual window) decides the requests to the device."""
-_MOST_STEPS = 1000  # enough for rate and CPU time; more would only take longer
-_DEVICE_SHARE = 0.1  # below this share of the bytes read, those from devices do not decide the job's speed
-_BUSY_PERCENT = 10.0
+_STEP_TOLERANCE = 0.005  # a tenth of MAX_ERROR_PERCENT
+_LARGE_CALL_BYTES = 131_072
+"""For larger read calls, the kernel's read-ahead (this is its usual window) determines the requests to the device."""
+_MAX_STEPS = 1000  # enough for throughput and CPU time; more would only take longer
+_DEVICE_SHARE = 0.1  # if devices served less than this share of the bytes, they do not limit the job's speed
+_MAX_CORE_WAIT_PERCENT = 10.0
 """A larger share of a step waiting for a core suggests other load, which may differ between the job and its replay."""
 WORKLOAD = "workload.yaml"
 _COLUMNS = ("rank", "epoch", "step", "wait_ns", "compute_ns", "sync_ns", "samples")
 
 Replays = Callable[[Recording, str, str], Replay]
-"""Function that replays a recording with a reader engine, into a folder name."""
+"""Function `(recording, reader engine, folder name)` that runs a replay and returns its measurements."""
 
 
 def check_by_replay(recording: Recording, replays: Replays) -> tuple[Recording, str, list[Replay]]:
-    """Replay a recording until calls and CPU time match, three times at most.
+    """Replay a recording until read calls and CPU time match, three times at most.
 
     Returns the recording with adjusted preprocessing, the reader engine, and the replays.
     """
@@ -58,68 +58,70 @@ def check_by_replay(recording: Recording, replays: Replays) -> tuple[Recording, 
     while True:
         done.append(replays(recording, engine, f"replay-{len(done) + 1}"))
         last = done[-1]
-        large = max(last.calls_per_sample, recording.calls_per_sample) * _LARGE_CALL <= recording.read_bytes_per_sample
-        if len(done) == _MOST_REPLAYS:
+        most_calls = max(last.calls_per_sample, recording.calls_per_sample)
+        large = most_calls * _LARGE_CALL_BYTES <= recording.read_bytes_per_sample
+        if len(done) == _MAX_REPLAYS:
             return recording, engine, done
         if (
             len(done) == 1
             and not recording.mapped
             and not large
-            and _off(last.calls_per_sample, recording.calls_per_sample) > _CALLS_OFF
+            and _relative_error(last.calls_per_sample, recording.calls_per_sample) > _CALLS_TOLERANCE
         ):
             engine = "fast" if recording.calls_per_sample < last.calls_per_sample else "library"
             continue
-        nearest = min(done, key=lambda one: _off(one.calls_per_sample, recording.calls_per_sample)).engine
-        best = [one for one in done if one.engine == nearest][-1]  # made with the recording as it is now
+        nearest = min(done, key=lambda one: _relative_error(one.calls_per_sample, recording.calls_per_sample)).engine
+        best = [one for one in done if one.engine == nearest][-1]  # the latest: with the recording as now adjusted
         missing = recording.worker_cpu_per_sample - best.worker_cpu_per_sample
-        core = _CORE_OFF * max(1, recording.loading.workers) * recording.loaders / recording.samples_per_second
-        fits = abs(missing) <= max(_CPU_OFF * recording.worker_cpu_per_sample, core)
-        wanted = recording.preprocess.mean if fits else max(0.0, recording.preprocess.mean + missing)
-        longer = _longer(recording, best)
-        if best is last and wanted == recording.preprocess.mean and not longer:
+        core = _CORE_TOLERANCE * max(1, recording.loading.workers) * recording.loaders / recording.samples_per_second
+        fits = abs(missing) <= max(_CPU_TOLERANCE * recording.worker_cpu_per_sample, core)
+        preprocess = recording.preprocess.mean if fits else max(0.0, recording.preprocess.mean + missing)
+        added = _added_computation(recording, best)
+        if best is last and preprocess == recording.preprocess.mean and not added:
             return recording, engine, done
         engine = best.engine
         recording = replace(
             recording,
-            preprocess=recording.preprocess.scaled(wanted),
-            computation=recording.computation.longer(longer),
-            hand_over=recording.hand_over - longer,
+            preprocess=recording.preprocess.scaled(preprocess),
+            computation=recording.computation.longer(added),
+            hand_over=recording.hand_over - added,
         )
 
 
-def _longer(recording: Recording, replay: Replay) -> float:
-    """Return how much to lengthen the computation, s: a job's trainer may receive batches later than a replay's.
+def _added_computation(recording: Recording, replay: Replay) -> float:
+    """Return the time to add to the computation, s: the job may take longer than the replay to receive a ready batch.
 
-    Where the accelerator has queued work, receiving a batch does not delay it: then 0.
+    0 if the accelerator has work queued meanwhile (not `synchronous`): then receiving a batch does not delay it.
     """
     missing = recording.hand_over - replay.hand_over
     step = recording.parts.step
     known = recording.synchronous and replay.hand_over > 0 and recording.hand_over > 0
-    return missing if known and abs(missing) > _STEP_OFF * step else 0.0
+    return missing if known and abs(missing) > _STEP_TOLERANCE * step else 0.0
 
 
 def verdict(recording: Recording, problems: Sequence[str], replay: Replay | None) -> str:
-    """Return why a recipe is not replayable; empty where it is."""
+    """Return why a recipe is not replayable; empty if it is."""
     if problems:
         return "; ".join(problems)
-    if recording.coverage_percent < LEAST_COVERAGE_PERCENT:
+    if recording.coverage_percent < MIN_COVERAGE_PERCENT:
         share = recording.coverage_percent
-        return f"the recorder saw {share:.1f} % of the bytes that the job read: wanted {LEAST_COVERAGE_PERCENT:g} %"
+        return f"the recorder saw {share:.1f} % of the bytes that the job read: wanted {MIN_COVERAGE_PERCENT:g} %"
     if replay is None:
         return "it was not replayed"
     error = replay.error_percent(recording)
-    if abs(error) > MOST_ERROR_PERCENT:
-        says = f"its replay differs by {error:+.1f} % in samples/s: wanted {MOST_ERROR_PERCENT:g} % at most"
-        busy = 100 * recording.parts.cpu_queue / recording.parts.step
-        return f"{says}; {busy:.0f} % of a step waited for a core: try a quieter host" if busy > _BUSY_PERCENT else says
+    if abs(error) > MAX_ERROR_PERCENT:
+        queued = 100 * recording.parts.cpu_queue / recording.parts.step
+        hint = f"; {queued:.0f} % of a step waited for a core: try a quieter host"
+        message = f"its replay differs by {error:+.1f} % in samples/s: wanted {MAX_ERROR_PERCENT:g} % at most"
+        return message + (hint if queued > _MAX_CORE_WAIT_PERCENT else "")
     device = recording.device_bytes_per_sample
-    off = 100 * _off(replay.device_bytes_per_sample, device)
-    if device > _DEVICE_SHARE * recording.read_bytes_per_sample and off > MOST_BYTES_ERROR_PERCENT:
-        return f"its replay differs by {off:.0f} % in bytes from devices: wanted {MOST_BYTES_ERROR_PERCENT:g} % at most"
+    off = 100 * _relative_error(replay.device_bytes_per_sample, device)
+    if device > _DEVICE_SHARE * recording.read_bytes_per_sample and off > MAX_BYTES_ERROR_PERCENT:
+        return f"its replay differs by {off:.0f} % in bytes from devices: wanted {MAX_BYTES_ERROR_PERCENT:g} % at most"
     return ""
 
 
-def _off(value: float, wanted: float) -> float:
+def _relative_error(value: float, wanted: float) -> float:
     return abs(value / wanted - 1) if wanted > 0 else float(value > 0)
 
 
@@ -130,23 +132,23 @@ def run_replay(
     folder = fresh_folder(parent, name)
     write_text(folder, WORKLOAD, yaml.safe_dump(workload_of(recording, data, engine=engine)))
     rows = os.path.join(folder, ROWS)
-    words = [f"workload={os.path.join(folder, WORKLOAD)}", *_words(recording, data, skip)]
+    overrides = [f"workload={os.path.join(folder, WORKLOAD)}", *_overrides(recording, data, skip)]
     results = fresh_folder(folder, "results")
     launcher = ["env", *(f"{key}={value}" for key, value in with_hook(parent, rows, minutes=60.0).items())]
-    run_train(words, results, look, launcher)
+    run_train(overrides, results, look, launcher)
     return replay_of(name, results, rows, engine, skip + recording.loading.workers * recording.loading.prefetch)
 
 
-def _words(recording: Recording, data: Data, skip: int) -> list[str]:
-    """Return the overrides of a replay: its length, and everything but the training itself turned off."""
-    steps = min(recording.steps, _MOST_STEPS) + skip + recording.loading.workers * recording.loading.prefetch
+def _overrides(recording: Recording, data: Data, skip: int) -> list[str]:
+    """Return the overrides of a replay: its data and length, and everything but the training itself turned off."""
+    steps = min(recording.steps, _MAX_STEPS) + skip + recording.loading.workers * recording.loading.prefetch
     samples = data.files * max(1, round(data.samples_per_file))
-    a_pass = max(1, int(samples / (recording.read_batch_size * recording.loaders)))
+    pass_steps = max(1, int(samples / (recording.read_batch_size * recording.loaders)))
     return [
         "dataset.source=folder",
         f"dataset.data_folder={data.folder}",
         f"ranks={recording.loaders}",
-        f"train.epochs={math.ceil(steps / a_pass)}",
+        f"train.epochs={math.ceil(steps / pass_steps)}",
         f"train.total_training_steps={steps}",
         f"reader.evict_page_cache={'never' if recording.cached_percent == 100 else 'start'}",
         "workflow.checkpoint=false",
@@ -159,14 +161,14 @@ def _words(recording: Recording, data: Data, skip: int) -> list[str]:
 
 
 def replay_of(name: str, results: str, rows: str, engine: str, lead: int) -> Replay:
-    """Return the measurements of a replay without its first `lead` steps, as in the recording."""
+    """Return the measurements of a replay, without the first `lead` steps of each rank, as in the recording."""
     steps = read_result(results).training
     columns = {name: np.asarray(steps[name]) for name in _COLUMNS}
     order = np.lexsort((columns["step"], columns["epoch"], columns["rank"]))
     _, first, taken = np.unique(columns["rank"][order], return_index=True, return_counts=True)
-    place = np.arange(len(order)) - np.repeat(first, taken)
-    counts = place >= lead if (place >= lead).any() else place >= 0
-    kept = {name: values[order][counts] for name, values in columns.items()}
+    number = np.arange(len(order)) - np.repeat(first, taken)  # of each step within its rank
+    measured = number >= lead if (number >= lead).any() else number >= 0
+    kept = {name: values[order][measured] for name, values in columns.items()}
     seconds = float((kept["wait_ns"] + kept["compute_ns"] + kept["sync_ns"]).sum()) / 1e9
     processes = read_rows(rows)
     made = [fetch for process in processes for fetch in _made(process.fetches)]
@@ -187,18 +189,18 @@ def replay_of(name: str, results: str, rows: str, engine: str, lead: int) -> Rep
 
 
 def _hand_over(wait: NDArray[np.float64], computing: NDArray[np.float64]) -> float:
-    """Return the median time to receive a batch that is ready, as in the recording; 0 where none was."""
+    """Return the median time to receive a batch that was ready, s, as in the recording; 0 if none was ready."""
     ready = wait <= max(READY_SECONDS, READY_SHARE * float(np.median(computing)))
     return float(np.median(wait[ready])) if ready.any() else 0.0
 
 
 def _made(fetches: Sequence[Fetch]) -> Sequence[Fetch]:
-    """Return a worker's batches without the first two, which carry its start-up and what is opened only once."""
+    """Return a worker's batches without the first two, which include its start and files that are opened only once."""
     return fetches[2:] if len(fetches) > 4 else fetches[1:]
 
 
 def _cpu(processes: Sequence[ProcessRows], per_batch: float) -> float:
-    """Return CPU seconds per sample, as in the recording: all of workers; of a trainer, those of loading."""
+    """Return CPU seconds per sample, as in the recording: the total of workers; of a trainer, only those of loading."""
     seconds = batches = 0.0
     for rows in processes:
         made = _made(rows.fetches)

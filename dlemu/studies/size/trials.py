@@ -17,7 +17,7 @@ from dlemu.metrics.t_interval import SequentialTest, estimate
 from dlemu.results.figures import JobFigures
 from dlemu.results.kinds import read_figures
 from dlemu.runner.child_run import run_train
-from dlemu.runner.stopping import ask_to_stop
+from dlemu.runner.stopping import request_stop
 from dlemu.studies.answers import Trial
 from dlemu.studies.size.steady import steady_series
 
@@ -99,7 +99,7 @@ class _Watch:
         series = steady_series(rows, ahead=self._plan.batches_ahead, window_seconds=self._plan.window_seconds)
         if self._test(series.sustained):
             self.decided = True
-            ask_to_stop(self._live)
+            request_stop(self._live)
 
 
 def _live_rows(live_folder: str) -> StepRows:
