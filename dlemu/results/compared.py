@@ -18,6 +18,8 @@ class Conditions:
 
     title: str
     """Short description of what ran: runs with different titles did not do the same."""
+    complete: bool = True
+    """False for a run that ended before all was measured."""
     started_at: str = ""
     """ISO 8601 with zone."""
     hosts: tuple[HostFacts, ...] = ()

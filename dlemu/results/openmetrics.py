@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 
 from datagen.atomic import write_text
 from datagen.errors import UserError
+from datagen.owned import create_part
 from datagen.regular import open_regular
 from dlemu.results.progress import Figure, Progress
 
@@ -21,10 +22,19 @@ FIRST = f"# TYPE {PREFIX}active gauge\n"
 
 
 def check_replaceable(path: str) -> None:
-    """Raise UserError for a file that dlemu did not write, or one in a folder that does not exist."""
+    """Raise UserError for a file that dlemu did not write, or one in a folder that is missing or can't be written."""
     folder = os.path.dirname(os.path.abspath(path))
     if not os.path.isdir(folder):
         raise UserError(f"output.openmetrics is {path}, but there is no folder {folder}: create it, or name another")
+    try:
+        part, descriptor = create_part(os.path.abspath(path))
+        os.close(descriptor)
+        os.unlink(part)
+    except OSError as error:
+        raise UserError(
+            f"output.openmetrics is {path}, but {folder} can't be written ({error.strerror}): name a file in a folder "
+            "that can"
+        ) from error
     try:
         with open(open_regular(path), encoding="utf-8", errors="replace") as file:
             ours = file.readline() == FIRST

@@ -81,8 +81,9 @@ class RunFollower:
         return RunState(
             state="dead",
             status=FAILED,
-            sentence=f"the run in {self.folder} was killed before it could write its result: nothing there "
-            f"has changed for {now - self._changed_at:.0f} s; `dlemu report {self.folder}` shows what it had measured",
+            sentence=f"the run in {self.folder} ended before it could write its result, killed or without space: "
+            f"nothing there has changed for {now - self._changed_at:.0f} s; `dlemu report {self.folder}` shows what it "
+            "had measured",
         )
 
     def _ended(self) -> RunState:

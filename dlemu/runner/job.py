@@ -16,7 +16,7 @@ from datetime import datetime
 from functools import partial
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
-from datagen.errors import DatasetError, UserError
+from datagen.errors import DatasetError, SpaceError, UserError
 from datagen.owned import OwnFolder
 from datagen.storage.storage_base import StorageSpec
 from dlemu.comm import Comm, within
@@ -366,7 +366,10 @@ def save(kind: JobKind[J, L, R], job: J, log: L, on_event: OnEvent, failure: str
         write_summary(run)
         drop_live(run.folder)
 
-    within(max(SAVING_SECONDS, job.workload.timeout_seconds), write, f"writing the results into {job.folder}")
+    try:
+        within(max(SAVING_SECONDS, job.workload.timeout_seconds), write, f"writing the results into {job.folder}")
+    except SpaceError as error:
+        raise SpaceError(f"{error}; once there is space, `dlemu report {job.folder}` shows the result") from error
     return run
 
 

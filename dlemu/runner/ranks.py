@@ -186,7 +186,7 @@ class ForkedRanks:
             try:
                 kept, also = save_failed(error.failure.message), ""
             except DlemuError as second:
-                kept, also = None, str(second)
+                kept, also = None, "" if str(second) == error.failure.message else str(second)
             raise _failed_run(error.failure, kept, also) from None
         except BaseException as error:  # before the ranks began, so nothing was measured
             save_failed(str(error))

@@ -32,6 +32,7 @@ from dlemu.results.journal import JOURNAL, OLDER_JOURNALS
 from dlemu.results.live import goes_on, going_on, write_live_facts
 from dlemu.results.measured import write_measured, write_run
 from dlemu.runner.run_folder import check_folder
+from dlemu.studies.compare.compare_sides import compare
 from dlemu.studies.compare.sides import read_side
 from tests.results.handmade import CHECKPOINT_RUNS
 from tests.runs import kind_held, make_job, make_log
@@ -71,6 +72,21 @@ def test_what_the_ranks_had_measured_is_a_result(tmp_path: Path) -> None:
     (audited,) = audit_trees([str(tmp_path)])
     assert "no.training" in {finding.rule for finding in audited.findings}
     assert "result.broken" not in {finding.rule for finding in audited.findings}
+    assert (audited.setup.batch_size, audited.printed.accelerators) == (run.facts.workload.reader.batch_size, 3)
+    assert audited.recomputed.ranks_kept == 3, "it is read from live/"
+    assert audited.prefetch.sustained_percent == run.summary.metrics.sustained_percent
+
+
+def test_a_comparison_names_the_sides_that_are_incomplete(tmp_path: Path) -> None:
+    for name in "ab":
+        killed(tmp_path / name)
+    write_run(make_run(job := make_job(ranks=3, folder=str(tmp_path / "whole")), make_log(job)))
+    a, b, whole = (read_side(str(tmp_path / name))[0] for name in ("a", "b", "whole"))
+    both = compare(a, b)
+    assert both.verdict.endswith("; A and B are incomplete runs"), both.verdict
+    assert {f"{name}: this run is incomplete: {KILLED}" for name in "AB"} <= set(both.issues)
+    assert compare(whole, b).verdict.endswith("; B is an incomplete run")
+    assert "incomplete" not in compare(whole, whole).verdict
 
 
 def test_ranks_of_a_failed_run_of_which_no_step_was_kept_are_named() -> None:

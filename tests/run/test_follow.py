@@ -130,6 +130,7 @@ def test_a_run_that_was_killed_is_named_once_nothing_changes(tmp_path: Path) -> 
     seen = follower.look()
     assert (seen.state, seen.status) == ("dead", FAILED)
     assert f"`dlemu report {folder}`" in seen.sentence
+    assert "ended before it could write its result, killed or without space" in seen.sentence
     assert QUIET_SECONDS > 10, "saving a failed run takes its time"
 
 

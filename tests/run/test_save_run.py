@@ -8,11 +8,13 @@ import numpy as np
 import pytest
 
 from datagen.errors import SpaceError
+from dlemu.comm.failure import describe
 from dlemu.jobs.training.folder import read_run
 from dlemu.jobs.training.run import TRAINING
-from dlemu.runner.events import Event, Saved
+from dlemu.runner.events import Event, Saved, ignore
 from dlemu.runner.job import save
-from dlemu.runner.run_folder import check_folder
+from dlemu.runner.ranks import ForkedRanks, RunFailedError
+from dlemu.runner.run_folder import Kept, check_folder
 from tests.runs import make_job, make_log
 
 
@@ -31,3 +33,26 @@ def test_a_defect_in_what_is_computed_leaves_the_measured_run(tmp_path: Path) ->
     assert np.array_equal(np.sort(read_run(str(tmp_path)).rows, order=order), np.sort(log.rows, order=order))
     with pytest.raises(SpaceError, match="results of another run"):
         check_folder(str(tmp_path))
+
+
+def test_a_disk_that_is_full_at_the_end_is_reported_once_with_the_way_to_the_result(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = make_job(folder=str(tmp_path))
+    log = make_log(job)
+
+    def full(run: object) -> None:
+        raise SpaceError("the disk is full")
+
+    def save_again(failure: str) -> Kept | None:
+        save(TRAINING, job, log, ignore, failure)
+        return None
+
+    monkeypatch.setattr("dlemu.runner.job.write_measured", full)
+    with pytest.raises(SpaceError) as first:
+        save(TRAINING, job, log, ignore)
+    said = f"the disk is full; once there is space, `dlemu report {tmp_path}` shows the result"
+    assert str(first.value) == said
+    with pytest.raises(RunFailedError) as ended, ForkedRanks().guard(job, save_again):
+        raise RunFailedError(describe(0, first.value))
+    assert str(ended.value) == said

@@ -114,41 +114,36 @@ def audit_own(folder: str) -> OwnResult:
     kind = kind_of(folder)
     if kind is not None and kind.name == "checkpoint":
         return _audit_checkpoints(folder)
+    has_summary = os.path.lexists(os.path.join(folder, "summary.json"))
     try:
-        has_summary = os.path.lexists(os.path.join(folder, "summary.json"))
-        saved = read_summary(folder) if has_summary else read_run(folder).summary
+        saved = read_summary(folder) if has_summary else None
     except UserError as error:
         return OwnResult(setup=Setup(), printed=Printed(), recomputed=NOTHING, findings=(_broken(error),))
-    findings: list[Finding] = [] if saved.complete else [_incomplete(saved.failure)]
-    if not has_summary:
-        if saved.complete:
-            findings.append(_missing_summary())
-        return OwnResult(
-            setup=Setup(workload=saved.workload, accelerator=saved.accelerator),
-            printed=Printed(),
-            recomputed=NOTHING,
-            findings=tuple(findings),
-        )
+    findings: list[Finding] = [] if saved is None or saved.complete else [_incomplete(saved.failure)]
     try:
         run = read_run(folder)
         summary = run.summary
     except UserError as error:
         return OwnResult(
-            setup=Setup(workload=saved.workload, accelerator=saved.accelerator),
-            printed=_printed(saved),
+            setup=Setup(workload=saved.workload, accelerator=saved.accelerator) if saved else Setup(),
+            printed=_printed(saved) if saved else Printed(),
             recomputed=NOTHING,
             findings=(*findings, _broken(error)),
         )
-    published = read_json(os.path.join(folder, "summary.json"), findings)  # may append to the findings
+    if saved is None:
+        findings.append(_missing_summary() if summary.complete else _incomplete(summary.failure))
+    else:
+        printed = read_json(os.path.join(folder, "summary.json"), findings)  # may append to the findings
+        findings += differences(printed, summary)
     return OwnResult(
         prefetch=Prefetch(
             credit_percent=summary.metrics.prefetch_credit_percent,
             sustained_percent=summary.metrics.sustained_percent,
         ),
         setup=_setup(run.facts.workload),
-        printed=_printed(saved),
+        printed=_printed(saved) if saved else Printed(model=summary.workload, accelerators=summary.ranks),
         recomputed=_recomputed(run),
-        findings=(*findings, *differences(published, summary)),
+        findings=tuple(findings),
     )
 
 
@@ -203,7 +198,8 @@ def _missing_summary() -> Finding:
 
 def _incomplete(failure: str | None) -> Finding:
     seen = f"a run of dlemu that did not complete: {(failure or 'no reason given').splitlines()[0][:200]}"
-    return Finding("error", "no.training", seen, "a training run that ended", "the run's log says why it ended")
+    fix = "run it again; `dlemu report` shows what was measured"
+    return Finding("error", "no.training", seen, "a run that completed", fix)
 
 
 def differences(

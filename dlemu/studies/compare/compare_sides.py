@@ -180,7 +180,11 @@ def sentence(comparison: Comparison) -> str:
                 parts.append(f"{of_a}, B {least[1]}{fed[1] or 'none'}")
         elif comparison.runs and all(passed is False for pair in comparison.runs for passed in pair.passed):
             parts.append("neither passes")
-    return "; ".join(parts) or "no figure is known for both"
+    parts = parts or ["no figure is known for both"]
+    cut = [name for name, side in zip("AB", comparison.sides, strict=False) if side.about and not side.about.complete]
+    if cut:
+        parts.append(f"{' and '.join(cut)} {'is an incomplete run' if len(cut) == 1 else 'are incomplete runs'}")
+    return "; ".join(parts)
 
 
 def _times(comparison: Comparison) -> Iterator[str]:

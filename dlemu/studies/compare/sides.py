@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from datagen.errors import UserError
 from dlemu.config.points import DATA_FOLDER
 from dlemu.metrics.catalogue import Catalogue
 from dlemu.results.compared import Conditions, differing
 from dlemu.results.figures import JobFigures
-from dlemu.results.kinds import catalogue_of, kind_named, kind_of
+from dlemu.results.kinds import Kind, catalogue_of, kind_named, kind_of
 from dlemu.studies.answers import SIZE, SWEEP, ComparedRun, SizeAnswer, SweepAnswer
 from dlemu.studies.size.points import figures_of_count
 from dlemu.studies.size.size_verdict import HOST
@@ -85,7 +86,7 @@ def read_side(folder: str, foreign: Foreign | None = None) -> list[Side]:
     kind = kind_of(folder)
     if kind is not None and kind.figures:
         run = kind.part("read")(folder)
-        return [side_of_runs(folder, {(): kind.part("figures")(run)}, [kind.part("conditions")(run.summary)])]
+        return [side_of_runs(folder, {(): kind.part("figures")(run)}, [_conditions_of(kind, run.summary)])]
     match kind.part("read")(folder) if kind is not None else None:
         case SweepAnswer() as swept:
             return _of_sweep(folder, swept)
@@ -166,8 +167,16 @@ def _conditions(folders: Iterable[str]) -> list[Conditions]:
     for folder in folders:
         kind = kind_of(folder)
         if kind is not None and kind.conditions:
-            found.append(kind.part("conditions")(kind.part("summary")(folder)))
+            found.append(_conditions_of(kind, kind.part("summary")(folder)))
     return found
+
+
+def _conditions_of(kind: Kind, summary: Any) -> Conditions:
+    conditions: Conditions = kind.part("conditions")(summary)
+    if summary.complete:
+        return conditions
+    why = (summary.failure or "no reason is known").splitlines()[0]
+    return replace(conditions, complete=False, warnings=(f"this run is incomplete: {why}", *conditions.warnings))
 
 
 def _warnings(conditions: Iterable[Conditions]) -> tuple[str, ...]:
