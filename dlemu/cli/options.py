@@ -62,6 +62,13 @@ def propose_folder(context: click.Context, parameter: click.Parameter, incomplet
 config_dir_option = click.option("--config-dir", "-cd", help="A folder with workload/NAME.yaml of your own, or DLIO's.")
 
 
+def making(what: str) -> Callable[[_Command], _Command]:
+    """Return a decorator that adds `--make` and `--yes` for data that a command first makes."""
+    make = click.option("--make", is_flag=True, help=f"First make missing {what}; prompt above 10 GB.")
+    yes = click.option("--yes", is_flag=True, help="With --make: do not prompt.")
+    return lambda command: make(yes(command))
+
+
 def configured(command: _Command) -> _Command:
     """Add the overrides, `--config-dir` and `--cfg`."""
     for decorate in (
