@@ -36,10 +36,7 @@ def typed_command() -> list[str]:
 
 
 def allow(workload: Workload, folder: str, ranks: int | None, making_bytes: int, *, yes: bool) -> None:
-    """Prompt whether `making_bytes` may be made, if that is much; raises UserError for no, and without a terminal.
-
-    `ranks`: those that the size of what is made follows from, if any.
-    """
+    """Prompt before so much is made (for `ranks`, if it depends on them); raises UserError for no, or no terminal."""
     if making_bytes <= ASK_BYTES or yes:
         return
     free_text = f" ({size(free)} are free there)" if (free := free_bytes(workload, folder)) is not None else ""

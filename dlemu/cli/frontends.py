@@ -168,10 +168,7 @@ def _made_line(made: DatasetMade) -> str:
 
 
 def make_here(workload: Workload, *, as_json: bool, yes: bool) -> None:
-    """Make missing files of a workload's dataset, with a rank for each core; prompts before large ones unless `yes`.
-
-    `as_json` keeps stdout for the answer.
-    """
+    """Make a dataset's missing files, a rank on each core; `allow` prompts; `as_json` keeps stdout for the answer."""
     from dlemu.cli.first_run import allow
     from dlemu.jobs.training.enough import to_make
     from dlemu.runner.datasets import make_on_this_host

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -145,7 +146,7 @@ def report_result(wanted: bool, folder: str) -> None:
     if not wanted:
         return
     if missing_packages():
-        click.echo(f"report: no page was made: pip install 'dlemu[report]', then: dlemu report {folder}")
+        click.echo(f"report: no page was made: pip install 'dlemu[report]', then: dlemu report {shlex.quote(folder)}")
         return
     say_what("making the page")
     command = [sys.executable, "-m", "dlemu", "report", folder]
@@ -154,10 +155,10 @@ def report_result(wanted: bool, folder: str) -> None:
     except (OSError, OverdueError) as error:
         late = isinstance(error, OverdueError)
         reason = f"it took longer than {PAGE_SECONDS:g} s" if late else error
-        click.echo(f"report: no page was made ({reason}); to try again: dlemu report {folder}")
+        click.echo(f"report: no page was made ({reason}); to try again: dlemu report {shlex.quote(folder)}")
         return
     if made.status == 0:
         click.echo(made.out.splitlines()[-1])  # "report: FOLDER/report.html"
         return
     reason = (made.err.strip().splitlines() or [made.how])[-1]
-    click.echo(f"report: no page was made ({reason}); to try again: dlemu report {folder}")
+    click.echo(f"report: no page was made ({reason}); to try again: dlemu report {shlex.quote(folder)}")

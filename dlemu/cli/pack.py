@@ -47,6 +47,7 @@ def command(
 
     if overrides[:1] == ("verify",):
         raise SystemExit(_verify(overrides[1:], as_json=as_json))
+    made = partial(make_here, as_json=as_json, yes=yes) if make else None
     shown = PackShown(Console(stderr=True))
 
     def watch(event: PackEvent) -> None:
@@ -55,12 +56,7 @@ def command(
         shown(event)
 
     try:
-        answer = pack(
-            overrides,
-            config_dir=config_dir,
-            make=partial(make_here, as_json=as_json, yes=yes) if make else None,
-            on_event=watch,
-        )
+        answer = pack(overrides, config_dir=config_dir, make=made, on_event=watch)
     except Interrupted as stop:
         raise SystemExit(_interrupted(stop, shown.folder, several=shown.points > 1)) from None
     show_answer(answer, shown.folder, print_pack, as_json=as_json, page=report)

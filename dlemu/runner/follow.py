@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import time
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -82,7 +83,8 @@ class RunFollower:
             state="dead",
             status=FAILED,
             sentence=f"the run in {self.folder} was killed before it could write its result: nothing there "
-            f"has changed for {now - self._changed_at:.0f} s; `dlemu report {self.folder}` shows what it had measured",
+            f"has changed for {now - self._changed_at:.0f} s; `dlemu report {shlex.quote(self.folder)}` shows "
+            "what it had measured",
         )
 
     def _ended(self) -> RunState:
