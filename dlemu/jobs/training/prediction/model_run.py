@@ -145,8 +145,8 @@ class Model:
             own = self.workload.dataset.source == "folder"
             more = "name a folder with more files" if own else "set dataset.num_files_train to what it will have"
             raise UserError(
-                f"the dataset has {count(plan.num_samples, 'sample')}, too few for "
-                f"{count(self.least_steps, 'step')} of {count(ranks, 'accelerator')} x batch {plan.batch_size}, the fewest with an AU: "
+                f"the dataset has {count(plan.num_samples, 'sample')}, too few for {count(self.least_steps, 'step')} x "
+                f"{count(ranks, 'accelerator')} x batch {plan.batch_size} that an AU needs: "
                 f"{f'predict at most {most:g}, or ' * (most >= 1)}{more}"
             )
         reader, calibration = self.workload.reader, self.calibration
