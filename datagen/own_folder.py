@@ -264,10 +264,10 @@ def _can_read(name: str, layout: Layout, storage: StorageBase) -> bool:
         except (DlemuError, ValueError, LookupError) as error:
             errors[path] = error
     if 0 < len(errors) < len(paths):
-        ((damaged, error),) = errors.items()
+        ((damaged, problem),) = errors.items()
         (sound,) = set(paths) - {damaged}
         raise DatasetError(
-            f"{damaged} can't be read as {name} ({error}), and {sound} can: restore it or move it away, or set "
+            f"{damaged} can't be read as {name} ({problem}), and {sound} can: restore it or move it away, or set "
             "dataset.format=raw to read each file whole"
         )
     return not errors

@@ -136,7 +136,7 @@ def _findings(runs: Sequence[AuditedRun], top: str) -> Iterator[Line]:
 def _sum(rows: Sequence[AuditRow]) -> Iterator[Line]:
     wrong = sum(bool(row.errors) for row in rows)
     kept = sum(row.basis == "steps" for row in rows)
-    blocks = sum(row.basis == "blocks" for row in rows)
+    blocks = sum(row.from_blocks for row in rows)
     style = _STYLES["error"] if wrong else {"fg": "green", "bold": True}
     yield (
         f"{len(rows)} run{'s' if len(rows) != 1 else ''}: {kept} recomputed from all steps, {blocks} from block times,"

@@ -35,12 +35,12 @@ def typed_command() -> list[str]:
     return without_secrets([short if shutil.which(short) == program else program, *sys.argv[1:]])
 
 
-def allow(workload: Workload, folder: str, ranks: int, making_bytes: int, *, yes: bool) -> None:
-    """Prompt whether `making_bytes` may be made, if that is much; raises UserError for no, and without a terminal."""
+def allow(workload: Workload, folder: str, ranks: int | None, making_bytes: int, *, yes: bool) -> None:
+    """Prompt before so much is made (for `ranks`, if it depends on them); raises UserError for no, or no terminal."""
     if making_bytes <= CONFIRM_ABOVE_BYTES or yes:
         return
     free_text = f" ({size(free)} are free there)" if (free := free_bytes(workload, folder)) is not None else ""
-    plan = f"{size(making_bytes)} will be made in {folder} for {count(ranks, 'rank')}"
+    plan = f"{size(making_bytes)} will be made in {folder}" + (f" for {count(ranks, 'rank')}" if ranks else "")
     if sys.stdin.isatty() and sys.stderr.isatty():
         import click
 

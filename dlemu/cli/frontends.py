@@ -14,7 +14,7 @@ from rich.console import Console
 from datagen.errors import UserError
 from dlemu.cli import complain, complain_of
 from dlemu.cli.options import report_result, say_what
-from dlemu.config import load
+from dlemu.config import check_data, load
 from dlemu.config.published import without_secrets
 from dlemu.config.schema import Workload
 from dlemu.dlio.export import export_beside
@@ -167,8 +167,14 @@ def _made_line(made: DatasetMade) -> str:
     return f"made {count(made.files, 'file')}, {size(made.bytes)}, in {made.folder}{rate}{there}"
 
 
-def make_here(workload: Workload, *, as_json: bool) -> None:
-    """Make missing files of a workload's dataset, with a rank for each core; `as_json` keeps stdout for the answer."""
+def make_here(workload: Workload, *, as_json: bool, yes: bool) -> None:
+    """Make a dataset's missing files, a rank on each core; `allow` prompts; `as_json` keeps stdout for the answer."""
+    from dlemu.cli.first_run import allow
+    from dlemu.jobs.training.enough import to_make
     from dlemu.runner.datasets import make_on_this_host
 
-    make_on_this_host(workload, len(os.sched_getaffinity(0)), Terminal(as_json=as_json), fsync=True)
+    check_data(workload)
+    ranks = len(os.sched_getaffinity(0))
+    making = to_make(workload, ranks, given=True)
+    allow(workload, making.folder, None, making.bytes, yes=yes)
+    make_on_this_host(workload, ranks, Terminal(as_json=as_json), fsync=True)

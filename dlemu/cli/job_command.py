@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 import click
 
-from dlemu.cli.options import configured, json_option, print_config
+from dlemu.cli.options import configured, json_option, making, print_config
 from dlemu.results.kinds import Kind
 
 _Command = Callable[..., None]
@@ -24,8 +24,7 @@ def job_command(kind: Kind) -> click.Command:
     job = None if kind.is_unnamed else kind  # for `dlemu train`, the workload decides
 
     @configured
-    @click.option("--make", is_flag=True, help="First make missing data that the job reads; prompt above 10 GB.")
-    @click.option("--yes", is_flag=True, help="With --make: do not prompt.")
+    @making("data that the job reads")
     @json_option("summary.json")
     @_exported(kind)
     def command(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
@@ -144,7 +145,7 @@ def judged_lines(checked: Checked) -> Iterator[Line]:
 def place_lines(folder: str, tree: str, note: str) -> Iterator[Line]:
     """Yield a note on what a rehearsal is, and its folders."""
     yield note, {}
-    yield f"tree: {tree}; to check it again: dlemu mlperf check {folder}", {}
+    yield f"tree: {tree}; to check it again: dlemu mlperf check {shlex.quote(folder)}", {}
 
 
 def _outcome_line(outcome: Outcome) -> str:

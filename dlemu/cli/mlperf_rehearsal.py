@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -125,7 +126,7 @@ def run_single(rehearsal: AnyRehearsal) -> int:
     folder = rehearsal.plan.folder if isinstance(rehearsal, Rehearsal) else rehearsal.folder
     _print((*lines, *judged_lines(checked), *place_lines(folder, os.path.join(folder, TREE), NOTE)))
     if rehearsal.resumes:
-        click.echo(f"pages of the runs: dlemu report {os.path.join(folder, 'runs')}/*")
+        click.echo(f"pages of the runs: dlemu report {shlex.quote(os.path.join(folder, 'runs'))}/*")
     return status
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -60,6 +61,13 @@ def propose_folder(context: click.Context, parameter: click.Parameter, incomplet
 
 
 config_dir_option = click.option("--config-dir", "-cd", help="A folder with workload/NAME.yaml of your own, or DLIO's.")
+
+
+def making(what: str) -> Callable[[_Command], _Command]:
+    """Return a decorator that adds `--make` and `--yes` for data that a command first makes."""
+    make = click.option("--make", is_flag=True, help=f"First make missing {what}; prompt above 10 GB.")
+    yes = click.option("--yes", is_flag=True, help="With --make: do not prompt.")
+    return lambda command: make(yes(command))
 
 
 def configured(command: _Command) -> _Command:
@@ -138,7 +146,7 @@ def report_result(wanted: bool, folder: str) -> None:
     if not wanted:
         return
     if missing_packages():
-        click.echo(f"report: no page was made: pip install 'dlemu[report]', then: dlemu report {folder}")
+        click.echo(f"report: no page was made: pip install 'dlemu[report]', then: dlemu report {shlex.quote(folder)}")
         return
     say_what("making the page")
     command = [sys.executable, "-m", "dlemu", "report", folder]
@@ -147,10 +155,10 @@ def report_result(wanted: bool, folder: str) -> None:
     except (OSError, OverdueError) as error:
         late = isinstance(error, OverdueError)
         reason = f"it took longer than {PAGE_SECONDS:g} s" if late else error
-        click.echo(f"report: no page was made ({reason}); to try again: dlemu report {folder}")
+        click.echo(f"report: no page was made ({reason}); to try again: dlemu report {shlex.quote(folder)}")
         return
     if made.status == 0:
         click.echo(made.out.splitlines()[-1])  # "report: FOLDER/report.html"
         return
     reason = (made.err.strip().splitlines() or [made.how])[-1]
-    click.echo(f"report: no page was made ({reason}); to try again: dlemu report {folder}")
+    click.echo(f"report: no page was made ({reason}); to try again: dlemu report {shlex.quote(folder)}")

@@ -6,16 +6,18 @@ from functools import partial
 
 import click
 
-from dlemu.cli.options import config_dir_option, json_option, propose_setting
+from dlemu.cli.options import config_dir_option, json_option, making, propose_setting
 
 
 @click.command(name="pack", short_help="Pack images into a few large files, and report what limits it.")
 @click.argument("overrides", nargs=-1, metavar="[verify] [KEY=VALUE[,VALUE]...]...", shell_complete=propose_setting)
 @config_dir_option
-@click.option("--make", is_flag=True, help="First make missing images of the workload.")
+@making("images of the workload")
 @click.option("--report/--no-report", default=True, show_default=True, help="Make report.html too.")
 @json_option("pack.json, or what `verify` found")
-def command(overrides: tuple[str, ...], config_dir: str | None, make: bool, report: bool, as_json: bool) -> None:
+def command(
+    overrides: tuple[str, ...], config_dir: str | None, make: bool, yes: bool, report: bool, as_json: bool
+) -> None:
     """Pack images: read, decode, rescale, encode and write them, with several processes.
 
     \b
@@ -45,6 +47,7 @@ def command(overrides: tuple[str, ...], config_dir: str | None, make: bool, repo
 
     if overrides[:1] == ("verify",):
         raise SystemExit(_verify(overrides[1:], as_json=as_json))
+    made = partial(make_here, as_json=as_json, yes=yes) if make else None
     shown = PackShown(Console(stderr=True))
 
     def watch(event: PackEvent) -> None:
@@ -53,9 +56,7 @@ def command(overrides: tuple[str, ...], config_dir: str | None, make: bool, repo
         shown(event)
 
     try:
-        answer = pack(
-            overrides, config_dir=config_dir, make=partial(make_here, as_json=as_json) if make else None, on_event=watch
-        )
+        answer = pack(overrides, config_dir=config_dir, make=made, on_event=watch)
     except Interrupted as stop:
         raise SystemExit(_interrupted(stop, shown.folder, several=shown.points > 1)) from None
     show_answer(answer, shown.folder, print_pack, as_json=as_json, page=report)

@@ -6,7 +6,7 @@ from functools import partial
 
 import click
 
-from dlemu.cli.options import Number, configured, json_option
+from dlemu.cli.options import Number, configured, json_option, making
 
 
 @click.command(name="predict", short_help="Predict how many accelerators a storage keeps busy, without running them.")
@@ -18,7 +18,7 @@ from dlemu.cli.options import Number, configured, json_option
 @click.option("--host-cores", type=click.IntRange(min=1), help="Cores of each host. [default: as many as here]")
 @click.option("--others-mb-per-second", type=Number(0, 1e9), default=0.0, help="Other jobs take this much of it.")
 @click.option("--most", type=click.IntRange(min=1), help="Predict at most this many. [default: 10000]")
-@click.option("--make", is_flag=True, help="First make missing files of the dataset.")
+@making("files of the dataset")
 @click.option("--cached", is_flag=True, help="Allow page-cache reads in the probe: predicts memory, not storage.")
 @json_option("predict.json")
 def command(
@@ -33,6 +33,7 @@ def command(
     others_mb_per_second: float,
     most: int | None,
     make: bool,
+    yes: bool,
     cached: bool,
     as_json: bool,
 ) -> None:
@@ -74,7 +75,7 @@ def command(
         most=most,
         cached=cached,
         config_dir=config_dir,
-        make=partial(make_here, as_json=as_json) if make else None,
+        make=partial(make_here, as_json=as_json, yes=yes) if make else None,
         read_foreign=foreign_run,
         on_event=say_part,
     )

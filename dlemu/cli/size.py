@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from dlemu.cli.options import Number, configured, json_option
+from dlemu.cli.options import Number, configured, json_option, making
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     show_default=True,
     help="Maximum compute time of a trial; most trials end earlier, once their verdict is decided.",
 )
-@click.option("--make", is_flag=True, help="First make missing files of the dataset.")
+@making("files of the dataset")
 @click.option("--cached", is_flag=True, help="Allow page-cache reads: sizes memory, not storage.")
 @json_option("size.json")
 def command(
@@ -42,6 +42,7 @@ def command(
     confidence: float,
     trial_seconds: float,
     make: bool,
+    yes: bool,
     cached: bool,
     as_json: bool,
 ) -> None:
@@ -85,7 +86,7 @@ def command(
 
     def make_if_requested(workload: Workload) -> None:
         if make or workload.workflow.generate_data:
-            make_here(workload, as_json=as_json)
+            make_here(workload, as_json=as_json, yes=yes or not make)
 
     try:
         answer = size(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -202,7 +203,7 @@ def new(path: str, **given: Any) -> None:
     except BaseException:
         os.unlink(path)
         raise
-    click.echo(f"{path} has been written; next: dlemu workload show {path}")
+    click.echo(f"{path} has been written; next: dlemu workload show {shlex.quote(path)}")
 
 
 def _quoted(text: str) -> str:

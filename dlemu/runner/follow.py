@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import time
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -82,8 +83,8 @@ class RunFollower:
             state="dead",
             status=FAILED,
             sentence=f"the run in {self.folder} ended before it could write its result, killed or without space: "
-            f"nothing there has changed for {now - self._changed_at:.0f} s; `dlemu report {self.folder}` shows what it "
-            "had measured",
+            f"nothing there has changed for {now - self._changed_at:.0f} s; `dlemu report "
+            f"{shlex.quote(self.folder)}` shows what it had measured",
         )
 
     def _ended(self) -> RunState:

@@ -8,6 +8,7 @@ from typing import Any
 
 from datagen.errors import UserError
 from dlemu.config.schema import Workload
+from dlemu.results.kinds import kind_of
 from dlemu.runner.events import OnEvent, ignore
 
 
@@ -45,6 +46,10 @@ class PredictionRequest:
         described = [option for option, value in given.items() if value is not None]
         if len(described) > 1:
             raise UserError(f"{' and '.join(described)} each describe the storage: give only one of them")
+        kind = None if self.from_folder is None else kind_of(self.from_folder)
+        if kind is not None and kind.rates and not kind.predicts:  # a drive's rates, with no job
+            kind.part("rates")(self.from_folder)  # raises UserError where it has none
+            raise UserError(f"{self.from_folder} holds {kind.noun}, not a run or a prediction: give it as --drive")
 
     @property
     def describes_storage(self) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -50,8 +51,8 @@ def check_folder(folder: str) -> None:
         raise SpaceError(f"{live} can't be read ({error}); set output.folder to a new folder") from error
     if killed:
         raise SpaceError(
-            f"{folder} holds what another run had measured before it was killed: `dlemu report {folder}` shows it; set "
-            "output.folder to a new folder"
+            f"{folder} holds what another run had measured before it was killed: `dlemu report {shlex.quote(folder)}` "
+            "shows it; set output.folder to a new folder"
         )
     check_place(folder)
 

@@ -6,6 +6,7 @@ one, and the answer file; this module decides which runs have finished, which ha
 
 from __future__ import annotations
 
+import shlex
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -159,7 +160,7 @@ class RunList(ABC, Generic[What, Run, A]):
         if saved.complete and len(self.runs) == len(runs):
             raise UserError(
                 f"{self.folder} holds a finished {self.noun}; set {self.setting} to a new folder, or view it with "
-                f"`dlemu {self.shown_by} {self.folder}`"
+                f"`dlemu {self.shown_by} {shlex.quote(self.folder)}`"
             )
         before, now = asdict(saved.question), asdict(self.question)
         differing = [f"{key} was {before[key]!r}, is {now[key]!r}" for key in now if before[key] != now[key]]

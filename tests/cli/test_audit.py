@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import shutil
 import subprocess
 import sys
 from dataclasses import asdict
@@ -45,6 +46,13 @@ def test_sound_runs_end_with_0_and_a_line_each(tree: Path) -> None:
     assert sum(line.startswith("  run1/node0 ") for line in lines) == 1
     assert lines[-1] == "3 runs: 2 recomputed from all steps, 1 from block times, 0 from less; 0 with errors"
     assert max(map(len, lines[:8])) <= 140
+
+
+def test_block_times_without_settings_give_nothing(tmp_path: Path) -> None:
+    write_run(tmp_path / "run1", kept=0)
+    shutil.rmtree(tmp_path / "run1" / "configs")
+    lines = audit(tmp_path).output.splitlines()
+    assert lines[-1].startswith("1 run: 0 recomputed from all steps, 0 from block times, 1 from less;")
 
 
 def test_an_error_in_one_run_ends_with_1_and_is_told(tree: Path) -> None:

@@ -6,12 +6,16 @@ import shlex
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from datagen.errors import UserError
+from dlemu.cli import cli
 from dlemu.cli.first_run import allow
 from dlemu.config import load
+from dlemu.config.schema import Workload
 from dlemu.jobs.training import advice
 from dlemu.jobs.training.advice import with_words
+from dlemu.runner import datasets
 from dlemu.runner.job import NoVerdictError
 
 TYPED = ["mpirun", "-np", "18", "dlemu", "train", "workload=unet3d"]
@@ -70,3 +74,25 @@ def test_nothing_large_is_made_unless_somebody_agrees(monkeypatch: pytest.Monkey
     allow(workload, "data", 18, 10**12, yes=True)
     with pytest.raises(UserError, match=r"1,000\.0 GB will be made in data for 18 ranks.*add --yes.*scale=laptop"):
         allow(workload, "data", 18, 10**12, yes=False)
+
+
+@pytest.mark.parametrize("command", ["size", "predict", "pack"])
+def test_a_large_dataset_is_made_by_no_command_unless_somebody_agrees(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[str] = []
+
+    def record(workload: Workload, *_: object, **__: object) -> None:
+        made.append(workload.dataset.data_folder)
+        raise UserError("stopped here")
+
+    monkeypatch.setattr(datasets, "make_on_this_host", record)
+    words = ["workload=unet3d", "accelerator=h100", "dataset.num_files_train=500", "dataset.data_folder=data"]
+    if command == "pack":
+        words = ["workload=colfax", "images=500", "target=packed", "format=webdataset"]
+    with pytest.raises(UserError, match=r"GB will be made in \S+ \(.* are free there\): add --yes to make them"):
+        CliRunner().invoke(cli, [command, *words, "--make"], catch_exceptions=False)
+    assert made == []
+    with pytest.raises(UserError, match="stopped here"):
+        CliRunner().invoke(cli, [command, *words, "--make", "--yes"], catch_exceptions=False)
+    assert len(made) == 1

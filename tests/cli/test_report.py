@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from dlemu.cli.mlperf_lines import place_lines
 from dlemu.cli.options import report_result
 from dlemu.cli.report import command
 from tests.report.folders import write_run
@@ -72,6 +73,13 @@ def test_without_the_extra_a_note_says_how_to_get_it(
     monkeypatch.setattr("dlemu.report.drawing.missing_packages", lambda: ["altair"])
     report_result(True, str(tmp_path))
     assert "pip install 'dlemu[report]'" in capsys.readouterr().out
+
+
+def test_a_folder_with_a_space_is_quoted_in_what_to_paste(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    report_result(True, str(tmp_path / "r 2"))
+    assert f"to try again: dlemu report '{tmp_path / 'r 2'}'" in capsys.readouterr().out
+    (_, (again, _)) = place_lines("r 2", "r 2/tree", "")
+    assert again.endswith("to check it again: dlemu mlperf check 'r 2'")
 
 
 def test_a_page_that_takes_too_long_is_told_in_words(

@@ -230,6 +230,8 @@ def test_a_rehearsal_that_goes_on_too_late_is_told(tmp_path: Path) -> None:
     assert late_by([], last) is None
     # 96 samples in batches of 4 on 2 ranks are 12 steps of 0.05 s, twice.
     assert plan.min_seconds_per_run == pytest.approx(1.2)
+    few = replace(plan.workload, train=replace(plan.workload.train, total_training_steps=8))
+    assert replace(plan, workload=few).min_seconds_per_run == pytest.approx(0.4)
 
 
 def test_a_mistake_is_no_failed_run(tmp_path: Path) -> None:

@@ -71,6 +71,11 @@ def test_a_run_that_never_waits_says_no_upper_end() -> None:
     answer = predict(asked, found, ranks=3)
     assert answer.au_sustained_interval_percent[1] == 100.0
     assert Issue.NOT_SATURATED in [finding.code for finding in answer.findings]
+    assert "run that waits for data (--from RUN)" in answer.issues[0]
+    calm = replace(found, curve=flat(100.0))
+    more = predict(asked, calm, ranks=3)
+    assert (more.outcome, more.limited_by.what) == ("undecided", "unknown")
+    assert "limited by" not in more.verdict
 
 
 def test_a_knee_is_found_where_the_number_of_readers_varies() -> None:

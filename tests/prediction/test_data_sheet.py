@@ -10,16 +10,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
 from datagen.errors import UserError
+from dlemu.cli.predict import command
 from dlemu.comm.environment import describe_host
 from dlemu.config import load
 from dlemu.config.schema import Workload
 from dlemu.jobs.probe.result import PROBE, Access, ProbeAnswer, ProbeCell, ProbeQuestion
 from dlemu.jobs.training.prediction.curve import flat, most_mb_per_second, rates
 from dlemu.jobs.training.prediction.data_sheet import calibrate_from_drive, curve_of, requests_of
+from dlemu.jobs.training.prediction.make_prediction import predict
 from dlemu.results.answer_files import to_json
 from dlemu.results.levels import Rate
 from dlemu.runner.prediction_request import PredictionRequest
@@ -187,3 +190,27 @@ def test_the_command_answers_from_a_sheet(tmp_path: Path) -> None:
     assert answer["max_accelerators"] == 2, "as 6.8 GB/s feed"
     with pytest.raises(UserError, match="--mb-per-second and --drive each describe the storage: give only one"):
         PredictionRequest(mb_per_second=7000, drive=str(sheet))
+
+
+def test_figures_that_contradict_each_other_are_reported(tmp_path: Path) -> None:
+    """4k at depth 1 takes 5 ms, so 32 requests of 128k at a time are at most 834 MB/s, not the 7,000 of the sheet."""
+    sheet = tmp_path / "sheet.yaml"
+    sheet.write_text("reads: [{size: 128k, depth: 32, mb_per_second: 7000}, {size: 4k, latency_us: 5000}]")
+    found = calibrate_from_drive(str(sheet), workload(odirect=False), cores=4)
+    assert most_mb_per_second(found.curve) < 900
+    (issue,) = predict(workload(odirect=False), found, ranks=1).issues[:1]
+    assert issue.startswith(
+        "the drive's figures contradict each other: 131,072 bytes at depth 32 are given as 7,000 MB/s"
+    )
+    assert "MB/s; 836 MB/s were assumed, by the others: check those at depth 1" in issue
+    sheet.write_text(SHEET)
+    assert calibrate_from_drive(str(sheet), workload(), cores=4).findings == ()
+
+
+def test_a_probe_is_no_run_to_predict_from(tmp_path: Path) -> None:
+    folder = probed(tmp_path, ("randread", 128 * KIB, 4, 2, 6e3))
+    for more in ((), ("--cfg",)):
+        ended = CliRunner().invoke(command, [*WORDS, "--from", folder, *more])
+        assert "holds a probe, not a run or a prediction: give it as --drive" in str(ended.exception)
+    probed(tmp_path, workload="unet3d")
+    assert "is a probe of the reads of unet3d" in str(CliRunner().invoke(command, [*WORDS, "--from", folder]).exception)

@@ -160,8 +160,14 @@ def test_what_cannot_be_predicted_is_said() -> None:
     asked = workload(ranks=2, steps=10)
     with pytest.raises(UserError, match="any number of accelerators passes"):
         predict(replace(asked, train=replace(asked.train, computation_time=NO_TIME)), given_speed(1.0, cores=1))
-    with pytest.raises(UserError, match=r"steps? of [0-9]+ accelerators .*predict at most 10"):
+    with pytest.raises(UserError, match=r"steps? x [0-9]+ accelerators .*predict at most 10"):
         predict(asked, given_speed(1.0, cores=1), ranks=11)
+    own = replace(asked, dataset=replace(asked.dataset, source="folder", num_files_train=1, num_samples_per_file=1))
+    with pytest.raises(
+        UserError,
+        match=r"the dataset has 1 sample, too few .* that an AU needs: name a folder with more files$",
+    ):
+        predict(own, given_speed(1.0, cores=1))
     drawn = replace(asked, train=replace(asked.train, computation_time=Duration(type="exponential", scale=0.05)))
     assert 0 < predict(drawn, given_speed(1e5, cores=1), ranks=2).au_percent < 90, "draws differ: ranks wait"
 

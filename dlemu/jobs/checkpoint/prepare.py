@@ -175,9 +175,11 @@ def _sources(job: CheckpointJob, storage: StorageBase, stored: list[int]) -> Ite
     numbers = list(range(job.writes - job.kept + 1, job.writes + 1)) if job.writes else stored
     if len(numbers) < wanted:
         what = f"this run keeps {len(numbers)}" if job.writes else f"{settings.checkpoint_folder} holds {len(numbers)}"
+        more = [f"checkpoint.num_checkpoints_write={wanted}"] * (job.writes < wanted)
+        more += [f"checkpoint.keep_last={wanted}"] * (0 < settings.keep_last < wanted)
         raise UserError(
             f"checkpoint.num_checkpoints_read is {wanted}, but {what}: wanted at most as many, or "
-            + ("a larger checkpoint.keep_last" if job.writes else "a run that writes them first (--make)")
+            + (" and ".join(more) if job.writes else "a run that writes them first (--make)")
         )
     for number in numbers[:wanted]:
         if job.writes:

@@ -66,6 +66,11 @@ class RunColumns:
     warnings: int = 0
 
     @property
+    def from_blocks(self) -> bool:
+        """Whether block times gave a number: without the settings they give none."""
+        return self.basis == "blocks" and (self.au_whole_percent, self.samples_per_second_dlio_v1) != (None, None)
+
+    @property
     def sustained_percent(self) -> tuple[float | None, bool]:
         """The sustained AU, and whether that is a lower bound."""
         least = self.au_sustained_least_percent

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Sequence
 
 from datagen.errors import UserError
@@ -105,4 +106,4 @@ def _warnings(leaves: Sequence[CheckpointLeaf]) -> Iterator[str]:
     yield "recomputed from DLIO's files, which record neither fsync, nor what the storage served, nor the bottleneck"
     for leaf in leaves:
         if any(finding.severity == "error" for finding in checkpoint_numbers(leaf)):
-            yield f"its files contradict each other; `dlemu audit {leaf.path}` lists how"
+            yield f"its files contradict each other; `dlemu audit {shlex.quote(leaf.path)}` lists how"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -35,7 +36,7 @@ def _training(folder: str) -> Side:
     if not runs:
         raise UserError(
             f"{folder} holds no run whose numbers can be recomputed: wanted DLIO's or MLPerf Storage's summary.json and"
-            f" per_epoch_stats.json; `dlemu audit {folder}` says what is missing"
+            f" per_epoch_stats.json; `dlemu audit {shlex.quote(folder)}` says what is missing"
         )
     workloads = sorted({_workload(run) for run in runs})
     if len(workloads) > 1:

@@ -158,7 +158,7 @@ def _summary(runs: Sequence[PlacedRun]) -> AuditSummary:
         systems=len({run.system for run in runs}),
         runs_with_errors=sum(bool(run.errors) for run in runs),
         runs_from_steps=sum(run.basis == "steps" for run in runs),
-        runs_from_blocks=sum(run.basis == "blocks" for run in runs),
+        runs_from_blocks=sum(run.from_blocks for run in runs),
         passed_printed=sum(run.verdict_printed == "success" for run in runs),
         passed_only_without_first_steps=sum("au.rules" in (found.rule for found in run.findings) for run in runs),
         largest_au_difference_points=max(differences, default=None),

@@ -74,7 +74,8 @@ class RehearsalPlan:
         workload = self.workload
         samples = workload.dataset.num_files_train * workload.dataset.num_samples_per_file
         steps = workload.train.epochs * (samples // (workload.reader.batch_size * workload.ranks))
-        return steps * mean_seconds(workload.train.computation_time)
+        limit = workload.train.total_training_steps
+        return (min(steps, limit) if limit > 0 else steps) * mean_seconds(workload.train.computation_time)
 
     def leaf(self, label: str, stamp: str) -> str:
         """Return a run's folder in the tree."""

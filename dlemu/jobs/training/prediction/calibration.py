@@ -14,6 +14,7 @@ from dlemu.jobs.training.measured import MeasuredTraining
 from dlemu.jobs.training.prediction.curve import Curve, CurvePoint, flat, most_mb_per_second, rates
 from dlemu.jobs.training.prediction.event_model import HostCosts
 from dlemu.metrics.au import kept_rows
+from dlemu.metrics.findings import Finding
 from dlemu.metrics.limit import MIN_SPEEDUP, Scaling
 from dlemu.metrics.rows import Rows
 from dlemu.metrics.t_interval import FEWEST, estimate
@@ -75,6 +76,8 @@ class Calibration:
     costs: HostCosts = field(default_factory=HostCosts)
     others_mb_per_second: float = 0.0
     """Throughput that other jobs are assumed to take; `curve` is that of the whole storage."""
+    findings: tuple[Finding, ...] = ()
+    """What the description of the storage does not agree on, with a code of `Issue`."""
 
     def left_mb_per_second(self, speed: float = 1.0) -> float:
         """Return the highest throughput that other jobs leave, of a storage that is `speed` times as fast."""

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from datagen.errors import UserError
 from dlemu.config.schema import Workload
 from dlemu.jobs.training.prediction.batches import bytes_by_file
 from dlemu.jobs.training.prediction.calibration import Calibration
 from dlemu.jobs.training.prediction.curve import Curve, CurvePoint, flat
+from dlemu.jobs.training.prediction.prediction import Issue
+from dlemu.metrics.findings import Finding, Number
 from dlemu.results.drive import READ_AHEAD_BYTES, READ_AHEAD_REQUESTS, per_second, read_drive
 from dlemu.results.levels import Rate
 
@@ -24,7 +26,18 @@ def calibrate_from_drive(path: str, workload: Workload, *, cores: float) -> Cali
     request, in_flight = requests_of(workload, float(bytes_by_file(workload.dataset).mean()))
     curve = curve_of(drive.rates, request, in_flight)
     source = f"{drive.source}: each reader has {in_flight} of {request:,} bytes in flight"
-    return Calibration(source=source, curve=curve, saturated=True, half_width_percent=0.0, cores=cores)
+    found = tuple(_ignored(drive.rates))
+    return Calibration(source=source, curve=curve, saturated=True, half_width_percent=0.0, cores=cores, findings=found)
+
+
+def _ignored(known: Sequence[Rate]) -> Iterator[Finding]:
+    """Yield the figures from which the model is off by more than 10 %: latency at depth 1 bounds it."""
+    for rate in known:
+        ratio = per_second(known, rate.size_bytes, rate.depth) / rate.per_second
+        if abs(ratio - 1) > 0.1:
+            numbers: dict[str, Number] = {"size_bytes": rate.size_bytes, "depth": rate.depth}
+            numbers["mb_per_second"] = given = rate.size_bytes * rate.per_second / 1e6
+            yield Finding(Issue.LINE_IGNORED, "caution", {**numbers, "model_mb_per_second": ratio * given})
 
 
 def requests_of(workload: Workload, sample_bytes: float) -> tuple[int, int]:

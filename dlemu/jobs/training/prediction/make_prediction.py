@@ -308,7 +308,7 @@ class _Predictor:
                 "cores_points": cores - now,
             },
         )
-        limit: Limit = "storage"
+        limit: Limit = "storage" if self.saturated else "unknown"
         if cores - now >= max(HELPS_PERCENT, faster - now):
             limit = "host CPU"
         elif readers - now >= max(HELPS_PERCENT, 0.5 * (faster - now)):  # half suffices: readers cost only a setting
@@ -324,6 +324,7 @@ class _Predictor:
             yield Finding(Issue.READERS_NEVER_TRIED, "caution", {"readers": readers, "tried": tried})
         if not calibration.saturated:
             yield Finding(Issue.NOT_SATURATED, "caution")
+        yield from calibration.findings
         if calibration.sample_bytes:
             planned = self._model.mean_sample_bytes
             if not 0.5 <= planned / calibration.sample_bytes <= 2:  # else another access pattern, with another C(n)

@@ -27,6 +27,7 @@ from dlemu.jobs.training.schedule import Block, Epoch
 from dlemu.jobs.training.steplog import StepRows
 from dlemu.metrics.rates import per_second
 from dlemu.metrics.rows import StepTable, in_order
+from dlemu.results.wording import count
 
 Floats = NDArray[np.float64]
 
@@ -141,11 +142,12 @@ class Model:
         plan = job.train_plan
         if plan.steps_per_epoch < self.least_steps and not self.assumes_files:
             most = min(self.most_ranks().values())
-            steps = f"{self.least_steps} {'step' if self.least_steps == 1 else 'steps'}"
+            own = self.workload.dataset.source == "folder"
+            more = "name a folder with more files" if own else "set dataset.num_files_train to what it will have"
             raise UserError(
-                f"{plan.num_samples} samples do not fill {steps} of {ranks} accelerators x batch "
-                f"{plan.batch_size}, the fewest that have an AU: predict at most {most:g}, or set "
-                "dataset.num_files_train to what the dataset will have"
+                f"the dataset has {count(plan.num_samples, 'sample')}, too few for {count(self.least_steps, 'step')} x "
+                f"{count(ranks, 'accelerator')} x batch {plan.batch_size} that an AU needs: "
+                f"{f'predict at most {most:g}, or ' * (most >= 1)}{more}"
             )
         reader, calibration = self.workload.reader, self.calibration
         if divisor > 1:

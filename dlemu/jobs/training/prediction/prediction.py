@@ -39,6 +39,7 @@ class Issue(StrEnum):
     READERS_NEVER_TRIED = "readers_never_tried"
     NOT_SATURATED = "not_saturated"
     OTHER_SAMPLES = "other_samples"
+    LINE_IGNORED = "line_ignored"
     BUSY_CORES = "busy_cores"
     FILES_ASSUMED = "files_assumed"
     CHECKPOINTS_LEFT_OUT = "checkpoints_left_out"
@@ -53,7 +54,7 @@ class Seen(StrEnum):
     GAINS = "gains"
 
 
-Limit = Literal["storage", "loader", "host CPU", "nothing"]
+Limit = Literal["storage", "loader", "host CPU", "nothing", "unknown"]  # unknown: not saturated storage
 Interval = tuple[float, float]
 """Lowest and highest value; in at least 9 of 10 predictions the measured value is expected between them."""
 

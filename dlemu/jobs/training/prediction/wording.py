@@ -14,7 +14,7 @@ def in_words(answer: Prediction) -> Prediction:
     assert answer.verdict_code is not None  # only answers of older versions have none
     limit = answer.limited_by
     text = sentence(Finding(answer.verdict_code, numbers=answer.verdict_numbers), _VERDICTS)
-    limited = "" if limit.what == "nothing" else f"; limited by {limit.what}"
+    limited = "" if limit.what in ("nothing", "unknown") else f"; limited by {limit.what}"
     return replace(
         answer,
         verdict=f"{PREDICTED}: {text}{limited}",
@@ -79,9 +79,11 @@ _ISSUES: Wording = {
     Issue.READERS_NEVER_TRIED: "no measurement had {readers:count reader}: the storage is assumed to deliver what it "
     "did with {tried}",
     Issue.NOT_SATURATED: "the storage never reached its limit, so it may feed more than predicted: calibrate with a "
-    "run that waits for data, or leave out --from to probe the storage",
+    "run that waits for data (--from RUN)",
     Issue.OTHER_SAMPLES: "calibrated with samples of {calibrated_bytes:,.0f} bytes, predicted for samples of "
     "{sample_bytes:,.0f}: a storage's speed depends on the size of what is read",
+    Issue.LINE_IGNORED: "the drive's figures contradict each other: {size_bytes:,} bytes at depth {depth} are given as "
+    "{mb_per_second:,.0f} MB/s; {model_mb_per_second:,.0f} MB/s were assumed, by the others: check those at depth 1",
     Issue.BUSY_CORES: "besides the readers, {busy_cores:.1f} of {cores:g} cores were busy while the storage was "
     "probed (other programs, or the storage's own software): the intervals reach down to what is left of the host if "
     "they take as much from the run; stop them and predict again",
