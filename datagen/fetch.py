@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datagen import registry
-from datagen.buffers import AlignedBuffer, Places, address_of, as_places, even_places, shifted
+from datagen.buffers import AlignedBuffer, address_of
 from datagen.content import Content, explain
 from datagen.engines import Engine, FastEngine, LibraryEngine, NullEngine
 from datagen.errors import DatasetError, SpaceError, UserError
@@ -22,6 +22,7 @@ from datagen.formats.format_base import RecordFormat, Sample, UnreadFormat, libr
 from datagen.groups import GroupFormat, GroupReader, max_groups
 from datagen.inspection import Dataset
 from datagen.layout import Layout, nominal_sample_bytes
+from datagen.places import Places, as_places, even_places, shifted
 from datagen.records import RecordReader
 from datagen.runs import Runs, Samples
 from datagen.spec import DatasetSpec, Decode, EngineName

@@ -14,11 +14,11 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from datagen.buffers import Places, as_places
 from datagen.engines import ThreadReads, ended_early, unreadable
 from datagen.errors import DatasetError, SpaceError
 from datagen.formats.format_base import Format, Source, damaged
 from datagen.layout import Layout
+from datagen.places import Places, as_places
 from datagen.records import AllocatingSource
 from datagen.runs import Samples, runs_of
 from datagen.spec import DatasetSpec, Decode, EngineName

@@ -17,8 +17,8 @@ import google_crc32c
 import numpy as np
 from numpy.typing import NDArray
 
-from datagen.buffers import even_places
 from datagen.formats.format_base import Extents, MovedError, OffsetRecords, OpenSide, Source, damaged, no_such_record
+from datagen.places import even_places
 
 HEAD_BYTES = 12
 """Bytes before a record's data: its length and the checksum of the length."""

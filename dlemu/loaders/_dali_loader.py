@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from datagen.buffers import NO_PLACES, AlignedBuffer
+from datagen.buffers import AlignedBuffer
 from datagen.errors import DatasetError, DlemuError
 from datagen.fetch import Fetcher
+from datagen.places import NO_PLACES
 from dlemu.comm.thread_accounting import process_storage_bytes, thread_cpu_ns
 from dlemu.loaders import _dali_graph as graph
 from dlemu.loaders._dali_files import Files, Unread

@@ -11,8 +11,8 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from datagen.buffers import NO_PLACES
 from datagen.errors import DatasetError
+from datagen.places import NO_PLACES
 from dlemu.comm.thread_accounting import process_storage_bytes
 from dlemu.config.duration import is_zero
 from dlemu.loaders._preprocessing import Preprocessing

@@ -173,7 +173,7 @@ def _conditions(folders: Iterable[str]) -> list[Conditions]:
 
 def _conditions_of(kind: Kind, summary: Any) -> Conditions:
     conditions: Conditions = kind.part("conditions")(summary)
-    if summary.complete:
+    if getattr(summary, "complete", True):  # a kind's own summary may not say
         return conditions
     why = (summary.failure or "no reason is known").splitlines()[0]
     return replace(conditions, complete=False, warnings=(f"this run is incomplete: {why}", *conditions.warnings))
