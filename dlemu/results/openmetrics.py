@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 
 from datagen.atomic import write_text
 from datagen.errors import UserError
-from datagen.owned import create_part
 from datagen.regular import open_regular
 from dlemu.results.progress import Figure, Progress
 
@@ -26,15 +25,10 @@ def check_replaceable(path: str) -> None:
     folder = os.path.dirname(os.path.abspath(path))
     if not os.path.isdir(folder):
         raise UserError(f"output.openmetrics is {path}, but there is no folder {folder}: create it, or name another")
-    try:
-        part, descriptor = create_part(os.path.abspath(path))
-        os.close(descriptor)
-        os.unlink(part)
-    except OSError as error:
+    if not os.access(folder, os.W_OK | os.X_OK):  # access(2): false on a read-only file system, for root too
         raise UserError(
-            f"output.openmetrics is {path}, but {folder} can't be written ({error.strerror}): name a file in a folder "
-            "that can"
-        ) from error
+            f"output.openmetrics is {path}, but {folder} can't be written: name a file in a folder that can"
+        )
     try:
         with open(open_regular(path), encoding="utf-8", errors="replace") as file:
             ours = file.readline() == FIRST

@@ -7,6 +7,7 @@ save it, also after a failure. Nothing here prints: progress is reported as even
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -369,7 +370,8 @@ def save(kind: JobKind[J, L, R], job: J, log: L, on_event: OnEvent, failure: str
     try:
         within(max(SAVING_SECONDS, job.workload.timeout_seconds), write, f"writing the results into {job.folder}")
     except SpaceError as error:
-        raise SpaceError(f"{error}; once there is space, `dlemu report {job.folder}` shows the result") from error
+        report = f"`dlemu report {shlex.quote(job.folder)}`"
+        raise SpaceError(f"{error}; once there is space, {report} shows the result") from error
     return run
 
 

@@ -70,6 +70,18 @@ def test_a_storage_that_is_only_a_speed_needs_no_dataset(tmp_path: Path) -> None
     assert "predict at most 12" in str(given.exception)
 
 
+def test_files_are_not_assumed_beside_the_users_own(tmp_path: Path) -> None:
+    """40 files of a batch of 2 each fill the steps of some accelerators; no setting could add more."""
+    for number in range(40):
+        (tmp_path / f"{number}.bin").write_bytes(bytes(1000))
+    own = ["dataset.source=folder", f"dataset.data_folder={tmp_path}", "reader.batch_size=2"]
+    words = [*own, "train.computation_time=0.1", "--mb-per-second", "100", "--json", f"output.folder={tmp_path}/p"]
+    told = json.loads(run(*words, status=0))
+    assert told["verdict_code"] == "most_tried"
+    assert told["verdict_numbers"]["ended_by"] == "files"
+    assert "files_assumed" not in [finding["code"] for finding in told["findings"]]
+
+
 def test_hosts_with_other_cores_are_predicted(tmp_path: Path) -> None:
     """One accelerator takes 21.7 samples/s: with 0.1 s of a core for each, 2.2 cores."""
     words = [*WORDS, "ranks=1", "reader.preprocess_time=0.1", "--mb-per-second", "60000", "--json", "--host-cores"]

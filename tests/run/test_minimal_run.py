@@ -14,7 +14,7 @@ from tests.datasets import make_dataset
 from tests.e2e.harness import small_run
 
 ROOT = Path(__file__).parents[2]
-FUNCTIONS, FILES, MODULES = 938, 136, 207
+FUNCTIONS, FILES, MODULES = 936, 136, 207
 """What it takes today, with a little room for what depends on the host; these only fall. The goal is 800 in 110."""
 
 PROGRAM = """

@@ -214,7 +214,9 @@ def _metrics(run: MeasuredTraining, kept: StepTable) -> Metrics:
     if not len(rows):
         return metrics
     whole = pooled(rows, au_percent)
-    reader_cpu, ratio = _reader_cpu_seconds_per_gb(rows), _library_cpu_ratio(facts)
+    cpu_ns = sum_of(rows, "cpu_ns") - sum_of(rows, "preprocess_cpu_ns")
+    reader_cpu = cpu_ns / app_bytes if app_bytes and is_any(rows, "cpu_ns") else None  # ns per byte: s/GB
+    ratio = _library_cpu_ratio(facts)
     device_rate, device_share = device_metrics(rows, delivered_by_devices(run))
     rank_waits = [percentiles_ms(part["wait_ns"]) for part in rows.by_rank]
     return replace(
@@ -287,12 +289,6 @@ def _mean_call_bytes(rows: StepTable) -> Mean:
         return sum_of(part, "app_bytes") / calls if calls else math.nan
 
     return Mean(mean=known(mean_bytes(rows)), per_epoch=all_known(map(mean_bytes, by_epoch(rows))))
-
-
-def _reader_cpu_seconds_per_gb(rows: StepTable) -> float | None:
-    app_bytes = sum_of(rows, "app_bytes")
-    cpu_ns = sum_of(rows, "cpu_ns") - sum_of(rows, "preprocess_cpu_ns")
-    return cpu_ns / app_bytes if app_bytes and is_any(rows, "cpu_ns") else None
 
 
 def _library(facts: Facts) -> LibraryReads:

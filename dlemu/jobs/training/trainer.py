@@ -9,7 +9,7 @@ import contextlib
 import math
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
@@ -18,7 +18,6 @@ import numpy as np
 import psutil
 from numpy.typing import NDArray
 
-from datagen.inspection import Dataset
 from datagen.storage.storage_base import open_storage
 from dlemu.accelerators.accelerator_base import Accelerator, Phase, draw_ns
 from dlemu.comm import Comm, within
@@ -109,18 +108,18 @@ def _recorder_of(job: TrainingJob, comm: Comm) -> Recorder | None:
     storage = open_storage(job.workload.storage_spec.buffered)
     return recorder_for(
         job.workload.telemetry,
-        lambda: storage.device_folders(_dataset_folders(job.found)),
+        lambda: storage.device_folders(
+            folder
+            for layout in (job.found.train, job.found.valid)
+            if layout is not None
+            for folder in layout.folders()[:_MAX_FOLDERS]
+        ),
         job.live_folder,
         comm,
         timeout_seconds=job.workload.timeout_seconds,
         what=job.workload.dataset.data_folder,
         request_folder=job.request_folder if storage.is_remote else "",
     )
-
-
-def _dataset_folders(found: Dataset) -> Iterator[str]:
-    for layout in (found.train, found.valid):
-        yield from layout.folders()[:_MAX_FOLDERS] if layout is not None else ()
 
 
 def measure_ceiling(job: TrainingJob, comm: Comm, make_loader: Callable[[LoaderSpec], Loader]) -> float | None:

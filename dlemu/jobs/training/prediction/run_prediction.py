@@ -74,7 +74,11 @@ def run_prediction(source: Sequence[str] | Workload, request: PredictionRequest)
     if request.host_cores is not None:  # another host, where nobody else computes
         source_of = f"{calibration.source}, for hosts with {count(request.host_cores, 'core')}"
         calibration = replace(calibration, source=source_of, cores=float(request.host_cores), busy_cores=0.0)
-    states_files = isinstance(source, Workload) or any("dataset.num_files_train=" in word for word in words)
+    states_files = (
+        isinstance(source, Workload)
+        or workload.dataset.source == "folder"
+        or any("dataset.num_files_train=" in word for word in words)
+    )
     overrides = tuple(without_secrets(word for word in words if not word.startswith("output.folder=")))
     answer = predict(
         workload,
