@@ -255,7 +255,8 @@ def test_preprocessing_counts_as_decoding(dataset: DatasetSpec) -> None:
     spec = make_spec(dataset, make_plan(), preprocess_time=Duration(mean=0.002))
     made = list(batches(spec, 4))
     assert all(batch.trace.decode_ns >= BATCH * 2_000_000 for batch in made)
-    assert sum(batch.trace.preprocess_cpu_ns for batch in made) == pytest.approx(4 * BATCH * 2_000_000, rel=0.1)
+    # A thread's clock counts what the hypervisor took from it: at most, then, what decoding took.
+    assert all(BATCH * 2_000_000 <= batch.trace.preprocess_cpu_ns <= batch.trace.decode_ns for batch in made)
     assert not next(batches(replace(spec, preprocess="sleep"), 1)).trace.preprocess_cpu_ns
 
 
