@@ -31,6 +31,8 @@ from datagen.unread import unread
 RAW = "raw"
 MAX_DEPTH = 16
 """Maximum nesting of folders; deeper nesting is taken for a loop of links."""
+MIN_SHARE_OF_KIND = 0.5
+"""Files of several kinds are all data if each kind has at least this share of the files of the most common one."""
 COUNTED_FILES = 256
 """Maximum files whose samples are counted, evenly spaced among all files."""
 QUANTILES = 65  # steps of 1.6 %: each is a number in config.yaml
@@ -163,7 +165,8 @@ def _files_below(storage: StorageBase, folder: str, below: str = "", depth: int 
 def _of_one_format(requested: str, listed: list[str]) -> tuple[str, list[str]]:
     """Return a format and its files: the format requested if there are any such files, else the most common one.
 
-    For `raw`, the files with the most common extension. Files of unknown formats count half when formats are compared,
+    For `raw`, the files with the most common extension; if it is requested, also those of others that are at least half
+    as common, such as the masks or texts of images. Files of unknown formats count half when formats are compared,
     because there may be a label file for each image.
     """
     if matching := [name for name in listed if requested != RAW and format_of(name) == requested]:
@@ -171,7 +174,10 @@ def _of_one_format(requested: str, listed: list[str]) -> tuple[str, list[str]]:
     unknown = (name for name in listed if requested == RAW or format_of(name) == RAW)
     endings = Counter(os.path.splitext(name)[1].lower() for name in unknown)
     ending, raw = endings.most_common(1)[0] if endings else ("", 0)
-    counts = Counter(format_of(name) for name in listed if requested != RAW and format_of(name) != RAW)
+    if requested == RAW:
+        often = {each for each, count in endings.items() if count >= MIN_SHARE_OF_KIND * raw}
+        return RAW, [each for each in listed if os.path.splitext(each)[1].lower() in often]
+    counts = Counter(format_of(name) for name in listed if format_of(name) != RAW)
     name, known = counts.most_common(1)[0] if counts else (RAW, 0)
     if known >= raw / 2 and known:
         return name, [each for each in listed if format_of(each) == name]

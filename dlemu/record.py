@@ -38,6 +38,7 @@ _MODULE = "_dlemu_record"
 _MAX_ROW_BYTES = 256 << 20  # hundreds of thousands of batches; recording must not fill the disk
 _MAX_FILES = 2000
 """File names that a process records at most: enough for a dataset with a folder per class."""
+_HAND_OVER_BYTES = 16384  # more than the messages about a batch of 64 tensors; pyarrow reads more in threads of its own
 _MAX_PENDING = 256
 """Steps with pending GPU events at most; beyond that the oldest is dropped, and gets no device time."""
 _RANKS = (
@@ -294,25 +295,28 @@ class DeviceTimes:
         return found
 
 
-def _batch_size(data: Any, depth: int = 0) -> tuple[int | None, int]:
-    """Return the number of samples (first dimension of the first array; None without arrays) and bytes of a batch."""
+def _batch_size(data: Any, depth: int = 0) -> tuple[int | None, int, int]:
+    """Return a batch's samples (first dimension of the first array; None without arrays), its bytes and its arrays."""
     shape, size = getattr(data, "shape", None), getattr(data, "nbytes", None)
     if shape is not None and isinstance(size, int):
-        return (int(shape[0]) if len(shape) else 1), size
+        return (int(shape[0]) if len(shape) else 1), size, 1
     if depth > 3 or isinstance(data, (str, bytes)):
-        return None, 0
+        return None, 0, 0
     if hasattr(data, "keys") and hasattr(data, "values"):
         data = list(data.values())
     if not isinstance(data, (list, tuple)):
-        return None, 0
+        return None, 0, 0
     if data and isinstance(data[0], (str, bytes, int, float)):
-        return len(data), 0
-    length, total = None, 0
+        return len(data), 0, 0
+    length, total, arrays = None, 0, 0
     for part in data[:64]:
-        found, bytes_of_part = _batch_size(part, depth + 1)
+        found, bytes_of_part, arrays_of_part = _batch_size(part, depth + 1)
         length = found if length is None else length
         total += bytes_of_part
-    return length, total if len(data) <= 64 else total * len(data) // 64
+        arrays += arrays_of_part
+    if len(data) > 64:
+        total, arrays = (each * len(data) // 64 for each in (total, arrays))
+    return length, total, arrays
 
 
 class _Hooks:
@@ -351,8 +355,10 @@ class _Hooks:
         spent = [b - a if a >= 0 else -1 for a, b in zip(before, after)]  # noqa: B905  # Python 3.9 has no strict
         # The process's reads, if more than this thread's: some libraries, as pyarrow, read in threads of their own.
         thread = spent[:2] + [max(both) for both in zip(spent[2:5], spent[5:8])]  # noqa: B905
+        if spent[2] >= 0 and spent[5] - spent[2] < _HAND_OVER_BYTES:  # a thread that sends tensors reads little
+            thread[3] = spent[3]
         assert self.overhead is not None
-        samples, batch_bytes = _batch_size(data)
+        samples, batch_bytes, arrays = _batch_size(data)
         if getattr(fetcher, "auto_collation", False) and (samples is None or not hasattr(fetcher, "dataset_iter")):
             samples = len(index)
         _process.fetches += 1
@@ -369,6 +375,7 @@ class _Hooks:
             "t1": ended_ns,
             "n": samples,
             "bytes": batch_bytes,
+            "arrays": arrays,
             "cpu": thread[0],
             "queue": thread[1],
             "read": max(0, thread[2] - self.overhead[0]) if thread[2] >= 0 else -1,

@@ -139,6 +139,13 @@ class Reader:
     """
     pin_memory: bool = False
     """Copy each batch to pinned memory (needs a CUDA device)."""
+    tensors: Annotated[int, at_least(0, 64)] = 0
+    """Tensors of a batch that workers collate and PyTorch hands to the trainer, as in a training job (pytorch).
+
+    0: samples stay in dlemu's own buffers, which takes next to no time or CPU.
+    """
+    tensor_bytes: Annotated[int, at_least(0, MAX_BYTES), BYTES] = 0
+    """Bytes of a sample in these tensors: the first has them all, the others are labels."""
     multiprocessing_context: Literal["fork", "forkserver", "spawn"] = "fork"
     """How Python starts the worker processes."""
     nice: Annotated[int, Range(0, 19, "0 to 19")] = 10
@@ -341,6 +348,8 @@ class Recorded:
     """Ranks of the job."""
     workers: Annotated[int, at_least(0)] = 0
     """Workers of each rank."""
+    files_per_sample: Annotated[int, at_least(1)] = 1
+    """Files that a sample of the job is read from; in the workload each is a sample of its own."""
     samples_per_second: Replayed = Replayed()
     """Samples/s of all ranks."""
     wait_p50_seconds: Replayed = Replayed()

@@ -47,6 +47,7 @@ def check_runnable(workload: Workload) -> None:
             *_evict_problems(workload),
             *_verify_problems(workload),
             *_step_problems(workload),
+            *_tensor_problems(workload),
             *_library_problems(workload),
             *workload.unsupported,
         ]
@@ -210,6 +211,15 @@ def _step_problems(workload: Workload) -> Iterator[str]:
         yield (
             "train.step_cpu_time is part of a step, and train.computation_time, the whole step, is 0: wanted the time"
             " that a step takes on an idle host"
+        )
+
+
+def _tensor_problems(workload: Workload) -> Iterator[str]:
+    reader = workload.reader
+    if bool(reader.tensors) != bool(reader.tensor_bytes):
+        yield (
+            f"reader.tensors is {reader.tensors}, and reader.tensor_bytes is {reader.tensor_bytes}: wanted both, or "
+            "neither"
         )
 
 

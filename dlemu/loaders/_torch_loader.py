@@ -3,6 +3,9 @@
 Only a batch's trace crosses the DataLoader's queue, as bytes; the samples are in slots (buffers) of memory shared with
 the workers, so a batch costs no allocation, no file descriptor and no copy on its way to the trainer. Tensors are made
 over a slot when they are requested.
+
+With `reader.tensors`, a batch takes the way of a training job instead: workers collate tensors into shared memory, a
+thread of each sends them, and the trainer maps them. That is part of a recorded job's step, and waits for cores.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ import itertools
 import os
 import signal
 import sys
+import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
@@ -19,7 +23,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader, Dataset, Sampler, get_worker_info
+from torch.utils.data import DataLoader, Dataset, Sampler, default_collate, get_worker_info
 
 from datagen.errors import DlemuError, SpaceError, UserError
 from dlemu.comm.cgroup_limits import out_of_memory_hint
@@ -54,21 +58,27 @@ class _Tokens(Sampler[Token]):
         return self.steps
 
 
-class _Batches(Dataset[bytes | DlemuError | None]):
+Made = bytes | tuple[bytes, list[torch.Tensor]] | DlemuError | None
+"""What a worker sends: a batch's packed trace, with the tensors if it is collated, or an error, or that it is ready."""
+
+
+class _Batches(Dataset[Made]):
     """Each item is a batch, made in the worker that gets the token; or None, for a token that only checks readiness."""
 
     def __init__(self, spec: LoaderSpec, slots: SharedSlots) -> None:
         self._spec, self._slots = spec, slots
         self._maker: BatchMaker | None = None
         self._worker = 0
+        self._sample: tuple[Any, ...] = (torch.zeros(spec.tensor_bytes, dtype=torch.uint8), *[0] * (spec.tensors - 1))
 
-    def __getitem__(self, token: Token) -> bytes | DlemuError | None:
+    def __getitem__(self, token: Token) -> Made:
         """Return the batch's packed trace or, as a value, the error: PyTorch would wrap a raised one in a traceback."""
         try:
             maker = self._maker or self._open()
             if token[0] == _READY:
                 return None
-            return maker.make(*token, self._slots.slot(token[-1])).packed()
+            trace = maker.make(*token, self._slots.slot(token[-1]))
+            return self._collated(trace) if self._spec.tensors else trace.packed()
         except DlemuError as error:
             return error
         except MemoryError:
@@ -78,6 +88,18 @@ class _Batches(Dataset[bytes | DlemuError | None]):
             )
         except Exception:
             return DlemuError(f"worker {self._worker} of rank {self._spec.rank} failed:\n{traceback.format_exc()}")
+
+    def _collated(self, trace: BatchTrace) -> Made:
+        """Return the trace with tensors of the batch's size. To collate them is a part of the worker's own work."""
+        cpu_ns = time.thread_time_ns()
+        tensors = default_collate([self._sample] * trace.samples)
+        finished_ns, took_ns = time.monotonic_ns(), time.thread_time_ns() - cpu_ns
+        trace = trace._replace(
+            decode_ns=trace.decode_ns + finished_ns - trace.finished_ns,
+            cpu_ns=trace.cpu_ns + took_ns if trace.cpu_ns else 0,
+            finished_ns=finished_ns,
+        )
+        return trace.packed(), tensors
 
     def _open(self) -> BatchMaker:
         """Prepare the first batch in the process that will make it: allocate the slots, open the format."""
@@ -131,11 +153,13 @@ class Loader:
             workers = {
                 "prefetch_factor": spec.prefetch_per_worker,
                 "persistent_workers": True,
-                "multiprocessing_context": direct_context(spec.multiprocessing_context),
+                "multiprocessing_context": spec.multiprocessing_context
+                if spec.tensors  # these queues carry descriptors
+                else direct_context(spec.multiprocessing_context),
                 "worker_init_fn": partial(_init_worker, spec.nice, os.getpid()),
             }
         with _more_workers_than_cores():
-            self._loader: DataLoader[bytes | DlemuError | None] = DataLoader(
+            self._loader: DataLoader[Made] = DataLoader(
                 _Batches(spec, self._slots),
                 batch_size=None,
                 sampler=self._tokens,
@@ -177,8 +201,9 @@ class Loader:
             if isinstance(made, DlemuError):
                 raise made
             assert made is not None  # only `start` uses tokens that request no batch
-            trace = BatchTrace.unpacked(made)
-            yield Batch(self._tensors(phase, trace), trace)
+            packed, tensors = made if isinstance(made, tuple) else (made, None)
+            trace = BatchTrace.unpacked(packed)
+            yield Batch(tensors or self._tensors(phase, trace), trace)
 
     def _tensors(self, phase: str, trace: BatchTrace) -> Any:
         """Return the samples as tensors over the slot: no copy, unless pinning was requested."""

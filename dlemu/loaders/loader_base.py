@@ -57,6 +57,9 @@ class LoaderSpec:
     nice: int
     multiprocessing_context: str
     pin_memory: bool
+    tensors: int = 0
+    """Tensors of a batch that cross to the trainer, with `tensor_bytes` of each sample; 0: the batch's buffer does."""
+    tensor_bytes: int = 0
 
     @property
     def computation_calls(self) -> int:

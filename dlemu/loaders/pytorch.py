@@ -22,6 +22,7 @@ class Traits(LoaderTraits):
     module = "torch"
     extra = "torch"
     in_turn = True
+    collates = True
 
 
 def __getattr__(name: str) -> Any:

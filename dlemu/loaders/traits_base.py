@@ -36,6 +36,8 @@ class LoaderTraits:
     """Formats that it reads; empty for all."""
     pins: bool = True
     """Whether `reader.pin_memory` is supported."""
+    collates: bool = False
+    """Whether `reader.tensors` is supported."""
     in_turn: bool = False
     """Batch k is made by worker k modulo `read_threads`, whoever else is free; else the next free one makes it."""
 
@@ -104,6 +106,10 @@ class LoaderTraits:
             for key, why in self.impossible(name).items()
             if getattr(workload.reader, key)
         ]
+        if workload.reader.tensors and not self.collates:
+            problems.append(
+                f"reader.tensors is {workload.reader.tensors}: this loader collates no tensors; wanted 0, or {instead}"
+            )
         if self.reads_files(name) and not _has_paths(workload):
             problems.append(
                 f"storage.storage_type is {workload.storage.storage_type!r}: {self.framework or 'the loader'} itself "

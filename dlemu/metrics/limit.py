@@ -161,6 +161,8 @@ class Context:
 
     ceiling_au: float | None = None
     """AU of the emulator alone, on null storage."""
+    collates: bool = False
+    """Batches get from worker to trainer as a training job's do (`reader.tensors`): that time is not the emulator's."""
     host_busy_percent: float | None = None
     """CPU use of the busiest host, all cores, by all programs; by this run only, where no telemetry was recorded."""
     own_busy_percent: float | None = None
@@ -268,6 +270,7 @@ class Advice(StrEnum):
     LOOK_FOR_PROGRAMS = "look_for_programs"
     WITHOUT_TLS = "without_tls"
     RELIEVE_EMULATOR = "relieve_emulator"
+    CHEAPER_HAND_OVER = "cheaper_hand_over"
     FREE_MEMORY = "free_memory"
 
 
@@ -312,7 +315,7 @@ def _judge(au: float, causes: Causes, work: Work, context: Context) -> Limit:
         reached = Finding(Seen.CEILING, numbers={"ceiling_au_percent": ceiling, "au_percent": au})
         # From 0.8 on, all other causes together explain a fifth of the loss at most.
         certain: Confidence = "high" if 100 - ceiling >= 0.8 * (100 - au) else "medium"
-        return _emulator(certain, (waited, reached))
+        return _emulator(certain, (waited, reached), context)
     groups = {
         "storage": causes.storage,
         "cpu": causes.computing + causes.starved,
@@ -588,7 +591,8 @@ def _loader(
     if _no_core_free(work, context):  # without a core, a free worker starts no batch
         return _host_cpu(confidence, (*seen, *_cores(work, context)), context)
     if work.late_share >= STARVED_SHARE:  # then workers wake late, too
-        return _emulator(_lowest(confidence, "medium"), (*seen, _share_of_wait(Seen.WOKE_LATE, work.late_share)))
+        woke_late = _share_of_wait(Seen.WOKE_LATE, work.late_share)
+        return _emulator(_lowest(confidence, "medium"), (*seen, woke_late), context)
     return Limit(what="loader", confidence=confidence, seen=seen, to_do=(Finding(Advice.READ_AHEAD),))
 
 
@@ -599,7 +603,7 @@ def _hand_over(
     seen = (*waited, _share_of_wait(Seen.LAY_READY, share), *_cores(work, context))
     if _no_core_free(work, context):
         return _host_cpu(confidence, seen, context)
-    return _emulator(confidence, seen)
+    return _emulator(confidence, seen, context)
 
 
 def _host_cpu(confidence: Confidence, seen: tuple[Finding, ...], context: Context) -> Limit:
@@ -629,7 +633,9 @@ def _few_workers(confidence: Confidence, seen: tuple[Finding, ...], context: Con
     return Limit(what="loader", confidence=confidence, seen=seen, to_do=(more,))
 
 
-def _emulator(confidence: Confidence, seen: tuple[Finding, ...]) -> Limit:
+def _emulator(confidence: Confidence, seen: tuple[Finding, ...], context: Context) -> Limit:
+    if context.collates:
+        return Limit(what="host CPU", confidence=confidence, seen=seen, to_do=(Finding(Advice.CHEAPER_HAND_OVER),))
     return Limit(what="emulator", confidence=confidence, seen=seen, to_do=(Finding(Advice.RELIEVE_EMULATOR),))
 
 

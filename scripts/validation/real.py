@@ -169,6 +169,8 @@ class Recipe:
     reason: str
     device_bytes: float
     """Of a sample."""
+    hand_over_seconds: float
+    """Median wait for a batch of the recorded run, on fast storage: to take it from its worker."""
 
 
 def why_no_real() -> str | None:
@@ -224,6 +226,7 @@ def _recorded(bed: Bed, job: Job, results: str) -> Recipe:
         replayable=said["replayable"],
         reason=said["reason"],
         device_bytes=float(said["device_bytes_per_sample"]),
+        hand_over_seconds=float(said["wait_p50_seconds"]["recorded"]),
     )
 
 
@@ -318,17 +321,20 @@ def _replayed(
 ) -> tuple[float, str]:
     words = [*_words(job, recipe, folder, steps), *(["metric.cached=true"] if drive.cores else [])]
     done = run_job("train", words, within=results, wrap=lambda argv: _command(bed, drive, argv))
-    rate, waited = _steady(done.folder, job.batch)
+    rate, waited = _steady(done.folder, job.batch, recipe.hand_over_seconds)
     return rate, "nothing" if waited <= _WAITS else _limit(done.summary["limited_by"])
 
 
-def _steady(folder: str, batch: int) -> tuple[float, float]:
-    """Return samples/s and the share of waits of a run of one rank, without the steps that the job leaves out too."""
+def _steady(folder: str, batch: int, hand_over_seconds: float) -> tuple[float, float]:
+    """Return samples/s and the share of waits of a run of one rank, without the steps that the job leaves out too.
+
+    Taking a batch that is ready is no wait, as in the job's limit.
+    """
     steps = read_run(folder).training
     order = np.lexsort((steps["step"], steps["epoch"]))[SKIP:]
     wait, compute, sync = (float(np.asarray(steps[part])[order].sum()) for part in ("wait_ns", "compute_ns", "sync_ns"))
     took_ns = wait + compute + sync
-    return batch * len(order) / took_ns * 1e9, wait / took_ns
+    return batch * len(order) / took_ns * 1e9, (wait - len(order) * hand_over_seconds * 1e9) / took_ns
 
 
 def _predicted(

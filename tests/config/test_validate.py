@@ -71,6 +71,13 @@ def test_a_number_that_no_float_holds_is_refused(key: str) -> None:
         load([f"{key}={'9' * 400}"])
 
 
+def test_tensors_need_their_bytes_and_a_loader_that_collates() -> None:
+    with pytest.raises(UserError, match="wanted both, or neither"):
+        check_runnable(load(["reader.tensors=2"]))
+    with pytest.raises(UserError, match="this loader collates no tensors"):
+        check_runnable(load(["reader.tensors=2", "reader.tensor_bytes=100", "reader.data_loader=threads"]))
+
+
 def test_all_impossible_values_come_in_one_message() -> None:
     with pytest.raises(UserError, match=r"^4 problems:"):
         load(["ranks=0", "reader.batch_size=0", "metric.au=2", "dataset.num_files_train=-1"])

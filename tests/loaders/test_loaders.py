@@ -161,6 +161,22 @@ def test_a_crop_of_what_was_read_is_shipped(name: str, dataset: DatasetSpec) -> 
         assert step == 6
 
 
+@pytest.mark.parametrize("read_threads", [0, 2])
+def test_tensors_cross_as_those_of_a_training_job(read_threads: int, dataset: DatasetSpec) -> None:
+    torch = pytest.importorskip("torch")
+    spec = make_spec(dataset, tensors=2, tensor_bytes=1000, read_threads=read_threads)
+    phase = spec.phases["train"]
+    for loader in started("pytorch", spec):
+        for step, batch in enumerate(loader.batches("train", 1, 4), 1):
+            data, labels = batch.data
+            assert (data.shape, data.dtype, labels.shape) == ((BATCH, 1000), torch.uint8, (BATCH,))
+            assert data.is_shared() == labels.is_shared() == (read_threads > 0)
+            assert batch.trace.sample_hash == hash_samples(phase.plan.sample_ids(1, step))
+            assert batch.trace.samples == BATCH
+            assert batch.trace.app_bytes > 0
+        assert step == 4
+
+
 def test_a_trace_crosses_to_another_process_as_it_is() -> None:
     places = [(0, 5), (4096, 1 << 40)]
     trace = BatchTrace(3, places, 1, 2, 3, 4, 5, 6, 7, 8, -(2**63), cpu_ns=2**62, cpu_wait_ns=7, storage_bytes=2**61)

@@ -117,6 +117,7 @@ def test_nobody_waited() -> None:
             "host CPU",  # a worker that has time and no core begins nothing either
         ),
         ({}, {"ceiling_au": 50.0}, "emulator"),
+        ({}, {"ceiling_au": 50.0, "collates": True}, "host CPU"),
         ({}, {"ceiling_au": 89.0}, "storage"),
         ({}, {"memory_some_percent": 30.0}, "memory"),
     ],

@@ -14,7 +14,7 @@ asked = argparse.ArgumentParser()
 asked.add_argument("data")
 asked.add_argument("--workers", type=int, default=0)
 asked.add_argument("--method", default="fork")
-asked.add_argument("--kind", choices=["map", "iterable", "mapped"], default="map")
+asked.add_argument("--kind", choices=["map", "iterable", "mapped", "pairs", "parts"], default="map")
 asked.add_argument("--epochs", type=int, default=1)
 asked.add_argument("--accumulate", type=int, default=1)
 asked.add_argument("--fetch", type=float, default=0.0, help="seconds of a sample's storage")
@@ -78,8 +78,29 @@ class Tokens(Dataset[torch.Tensor]):
         return torch.from_numpy(self.tokens[place * 2048 : (place + 1) * 2048].astype(np.int64))
 
 
+class Pairs(Files):
+    """An image, and the mask beside it."""
+
+    def __init__(self, folder: str) -> None:
+        super().__init__(os.path.join(folder, "images"))
+
+    def __getitem__(self, place: int) -> torch.Tensor:
+        mask = self.paths[place].replace("images", "masks").replace(".npy", ".txt")
+        with open(mask, "rb") as file:
+            return super().__getitem__(place) + len(file.read())
+
+
+class Parts(Files):
+    """A piece of each file, from anywhere in it."""
+
+    def __getitem__(self, place: int) -> torch.Tensor:
+        with open(self.paths[place], "rb") as file:
+            file.seek(4096 * (place % 8))
+            return torch.frombuffer(bytearray(file.read(4096)), dtype=torch.uint8)
+
+
 def main() -> None:
-    kinds: dict[str, Any] = {"map": Files, "iterable": Stream, "mapped": Tokens}
+    kinds: dict[str, Any] = {"map": Files, "iterable": Stream, "mapped": Tokens, "pairs": Pairs, "parts": Parts}
     options: dict[str, Any] = {"multiprocessing_context": words.method} if words.workers else {}
     dataset = kinds[words.kind](words.data)
     loader = DataLoader(dataset, batch_size=4, shuffle=words.kind != "iterable", num_workers=words.workers, **options)

@@ -15,11 +15,11 @@ import pytest
 import yaml
 
 from dlemu.config import load
-from dlemu.config.duration import mean_seconds
+from dlemu.config.duration import Duration, mean_seconds
 from dlemu.studies.record.answer import RecordAnswer, Recording, Replay, Spread
 from dlemu.studies.record.data_seen import data_of, data_problems
 from dlemu.studies.record.page import _tables
-from dlemu.studies.record.recipe import duration, not_emulated, recipe_text
+from dlemu.studies.record.recipe import duration, recipe_text, simplified, workload_of
 from dlemu.studies.record.recording import analyse
 from dlemu.studies.record.self_check import check_by_replay, verdict
 from tests.recording.made_rows import Trainer
@@ -54,7 +54,9 @@ def files(tmp_path: Path) -> Counter[str]:
 
 
 def test_a_recipe_names_nobody_and_rounds_sizes_but_not_means_of_times(tmp_path: Path) -> None:
-    recording = recorded(torch="2.4.0+acme.build-host-7", python="3.10.2", opens_per_sample=1.0)
+    recording = recorded(
+        torch="2.4.0+acme.build-host-7", python="3.10.2", opens_per_sample=1.0, read_bytes_per_sample=110_000.0
+    )
     data = data_of(files(tmp_path), recording)
     assert data is not None
     assert (data.files, data.format, data.samples_per_file, data.is_whole) == (80, "jpeg", 1.0, True)
@@ -98,6 +100,20 @@ def test_a_report_says_what_came_from_memory(device: float, said: str) -> None:
     assert str(first.notes[-1]).startswith(said or "waits are split")
 
 
+@pytest.mark.parametrize(("arrays", "tensors"), [(2, 2), (1000, 64), (0, 0)])
+def test_batches_cross_in_as_many_tensors_whose_taking_is_not_burned_again(arrays: int, tensors: int) -> None:
+    recording = recorded(
+        arrays=arrays, shipped_bytes_per_sample=60_012.0, step_cpu=Spread.of([0.003, 0.004]), hand_over_cpu=0.001
+    )
+    tree = workload_of(recording, None, engine="matched")
+    assert (tree["reader"].get("tensors", 0), tree["reader"].get("tensor_bytes")) == (
+        tensors,
+        60_000 if tensors else None,
+    )
+    burned = Duration.from_value(tree["train"]["step_cpu_time"], "step_cpu_time")
+    assert mean_seconds(burned) == pytest.approx(0.0025 if tensors else 0.0035)
+
+
 def test_a_time_that_hardly_varies_is_one_number_and_quantiles_hold_their_mean() -> None:
     assert duration(Spread.of([0.02, 0.02, 0.02])) == 0.02
     found = duration(Spread.of([0.0123456789, 0.0123456789, 0.5]))
@@ -118,20 +134,23 @@ def test_the_share_that_memory_served_is_recorded(read: float, device: float, ma
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"batch_sizes": Spread.of([3.0, 8.0])}, "differ in size"),
+        (
+            {"batch_sizes": Spread.of([3.0, 8.0]), "read_batch_size": 5},
+            "3 to 8 samples: those of the recipe all have 5",
+        ),
         ({"ranks": 2, "ranks_that_read": "first", "gradient_accumulation_steps": 4}, None),
         ({"ranks": 2, "gradient_accumulation_steps": 4}, "every 4 batches"),
         ({"gradient_accumulation_steps": 4, "device_bytes_per_sample": 0.0}, None),
     ],
 )
-def test_what_no_setting_says_is_a_reason_not_to_rely_on_the_recipe(changes: dict[str, Any], said: str | None) -> None:
-    found = list(not_emulated(recorded(**changes)))
+def test_what_a_recipe_does_in_another_way_than_the_job_is_noted(changes: dict[str, Any], said: str | None) -> None:
+    found = list(simplified(recorded(**changes), None))
     assert len(found) == (said is not None), found
     assert said is None or said in found[0]
 
 
 def test_a_recipe_is_a_workload_of_dlemus(tmp_path: Path) -> None:
-    recording = recorded(opens_per_sample=1.0)
+    recording = recorded(opens_per_sample=1.0, read_bytes_per_sample=110_000.0)
     data = data_of(files(tmp_path), recording)
     text = recipe_text(recording, data, engine="matched", replayable=False, reason="it was not replayed", replay=None)
     (tmp_path / "job.yaml").write_text(text)
@@ -163,13 +182,50 @@ def test_samples_of_shards_and_of_mapped_tokens_are_counted_by_what_is_known(tmp
 
 
 def test_what_a_replay_could_not_do_is_said(tmp_path: Path) -> None:
-    recording = recorded(opens_per_sample=2.0, read_bytes_per_sample=11_000.0)
-    problems = list(data_problems(data_of(files(tmp_path), recording), recording))
-    assert [problem.split(",")[0] for problem in problems] == [
-        "each sample opens 2.0 files",
-        "the job reads 10 % of each record",
-    ]
+    recording = recorded(opens_per_sample=1.7, read_bytes_per_sample=110_000.0)
+    (problem,) = data_problems(data_of(files(tmp_path), recording), recording)
+    assert problem.startswith("its samples are read from 1.7 files on average")
     assert "in a way that the recorder does not see" in next(data_problems(None, recording))
+
+
+def test_samples_of_several_files_are_replayed_file_by_file(tmp_path: Path) -> None:
+    """An image and its mask, of kinds of their own: half as much of everything for each file, twice as many of them."""
+    for number in range(30):
+        (tmp_path / f"{number}.jpg").write_bytes(bytes(100_000))
+        (tmp_path / f"{number}.png").write_bytes(bytes(20_000))
+    (tmp_path / "classes.json").write_bytes(bytes(500_000))
+    opened = Counter(map(str, sorted(tmp_path.iterdir())))
+    recording = recorded(opens_per_sample=2.0, read_bytes_per_sample=120_000.0, shipped_bytes_per_sample=80_000.0)
+    data = data_of(opened, recording)
+    assert data is not None
+    assert (data.files, data.format, data.ending, data.samples_per_file) == (60, "raw", ".jpg, .png", 1.0)
+    assert not list(data_problems(data, recording))
+    tree = yaml.safe_load(recipe_text(recording, data, engine="matched", replayable=False, reason="none", replay=None))
+    assert tree["reader"]["batch_size"] == 2 * recording.read_batch_size
+    assert mean_seconds(Duration.from_value(tree["reader"]["preprocess_time"], "preprocess_time")) == pytest.approx(
+        recording.preprocess.mean / 2
+    )
+    assert tree["dataset"]["record_length_bytes"] == 60_000
+    assert tree["dataset"]["record_length_bytes_resize"] == 40_000
+    assert tree["recorded"]["files_per_sample"] == 2
+    (note,) = simplified(recording, data)
+    assert "from 2 files (.jpg, .png)" in note
+
+
+def test_pieces_of_the_size_read_stand_for_parts_of_records(tmp_path: Path) -> None:
+    """80 pictures of about 110 kB, of which the job reads 11 kB each."""
+    recording = recorded(opens_per_sample=1.0, read_bytes_per_sample=11_000.0)
+    data = data_of(files(tmp_path), recording)
+    assert data is not None
+    assert (data.files, data.format, data.samples_per_file) == (80, "indexed_binary", data.bytes / 80 // 11_000)
+    assert not list(data_problems(data, recording))
+    tree = yaml.safe_load(recipe_text(recording, data, engine="matched", replayable=False, reason="none", replay=None))
+    assert (tree["dataset"]["record_length_bytes"], tree["dataset"]["num_samples_per_file"]) == (
+        11_000,
+        data.samples_per_file,
+    )
+    assert "record_length_bytes_quantiles" not in tree["dataset"]
+    assert "11,000 bytes" in next(simplified(recording, data))
 
 
 def test_what_memory_served_is_replayed_where_the_job_itself_had_read_it_before(tmp_path: Path) -> None:

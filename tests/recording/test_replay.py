@@ -74,6 +74,37 @@ def test_a_replay_reads_what_the_job_read_and_its_recipe_says_how(data: Path, tm
     assert replay.engine == "matched"
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["pairs", "parts"])
+def test_samples_of_two_files_and_parts_of_records_are_replayed(kind: str, tmp_path: Path) -> None:
+    folder, random = tmp_path / "data", np.random.default_rng(4)
+    images = folder / "images" if kind == "pairs" else folder
+    images.mkdir(parents=True)
+    (folder / "masks").mkdir(exist_ok=True)
+    for number in range(FILES):
+        np.save(images / f"{number}.npy", random.integers(0, 255, 60_000, dtype=np.uint8))
+        if kind == "pairs":
+            (folder / "masks" / f"{number}.txt").write_bytes(bytes(5_000))
+    if kind == "parts":
+        (folder / "masks").rmdir()
+    words = [str(folder), "--kind", kind, "--epochs", "3", "--workers", "1", "--step", "0.01"]
+    options = ["--skip", str(SKIP), "--output", str(tmp_path / "answer"), "--no-report"]
+    ended = dlemu("record", *options, "--", sys.executable, JOB, *words, cwd=tmp_path)
+    found = read_record(str(tmp_path / "answer"))
+    assert ended.status in (0, 1), ended.err  # whether it keeps its pace is this host's affair
+    assert found is not None
+    assert found.data is not None
+    recording, replay = found.recording, found.replays[-1]
+    assert recording.problems == ()
+    files, samples = (2 * FILES, 1) if kind == "pairs" else (FILES, 14)
+    assert (found.data.files, found.data.samples_per_file) == (files, samples)
+    assert (recording.files_per_sample, recording.batch_size) == (files // FILES, BATCH)
+    steps = read_run(str(tmp_path / "answer" / replay.folder / "results")).training
+    assert set(np.asarray(steps["samples"]).tolist()) == {BATCH * recording.files_per_sample}
+    assert np.asarray(steps["app_bytes"]).mean() / BATCH == pytest.approx(recording.read_bytes_per_sample, rel=0.1)
+    assert replay.samples_per_second < 4 * recording.samples_per_second, "samples of the job, not files"
+
+
 def analyse_workers(folder: Path) -> dict[str, float]:
     """Return bytes a sample that the workers of a replay read."""
     fetches = [fetch for rows in read_rows(str(folder)) if not rows.passes for fetch in rows.fetches[1:]]

@@ -549,6 +549,7 @@ def _limit(
         limit_cores, limit_used = _own_cpu_limit(facts)
     context = Context(
         ceiling_au=facts.journal.ceiling_au_percent,
+        collates=facts.workload.reader.tensors > 0,
         host_busy_percent=_own_cpu_percent(facts) if activity.busy_percent is None else activity.busy_percent,
         own_busy_percent=activity.own_percent if activity.busy_percent is not None else None,
         cpu_limit_cores=limit_cores,

@@ -158,6 +158,8 @@ class TrainingJob(Job):
             nice=reader.nice,
             multiprocessing_context=reader.multiprocessing_context,
             pin_memory=reader.pin_memory,
+            tensors=reader.tensors,
+            tensor_bytes=reader.tensor_bytes,
         )
 
     def _phases(self, rank: int) -> dict[str, Phase]:

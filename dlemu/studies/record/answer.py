@@ -105,13 +105,15 @@ class Data:
 
     folder: str
     format: str
-    """dlemu's name of the format; empty for an unsupported one."""
+    """dlemu's name of the format by which a replay reads them; `raw`: whole files, as bytes."""
     ending: str
+    """Of samples that are read from files of several kinds, all endings, with commas between them."""
     files: int
     bytes: int
     sizes: Spread
     """Sizes of the files in the folder, bytes."""
     samples_per_file: float
+    """Of a job that reads only a part of each record: how many such parts a file has."""
     is_whole: bool
     """Whether all files with this ending in the folder were counted; false if that took too long."""
 
@@ -127,7 +129,10 @@ class Recording:
     batch_size: int
     """Samples per step and rank."""
     read_batch_size: int
-    """Samples per batch of the loader: where one rank reads for all, a batch is for all ranks or for one in turn."""
+    """Samples per batch of the loader: where one rank reads for all, a batch is for all ranks or for one in turn.
+
+    Of batches that differ in size, the mean, rounded.
+    """
     batch_sizes: Spread | None
     """None if all batches have the same size, except the last of a pass."""
     steps: int
@@ -143,6 +148,8 @@ class Recording:
     """Source of `computation`: `device`, events on the accelerator; else the trainer's clock, over these steps."""
     step_cpu: Spread
     """CPU time of the trainer per batch."""
+    hand_over_cpu: float = 0.0
+    """The part of the mean `step_cpu` that receiving a batch from a worker takes."""
     gradient_accumulation_steps: int
     synchronous: bool
     wait: Spread
@@ -166,6 +173,8 @@ class Recording:
     """The samples are in memory-mapped files, which no read call shows."""
     shipped_bytes_per_sample: float
     """Size of the arrays that a worker sends to the trainer."""
+    arrays: int = 0
+    """Arrays (tensors) of a batch; 0: not known, or it has none."""
     coverage_percent: float
     """Bytes of the reads that the hook saw, in % of all bytes that the job's processes read."""
     saves: Saves | None
@@ -178,6 +187,11 @@ class Recording:
     problems: tuple[str, ...] = ()
     """Why a replay would not behave like this job."""
     notes: tuple[str, ...] = ()
+
+    @property
+    def files_per_sample(self) -> int:
+        """How many files a sample is read from, such as an image and its mask; 1 also if a file holds several."""
+        return max(1, round(self.opens_per_sample))
 
     @property
     def loaders(self) -> int:

@@ -8,8 +8,9 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 
-from datagen.registry import names
+from datagen.own_folder import MIN_SHARE_OF_KIND, RAW
 from dlemu.studies.record.answer import Data, Recording, Spread
+from dlemu.studies.record.recipe import PIECES
 
 _FORMATS = {
     ".npz": "npz",
@@ -34,6 +35,7 @@ _SHALLOW = 2
 """A common folder of at most this depth (/home/NAME) is too general: only the files' own folders are walked."""
 _OPENED_PER_SAMPLE = 0.9  # counts as one file per sample: some were opened before the recording, or stayed open
 _PARTIAL = 0.8  # whole records: the rest is headers, indexes and padding; a crop reads a smaller share
+_OPENS_OFF = 0.1  # more: some samples have files that others lack
 _CACHED_OFF = 0.1  # the same as MAX_BYTES_ERROR_PERCENT for the bytes from devices
 
 
@@ -42,22 +44,28 @@ def data_of(files: Counter[str], recording: Recording) -> Data | None:
     sizes = {name: size for name in files if (size := _size(name))}
     if not sizes:
         return None
-    ending = max({_ending(name) for name in sizes}, key=lambda candidate: _rank_as_data(candidate, sizes))
-    opened = [name for name in sizes if _ending(name) == ending]
+    endings = _endings(sizes, recording.files_per_sample)
+    opened = [name for name in sizes if _ending(name) in endings]
     folder = os.path.commonpath([os.path.dirname(name) for name in opened])
     found, is_whole = opened, False
     if not recording.mapped:  # mapped files stay open while they are read, so all of them are known
         roots = [folder] if len(folder.split(os.sep)) > _SHALLOW + 1 else sorted(set(map(os.path.dirname, opened)))
-        found, is_whole = _walk(roots, ending)
+        found, is_whole = _walk(roots, endings)
     known = [size for name in found if (size := _size(name))]
+    samples, mean = _samples_per_file(recording, known), sum(known) / len(known)
+    formats = {_FORMATS.get(ending, RAW) for ending in endings}
+    file_format = MAPPED if recording.mapped else formats.pop() if len(formats) == 1 else RAW
+    part = recording.read_bytes_per_sample / recording.files_per_sample
+    if not recording.mapped and 0 < part < _PARTIAL * mean / samples:
+        file_format, samples = PIECES, max(1.0, mean // part)
     return Data(
         folder=folder,
-        format=MAPPED if recording.mapped else _FORMATS.get(ending, "raw" if "raw" in names("datagen.formats") else ""),
-        ending=ending,
+        format=file_format,
+        ending=", ".join(endings),
         files=len(known),
         bytes=sum(known),
         sizes=Spread.of(known),
-        samples_per_file=_samples_per_file(recording, known),
+        samples_per_file=samples,
         is_whole=is_whole or recording.mapped,
     )
 
@@ -67,22 +75,17 @@ def data_problems(data: Data | None, recording: Recording) -> Iterator[str]:
     if data is None:
         yield "no data file was seen: the samples are read in a way that the recorder does not see"
         return
-    if not data.format:
-        yield f"dlemu does not support the files' format ({data.ending or 'no ending'})"
-    if recording.opens_per_sample >= 1.5:  # closer to two than to one
-        yield f"each sample opens {recording.opens_per_sample:.1f} files, but a sample of a workload is in one file"
+    opens, files = recording.opens_per_sample, recording.files_per_sample
+    if files > 1 and abs(opens - files) > _OPENS_OFF * files:
+        yield f"its samples are read from {opens:.1f} files on average: wanted as many for each of them"
     cached = recording.cached_percent
     if 0 < cached < 100 and abs(cached / 100 - _read_again(data, recording)) > _CACHED_OFF:
         yield f"the page cache served {cached} % of its bytes: record it with an empty or a full page cache"
-    record = data.bytes / (data.files * data.samples_per_file)
-    if not recording.mapped and recording.read_bytes_per_sample < _PARTIAL * record:
-        share = 100 * recording.read_bytes_per_sample / record
-        yield f"the job reads {share:.0f} % of each record, but a replay reads whole records"
 
 
 def _read_again(data: Data, recording: Recording) -> float:
     """Return the share of reads that repeat earlier ones: the page cache serves these in a replay, too."""
-    taken = recording.steps * recording.read_batch_size * recording.loaders
+    taken = recording.steps * recording.read_batch_size * recording.files_per_sample * recording.loaders
     return max(0.0, 1 - data.files * data.samples_per_file / taken)
 
 
@@ -99,18 +102,27 @@ def _ending(name: str) -> str:
     return os.path.splitext(name)[1].lower()
 
 
+def _endings(sizes: dict[str, int], files_per_sample: int) -> list[str]:
+    """Return the endings of the dataset's files: one, or up to one for each file of a sample, the most common first."""
+    counts = Counter(map(_ending, sizes))
+    if files_per_sample == 1:
+        return [max(counts, key=lambda ending: _rank_as_data(ending, sizes))]
+    often = [(ending, count) for ending, count in counts.most_common(files_per_sample)]
+    return [ending for ending, count in often if count >= MIN_SHARE_OF_KIND * often[0][1]]
+
+
 def _rank_as_data(ending: str, sizes: dict[str, int]) -> tuple[int, int]:
     """Return a sort key, greatest for the dataset's files: known formats first, then most bytes."""
     rank = 2 if ending in _FORMATS else 0 if ending in _WEIGHTS else 1
     return rank, sum(size for name, size in sizes.items() if _ending(name) == ending)
 
 
-def _walk(roots: list[str], ending: str) -> tuple[list[str], bool]:
-    """Return the files with an ending below folders, and whether the walk was complete."""
+def _walk(roots: list[str], endings: list[str]) -> tuple[list[str], bool]:
+    """Return the files with these endings below folders, and whether the walk was complete."""
     until, found = time.monotonic() + _WALK_SECONDS, []
     for root in roots:
         for folder, _, file_names in os.walk(root):
-            found += [os.path.join(folder, name) for name in file_names if _ending(name) == ending]
+            found += [os.path.join(folder, name) for name in file_names if _ending(name) in endings]
             if time.monotonic() > until:
                 return found, False
     return found, True

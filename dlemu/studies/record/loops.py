@@ -44,6 +44,8 @@ class Loop:
     computation: NDArray[np.float64]
     """Compute time, measured by events on the accelerator; without them, the body minus `queue`."""
     cpu: NDArray[np.float64]
+    taking_cpu: NDArray[np.float64]
+    """The part of `cpu` that receiving a batch from a worker takes."""
     by_device: bool
     ahead: bool
     """Batches are requested by another thread than the one that steps the optimizer: it reads ahead."""
@@ -104,7 +106,7 @@ def training_loop(rows: ProcessRows, skip: int) -> Loop | None:
     queue = np.minimum(_seconds(following.queue0 - batch.queue1 for batch, following in steps), body)
     cpu = _seconds(following.cpu0 - batch.cpu1 for batch, following in steps)
     wait_queue = np.minimum(_seconds(batch.queue1 - batch.queue0 for batch in kept), wait)
-    taking = np.zeros(len(kept))
+    taking, within = np.zeros(len(kept)), np.zeros(len(kept))
     if training[0].workers:  # loading is in other processes: this one's CPU time while it waits is the trainer's
         within = _seconds(batch.cpu1 - batch.cpu0 for batch in kept)
         taking = np.minimum(within, wait - wait_queue)
@@ -128,6 +130,7 @@ def training_loop(rows: ProcessRows, skip: int) -> Loop | None:
         taking=taking,
         computation=computation,
         cpu=cpu,
+        taking_cpu=within,
         by_device=by_device,
         ahead=ahead,
         late=_distorted(kept, body) if ahead else np.zeros(len(kept), bool),

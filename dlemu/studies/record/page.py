@@ -128,11 +128,10 @@ def _facts(answer: RecordAnswer) -> Iterator[tuple[str, str]]:
     yield "reads per sample", f"{recording.calls_per_sample:.1f} calls, {read}; {device} from devices"
     if answer.data is not None:
         data = answer.data
-        form = data.format or "in a format that dlemu does not support"
-        yield (
-            "dataset",
-            f"{count(data.files, 'file')} ({form}), {size(data.bytes)}, {number(data.samples_per_file)} samples each",
-        )
+        samples = f"{number(data.samples_per_file)} samples each"
+        if (files := recording.files_per_sample) > 1:
+            samples = f"{files} for each sample"
+        yield "dataset", f"{count(data.files, 'file')} ({data.format}), {size(data.bytes)}, {samples}"
     if recording.saves is not None:
         saves = recording.saves
         yield "checkpoints", f"{saves.count} of {size(saves.bytes)}, {number(saves.seconds)} s each"

@@ -15,6 +15,8 @@ import yaml
 from dlemu.studies.record.answer import Data, Recording, Replay, Spread
 
 RECIPE_VERSION = 1
+PIECES = "indexed_binary"
+"""Format of files of which parts are read: dlemu cuts a user's files of this format into records, without an index."""
 _NARROW = 0.001
 """If all quantiles of a time lie within this share of its mean, it is written as one number."""
 _VERSION = re.compile(r"\d+(\.\d+){0,2}")
@@ -45,7 +47,7 @@ def workload_of(recording: Recording, data: Data | None, *, engine: str) -> dict
     tree["train"] = {
         "epochs": 1,
         "computation_time": duration(recording.computation),
-        "step_cpu_time": duration(recording.step_cpu),
+        "step_cpu_time": duration(_step_cpu(recording)),
         "synchronous": recording.synchronous,
     }
     if recording.saves is not None:
@@ -55,19 +57,38 @@ def workload_of(recording: Recording, data: Data | None, *, engine: str) -> dict
     return tree
 
 
-def not_emulated(recording: Recording) -> Iterator[str]:
-    """Yield what the job does but no workload setting can express."""
+def simplified(recording: Recording, data: Data | None) -> Iterator[str]:
+    """Yield what the recipe does in another way than the job, as notes: the replay shows whether that matters."""
     if recording.batch_sizes is not None:
-        yield "its batches differ in size, but a workload has only batches of equal size"
+        least, most = recording.batch_sizes.quantiles[0], recording.batch_sizes.quantiles[-1]
+        size = recording.read_batch_size
+        yield f"its batches have {least:.0f} to {most:.0f} samples: those of the recipe all have {size}, the mean"
     if recording.loaders > 1 and recording.gradient_accumulation_steps > 1:
         batches = recording.gradient_accumulation_steps
-        yield f"its ranks synchronise every {batches} batches (gradient accumulation), but in a workload after each"
+        yield f"its ranks synchronise every {batches} batches (gradient accumulation): in a replay they do after each"
+    if data is not None and (files := recording.files_per_sample) > 1:
+        yield (
+            f"each sample is read from {files} files ({data.ending}): in the recipe each file is a sample, and batches "
+            f"have {files} times as many"
+        )
+    if data is not None and reads_parts(data, recording):
+        part = recording.read_bytes_per_sample / recording.files_per_sample
+        yield (
+            f"the job reads a part of each record, {part:,.0f} bytes: a replay reads pieces of that size from all over "
+            "the files"
+        )
+
+
+def reads_parts(data: Data, recording: Recording) -> bool:
+    """Return whether a replay reads pieces of the job's files, which it does not parse."""
+    return data.format == PIECES and not recording.mapped
 
 
 def _dataset(recording: Recording, data: Data) -> dict[str, Any]:
     each = max(1, round(data.samples_per_file))
-    mapped = recording.mapped and recording.read_bytes_per_sample > 0
-    length = recording.read_bytes_per_sample if mapped else data.bytes / data.files / each
+    read = recording.read_bytes_per_sample / recording.files_per_sample
+    pieces = (recording.mapped and read > 0) or reads_parts(data, recording)
+    length = read if pieces else data.bytes / data.files / each
     tree: dict[str, Any] = {
         "format": data.format or "npy",
         "num_files_train": int(rounded(data.files)),
@@ -75,20 +96,20 @@ def _dataset(recording: Recording, data: Data) -> dict[str, Any]:
         "record_length_bytes": int(rounded(length)),
     }
     sizes = data.sizes.quantiles
-    if not mapped and sizes[-1] - sizes[0] > 0.01 * data.sizes.mean:  # within 1 %: one size
+    if not pieces and sizes[-1] - sizes[0] > 0.01 * data.sizes.mean:  # within 1 %: one size
         tree["record_length_bytes_quantiles"] = ascending([rounded(size / each) for size in sizes], rounded(length))
-    shipped = int(rounded(recording.shipped_bytes_per_sample))
+    shipped = int(rounded(recording.shipped_bytes_per_sample / recording.files_per_sample))
     if 0 < shipped < length:
         tree["record_length_bytes_resize"] = shipped
     return tree
 
 
 def _reader(recording: Recording, engine: str) -> dict[str, Any]:
-    loading = recording.loading
+    loading, files = recording.loading, recording.files_per_sample
     shuffle = "off" if loading.order == "in order" else "seed"
     return {
         "data_loader": "pytorch",
-        "batch_size": recording.read_batch_size,
+        "batch_size": recording.read_batch_size * files,
         "read_threads": loading.workers,
         "prefetch_size": loading.workers * loading.prefetch,
         "multiprocessing_context": loading.start_method,
@@ -98,8 +119,21 @@ def _reader(recording: Recording, engine: str) -> dict[str, Any]:
         "engine": engine,
         "nice": 0,
         "preprocess": "burn",
-        "preprocess_time": duration(recording.preprocess),
+        "preprocess_time": duration(recording.preprocess.scaled(recording.preprocess.mean / files)),
+        **_tensors(recording),
     }
+
+
+def _tensors(recording: Recording) -> dict[str, int]:
+    """Return the settings of batches that get from worker to trainer as PyTorch's do; none if nothing crosses."""
+    shipped = rounded(recording.shipped_bytes_per_sample / recording.files_per_sample)
+    crosses = recording.loading.workers > 0 and recording.arrays > 0 and shipped >= 1
+    return {"tensors": min(recording.arrays, 64), "tensor_bytes": int(shipped)} if crosses else {}
+
+
+def _step_cpu(recording: Recording) -> Spread:
+    """Return the trainer's CPU time of a step; without that of taking tensors, which a replay spends itself."""
+    return recording.step_cpu.longer(-recording.hand_over_cpu) if _tensors(recording) else recording.step_cpu
 
 
 def _recorded(recording: Recording, *, replayable: bool, reason: str, replay: Replay | None) -> dict[str, Any]:
@@ -112,6 +146,7 @@ def _recorded(recording: Recording, *, replayable: bool, reason: str, replay: Re
         "steps": recording.steps,
         "ranks": recording.ranks,
         "workers": loading.workers,
+        "files_per_sample": recording.files_per_sample,
         "samples_per_second": _both("samples_per_second", recording, replay),
         "wait_p50_seconds": _both("wait_p50", recording, replay),
         "wait_p99_seconds": _both("wait_p99", recording, replay),

@@ -67,13 +67,13 @@ def analyse(processes: Sequence[ProcessRows], skip: int) -> Recording:
     rate = sum(float(counts.mean()) * len(one.wait) / one.seconds for one in loops)
     sharing = ranks if reads == "first" else 1
     accumulation = loop.accumulation
-    size = read_size = int(np.median(counts))
+    alike = bool((counts == np.median(counts)).mean() >= _EQUAL_SHARE)
+    size = read_size = int(np.median(counts)) if alike else max(1, round(float(counts.mean())))
     if sharing > 1:  # rank 0 reads one batch for each rank, or one that it splits between all
         if accumulation >= sharing:
             accumulation //= sharing
         else:
             size = max(1, size // sharing)
-    alike = bool((counts == np.median(counts)).mean() >= _EQUAL_SHARE)
     computation, source = _computation(loops)
     wait = np.concatenate([one.wait for one in loops])
     read = np.array([max(fetch.read, 0) + fetch.map_bytes for fetch in fetches], float)
@@ -95,6 +95,7 @@ def analyse(processes: Sequence[ProcessRows], skip: int) -> Recording:
         computation=computation,
         computation_from=source,
         step_cpu=Spread.of(np.concatenate([one.groups(np.minimum(one.cpu, one.computation)) for one in loops])),
+        hand_over_cpu=float(np.concatenate([one.taking_cpu for one in loops]).mean()),
         gradient_accumulation_steps=accumulation,
         synchronous=(loop.drained is None and not loop.ahead) or (loop.drained or 0) >= _DRAINED,
         wait=Spread.of(wait),
@@ -111,6 +112,7 @@ def analyse(processes: Sequence[ProcessRows], skip: int) -> Recording:
         opens_per_sample=float(sum(fetch.opens for fetch in fetches)) / samples,
         mapped=bool(mapped),
         shipped_bytes_per_sample=float(sum(fetch.bytes for fetch in fetches)) / samples,
+        arrays=int(np.median([fetch.arrays for fetch in fetches])),
         coverage_percent=_coverage(loops, workers),
         saves=_saves(loops),
         evaluations=sum(one.evaluations for one in loops),

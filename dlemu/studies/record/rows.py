@@ -111,6 +111,8 @@ class Fetch(msgspec.Struct, tag_field="k", tag="fetch", kw_only=True):
     process_cpu_in: int
     system_cpu: int
     opens: int
+    arrays: int = 0
+    """Arrays in the batch; 0 also in the rows of older recorders."""
     maps: int = 0
     map_bytes: int = 0
     files: list[str] = msgspec.field(default_factory=list)

@@ -18,7 +18,7 @@ from dlemu.runner.run_folder import check_place, new_folder
 from dlemu.studies.record.answer import RECORD, Data, RecordAnswer, Recording, Replay
 from dlemu.studies.record.data_seen import data_of, data_problems
 from dlemu.studies.record.hook import ROWS, with_hook
-from dlemu.studies.record.recipe import not_emulated, recipe_text
+from dlemu.studies.record.recipe import recipe_text, simplified
 from dlemu.studies.record.recording import analyse, files_of
 from dlemu.studies.record.rows import read_rows
 from dlemu.studies.record.self_check import check_by_replay, run_replay, verdict
@@ -79,8 +79,8 @@ def record(
         raise Interrupted(signal.SIGINT)  # Ctrl-C before the job took its first batch
     recording = analyse(processes, question.skip)
     data = data_of(files_of(processes, question.skip), recording)
-    problems = (*recording.problems, *data_problems(data, recording), *not_emulated(recording))
-    recording = replace(recording, problems=problems)
+    problems = (*recording.problems, *data_problems(data, recording))
+    recording = replace(recording, problems=problems, notes=(*recording.notes, *simplified(recording, data)))
     engine, failure = "matched", ""
     _save(folder, recipe, RecordAnswer(complete=False, recording=recording, data=data), engine, "it was not replayed")
     replays: list[Replay] = []

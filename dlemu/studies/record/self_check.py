@@ -136,13 +136,14 @@ def run_replay(
     results = fresh_folder(folder, "results")
     launcher = ["env", *(f"{key}={value}" for key, value in with_hook(parent, rows, minutes=60.0).items())]
     run_train(overrides, results, look, launcher)
-    return replay_of(name, results, rows, engine, skip + recording.loading.workers * recording.loading.prefetch)
+    lead = skip + recording.loading.workers * recording.loading.prefetch
+    return replay_of(name, results, rows, engine, lead, recording.files_per_sample)
 
 
 def _overrides(recording: Recording, data: Data, skip: int) -> list[str]:
     """Return the overrides of a replay: its data and length, and everything but the training itself turned off."""
     steps = min(recording.steps, _MAX_STEPS) + skip + recording.loading.workers * recording.loading.prefetch
-    samples = data.files * max(1, round(data.samples_per_file))
+    samples = data.files * max(1, round(data.samples_per_file)) / recording.files_per_sample
     pass_steps = max(1, int(samples / (recording.read_batch_size * recording.loaders)))
     return [
         "dataset.source=folder",
@@ -160,10 +161,14 @@ def _overrides(recording: Recording, data: Data, skip: int) -> list[str]:
     ]
 
 
-def replay_of(name: str, results: str, rows: str, engine: str, lead: int) -> Replay:
-    """Return the measurements of a replay, without the first `lead` steps of each rank, as in the recording."""
+def replay_of(name: str, results: str, rows: str, engine: str, lead: int, files_per_sample: int = 1) -> Replay:
+    """Return the measurements of a replay, without the first `lead` steps of each rank, as in the recording.
+
+    They are per sample of the job, which has `files_per_sample` of the replay's.
+    """
     steps = read_result(results).training
     columns = {name: np.asarray(steps[name]) for name in _COLUMNS}
+    columns["samples"] = columns["samples"] / files_per_sample
     order = np.lexsort((columns["step"], columns["epoch"], columns["rank"]))
     _, first, taken = np.unique(columns["rank"][order], return_index=True, return_counts=True)
     number = np.arange(len(order)) - np.repeat(first, taken)  # of each step within its rank
