@@ -356,6 +356,8 @@ class Recorded:
     """Median wait for a batch."""
     wait_p99_seconds: Replayed = Replayed()
     """99th percentile of the waits."""
+    hand_over_seconds: Replayed = Replayed()
+    """Median time that the trainer takes to receive a batch that is ready."""
     calls_per_sample: Annotated[float, at_least(0)] = 0.0
     """Read calls per sample."""
     device_bytes_per_sample: Annotated[float, at_least(0, MAX_BYTES), BYTES] = 0.0

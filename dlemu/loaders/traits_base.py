@@ -86,7 +86,8 @@ class LoaderTraits:
         """Return the memory that a rank and its workers will touch: processes, batch buffers, read buffers."""
         workers = max(1, spec.read_threads)
         reading = sum(phase.fetch.buffer_bytes for phase in spec.phases.values() if not phase.fetch.reads_nothing)
-        batches = self.batch_buffers(spec) * spec.slot_bytes
+        samples = max((phase.batch_size for phase in spec.phases.values()), default=0)
+        batches = self.batch_buffers(spec) * (spec.slot_bytes + samples * spec.tensor_bytes)
         return batches + workers * reading + (workers + 1) * PROCESS_BYTES
 
     def notes(self, dataset_format: str) -> tuple[str, ...]:

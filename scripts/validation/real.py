@@ -170,7 +170,7 @@ class Recipe:
     device_bytes: float
     """Of a sample."""
     hand_over_seconds: float
-    """Median wait for a batch of the recorded run, on fast storage: to take it from its worker."""
+    """To take a batch that is ready from its worker, in the recorded run."""
 
 
 def why_no_real() -> str | None:
@@ -226,7 +226,7 @@ def _recorded(bed: Bed, job: Job, results: str) -> Recipe:
         replayable=said["replayable"],
         reason=said["reason"],
         device_bytes=float(said["device_bytes_per_sample"]),
-        hand_over_seconds=float(said["wait_p50_seconds"]["recorded"]),
+        hand_over_seconds=float(said["hand_over_seconds"]["recorded"]),
     )
 
 

@@ -58,6 +58,12 @@ def test_a_host_that_asks_after_the_step_does_not_overlap() -> None:
     assert au(scene(1, 200, workers=0, window=0)) == pytest.approx(2 / 3, rel=0.01)
 
 
+@pytest.mark.parametrize(("synchronous", "wanted"), [(True, 20 / 25), (False, 1.0)])
+def test_receiving_a_ready_batch_delays_a_host_that_asks_after_the_step(synchronous: bool, wanted: float) -> None:
+    takes_5_ms = HostCosts(hand_over_seconds=0.0, take_seconds=0.005, epoch_start_seconds=0.0, step_seconds=0.0)
+    assert au(scene(1, 400, costs=takes_5_ms, synchronous=synchronous)) == pytest.approx(wanted, rel=0.01)
+
+
 def test_decoding_shares_the_cores() -> None:
     """Four workers want a core 40 ms a batch, two cores: 50 batches/s, asked for 100."""
     decoding = scene(2, 200, after_seconds=np.full((2, 200), 0.04), cores=2.0, rate=rates(flat(1e6), 64))

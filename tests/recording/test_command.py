@@ -31,6 +31,8 @@ JOB = str(Path(__file__).with_name("job.py"))
         (RecordQuestion(command=("true",), out="no/job.yaml"), "make it first"),
         (RecordQuestion(command=("no-such-program-here",)), "can't be started"),
         (RecordQuestion(command=("true",)), "the job left no rows"),
+        (RecordQuestion(command=("sh", "-c", "exit 3")), "the job ended with status 3 before it took a batch"),
+        (RecordQuestion(command=("sh", "-c", "kill -9 $$")), "the job ended by signal 9 before it took a batch"),
     ],
 )
 def test_what_can_not_be_recorded_is_refused_with_what_to_do(

@@ -158,6 +158,8 @@ class Recording:
     wait_p99: float
     hand_over: float
     """Median time that the trainer took to receive a batch that was ready."""
+    hand_over_added: float = 0.0
+    """The part of it that a replay does not take: added to `computation`."""
     parts: Parts
     preprocess: Spread
     """CPU time of a worker per sample, without system time."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -47,6 +48,9 @@ def print_record(recorded: Recorded, console: Console) -> None:
     state, says = _verdict(answer)
     print_lines([Line(f"{state}: {says}", "good" if answer.replayable else "open")], console, wrap=True)
     print_lines([f"recipe: {recorded.recipe}", f"results: {recorded.folder}"], console)
+    if answer.replayable:
+        replay = f"dlemu train workload={shlex.quote(recorded.recipe)} dataset.data_folder=/mnt/drive/data --make"
+        print_lines([f"next, on another drive: {replay}"], console)
 
 
 def open_page(folder: str) -> Opened:

@@ -150,6 +150,7 @@ def _recorded(recording: Recording, *, replayable: bool, reason: str, replay: Re
         "samples_per_second": _both("samples_per_second", recording, replay),
         "wait_p50_seconds": _both("wait_p50", recording, replay),
         "wait_p99_seconds": _both("wait_p99", recording, replay),
+        "hand_over_seconds": _both("hand_over", recording, replay),
         "calls_per_sample": _few(recording.calls_per_sample),
         "device_bytes_per_sample": int(rounded(recording.device_bytes_per_sample)),
         "torch": _version(recording.torch),

@@ -77,6 +77,12 @@ def record(
     processes = read_rows(rows)
     if not processes and status == -signal.SIGINT:
         raise Interrupted(signal.SIGINT)  # Ctrl-C before the job took its first batch
+    if not processes and status:
+        how = f"with status {status}" if status > 0 else f"by signal {-status}"
+        raise UserError(
+            f"the job ended {how} before it took a batch from a PyTorch DataLoader: see its output above, and run "
+            "it without `dlemu record --`"
+        )
     recording = analyse(processes, question.skip)
     data = data_of(files_of(processes, question.skip), recording)
     problems = (*recording.problems, *data_problems(data, recording))

@@ -84,7 +84,7 @@ def check_by_replay(recording: Recording, replays: Replays) -> tuple[Recording, 
             recording,
             preprocess=recording.preprocess.scaled(preprocess),
             computation=recording.computation.longer(added),
-            hand_over=recording.hand_over - added,
+            hand_over_added=recording.hand_over_added + added,
         )
 
 
@@ -93,7 +93,7 @@ def _added_computation(recording: Recording, replay: Replay) -> float:
 
     0 if the accelerator has work queued meanwhile (not `synchronous`): then receiving a batch does not delay it.
     """
-    missing = recording.hand_over - replay.hand_over
+    missing = recording.hand_over - recording.hand_over_added - replay.hand_over
     step = recording.parts.step
     known = recording.synchronous and replay.hand_over > 0 and recording.hand_over > 0
     return missing if known and abs(missing) > _STEP_TOLERANCE * step else 0.0

@@ -26,6 +26,8 @@ class HostCosts:
 
     hand_over_seconds: float = 0.0005
     """From the completion of a batch in its worker until the trainer has it."""
+    take_seconds: float = 0.0
+    """From the trainer's request for a batch until it has it, if it is ready: receiving tensors (`reader.tensors`)."""
     between_seconds: float = 0.0
     """From the completion of a batch until its worker starts the next one."""
     epoch_start_seconds: float = 0.005
@@ -108,7 +110,8 @@ class _Epoch:
         ready, started, read, finished, done = self._ready, self._started, self._read, self._finished, self._done
         share, free, requested = self._share, self._free, self._requested
         costs, in_turn, ahead = scene.costs, scene.in_turn, not (scene.synchronous or self._own)
-        hand_over, late = costs.hand_over_seconds, costs.step_seconds
+        take_seconds, late = costs.take_seconds, costs.step_seconds
+        hand_over = max(costs.hand_over_seconds, take_seconds)
         never, begun_first = float("inf"), min(self._window, steps)
         queued = [begun_first] * ranks  # batches that workers may begin
         begun = [0] * ranks  # without `in_turn`: batches begun
@@ -157,7 +160,7 @@ class _Epoch:
             if self._own:
                 put(rank, number)
             if done[batch]:
-                heappush(timed, (max(now, finished[batch] + hand_over), -2 - rank))
+                heappush(timed, (max(now + take_seconds, finished[batch] + hand_over), -2 - rank))
             else:
                 requested[rank] = 1
 

@@ -176,7 +176,11 @@ class Model:
                 in_turn=job.traits.in_turn,
                 synchronous=self.workload.train.synchronous,
                 cores=cores if needs_cores else np.inf,
-                costs=replace(costs, hand_over_seconds=max(0.0, costs.hand_over_seconds - costs.between_seconds)),
+                costs=replace(
+                    costs,
+                    hand_over_seconds=max(0.0, costs.hand_over_seconds - costs.between_seconds),
+                    take_seconds=self.workload.recorded.hand_over_seconds.replayed if reader.tensors else 0.0,
+                ),
             )
             times = simulate(scene)
             parts.append(step_rows(epoch, scene, times, start_seconds=start, batch_size=plan.batch_size))
