@@ -336,6 +336,12 @@ ADVICE: list[tuple[Advice, dict[str, Any], str]] = [
         "this says little about the storage: use fewer ranks on this host, or a host with more cores",
     ),
     (
+        Advice.CHEAPER_HAND_OVER,
+        {},
+        "the trainer receives each batch from a worker as tensors (reader.tensors), as the training job does: fewer or "
+        "smaller tensors, or more cores, shorten that; faster storage does not",
+    ),
+    (
         Advice.FREE_MEMORY,
         {},
         "lower reader.read_threads, reader.prefetch_size or ranks, or stop other programs that use the memory",

@@ -304,15 +304,15 @@ def took():
     for _ in loader: pass
     return (time.thread_time() - began) / 200
 took()
-recorded = min(took() for _ in range(7))
+recorded = min(took() for _ in range(40))
 hook._process.ended = True
-unrecorded = min(took() for _ in range(7))
+unrecorded = min(took() for _ in range(40))
 file = os.open("/proc/self/io", os.O_RDONLY)
 def reading():
     began = time.thread_time()
     for _ in range(1000): os.pread(file, 512, 0)
     return (time.thread_time() - began) / 1000
-print(json.dumps([recorded, unrecorded, min(reading() for _ in range(7))]))
+print(json.dumps([recorded, unrecorded, min(reading() for _ in range(40))]))
 """
     hook = with_hook(str(tmp_path), str(tmp_path / "rows"), minutes=9.0)
     del hook["PYTHONPATH"]
