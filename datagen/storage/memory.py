@@ -64,11 +64,14 @@ class MemoryReader:
         self.app_bytes = 0
 
     def read_into(self, buffer: memoryview, offset: int) -> int:
-        piece = self._data[offset : offset + len(buffer)]
+        piece = self._piece(offset, len(buffer))
         buffer[: len(piece)] = piece
         self.read_calls += 1
         self.app_bytes += len(piece)
         return len(piece)
+
+    def _piece(self, offset: int, size_bytes: int) -> memoryview | bytes:
+        return self._data[offset : offset + size_bytes]
 
     def close(self) -> None:
         self._data.release()

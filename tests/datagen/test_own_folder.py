@@ -135,6 +135,18 @@ def test_most_files_decide_the_format_unless_somebody_chose_it(words: list[str],
     assert load(["dataset.source=folder", f"dataset.data_folder={tmp_path}", *words]).dataset.num_files_train == files
 
 
+def test_raw_reads_all_common_kinds_of_files_where_it_is_asked_for(tmp_path: Path) -> None:
+    for number in range(6):
+        (tmp_path / f"{number}.jpg").write_bytes(bytes(900))
+        (tmp_path / f"{number}.txt").write_bytes(bytes(100))
+    (tmp_path / "README.md").write_bytes(bytes(50))
+    raw = inspect_own_folder(DatasetSpec(data_folder=str(tmp_path), source="folder", format="raw"), FOLDERS)
+    assert (raw.spec.format, raw.layout.num_files, int(raw.sizes.sum())) == ("raw", 12, 6000)
+    assert any("README" not in note and ".md (1)" in note for note in raw.notes)
+    found = inspect_own_folder(DatasetSpec(data_folder=str(tmp_path), source="folder"), FOLDERS)
+    assert found.layout.num_files == 6, "only the pictures"
+
+
 @pytest.mark.parametrize("damaged", ["00.npz", "02.npz"])
 def test_one_damaged_file_does_not_make_all_of_them_raw(damaged: str, tmp_path: Path) -> None:
     for number in range(3):

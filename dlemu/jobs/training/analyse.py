@@ -413,7 +413,7 @@ def _evidence(facts: Facts, metrics: Metrics, served_percent: float | None, *, s
         epochs=len(facts.schedule),
         from_storage_percent=served_percent,
         cached=settings.cached,
-        ceiling_au=metrics.ceiling_au_percent,
+        ceiling_au=metrics.ceiling_au_percent if not facts.workload.reader.tensors else None,  # it is the job's, too
         supply_known=supply_known,
         kept_steps=max(0, shortest - settings.exclude_start_steps - settings.exclude_end_steps),
         prefetched_steps=ahead + 1 if ahead and not facts.workload.train.synchronous else ahead,

@@ -22,7 +22,6 @@ from dlemu.results.kinds import read_result
 from dlemu.runner.child_run import run_train
 from dlemu.studies.record.answer import Data, Recording, Replay
 from dlemu.studies.record.hook import ROWS, with_hook
-from dlemu.studies.record.loops import READY_SECONDS, READY_SHARE
 from dlemu.studies.record.recipe import workload_of
 from dlemu.studies.record.rows import Fetch, ProcessRows, read_rows
 
@@ -43,7 +42,7 @@ _DEVICE_SHARE = 0.1  # if devices served less than this share of the bytes, they
 _MAX_CORE_WAIT_PERCENT = 10.0
 """A larger share of a step waiting for a core suggests other load, which may differ between the job and its replay."""
 WORKLOAD = "workload.yaml"
-_COLUMNS = ("rank", "epoch", "step", "wait_ns", "compute_ns", "sync_ns", "samples")
+_COLUMNS = ("rank", "epoch", "step", "wait_ns", "compute_ns", "sync_ns", "samples", "asked_ns", "finished_ns")
 
 Replays = Callable[[Recording, str, str], Replay]
 """Function `(recording, reader engine, folder name)` that runs a replay and returns its measurements."""
@@ -186,16 +185,15 @@ def replay_of(name: str, results: str, rows: str, engine: str, lead: int, files_
         samples_per_second=float(kept["samples"].sum()) / seconds * len(first) if seconds else 0.0,
         wait_p50=float(np.quantile(wait, 0.5)),
         wait_p99=float(np.quantile(wait, 0.99)),
-        hand_over=_hand_over(wait, kept["compute_ns"] / 1e9),
+        hand_over=_hand_over(wait, kept["finished_ns"] <= kept["asked_ns"]),
         calls_per_sample=sum(max(fetch.calls, 0) for fetch in made) / samples,
         device_bytes_per_sample=sum(max(fetch.device, 0) for fetch in made) / samples,
         worker_cpu_per_sample=_cpu(processes, per_batch),
     )
 
 
-def _hand_over(wait: NDArray[np.float64], computing: NDArray[np.float64]) -> float:
-    """Return the median time to receive a batch that was ready, s, as in the recording; 0 if none was ready."""
-    ready = wait <= max(READY_SECONDS, READY_SHARE * float(np.median(computing)))
+def _hand_over(wait: NDArray[np.float64], ready: NDArray[np.bool_]) -> float:
+    """Return the median time to receive a batch that was ready, s; 0 if none was."""
     return float(np.median(wait[ready])) if ready.any() else 0.0
 
 
