@@ -116,6 +116,11 @@ class Reader:
 
     Between epochs, in no number but `total_seconds`; each host's ranks share the files. Needs no root.
     """
+    page_cache_percent: Annotated[float, Range(0, 100, "0 to 100"), Unit("%")] = 0.0
+    """Share of the dataset that is read into the hosts' memory again after `evict_page_cache` dropped it.
+
+    Emulates a job whose dataset is partly in memory. The verdict then needs `metric.cached=true`.
+    """
     engine: EngineName = "matched"
     """Who reads a file: `matched`, `fast` or `library`.
 

@@ -224,6 +224,11 @@ def _tensor_problems(workload: Workload) -> Iterator[str]:
 
 
 def _evict_problems(workload: Workload) -> Iterator[str]:
+    if workload.reader.page_cache_percent and workload.reader.evict_page_cache == "never":
+        yield (
+            f"reader.page_cache_percent is {workload.reader.page_cache_percent:g}, of a dataset that"
+            " reader.evict_page_cache=never leaves in the page cache as it is; wanted 'start' or 'epochs'"
+        )
     if workload.reader.evict_page_cache == "epochs" and workload.dataset.format == "mmap_indexed_binary":
         yield (
             "reader.evict_page_cache is 'epochs', but mmap_indexed_binary's readers keep their files mapped and the"

@@ -38,7 +38,10 @@ _TRAINING_KEYS = (
 )
 OWN_KEYS = {
     "dataset": ("compressibility", "seed", "record_length_bytes_quantiles", "source"),
-    "reader": ("engine", "decode", "evict_page_cache", "verify", "nice", "preprocess", "tensors", "tensor_bytes"),
+    "reader": (
+        *("engine", "decode", "evict_page_cache", "page_cache_percent", "verify", "nice"),
+        *("preprocess", "tensors", "tensor_bytes"),
+    ),
     "train": ("synchronous", "step_cpu_time"),
     "checkpoint": tuple(sorted({field.name for field in fields(Checkpoint)} - {*_CHECKPOINT_KEYS, *_TRAINING_KEYS})),
     "metric": ("ceiling_seconds", "scaling_seconds", "cached", "verdict", "get_price", "put_price"),

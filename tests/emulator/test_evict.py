@@ -57,6 +57,31 @@ def test_evicted_files_come_from_storage_again(tmp_path: Path) -> None:
     assert fetched() == [False, True] * 3, "two ranks of a host share the files"
 
 
+@pytest.mark.parametrize("whole_bytes", [64 << 20, 1 << 20])
+def test_a_share_of_the_dataset_is_in_the_page_cache_again(
+    whole_bytes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of small files, so many are; of large ones, so much of each."""
+    monkeypatch.setattr("dlemu.jobs.training.evict._WHOLE_BYTES", whole_bytes)
+    spec = make_dataset(tmp_path, num_files_train=8, record_length_bytes=20_000_000)
+    job, books = make_job(ranks=1, steps=1, dataset=spec), ThreadAccounting()
+    for percent in (0, 40, 100):
+        reader = Reader(evict_page_cache="start", page_cache_percent=percent)
+        kept = replace(job, found=inspect(spec), workload=replace(job.workload, reader=reader))
+        evict(kept, 0, 1, write_first=True)
+        before = books.look().storage_bytes
+        read = sum(len(Path(kept.found.train.path(number)).read_bytes()) for number in range(8))
+        share = 100 * (books.look().storage_bytes - before) / read
+        if percent == 0 and share < 50:
+            pytest.skip(f"the file system of {tmp_path} keeps no books, or is memory")
+        assert share == pytest.approx(100 - percent, abs=13), "8 files, or 40 pieces"
+
+
+def test_a_share_needs_an_eviction() -> None:
+    with pytest.raises(UserError, match="page_cache_percent is 40"):
+        check_runnable(make_job(reader=Reader(page_cache_percent=40)).workload)
+
+
 def test_a_file_that_is_gone_is_named(tmp_path: Path) -> None:
     job = job_on(tmp_path)
     os.unlink(job.found.train.path(3))

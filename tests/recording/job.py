@@ -14,7 +14,7 @@ asked = argparse.ArgumentParser()
 asked.add_argument("data")
 asked.add_argument("--workers", type=int, default=0)
 asked.add_argument("--method", default="fork")
-asked.add_argument("--kind", choices=["map", "iterable", "mapped", "pairs", "parts"], default="map")
+asked.add_argument("--kind", choices=["map", "iterable", "mapped", "pairs", "parts", "beside"], default="map")
 asked.add_argument("--epochs", type=int, default=1)
 asked.add_argument("--accumulate", type=int, default=1)
 asked.add_argument("--fetch", type=float, default=0.0, help="seconds of a sample's storage")
@@ -100,15 +100,19 @@ class Parts(Files):
 
 
 def main() -> None:
-    kinds: dict[str, Any] = {"map": Files, "iterable": Stream, "mapped": Tokens, "pairs": Pairs, "parts": Parts}
+    kinds: dict[str, Any] = {"iterable": Stream, "mapped": Tokens, "pairs": Pairs, "parts": Parts}
     options: dict[str, Any] = {"multiprocessing_context": words.method} if words.workers else {}
-    dataset = kinds[words.kind](words.data)
-    loader = DataLoader(dataset, batch_size=4, shuffle=words.kind != "iterable", num_workers=words.workers, **options)
+    dataset = kinds.get(words.kind, Files)(os.path.join(words.data, "labelled" * (words.kind == "beside")))
+    options |= {"shuffle": words.kind != "iterable", "num_workers": words.workers}
+    loader = DataLoader(dataset, batch_size=4, **options)
+    unlabelled = (
+        DataLoader(Files(words.data + "/unlabelled"), batch_size=12, **options) if words.kind == "beside" else ()
+    )
     held_out = DataLoader(dataset, batch_size=8)
     model = torch.nn.Linear(4, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for _ in range(words.epochs):
-        for number, _batch in enumerate(loader, start=1):
+        for number, _batch in enumerate(zip(loader, unlabelled, strict=True) if unlabelled else loader, start=1):
             if number == words.kill_at:
                 os.kill(os.getpid(), signal.SIGKILL)
             model(torch.zeros(1, 4)).sum().backward()

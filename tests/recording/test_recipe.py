@@ -17,11 +17,11 @@ import yaml
 from dlemu.config import load
 from dlemu.config.duration import Duration, mean_seconds
 from dlemu.studies.record.answer import RecordAnswer, Recording, Replay, Spread
-from dlemu.studies.record.data_seen import data_of, data_problems
+from dlemu.studies.record.data_seen import cached_before, data_notes, data_of, data_problems
 from dlemu.studies.record.page import _tables
 from dlemu.studies.record.recipe import duration, recipe_text, simplified, workload_of
 from dlemu.studies.record.recording import analyse
-from dlemu.studies.record.self_check import check_by_replay, verdict
+from dlemu.studies.record.self_check import _overrides, check_by_replay, verdict
 from tests.recording.made_rows import Trainer
 
 SECRETS = ("alice", "acme", "tumour", "patient", "build-host-7")
@@ -228,13 +228,31 @@ def test_pieces_of_the_size_read_stand_for_parts_of_records(tmp_path: Path) -> N
     assert "11,000 bytes" in next(simplified(recording, data))
 
 
-def test_what_memory_served_is_replayed_where_the_job_itself_had_read_it_before(tmp_path: Path) -> None:
-    """80 files, of which 64 steps of 8 samples read each 6.4 times."""
-    recording = recorded(opens_per_sample=1.0, read_bytes_per_sample=110_000.0, steps=64)
+@pytest.mark.parametrize(
+    ("steps", "device_bytes", "cached"),
+    [
+        (64, 110_000 / 6.4, 0),  # 80 files, which 64 steps of 8 samples read 6.4 times
+        (64, 44_000, 0),  # less than it reads again: the page cache did not keep it
+        (64, 110_000 / 6.4 / 4, 75),
+        (10, 66_000, 40),  # each file at most once
+        (10, 105_000, 0),
+        (10, 1_000, 100),
+    ],
+)
+def test_what_memory_held_before_the_job_read_it_is_there_for_the_replay(
+    steps: int, device_bytes: float, cached: int, tmp_path: Path
+) -> None:
+    recording = recorded(opens_per_sample=1.0, read_bytes_per_sample=110_000.0, steps=steps)
+    recording = replace(recording, device_bytes_per_sample=device_bytes)
     data = data_of(files(tmp_path), recording)
-    for device_bytes, again in ((110_000 / 6.4, True), (44_000, False)):
-        found = list(data_problems(data, replace(recording, device_bytes_per_sample=device_bytes)))
-        assert found == [] if again else "the page cache served 60 %" in found[0]
+    assert data is not None
+    assert list(data_problems(data, recording)) == []
+    held = cached_before(data, recording)
+    assert held == pytest.approx(cached, abs=1)  # it is made of rounded shares
+    words = {f"reader.page_cache_percent={held}"} if 0 < cached < 100 else set()
+    words.add(f"reader.evict_page_cache={'never' if cached == 100 else 'start'}")
+    assert {word for word in _overrides(recording, data, 10) if "page_cache" in word} == words
+    assert (f"held {held} %" in "".join(data_notes(data, recording))) == (0 < cached < 100)
 
 
 class Storage:

@@ -92,21 +92,53 @@ def test_batches_that_share_a_step_are_counted_whether_they_are_asked_for_one_by
         assert recording.computation.quantiles[0] == pytest.approx(0.025, rel=0.01)
 
 
-def test_a_loader_that_is_made_anew_for_each_pass_is_one_and_two_side_by_side_are_not() -> None:
-    anew, beside = Trainer(), Trainer()
+def test_a_loader_that_is_made_anew_for_each_pass_is_one() -> None:
+    anew = Trainer()
     for loader in (1, 2):
         number = anew.begin(loader)
         for _ in range(40):
             anew.batch(number, 0.1, 25)
         anew.over(number)
-    assert analyse(anew.processes, 4).problems == ()
-    numbers = [beside.begin(loader) for loader in (1, 2)]
+    recording = analyse(anew.processes, 4)
+    assert (recording.problems, recording.loaders_per_rank) == ((), 1)
+
+
+def test_loaders_that_feed_each_step_become_one_that_does_the_work_of_all() -> None:
+    """The shorter one is made anew where it ends, as itertools.cycle or a `while` loop does."""
+    beside = Trainer()
+    long, short = beside.begin(1), beside.begin(2)
+    for place in range(90):
+        if place in (30, 60):
+            beside.over(short)
+            short = beside.begin(2)
+        beside.batch(long, 0.1, 0, steps=0, samples=8)
+        beside.batch(short, 0.1, 50, samples=24)
+    beside.over(long)
+    recording = analyse(beside.processes, 4)
+    assert recording.problems == ()
+    assert (recording.loaders_per_rank, recording.gradient_accumulation_steps) == (2, 1)
+    assert recording.computation.mean == pytest.approx(0.025, rel=0.01), "of a step, each batch has half"
+    assert recording.read_batch_size == 16
+    assert recording.samples_per_second == pytest.approx(32 / 0.0502, rel=0.02)
+    assert recording.loading.workers == 2
+    assert (recording.loading.samples, recording.loading.prefetch) == (1600, 2)
+
+
+def test_loaders_that_one_can_not_stand_for_are_refused() -> None:
+    streams, following = Trainer(), Trainer()
+    numbers = [streams.begin(loader) for loader in (1, 2)]
+    streams.rows.passes[-1].iterable = True
     for _ in range(40):
         for number in numbers:
-            beside.batch(number, 0.1, 25)
-    for number in numbers:
-        beside.over(number)
-    assert any("several loaders" in problem for problem in analyse(beside.processes, 4).problems)
+            streams.batch(number, 0.1, 25)
+    assert any("of different kinds" in problem for problem in analyse(streams.processes, 4).problems)
+    for loader in (1, 2):
+        number = following.begin(loader)
+        following.rows.passes[-1].batch = 8 * loader
+        for _ in range(40):
+            following.batch(number, 0.1, 25)
+        following.over(number)
+    assert any("one after another" in problem for problem in analyse(following.processes, 4).problems)
 
 
 def test_two_optimizers_that_step_together_are_no_accumulation() -> None:

@@ -105,6 +105,31 @@ def test_samples_of_two_files_and_parts_of_records_are_replayed(kind: str, tmp_p
     assert replay.samples_per_second < 4 * recording.samples_per_second, "samples of the job, not files"
 
 
+@pytest.mark.slow
+def test_two_loaders_that_feed_each_step_are_replayed_as_one(tmp_path: Path) -> None:
+    folder, random = tmp_path / "data", np.random.default_rng(5)
+    for name, files in (("labelled", FILES), ("unlabelled", 3 * FILES)):
+        (folder / name).mkdir(parents=True)
+        for number in range(files):
+            np.save(folder / name / f"{number}.npy", random.integers(0, 255, 40_000, dtype=np.uint8))
+    words = [str(folder), "--kind", "beside", "--epochs", "3", "--workers", "1", "--step", "0.01"]
+    options = ["--skip", str(SKIP), "--output", str(tmp_path / "answer"), "--no-report"]
+    ended = dlemu("record", *options, "--", sys.executable, JOB, *words, cwd=tmp_path)
+    found = read_record(str(tmp_path / "answer"))
+    assert ended.status in (0, 1), ended.err  # whether it keeps its pace is this host's affair
+    assert found is not None
+    assert found.data is not None
+    recording, replay = found.recording, found.replays[-1]
+    assert recording.problems == ()
+    assert (recording.loaders_per_rank, recording.gradient_accumulation_steps) == (2, 1)
+    assert (recording.loading.workers, recording.read_batch_size, found.data.files) == (2, 8, 4 * FILES)
+    assert recording.parts.computing == pytest.approx(0.005, rel=0.5), "each batch has half of a step"
+    assert "2 loaders feed each step" in " ".join(recording.notes)
+    steps = read_run(str(tmp_path / "answer" / replay.folder / "results")).training
+    assert set(np.asarray(steps["samples"]).tolist()) == {8}
+    assert np.asarray(steps["app_bytes"]).mean() / 8 == pytest.approx(recording.read_bytes_per_sample, rel=0.05)
+
+
 def analyse_workers(folder: Path) -> dict[str, float]:
     """Return bytes a sample that the workers of a replay read."""
     fetches = [fetch for rows in read_rows(str(folder)) if not rows.passes for fetch in rows.fetches[1:]]

@@ -5,21 +5,58 @@ The kernel may ignore this; the result's share of bytes from storage (docs/metri
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
+
 from datagen.engines import unreadable
-from datagen.storage.storage_base import open_storage
+from datagen.storage.storage_base import StorageBase, open_storage
 from dlemu.jobs.training.plan import TrainingJob
+
+_WHOLE_BYTES = 64 << 20
+"""Files of at most this size are in the page cache whole or not at all, as if read before; of larger ones, parts."""
+_PART_BYTES = 4 << 20  # larger than any read-ahead window, so that what a reader finds cached is really there
+_CALL_BYTES = 1 << 20
+_BY_FILE, _BY_PART = (math.sqrt(5) - 1) / 2, math.sqrt(2) - 1
+"""Multiples of irrational numbers are spread evenly between 0 and 1, whatever period files of different size have."""
 
 
 def evict(job: TrainingJob, part: int, parts: int, *, write_first: bool) -> None:
     """Drop the pages of every `parts`-th file from number `part` on; raises DatasetError for one that can't be opened.
 
-    `write_first`: write dirty pages to storage before, as only clean ones can be dropped.
+    `write_first`: write dirty pages to storage before, as only clean ones can be dropped. With
+    `reader.page_cache_percent`, that share of the files' bytes is read into the page cache again.
     """
     storage = open_storage(job.workload.storage_spec.buffered)
     layouts = [layout for layout in (job.found.train, job.found.valid) if layout is not None]
     for layout in layouts:
-        for path in map(layout.path, range(part, layout.num_files, parts)):
+        for number in range(part, layout.num_files, parts):
+            path = layout.path(number)
             try:
                 storage.evict(path, write_first=write_first)
+                _read_again(storage, path, number, job.workload.reader.page_cache_percent / 100)
             except OSError as error:
                 raise unreadable(path, error) from error
+
+
+def _read_again(storage: StorageBase, path: str, number: int, share: float) -> None:
+    """Read a share of a file, or a share of such files, into the page cache."""
+    if not share:
+        return
+    size = storage.size_bytes(path)
+    wanted = [one for one in _pieces(size) if (number * _BY_FILE + one // _PART_BYTES * _BY_PART) % 1 < share]
+    if not wanted:
+        return
+    reader = storage.open_unread_ahead(path)  # else the kernel would read the next part as well
+    try:
+        buffer = memoryview(bytearray(_CALL_BYTES))
+        for begin in wanted:
+            end = size if size <= _WHOLE_BYTES else min(size, begin + _PART_BYTES)
+            for offset in range(begin, end, _CALL_BYTES):
+                reader.read_into(buffer[: min(_CALL_BYTES, end - offset)], offset)
+    finally:
+        reader.close()
+
+
+def _pieces(size_bytes: int) -> Iterator[int]:
+    """Yield the offset of each piece that is cached whole or not at all."""
+    yield from range(0, size_bytes, _PART_BYTES) if size_bytes > _WHOLE_BYTES else (0,)

@@ -126,6 +126,8 @@ class Recording:
     ranks_that_read: Literal["all", "first"]
     """`first`: rank 0 reads for all, as Accelerate's dispatcher does."""
     loading: Loading
+    loaders_per_rank: int = 1
+    """How many loaders feed each step; `loading` is then one with the workers of all of them."""
     batch_size: int
     """Samples per step and rank."""
     read_batch_size: int

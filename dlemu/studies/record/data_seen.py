@@ -36,7 +36,8 @@ _SHALLOW = 2
 _OPENED_PER_SAMPLE = 0.9  # counts as one file per sample: some were opened before the recording, or stayed open
 _PARTIAL = 0.8  # whole records: the rest is headers, indexes and padding; a crop reads a smaller share
 _OPENS_OFF = 0.1  # more: some samples have files that others lack
-_CACHED_OFF = 0.1  # the same as MAX_BYTES_ERROR_PERCENT for the bytes from devices
+_SIZES_OFF = 0.25  # more: some loader reads its files more often; less may be headers that are read twice
+_CACHED_OFF = 0.1  # the same as MAX_BYTES_ERROR_PERCENT for the bytes from devices: a smaller share is noise
 
 
 def data_of(files: Counter[str], recording: Recording) -> Data | None:
@@ -44,7 +45,7 @@ def data_of(files: Counter[str], recording: Recording) -> Data | None:
     sizes = {name: size for name in files if (size := _size(name))}
     if not sizes:
         return None
-    endings = _endings(sizes, recording.files_per_sample)
+    endings = _endings(sizes, recording.files_per_sample * recording.loaders_per_rank)
     opened = [name for name in sizes if _ending(name) in endings]
     folder = os.path.commonpath([os.path.dirname(name) for name in opened])
     found, is_whole = opened, False
@@ -75,12 +76,48 @@ def data_problems(data: Data | None, recording: Recording) -> Iterator[str]:
     if data is None:
         yield "no data file was seen: the samples are read in a way that the recorder does not see"
         return
+    read = recording.read_bytes_per_sample * data.samples_per_file * data.files / recording.files_per_sample
+    if (
+        recording.loaders_per_rank > 1
+        and data.format not in (MAPPED, PIECES)
+        and abs(read / data.bytes - 1) > _SIZES_OFF
+    ):
+        yield (
+            f"its {recording.loaders_per_rank} loaders read files of a mean size that is {read / data.bytes:.2f} times "
+            "that of all files: a replay reads all of them alike"
+        )
     opens, files = recording.opens_per_sample, recording.files_per_sample
     if files > 1 and abs(opens - files) > _OPENS_OFF * files:
         yield f"its samples are read from {opens:.1f} files on average: wanted as many for each of them"
-    cached = recording.cached_percent
-    if 0 < cached < 100 and abs(cached / 100 - _read_again(data, recording)) > _CACHED_OFF:
-        yield f"the page cache served {cached} % of its bytes: record it with an empty or a full page cache"
+
+
+def data_notes(data: Data | None, recording: Recording) -> Iterator[str]:
+    """Yield what a user of the recipe should know about the storage that the job read from."""
+    cached = cached_before(data, recording) if data is not None else 0
+    if 0 < cached < 100:
+        words = " ".join(cached_words(cached))
+        yield (
+            f"the page cache held {cached} % of the dataset before the job read it, and of the replay: a run of the "
+            f"recipe reads everything from storage, unless it is told otherwise ({words})"
+        )
+
+
+def cached_words(percent: int) -> list[str]:
+    """Return the settings of a run that begins with this share of its dataset in the page cache."""
+    return ["reader.evict_page_cache=start", *([f"reader.page_cache_percent={percent}"] if percent else [])]
+
+
+def cached_before(data: Data, recording: Recording) -> int:
+    """Return the share of the dataset that the page cache held before the job read it, %.
+
+    Where the job reads files again, the page cache serves them in a replay, too: these bytes don't count.
+    """
+    if recording.cached_percent in (0, 100):
+        return recording.cached_percent
+    stored = data.bytes / data.files / data.samples_per_file * recording.files_per_sample  # without parts read twice
+    served = 1 - recording.device_bytes_per_sample / min(recording.read_bytes_per_sample, stored)
+    again = _read_again(data, recording)
+    return round(100 * (served - again) / (1 - again)) if served - again > _CACHED_OFF else 0
 
 
 def _read_again(data: Data, recording: Recording) -> float:
@@ -102,12 +139,15 @@ def _ending(name: str) -> str:
     return os.path.splitext(name)[1].lower()
 
 
-def _endings(sizes: dict[str, int], files_per_sample: int) -> list[str]:
-    """Return the endings of the dataset's files: one, or up to one for each file of a sample, the most common first."""
+def _endings(sizes: dict[str, int], most: int) -> list[str]:
+    """Return the endings of the dataset's files, at most so many, the most common first.
+
+    There may be one for each file of a sample, and for each loader.
+    """
     counts = Counter(map(_ending, sizes))
-    if files_per_sample == 1:
+    if most == 1:
         return [max(counts, key=lambda ending: _rank_as_data(ending, sizes))]
-    often = [(ending, count) for ending, count in counts.most_common(files_per_sample)]
+    often = [(ending, count) for ending, count in counts.most_common(most)]
     return [ending for ending, count in often if count >= MIN_SHARE_OF_KIND * often[0][1]]
 
 

@@ -32,6 +32,8 @@ class Loop:
     rows: ProcessRows
     passes: tuple[Pass, ...]
     """The passes that train."""
+    beside: tuple[Pass, ...]
+    """Those of them that run at the same time, one for each loader that feeds a step; usually one."""
     evaluations: int
     wait: NDArray[np.float64]
     body: NDArray[np.float64]
@@ -122,6 +124,7 @@ def training_loop(rows: ProcessRows, skip: int) -> Loop | None:
     return Loop(
         rows=rows,
         passes=tuple(training),
+        beside=_beside(training, batches),
         evaluations=len([one for one in batches.values() if one]) - len(training),
         wait=wait,
         body=body,
@@ -137,7 +140,7 @@ def training_loop(rows: ProcessRows, skip: int) -> Loop | None:
         drained=float(np.mean(drained)) if drained else None,
         begin_ns=kept[0].t0,
         end_ns=kept[-1].t1,
-        accumulation=_accumulation(rows, [batches[one.number] for one in training]),
+        accumulation=_accumulation(rows, _turns(training, batches)),
     )
 
 
@@ -214,11 +217,39 @@ def _steps_within(steps: Sequence[int], batches: Sequence[Batch]) -> int:
 def _counted(training: Sequence[Pass], batches: dict[int, list[Batch]], skip: int) -> list[Batch]:
     """Return the batches to measure: no warm-up and, in passes long enough, none that were prefetched at the start."""
     counted: list[Batch] = []
-    for one in training:
-        found = batches[one.number][skip:] if one is training[0] else batches[one.number]
-        lead = one.workers * (one.prefetch or 2)
-        counted += found[lead:] if len(found) > 3 * lead else found
+    passes = {one.number: one for one in training}
+    for place, turn in enumerate(_turns(training, batches)):
+        kept = turn[skip:] if place == 0 else turn
+        for number in {batch.number for batch in turn}:
+            one, own = passes[number], [batch for batch in kept if batch.number == number]
+            lead = one.workers * (one.prefetch or 2)
+            if len(own) > 3 * lead:
+                kept = [batch for batch in kept if not own[0].t0 <= batch.t0 < own[lead].t0]
+        counted += kept
     return counted
+
+
+def _is_open(one: Pass, other: Pass, batches: dict[int, list[Batch]]) -> bool:
+    """Return whether the first batch of a pass was requested while another pass went on, or is its own."""
+    own, others = batches[one.number], batches[other.number]
+    return others[0].t0 <= own[0].t0 < others[-1].t1
+
+
+def _beside(training: Sequence[Pass], batches: dict[int, list[Batch]]) -> tuple[Pass, ...]:
+    """Return the most passes that run at the same time, as of loaders whose batches a step takes one of each."""
+    found = [tuple(other for other in training if _is_open(one, other, batches)) for one in training]
+    return max(found, key=len, default=())
+
+
+def _turns(training: Sequence[Pass], batches: dict[int, list[Batch]]) -> list[list[Batch]]:
+    """Return the batches of each pass, those of passes at the same time together, as they were requested."""
+    turns: list[list[Batch]] = []
+    for one in sorted(training, key=lambda one: batches[one.number][0].t0):
+        if turns and batches[one.number][0].t0 < turns[-1][-1].t1:
+            turns[-1] = sorted([*turns[-1], *batches[one.number]], key=lambda batch: batch.t0)
+        else:
+            turns.append(batches[one.number])
+    return turns
 
 
 def _is_ahead(rows: ProcessRows, batches: Sequence[Batch]) -> bool:
@@ -226,11 +257,11 @@ def _is_ahead(rows: ProcessRows, batches: Sequence[Batch]) -> bool:
     return sum(batch.thread not in own for batch in batches) > len(batches) / 2
 
 
-def _accumulation(rows: ProcessRows, passes: Sequence[Sequence[Batch]]) -> int:
+def _accumulation(rows: ProcessRows, turns: Sequence[Sequence[Batch]]) -> int:
     """Return how many batches share an optimizer step; several optimizers that step together count as one."""
     steps = sorted(step.t for step in rows.steps)
     taken = groups = 0
-    for batches in passes:
+    for batches in turns:
         taken += len(batches)
         groups += 1 + sum(
             bisect.bisect(steps, following.t0) > bisect.bisect(steps, one.t1)

@@ -122,6 +122,8 @@ def _facts(answer: RecordAnswer) -> Iterator[tuple[str, str]]:
         yield "gradient accumulation", f"{recording.gradient_accumulation_steps} batches per step"
     kind = "iterable" if loading.iterable else "map"
     ahead = f"{count(loading.workers, 'worker')} ({loading.start_method}), {loading.prefetch} batches ahead each"
+    if recording.loaders_per_rank > 1:
+        yield "loaders", f"{recording.loaders_per_rank}, a batch of each for every step; all together:"
     yield "loader", f"{kind} dataset, {ahead if loading.workers else 'read by the trainer itself'}"
     if recording.ranks_that_read == "first":
         yield "who reads", "rank 0, for all ranks"

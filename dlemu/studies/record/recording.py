@@ -23,6 +23,7 @@ _MIN_READY = 8
 """The compute time is taken from steps whose batch was ready, if there are at least this many, else from all steps."""
 _EQUAL_SHARE = 0.95
 """Batches count as equal in size if this share has the median size: the last of a pass may be smaller."""
+_FEW = 0.1  # of the batches: mapped files may be opened anew, and are then seen in some batches only
 _DRAINED = 0.8
 """Training counts as synchronous if the accelerator was idle at the end of at least this share of the steps."""
 _MIN_BYTES_BY_CALLS = 512
@@ -66,7 +67,7 @@ def analyse(processes: Sequence[ProcessRows], skip: int) -> Recording:
     reads: Literal["all", "first"] = "first" if ranks > 1 and len(loops) == 1 else "all"
     rate = sum(float(counts.mean()) * len(one.wait) / one.seconds for one in loops)
     sharing = ranks if reads == "first" else 1
-    accumulation = loop.accumulation
+    accumulation = max(1, loop.accumulation // len(loop.beside))
     alike = bool((counts == np.median(counts)).mean() >= _EQUAL_SHARE)
     size = read_size = int(np.median(counts)) if alike else max(1, round(float(counts.mean())))
     if sharing > 1:  # rank 0 reads one batch for each rank, or one that it splits between all
@@ -85,6 +86,7 @@ def analyse(processes: Sequence[ProcessRows], skip: int) -> Recording:
         ranks=ranks,
         ranks_that_read=reads,
         loading=_loading(loop),
+        loaders_per_rank=len(loop.beside),
         batch_size=size,
         read_batch_size=read_size,
         batch_sizes=None if alike else Spread.of(counts),
@@ -337,37 +339,41 @@ def _saves(loops: Sequence[Loop]) -> Saves | None:
 
 
 def _loading(loop: Loop) -> Loading:
-    one = loop.passes[-1]
+    """Return the loader's settings; of several that feed each step, those of one that does the work of all."""
+    passes = loop.beside if len(loop.beside) > 1 else loop.passes[-1:]
+    one, workers = passes[-1], sum(each.workers for each in passes)
+    ahead = sum(each.workers * (each.prefetch or 2) for each in passes)
+    lengths = [each.samples for each in passes if each.samples is not None]
     return Loading(
         iterable=one.iterable,
-        workers=one.workers,
-        prefetch=one.prefetch or 2,
+        workers=workers,
+        prefetch=max(1, round(ahead / workers)) if workers else one.prefetch or 2,
         start_method=one.method,
-        pin=one.pin,
+        pin=any(each.pin for each in passes),
         persistent=one.persistent,
-        order=one.order,
-        samples=one.samples,
+        order="in order" if all(each.order == "in order" for each in passes) else one.order,
+        samples=sum(lengths) if len(lengths) == len(passes) else None,
     )
 
 
-def _has_several_sources(loop: Loop) -> bool:
-    """Return whether several loaders feed the training; one that is recreated for each pass counts once."""
+def _unlike_loaders(loop: Loop, fetches: Sequence[Fetch]) -> Iterator[str]:
+    """Yield why one loader can't stand for those of the job; one that is recreated for each pass counts once."""
     settings = {(one.iterable, one.workers, one.prefetch, one.batch, one.samples, one.order) for one in loop.passes}
-    training = {one.number for one in loop.passes}
-    pass_changes = [
-        number
-        for number, _ in itertools.groupby(
-            batch.number for batch in sorted(loop.rows.batches, key=lambda batch: batch.t0) if batch.number in training
+    if len(settings) > len(loop.beside):
+        yield "several loaders feed the training one after another, but a workload has one"
+    kinds = {(one.iterable, one.workers > 0) for one in loop.beside}
+    mapped = sum(fetch.maps > 0 for fetch in fetches) / len(fetches)
+    if len(loop.beside) > 1 and (len(kinds) > 1 or _FEW < mapped < 1 - _FEW):
+        yield (
+            "the loaders that feed each step are of different kinds: map or iterable datasets, with or without "
+            "workers, mapped files or not"
         )
-    ]
-    return len(settings) > 1 or len(pass_changes) > len(training)
 
 
 def _problems(
     processes: Sequence[ProcessRows], loops: Sequence[Loop], fetches: Sequence[Fetch], source: str
 ) -> Iterator[str]:
-    if _has_several_sources(loops[0]):
-        yield "several loaders feed the training, but a workload has one"
+    yield from _unlike_loaders(loops[0], fetches)
     if source == "nothing":
         yield (
             "another thread than the trainer's takes the batches, and none was ready: the compute time of a step is "

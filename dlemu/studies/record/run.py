@@ -16,7 +16,7 @@ from dlemu.results.answer_files import save_answer
 from dlemu.runner.child_run import run_attached
 from dlemu.runner.run_folder import check_place, new_folder
 from dlemu.studies.record.answer import RECORD, Data, RecordAnswer, Recording, Replay
-from dlemu.studies.record.data_seen import data_of, data_problems
+from dlemu.studies.record.data_seen import data_notes, data_of, data_problems
 from dlemu.studies.record.hook import ROWS, with_hook
 from dlemu.studies.record.recipe import recipe_text, simplified
 from dlemu.studies.record.recording import analyse, files_of
@@ -86,7 +86,8 @@ def record(
     recording = analyse(processes, question.skip)
     data = data_of(files_of(processes, question.skip), recording)
     problems = (*recording.problems, *data_problems(data, recording))
-    recording = replace(recording, problems=problems, notes=(*recording.notes, *simplified(recording, data)))
+    notes = (*recording.notes, *data_notes(data, recording), *simplified(recording, data))
+    recording = replace(recording, problems=problems, notes=notes)
     engine, failure = "matched", ""
     _save(folder, recipe, RecordAnswer(complete=False, recording=recording, data=data), engine, "it was not replayed")
     replays: list[Replay] = []

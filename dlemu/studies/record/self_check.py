@@ -21,6 +21,7 @@ from datagen.owned import fresh_folder
 from dlemu.results.kinds import read_result
 from dlemu.runner.child_run import run_train
 from dlemu.studies.record.answer import Data, Recording, Replay
+from dlemu.studies.record.data_seen import cached_before, cached_words
 from dlemu.studies.record.hook import ROWS, with_hook
 from dlemu.studies.record.recipe import workload_of
 from dlemu.studies.record.rows import Fetch, ProcessRows, read_rows
@@ -116,7 +117,11 @@ def verdict(recording: Recording, problems: Sequence[str], replay: Replay | None
     device = recording.device_bytes_per_sample
     off = 100 * _relative_error(replay.device_bytes_per_sample, device)
     if device > _DEVICE_SHARE * recording.read_bytes_per_sample and off > MAX_BYTES_ERROR_PERCENT:
-        return f"its replay differs by {off:.0f} % in bytes from devices: wanted {MAX_BYTES_ERROR_PERCENT:g} % at most"
+        message = (
+            f"its replay differs by {off:.0f} % in bytes from devices: wanted {MAX_BYTES_ERROR_PERCENT:g} % at most"
+        )
+        hint = "; if the page cache held a part of the mapped files, record it again with an empty or a full page cache"
+        return message + (hint if recording.mapped and replay.device_bytes_per_sample > device else "")
     return ""
 
 
@@ -144,13 +149,14 @@ def _overrides(recording: Recording, data: Data, skip: int) -> list[str]:
     steps = min(recording.steps, _MAX_STEPS) + skip + recording.loading.workers * recording.loading.prefetch
     samples = data.files * max(1, round(data.samples_per_file)) / recording.files_per_sample
     pass_steps = max(1, int(samples / (recording.read_batch_size * recording.loaders)))
+    cached = cached_before(data, recording)
     return [
         "dataset.source=folder",
         f"dataset.data_folder={data.folder}",
         f"ranks={recording.loaders}",
         f"train.epochs={math.ceil(steps / pass_steps)}",
         f"train.total_training_steps={steps}",
-        f"reader.evict_page_cache={'never' if recording.cached_percent == 100 else 'start'}",
+        *(["reader.evict_page_cache=never"] if cached == 100 else cached_words(cached)),
         "workflow.checkpoint=false",
         "metric.cached=true",
         "metric.ceiling_seconds=0",
