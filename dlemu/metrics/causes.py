@@ -9,6 +9,7 @@ preprocessing (argument `preprocesses`: there was such a sleep). Preprocessing t
 from __future__ import annotations
 
 from dataclasses import astuple, dataclass
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -20,6 +21,7 @@ from dlemu.metrics.rows import (
     Columns,
     Rows,
     StepTable,
+    Whole,
     chunks,
     in_order,
     is_any,
@@ -120,11 +122,12 @@ def cpu_is_known(rows: Columns) -> bool:
     return is_any(rows, "cpu_ns")
 
 
-def find_causes(rows: Rows, *, preprocesses: bool, workers: int) -> Causes:
+def find_causes(rows: Rows, *, preprocesses: bool, workers: int, reads_stall: bool = False) -> Causes:
     """Return the causes of these steps' loss, in percent of all accelerators' time.
 
     They add up to `kept_loss_percent` of the same rows less its `uneven_computation`. `workers` is the number of
     workers of all ranks. While a late batch was not started although they were busy, what they did is the cause.
+    `reads_stall`: a worker that reads hands over nothing, so while all of them read, that delays complete batches, too.
     """
     rows = in_order(rows)
     steps = by_step(rows)
@@ -135,32 +138,39 @@ def find_causes(rows: Rows, *, preprocesses: bool, workers: int) -> Causes:
     spent = np.stack(worker_time(steps.critical, preprocesses), axis=-1)
     shares = spent / np.maximum(spent.sum(axis=-1, keepdims=True), 1e-9)
     in_work = (shares * lost_in_work[:, np.newaxis]).sum(axis=0)
-    busy_with = _busy_workers_shares(rows, steps.critical, preprocesses=preprocesses, workers=workers)
+    late, handed = steps.critical, by_part["hand_over"]
+    shares_of = partial(_busy_workers_shares, rows, late, preprocesses=preprocesses, workers=workers)
+    busy_with = shares_of(late["free_ns"], late["started_ns"])
     in_work += (busy_with * by_part["queueing"][:, np.newaxis]).sum(axis=0)
     queued = float(((1 - busy_with.sum(axis=-1)) * by_part["queueing"]).sum())
     storage, pause, computing, starved = in_work.tolist()
-    lost = Causes(storage, pause, computing, starved, queued, float(by_part["hand_over"].sum()))
+    if reads_stall:
+        complete = np.maximum(late["free_ns"], late["finished_ns"])
+        stalled = shares_of(complete, late["free_ns"] + late["wait_ns"])[:, 0] * handed
+        storage, handed = storage + float(stalled.sum()), handed - stalled
+    lost = Causes(storage, pause, computing, starved, queued, float(handed.sum()))
     return lost.scaled(100.0 / int(steps.total_ns.sum()))
 
 
-def _busy_workers_shares(rows: StepTable, late: Columns, *, preprocesses: bool, workers: int) -> NDArray[np.float64]:
-    """Return what a rank's workers did while its late batch was not started, for each of these, as shares of the time.
+def _busy_workers_shares(
+    rows: StepTable, late: Columns, since: Whole, until: Whole, *, preprocesses: bool, workers: int
+) -> NDArray[np.float64]:
+    """Return what a rank's workers did in a part of the wait for each of its late batches, as shares of that time.
 
     The shape is (late, 4), in the order of `WorkerTime`; zeros if the workers were free at that time. (They may be free
     at first, and busy later because the storage slows down.)
     """
     shares = np.zeros((len(late), 4))
     workers_per_rank = max(1, workers // max(1, len(rows.by_rank)))
-    late_rank, free, started = late["rank"], late["free_ns"], late["started_ns"]
-    queued = np.flatnonzero(started > free)
-    for part in rows.by_rank if len(queued) else ():
-        waiting = queued[late_rank[queued] == part.label("rank")[0]]
+    late_rank, lasting = late["rank"], np.flatnonzero(until > since)
+    for part in rows.by_rank if len(lasting) else ():
+        waiting = lasting[late_rank[lasting] == part.label("rank")[0]]
         mine = _fetched(part) if len(waiting) else part
         if not len(waiting) or not len(mine):
             continue
         starts, stops = mine["started_ns"], mine["finished_ns"]
         origin = int(starts.min())
-        begins, ends = free[waiting] - origin, started[waiting] - origin
+        begins, ends = since[waiting] - origin, until[waiting] - origin
         edges = np.unique(np.concatenate([begins, ends]))
         first, last = np.searchsorted(edges, begins), np.searchsorted(edges, ends)
         batches = Intervals((starts - origin).astype(float), (stops - origin).astype(float), edges.astype(float))

@@ -40,8 +40,6 @@ from validation.drive import Speed
 JOBS_FOLDER = Path(__file__).with_name("jobs")
 MEAN_PERCENT, WORST_PERCENT = 5.0, 10.0
 """Of a replay's samples/s beside the job's own."""
-MEGABYTES = 800
-"""Of each job's files: more than a run reads, so that nothing is read twice."""
 SECONDS = 20.0
 """About how long a run takes, by what its drive gives: most of a pass over the files, so that job and replay, which
 shuffle differently, read nearly the same ones."""
@@ -62,6 +60,8 @@ class Job:
     batch: int
     step_seconds: float
     workers: int = 2
+    megabytes: int = 800
+    """Of its files: more than a run reads, so that nothing is read twice."""
     trains: bool = False
     """Its model computes on the CPU, in place of a step that sleeps."""
 
@@ -73,7 +73,8 @@ class Job:
 
 JOBS = (
     Job(name="JPEG in class folders, Pillow", script="pictures", batch=16, step_seconds=0.080),
-    Job(name="tokens in a mapped file", script="tokens", batch=32, step_seconds=0.060),
+    # A random read of a mapped file brings 128 KiB: of a small file, most of what later steps want is then cached.
+    Job(name="tokens in a mapped file", script="tokens", batch=32, step_seconds=0.060, megabytes=3_200),
     Job(name="crops of npz volumes", script="crops", batch=4, step_seconds=0.080),
     Job(name="rows of Parquet, pyarrow", script="rows", batch=32, step_seconds=0.020),
     Job(name="latents in tar shards", script="shards", batch=32, step_seconds=0.060),
@@ -201,7 +202,7 @@ def together(rows: Sequence[Row]) -> Iterator[Check]:
 def measure_job(bed: Bed, job: Job, drives: Sequence[Drive] = DRIVES) -> Iterator[Row]:
     """Record a job, and hold its replays and predictions against it; its files are gone afterwards."""
     data = os.path.join(bed.drive.folder, job.script)
-    run([sys.executable, str(JOBS_FOLDER / "data.py"), job.script, data, str(MEGABYTES)])
+    run([sys.executable, str(JOBS_FOLDER / "data.py"), job.script, data, str(job.megabytes)])
     with tempfile.TemporaryDirectory(prefix="dlemu-real-") as results:
         try:
             recipe = _recorded(bed, job, results)
@@ -275,7 +276,7 @@ def _steps(job: Job, drive: Drive, recipe: Recipe) -> int:
     batch_bytes = job.batch * recipe.device_bytes
     requests_per_second = drive.speed.reads_per_second or drive.channels / MS_10
     rate = drive.speed.read_bytes_per_second or _REQUEST_BYTES * requests_per_second
-    most = 0.9 * MEGABYTES * 1e6 / batch_bytes
+    most = 0.9 * job.megabytes * 1e6 / batch_bytes
     step_seconds = max(job.step_seconds, batch_bytes / rate if rate else 0.0)
     return int(max(3 * SKIP, min(most, SECONDS / step_seconds)))
 

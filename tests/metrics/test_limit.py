@@ -65,7 +65,7 @@ def test_the_causes_add_up_to_the_loss(rows: StepRows) -> None:
     rows["cpu_ns"], rows["cpu_wait_ns"] = random.integers(0, 100 * MS, (2, len(rows)))
     lost = kept_loss_percent(rows)
     for preprocesses in (False, True):
-        causes = find_causes(rows, preprocesses=preprocesses, workers=3)
+        causes = find_causes(rows, preprocesses=preprocesses, workers=3, reads_stall=preprocesses)
         assert causes.total == pytest.approx(lost.total - lost.uneven_computation, abs=1e-6)
 
 
@@ -156,6 +156,24 @@ def test_workers_that_had_time_before_do_not_hide_a_drive_that_became_slow() -> 
     assert causes.queueing == pytest.approx(0)
     assert limit_of(rows, workers=2).what == "storage"
     assert limit_of(rows, workers=16).what == "storage", "most of the wait was in reads all the same"
+
+
+def test_a_worker_that_reads_a_mapped_file_hands_nothing_over() -> None:
+    """Page faults hold Python's lock: a complete batch is late because the storage is slow at the next one."""
+    rows = make_steps([[40.0]] * 20, started_ns=-60, finished_ns=-10)
+    behind = rows.copy()  # the batches that the only worker reads meanwhile
+    behind["step"] += 1000
+    behind["started_ns"], behind["finished_ns"] = rows["free_ns"], rows["free_ns"] + 40 * MS
+    behind["wait_ns"] = behind["sync_ns"] = behind["compute_ns"] = 0
+    rows = np.concatenate([rows, behind])
+    rows["cpu_ns"] = MS
+    plain = find_causes(rows, preprocesses=False, workers=1)
+    stalled = find_causes(rows, preprocesses=False, workers=1, reads_stall=True)
+    assert (plain.storage, plain.hand_over) == pytest.approx((0, 80))
+    assert stalled.storage == pytest.approx(78, abs=0.5)
+    assert stalled.storage + stalled.hand_over == pytest.approx(80)
+    idle = find_causes(rows[:20], preprocesses=False, workers=1, reads_stall=True)
+    assert (idle.storage, idle.hand_over) == pytest.approx((0, 80)), "a worker that reads nothing stalls nobody"
 
 
 def test_readers_count_while_accelerators_wait() -> None:

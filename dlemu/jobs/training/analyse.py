@@ -23,7 +23,7 @@ from dlemu.jobs.training.activity import (
 from dlemu.jobs.training.issues import Issue
 from dlemu.jobs.training.journal import CpuApart, Journal
 from dlemu.jobs.training.measured import Facts, MeasuredTraining
-from dlemu.jobs.training.scaling import preprocessing_sleeps
+from dlemu.jobs.training.scaling import preprocessing_sleeps, reads_stall
 from dlemu.jobs.training.steplog import EVALUATION
 from dlemu.jobs.training.summary import (
     AsynchronousCheckpoints,
@@ -538,7 +538,8 @@ def _limit(
     reader = facts.workload.reader
     preprocesses = preprocessing_sleeps(reader.preprocess_time, run.training)
     workers = facts.ranks * max(1, reader.read_threads)
-    causes = find_causes(judged, preprocesses=preprocesses, workers=workers)
+    stall = reads_stall(facts.workload)
+    causes = find_causes(judged, preprocesses=preprocesses, workers=workers, reads_stall=stall)
     repaired = None
     if causes.total >= MIN_LOSS_PERCENT:
         from dlemu.jobs.training.repaired_causes import repair_causes  # imports the event model, rarely needed

@@ -20,6 +20,7 @@ from datagen.storage.storage_base import open_storage
 from dlemu.comm import Comm
 from dlemu.comm.cgroup_limits import host_memory
 from dlemu.config.duration import NO_TIME, Duration, is_zero
+from dlemu.config.schema import Workload
 from dlemu.jobs.training.evict import evict
 from dlemu.jobs.training.plan import TrainingJob
 from dlemu.jobs.training.steplog import TRAINING, StepRows
@@ -91,7 +92,7 @@ def worth_trying(job: TrainingJob, rows: StepRows) -> tuple[Trial, ...]:
         return ()
     preprocesses = preprocessing_sleeps(workload.reader.preprocess_time, rows)
     workers = max(1, workload.reader.read_threads)
-    causes = find_causes(rows, preprocesses=preprocesses, workers=workers)
+    causes = find_causes(rows, preprocesses=preprocesses, workers=workers, reads_stall=reads_stall(workload))
     work = work_of(rows, preprocesses=preprocesses)
     io_depth = workload.reader.io_depth if open_storage(workload.storage_spec.buffered).is_remote else None
     if not lost_to_reads(causes):
@@ -113,6 +114,14 @@ def worth_trying(job: TrainingJob, rows: StepRows) -> tuple[Trial, ...]:
 def preprocessing_sleeps(preprocess_time: Duration, rows: Rows) -> bool:
     """Return whether emulated preprocessing slept; if it used CPU time instead, rows have `preprocess_cpu_ns`."""
     return not is_zero(preprocess_time) and not is_any(rows, "preprocess_cpu_ns")
+
+
+def reads_stall(workload: Workload) -> bool:
+    """Return whether a read stops all threads of its worker, so that it hands over no complete batch meanwhile.
+
+    So it is with mapped files: page faults occur while their thread holds Python's global lock.
+    """
+    return workload.dataset.format == "mmap_indexed_binary" and not workload.reader.odirect
 
 
 def _rate(job: TrainingJob, comm: Comm, readers: int, epoch: int) -> float | None:
