@@ -181,6 +181,25 @@ def test_samples_of_shards_and_of_mapped_tokens_are_counted_by_what_is_known(tmp
     assert (tokens.files, tokens.samples_per_file, tokens.format) == (1, 20.0, "mmap_indexed_binary")
 
 
+def test_files_that_another_library_maps_have_samples_of_their_size_by_the_datasets_length(tmp_path: Path) -> None:
+    """Arrow's, as of HF's datasets: neither calls nor NumPy tell what a sample reads."""
+    for number in range(2):
+        (tmp_path / f"data-{number}.arrow").write_bytes(bytes(400_000 * (number + 1)))
+    recording = recorded(opens_per_sample=0.0, mapped=True, read_bytes_per_sample=0.0)
+    recording = replace(recording, loading=replace(recording.loading, samples=300))
+    data = data_of(Counter(map(str, tmp_path.iterdir())), recording)
+    assert data is not None
+    assert (data.format, data.samples_per_file) == ("mmap_indexed_binary", 150.0)
+    assert not list(data_problems(data, recording))
+    dataset = workload_of(recording, data, engine="matched")["dataset"]
+    assert (dataset["record_length_bytes"], dataset["num_samples_per_file"]) == (4000, 150)
+    assert "record_length_bytes_quantiles" not in dataset
+    no_length = replace(recording, loading=replace(recording.loading, samples=None))
+    assert "how many bytes a sample has is not known" in next(data_problems(data, no_length))
+    read_before = replace(recording, read_before_bytes=1_100_000)
+    assert "read 1 MB before the measured batches, and nothing since" in next(data_problems(data, read_before))
+
+
 def test_what_a_replay_could_not_do_is_said(tmp_path: Path) -> None:
     recording = recorded(opens_per_sample=1.7, read_bytes_per_sample=110_000.0)
     (problem,) = data_problems(data_of(files(tmp_path), recording), recording)

@@ -241,6 +241,17 @@ def test_bytes_that_the_hook_did_not_see_lower_the_coverage() -> None:
     assert analyse(trainer.processes, 10).coverage_percent == pytest.approx(100 * 8000 / (20_000 - 4096))
 
 
+def test_a_loader_that_read_everything_before_is_seen_to() -> None:
+    trainer = Trainer()
+    steady(trainer, 60, 0.1, 20)
+    for place, fetch in enumerate(trainer.worker.fetches):
+        fetch.read, fetch.calls = (5_000_000, 40) if place == 0 else (30, 0)
+        fetch.process_read, fetch.process_read_in = 5_000_000 + 700 * place, fetch.read
+    recording = analyse(trainer.processes, 10)
+    assert (recording.mapped, recording.read_bytes_per_sample) == (True, 0.0), "30 bytes are the queue's"
+    assert recording.read_before_bytes == pytest.approx(5_000_000, rel=0.01)
+
+
 def test_what_holds_no_training_is_refused_with_what_to_do() -> None:
     with pytest.raises(UserError, match=r"left no rows.*import dlemu\.record"):
         analyse([], 10)

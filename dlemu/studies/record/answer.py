@@ -169,12 +169,14 @@ class Recording:
     worker_cpu_per_sample: float
     """CPU time of a worker process per sample, with system time."""
     read_bytes_per_sample: float
-    """Bytes read by system calls, or from memory-mapped files."""
+    """Bytes read by system calls, or from memory-mapped files; 0 of files that are not mapped by NumPy: not known."""
     calls_per_sample: float
     device_bytes_per_sample: float
     opens_per_sample: float
     mapped: bool
     """The samples are in memory-mapped files, which no read call shows."""
+    read_before_bytes: int = 0
+    """What the processes that load batches read by calls before those that were measured."""
     shipped_bytes_per_sample: float
     """Size of the arrays that a worker sends to the trainer."""
     arrays: int = 0

@@ -131,7 +131,8 @@ def _facts(answer: RecordAnswer) -> Iterator[tuple[str, str]]:
     read, device = (
         size(round(value)) for value in (recording.read_bytes_per_sample, recording.device_bytes_per_sample)
     )
-    yield "reads per sample", f"{recording.calls_per_sample:.1f} calls, {read}; {device} from devices"
+    how = f"{recording.calls_per_sample:.1f} calls, {read}" if recording.read_bytes_per_sample else "from mapped files"
+    yield "reads per sample", f"{how}; {device} from devices"
     if answer.data is not None:
         data = answer.data
         samples = f"{number(data.samples_per_file)} samples each"

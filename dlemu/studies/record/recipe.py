@@ -92,8 +92,8 @@ def reads_parts(data: Data, recording: Recording) -> bool:
 def _dataset(recording: Recording, data: Data) -> dict[str, Any]:
     each = max(1, round(data.samples_per_file))
     read = recording.read_bytes_per_sample / recording.files_per_sample
-    pieces = (recording.mapped and read > 0) or reads_parts(data, recording)
-    length = read if pieces else data.bytes / data.files / each
+    pieces = recording.mapped or reads_parts(data, recording)
+    length = read if pieces and read > 0 else data.bytes / data.files / each
     tree: dict[str, Any] = {
         "format": data.format or "npy",
         "num_files_train": int(rounded(data.files)),

@@ -81,7 +81,10 @@ def analyse(processes: Sequence[ProcessRows], skip: int) -> Recording:
     cpu = np.array([_cpu_ns(fetch) for fetch in fetches], float) / 1e9
     own_cpu = np.maximum(cpu - np.array([fetch.system_cpu for fetch in fetches]) / 1e9, 0)
     device = sum(max(fetch.device, 0) for fetch in fetches)
-    mapped = any(fetch.maps for fetch in fetches) or read.sum() < max(device / 2, _MIN_BYTES_BY_CALLS * samples)
+    sees_maps = any(fetch.maps for fetch in fetches)
+    mapped = sees_maps or read.sum() < max(device / 2, _MIN_BYTES_BY_CALLS * samples)
+    if mapped and not sees_maps:  # by other libraries than NumPy, as Arrow: what calls read then is noise
+        read[:] = 0
     return Recording(
         ranks=ranks,
         ranks_that_read=reads,
@@ -113,6 +116,7 @@ def analyse(processes: Sequence[ProcessRows], skip: int) -> Recording:
         device_bytes_per_sample=device / samples,
         opens_per_sample=float(sum(fetch.opens for fetch in fetches)) / samples,
         mapped=bool(mapped),
+        read_before_bytes=sum(_read_before(one, workers) for one in loops),
         shipped_bytes_per_sample=float(sum(fetch.bytes for fetch in fetches)) / samples,
         arrays=int(np.median([fetch.arrays for fetch in fetches])),
         coverage_percent=_coverage(loops, workers),
@@ -257,6 +261,12 @@ def _rank_correlation(sizes: NDArray[np.float64], times: NDArray[np.float64]) ->
         return 0.0
     by_size, by_time = (np.argsort(np.argsort(values)).astype(float) for values in (sizes, times))
     return max(0.0, float(np.corrcoef(by_size, by_time)[0, 1]))
+
+
+def _read_before(loop: Loop, workers: dict[int, ProcessRows]) -> int:
+    """Return the bytes that the processes that load a loop's batches read before the measured ones."""
+    first = (next((f for f in rows.fetches if f.t0 >= loop.begin_ns), None) for rows in _readers(loop, workers))
+    return sum(max(0, fetch.process_read - fetch.process_read_in) for fetch in first if fetch is not None)
 
 
 def _worker_cpu(loops: Sequence[Loop], workers: dict[int, ProcessRows]) -> float:
