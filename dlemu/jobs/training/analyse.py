@@ -396,6 +396,9 @@ def _read_settings(facts: Facts, read_calls: int | None) -> ReadSettings:
         verified=reader.verify,
         transfer_size=_transfer_size(facts, read_calls),
         reader_version=facts.reader_version,
+        page_cache_percent=reader.page_cache_percent,
+        tensors=reader.tensors,
+        tensor_bytes=reader.tensor_bytes,
     )
 
 

@@ -231,6 +231,12 @@ class ReadSettings:
     """Most bytes that a read call requests; 0: a whole file, record or column; None: the library decides."""
     reader_version: int = 1
     """Version of dlemu's reader, raised when an engine's read calls change; 1 in results older than this key."""
+    page_cache_percent: float = 0.0
+    """Share of the dataset that was put into the page cache (`reader.page_cache_percent`)."""
+    tensors: int = 0
+    """Tensors in which a batch gets from worker to trainer; 0: batches stay in shared memory, and none is sent."""
+    tensor_bytes: int = 0
+    """Bytes per sample of these tensors."""
 
 
 @dataclass(frozen=True, kw_only=True)
