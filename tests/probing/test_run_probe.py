@@ -440,10 +440,15 @@ def test_what_a_probe_would_feed_is_by_its_best_reads(measured: list[Any], tmp_p
     assert writes.feeds == ()
 
 
-def test_a_file_is_large_enough_for_each_job_and_one_that_is_there_must_be(measured: list[Any], tmp_path: Path) -> None:
+def test_a_file_is_large_enough_for_each_job_and_one_that_is_there_must_be(
+    measured: list[Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("dlemu.jobs.probe.run.FILE_BYTES", 4096)
     grid = Grid(sizes=(MIB,), depths=(1,), jobs=(3,))
-    probe_requests(str(tmp_path), grid=grid, engine="threads", file_bytes=4096, folder=str(tmp_path / "r"))
+    probe_requests(str(tmp_path), grid=grid, engine="threads", folder=str(tmp_path / "r"))
     assert measured[0][2] == 3 * MIB
+    with pytest.raises(UserError, match="wanted a --file-size of at least 3.1 MB"):
+        probe_requests(str(tmp_path), grid=grid, engine="threads", file_bytes=4096, folder=str(tmp_path / "t"))
     short = tmp_path / "short"
     short.write_bytes(bytes(3 * MIB - 512))
     with pytest.raises(UserError, match=f"has {3 * MIB - 512} bytes: wanted at least {3 * MIB}"):

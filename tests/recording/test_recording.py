@@ -260,5 +260,8 @@ def test_what_holds_no_training_is_refused_with_what_to_do() -> None:
     trainer.now = 5 * MS
     number = trainer.begin()
     trainer.batch(number, 1, 1)
-    with pytest.raises(UserError, match=r"1 batches were seen.*--skip.*JAX"):
+    with pytest.raises(UserError, match=r"1 batches were seen, and the first 10 are left out as warm-up"):
         analyse(trainer.processes, 10)
+    trainer.rows.steps.clear()
+    with pytest.raises(UserError, match=r"1 batches were seen, none of them in training.*JAX"):
+        analyse(trainer.processes, 1)

@@ -133,7 +133,7 @@ def probe_target(
         grid=grid,
         seconds=seconds,
         engine=engine,
-        file_bytes=FILE_BYTES if file_bytes is None else file_bytes,
+        file_bytes=file_bytes,
         overwrite_device=overwrite_device,
         precondition=precondition,
         steady=steady,
@@ -197,7 +197,7 @@ def probe_requests(
     grid: Grid | None = None,
     seconds: float = 2.0,
     engine: str = "auto",
-    file_bytes: int = FILE_BYTES,
+    file_bytes: int | None = None,
     overwrite_device: bool = False,
     precondition: int = 0,
     steady: bool = False,
@@ -206,7 +206,7 @@ def probe_requests(
 ) -> tuple[ProbeAnswer, str]:
     """Measure requests of several sizes and depths on a folder, a file or a device; return the answer and its folder.
 
-    In a folder, a file of `file_bytes` is created and removed. An existing file is only read, and so is a device unless
+    In a folder, a file of `file_bytes` (None: 4 GiB, or more if requests need it) is created and removed. An existing file is only read, and so is a device unless
     `overwrite_device` allows its data to be destroyed. Before writes are measured, the whole target is written
     `precondition` times; with `steady`, each write is repeated until its rate is steady (`dlemu.metrics.steady_state`).
 
@@ -224,8 +224,16 @@ def probe_requests(
     leftovers = remove_leftovers(target_path) if os.path.isdir(target_path) else []
     answer = replace(_new_answer(question, used, note, target_path), issues=tuple(leftovers))
     began = time.monotonic()
-    wanted_bytes = max(file_bytes, max(cell.size_bytes * cell.jobs for cell in cells))
-    with _open_target(target_path, wanted_bytes) as (path, size_bytes):
+    least_bytes = max(cell.size_bytes * cell.jobs for cell in cells)
+    if file_bytes is not None and file_bytes < least_bytes:
+        raise UserError(
+            f"a test file of {size(file_bytes)} is too small for the largest request of each job: wanted a --file-size "
+            f"of at least {size(least_bytes)}"
+        )
+    with _open_target(target_path, max(FILE_BYTES, least_bytes) if file_bytes is None else file_bytes) as (
+        path,
+        size_bytes,
+    ):
         _check_size(cells, path, size_bytes)
         _precondition(path, size_bytes, precondition, on_event)
         for cell_spec in cells:

@@ -52,7 +52,7 @@ def analyse(processes: Sequence[ProcessRows], skip: int) -> Recording:
     """Return the recording of a job; raises UserError where its rows hold no training that could be emulated."""
     loops = [loop for loop in (training_loop(rows, skip) for rows in processes) if loop is not None]
     if not loops:
-        raise UserError(_no_training_message(processes))
+        raise UserError(_no_training_message(processes, skip))
     loop = max(loops, key=lambda one: len(one.wait))
     workers = {rows.process.pid: rows for rows in processes}
     fetches = [fetch for one in loops for fetch in _fetches(one, workers)]
@@ -142,7 +142,7 @@ def files_of(processes: Sequence[ProcessRows], skip: int) -> Counter[str]:
     return found
 
 
-def _no_training_message(processes: Sequence[ProcessRows]) -> str:
+def _no_training_message(processes: Sequence[ProcessRows], skip: int) -> str:
     if not processes:
         return (
             "the job left no rows: wanted a script that takes batches from a PyTorch DataLoader. Where a launcher "
@@ -153,6 +153,10 @@ def _no_training_message(processes: Sequence[ProcessRows]) -> str:
     besides = f" The job uses {', '.join(unseen)}, which can't be recorded." if unseen else ""
     steps = sum(len(rows.steps) for rows in processes)
     batches = sum(len(rows.batches) for rows in processes)
+    if steps and 0 < batches <= skip:
+        return (
+            f"{batches} batches were seen, and the first {skip} are left out as warm-up: record more, or pass --skip N"
+        )
     if steps and not batches:
         seen = f"{steps} steps of an optimizer were seen, but no batch of a PyTorch DataLoader"
     else:
