@@ -447,7 +447,7 @@ def test_a_file_is_large_enough_for_each_job_and_one_that_is_there_must_be(
     grid = Grid(sizes=(MIB,), depths=(1,), jobs=(3,))
     probe_requests(str(tmp_path), grid=grid, engine="threads", folder=str(tmp_path / "r"))
     assert measured[0][2] == 3 * MIB
-    with pytest.raises(UserError, match="wanted a --file-size of at least 3.1 MB"):
+    with pytest.raises(UserError, match=r"wanted a --file-size of at least 3\.1 MB"):
         probe_requests(str(tmp_path), grid=grid, engine="threads", file_bytes=4096, folder=str(tmp_path / "t"))
     short = tmp_path / "short"
     short.write_bytes(bytes(3 * MIB - 512))

@@ -206,9 +206,10 @@ def probe_requests(
 ) -> tuple[ProbeAnswer, str]:
     """Measure requests of several sizes and depths on a folder, a file or a device; return the answer and its folder.
 
-    In a folder, a file of `file_bytes` (None: 4 GiB, or more if requests need it) is created and removed. An existing file is only read, and so is a device unless
-    `overwrite_device` allows its data to be destroyed. Before writes are measured, the whole target is written
-    `precondition` times; with `steady`, each write is repeated until its rate is steady (`dlemu.metrics.steady_state`).
+    In a folder, a file of `file_bytes` (None: 4 GiB, or more if requests need it) is created and removed. An existing
+    file is only read, and so is a device unless `overwrite_device` allows its data to be destroyed. Before writes are
+    measured, the whole target is written `precondition` times; with `steady`, each write is repeated until its rate is
+    steady (`dlemu.metrics.steady_state`).
 
     Raises UserError, SpaceError, DlemuError.
     """
