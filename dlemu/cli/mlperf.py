@@ -116,8 +116,9 @@ def _checkpoint_datasize(
 @click.option(
     "--make",
     is_flag=True,
-    help="First make missing files of the dataset; by default as many as the rules require.",
+    help="First make missing files of the dataset, by default as many as the rules require; prompt above 10 GB.",
 )
+@click.option("--yes", is_flag=True, help="With --make: do not prompt.")
 @click.option(
     "--accelerator-type",
     type=click.Choice(["b200", "mi355"]),
@@ -136,6 +137,7 @@ def run_command(
     hosts: int,
     memory_gib: float | None,
     make: bool,
+    yes: bool,
     accelerator_type: str,
 ) -> None:
     """Rehearse a submission: the edition's runs one after another on one dataset, laid out as its tree, and checked.
@@ -190,6 +192,7 @@ def run_command(
     folder = folder or new_folder(name, "mlperf-")
     check_place(folder, ours=(REHEARSAL,))
     rehearsal = None if several else rehearser.single(words, folder)
+    rehearser.allow_making(split(words), folder, yes=yes)
     kept = f"finished runs are kept: {resume_advice(folder)}"
     if rehearsal is not None and not rehearsal.resumes:
         kept = f"what was measured is in {folder}: start again in a new folder"

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import click
 
 from datagen.errors import UserError
+from dlemu.cli.first_run import allow
 from dlemu.cli.mlperf_lines import (
     Line,
     check_lines,
@@ -22,6 +23,7 @@ from dlemu.cli.mlperf_lines import (
 from dlemu.config import check_checkpoints, check_runnable, load
 from dlemu.config.overrides import take_word
 from dlemu.jobs.kvcache.settings import KvSettings
+from dlemu.jobs.training.enough import to_make
 from dlemu.metrics.verdict import EXIT_STATUSES
 from dlemu.mlperf.check.judge import TREE, Checked
 from dlemu.mlperf.rehearsal import NOTE
@@ -110,6 +112,14 @@ class Rehearser:
         return Rehearsal(
             plan=plan, size=size, launcher=launcher, config_dir=self.config_dir, make=self.make, report=_report
         )
+
+    def allow_making(self, parts: Sequence[Sequence[str]], folder: str, *, yes: bool) -> None:
+        """Prompt before a large dataset is made for any of the workloads; raises UserError for no, or no terminal."""
+        for words in parts if self.make and not yes else ():
+            rehearsal = self.single(words, folder)
+            if isinstance(rehearsal, Rehearsal):
+                making = to_make(rehearsal.plan.workload, rehearsal.plan.workload.ranks, given=True)
+                allow(making.workload, making.folder, None, making.bytes, yes=yes)
 
     def several(self, parts: Sequence[Sequence[str]], folder: str) -> int:
         """Run the rehearsals of several workloads, print their outcomes, and return the exit status."""

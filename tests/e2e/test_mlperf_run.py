@@ -129,3 +129,16 @@ def test_mistakes_are_told_before_the_first_run(tmp_path: Path) -> None:
     assert ended.status == 2
     assert "or add --make" in ended.err
     assert not (tmp_path / "out").exists()
+
+
+def test_a_large_dataset_is_made_only_with_consent(tmp_path: Path) -> None:
+    """The rules want five times the memory: of several workloads, none is begun before it is asked for all."""
+    data = tmp_path / "data"
+    large = ["workload=unet3d", "accelerator=h100", "ranks=1", f"dataset.data_folder={data}"]
+    parts = ["workload=mlperf_kv", f"kv.folder={tmp_path / 'kv'}", "+", *large]
+    for words in (large, parts):
+        ended = dlemu("mlperf", "run", "--make", *words, f"output.folder={tmp_path / 'out'}", cwd=tmp_path)
+        assert (ended.status, ended.out) == (2, "")
+        assert f"will be made in {data}" in ended.err
+        assert "add --yes" in ended.err
+    assert sorted(path.name for path in tmp_path.iterdir()) == []
