@@ -32,8 +32,8 @@ def is_plain(text: str) -> bool:
     """Return whether the grammar reads the unquoted text as this string: first a letter, / or ., nothing special."""
     if not text.isascii() or not (text[:1].isalpha() or text[:1] in ("/", ".")) or text.lower() in _WORDS:
         return False
-    # A leading dot before a digit would be a number.
-    return not text[1:2].isdigit() and all(character.isalnum() or character in "/._-" for character in text)
+    is_number = text[0] == "." and text[1:2].isdigit()
+    return not is_number and all(character.isalnum() or character in "/._-" for character in text)
 
 
 def quoted(text: str) -> str:
