@@ -132,6 +132,32 @@ def test_two_loaders_that_feed_each_step_are_replayed_as_one(tmp_path: Path) -> 
     assert read == pytest.approx(recording.read_bytes_per_sample, rel=0.15), "np.load reads headers twice"
 
 
+@pytest.mark.slow
+def test_as_much_is_cached_for_a_replay_as_for_the_job(tmp_path: Path) -> None:
+    folder, random = tmp_path / "data", np.random.default_rng(6)
+    folder.mkdir()
+    for number in range(200):
+        path = folder / f"{number}.npy"
+        np.save(path, random.integers(0, 255, 40_000, dtype=np.uint8))
+        with open(path, "rb") as file:
+            os.fdatasync(file.fileno())
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+            if number % 3 == 0:
+                file.read()
+    words = [str(folder), "--epochs", "1", "--workers", "1", "--step", "0.01"]
+    options = ["--skip", str(SKIP), "--output", str(tmp_path / "answer"), "--no-report"]
+    ended = dlemu("record", *options, "--", sys.executable, JOB, *words, cwd=tmp_path)
+    found = read_record(str(tmp_path / "answer"))
+    assert ended.status in (0, 1), ended.err  # whether it keeps its pace is this host's affair
+    assert found is not None
+    recording, replay = found.recording, found.replays[-1]
+    if recording.device_bytes_per_sample in (0, -1):
+        pytest.skip(f"the file system of {tmp_path} keeps no books, or is memory")
+    assert recording.problems == ()
+    assert 20 < recording.cached_percent < 60, "a third of the files, and headers that are read twice"
+    assert replay.device_bytes_per_sample == pytest.approx(recording.device_bytes_per_sample, rel=0.15)
+
+
 def analyse_workers(folder: Path) -> dict[str, float]:
     """Return bytes a sample that the workers of a replay read."""
     fetches = [fetch for rows in read_rows(str(folder)) if not rows.passes for fetch in rows.fetches[1:]]
