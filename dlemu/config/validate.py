@@ -224,11 +224,14 @@ def _tensor_problems(workload: Workload) -> Iterator[str]:
 
 
 def _evict_problems(workload: Workload) -> Iterator[str]:
-    if workload.reader.page_cache_percent and workload.reader.evict_page_cache == "never":
+    percent = workload.reader.page_cache_percent
+    if percent and workload.reader.evict_page_cache == "never":
         yield (
-            f"reader.page_cache_percent is {workload.reader.page_cache_percent:g}, of a dataset that"
-            " reader.evict_page_cache=never leaves in the page cache as it is; wanted 'start' or 'epochs'"
+            f"reader.page_cache_percent is {percent:g}, of a dataset that reader.evict_page_cache=never leaves in the"
+            " page cache as it is; wanted 'start' or 'epochs'"
         )
+    if percent and (workload.reader.odirect or workload.storage.storage_type not in FOLDER_TYPES):
+        yield f"reader.page_cache_percent is {percent:g}, but these reads bypass the page cache; wanted 0"
     if workload.reader.evict_page_cache == "epochs" and workload.dataset.format == "mmap_indexed_binary":
         yield (
             "reader.evict_page_cache is 'epochs', but mmap_indexed_binary's readers keep their files mapped and the"

@@ -80,6 +80,9 @@ def test_a_share_of_the_dataset_is_in_the_page_cache_again(
 def test_a_share_needs_an_eviction() -> None:
     with pytest.raises(UserError, match="page_cache_percent is 40"):
         check_runnable(make_job(reader=Reader(page_cache_percent=40)).workload)
+    direct = Reader(page_cache_percent=40, evict_page_cache="start", odirect=True)
+    with pytest.raises(UserError, match="these reads bypass the page cache"):
+        check_runnable(make_job(reader=direct).workload)
 
 
 def test_a_file_that_is_gone_is_named(tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ The kernel may ignore this; the result's share of bytes from storage (docs/metri
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 
 from datagen.engines import unreadable
 from datagen.storage.storage_base import StorageBase, open_storage
@@ -17,7 +16,7 @@ _WHOLE_BYTES = 64 << 20
 _PART_BYTES = 4 << 20  # larger than any read-ahead window, so that what a reader finds cached is really there
 _CALL_BYTES = 1 << 20
 _BY_FILE, _BY_PART = (math.sqrt(5) - 1) / 2, math.sqrt(2) - 1
-"""Multiples of irrational numbers are spread evenly between 0 and 1, whatever period files of different size have."""
+"""Multiples of an irrational number are spread evenly between 0 and 1 (modulo 1): the share is met on any stretch."""
 
 
 def evict(job: TrainingJob, part: int, parts: int, *, write_first: bool) -> None:
@@ -40,23 +39,17 @@ def evict(job: TrainingJob, part: int, parts: int, *, write_first: bool) -> None
 
 def _read_again(storage: StorageBase, path: str, number: int, share: float) -> None:
     """Read a share of a file, or a share of such files, into the page cache."""
-    if not share:
-        return
-    size = storage.size_bytes(path)
-    wanted = [one for one in _pieces(size) if (number * _BY_FILE + one // _PART_BYTES * _BY_PART) % 1 < share]
+    size = storage.size_bytes(path) if share else 0
+    step = _PART_BYTES if size > _WHOLE_BYTES else max(1, size)
+    wanted = [begin for begin in range(0, size, step) if (number * _BY_FILE + begin // step * _BY_PART) % 1 < share]
     if not wanted:
         return
     reader = storage.open_unread_ahead(path)  # else the kernel would read the next part as well
     try:
         buffer = memoryview(bytearray(_CALL_BYTES))
         for begin in wanted:
-            end = size if size <= _WHOLE_BYTES else min(size, begin + _PART_BYTES)
+            end = min(size, begin + step)
             for offset in range(begin, end, _CALL_BYTES):
                 reader.read_into(buffer[: min(_CALL_BYTES, end - offset)], offset)
     finally:
         reader.close()
-
-
-def _pieces(size_bytes: int) -> Iterator[int]:
-    """Yield the offset of each piece that is cached whole or not at all."""
-    yield from range(0, size_bytes, _PART_BYTES) if size_bytes > _WHOLE_BYTES else (0,)

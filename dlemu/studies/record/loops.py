@@ -229,16 +229,14 @@ def _counted(training: Sequence[Pass], batches: dict[int, list[Batch]], skip: in
     return counted
 
 
-def _is_open(one: Pass, other: Pass, batches: dict[int, list[Batch]]) -> bool:
-    """Return whether the first batch of a pass was requested while another pass went on, or is its own."""
-    own, others = batches[one.number], batches[other.number]
-    return others[0].t0 <= own[0].t0 < others[-1].t1
-
-
 def _beside(training: Sequence[Pass], batches: dict[int, list[Batch]]) -> tuple[Pass, ...]:
     """Return the most passes that run at the same time, as of loaders whose batches a step takes one of each."""
-    found = [tuple(other for other in training if _is_open(one, other, batches)) for one in training]
-    return max(found, key=len, default=())
+
+    def begins_within(one: Pass, other: Pass) -> bool:
+        own, others = batches[one.number], batches[other.number]
+        return one is other or others[0].t0 <= own[0].t0 < others[-1].t1
+
+    return max((tuple(other for other in training if begins_within(one, other)) for one in training), key=len)
 
 
 def _turns(training: Sequence[Pass], batches: dict[int, list[Batch]]) -> list[list[Batch]]:
