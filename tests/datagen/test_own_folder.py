@@ -7,6 +7,7 @@ import io
 import os
 import struct
 import tarfile
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +20,7 @@ from datagen.fetch import Fetcher, FetchSpec
 from datagen.formats._tfrecord_file import masked_crc
 from datagen.generate import prepare
 from datagen.inspection import inspect
-from datagen.own_folder import TOKEN_FILE_BYTES, inspect_own_folder
+from datagen.own_folder import COUNTERS, TOKEN_FILE_BYTES, inspect_own_folder
 from datagen.spec import DatasetSpec
 from datagen.storage.storage_base import FOLDERS
 from dlemu.config import load
@@ -145,6 +146,20 @@ def test_raw_reads_all_common_kinds_of_files_where_it_is_asked_for(tmp_path: Pat
     assert any("README" not in note and ".md (1)" in note for note in raw.notes)
     found = inspect_own_folder(DatasetSpec(data_folder=str(tmp_path), source="folder"), FOLDERS)
     assert found.layout.num_files == 6, "only the pictures"
+
+
+def test_samples_of_shards_are_counted_side_by_side(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tar has a header for each member: on storage that answers slowly, one shard after another takes minutes."""
+    shards(tmp_path)
+    together = threading.Barrier(4)
+
+    def count(path: str) -> int:
+        together.wait(60)
+        return 4
+
+    monkeypatch.setitem(COUNTERS, "webdataset", count)
+    found = inspect_own_folder(DatasetSpec(data_folder=str(tmp_path), source="folder"), FOLDERS)
+    assert found.spec.num_samples_per_file == 4
 
 
 @pytest.mark.parametrize("damaged", ["00.npz", "02.npz"])
