@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dlemu.config.duration import Duration
 from dlemu.config.schema import Workload
 from dlemu.jobs.training.prediction.batches import batch_bytes, planned_job
 from dlemu.jobs.training.prediction.calibration import Calibration, given_speed
@@ -98,6 +99,21 @@ def test_hosts_bring_their_cores() -> None:
     assert more.workload.reader.prefetch_size == 3 * asked.reader.prefetch_size
     alone = Model(replace(asked, reader=replace(asked.reader, read_threads=0)), decoding)
     assert alone.with_readers(3).workload.reader.read_threads == 3
+
+
+@pytest.mark.parametrize(("decode_ms", "au"), [(10.0, 62.5), (1.0, 100.0), (40.0, 25.0)])
+def test_a_trainer_that_waits_leaves_its_core_to_the_readers(decode_ms: float, au: float) -> None:
+    """One core: 40 ms of each step for the trainer, and as much for each of the batch's 4 samples as a reader decodes.
+
+    So a step takes the sum of both, or the 50 ms of its computation; beside a trainer that never waits, readers have
+    a fifth of the core.
+    """
+    asked = workload(ranks=1, steps=400, read_threads=4)
+    asked = replace(asked, train=replace(asked.train, step_cpu_time=Duration(mean=0.040)))
+    decoding = replace(FAST, decode_seconds_per_sample=decode_ms / 1000, cores=1.0)
+    found = Model(asked, decoding).run(1, as_it_is=True).outcome.au_whole_percent
+    assert found == pytest.approx(min(100.0, 100 * 0.050 / (0.040 + 4 * decode_ms / 1000)), abs=3)
+    assert found == pytest.approx(au, abs=3)
 
 
 def test_what_a_storage_gives_and_how_many_the_samples_feed() -> None:

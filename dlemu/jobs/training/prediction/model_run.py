@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 from datagen.errors import UserError
 from dlemu.config.duration import mean_seconds
 from dlemu.config.schema import Workload
+from dlemu.jobs.training.plan import TrainingJob
 from dlemu.jobs.training.prediction.batches import (
     batch_bytes,
     bytes_by_file,
@@ -35,6 +37,7 @@ MOST_ROWS = 300_000
 """Maximum rank-steps (ranks x steps) of a simulation; they take 2 to 3 seconds."""
 SUSTAINED_ROWS = 30_000
 """Maximum rank-steps of a simulation that only serves to find the sustained AU."""
+_BALANCED = 0.02  # the AU is then known to 2 points where trainers and readers compete for cores; each try halves it
 MIN_STEPS = 30
 """Steps that an epoch needs beyond those read ahead; a shorter one shows little of an epoch's middle."""
 
@@ -152,40 +155,11 @@ class Model:
         reader, calibration = self.workload.reader, self.calibration
         if divisor > 1:
             return self._shrunk(divisor, ranks, speed=speed, most_rows=most_rows, seed=seed, as_it_is=as_it_is)
-        workers, cores = reader.read_threads, self._cores_for_readers(ranks)
         epochs = _cut(job.schedule, ranks, most_rows, MIN_STEPS + window)
         # Other jobs first take the throughput that these readers can't use because of latency.
-        alone = speed * rates(calibration.curve, ranks * max(1, workers))
+        alone = speed * rates(calibration.curve, ranks * max(1, reader.read_threads))
         rate = np.minimum(alone, 1e6 * calibration.left_mb_per_second(speed))
-        random = np.random.default_rng([seed, ranks])
-        parts, start, costs = [], 0.0, calibration.costs
-        for epoch in epochs:
-            app_bytes = calibration.bytes_factor * batch_bytes(plan, self._by_file, epoch.number, epoch.steps)
-            work_bytes = app_bytes * _draw_work(calibration, plan.batch_size, app_bytes.shape, random)
-            decode = plan.batch_size * calibration.decode_seconds_per_sample
-            preprocessing = preprocessing_seconds(self.workload, app_bytes.shape, random)
-            needs_cores = decode or (reader.preprocess == "burn" and preprocessing.any())
-            scene = Scene(
-                app_bytes=app_bytes,
-                work_bytes=work_bytes,
-                after_seconds=decode + preprocessing + costs.between_seconds,
-                compute_seconds=computation_seconds(self.workload, ranks, epoch.number, epoch.steps),
-                rate=rate,
-                workers=workers,
-                window=window,
-                in_turn=job.traits.in_turn,
-                synchronous=self.workload.train.synchronous,
-                cores=cores if needs_cores else np.inf,
-                costs=replace(
-                    costs,
-                    hand_over_seconds=max(0.0, costs.hand_over_seconds - costs.between_seconds),
-                    take_seconds=self.workload.recorded.hand_over_seconds.replayed if reader.tensors else 0.0,
-                ),
-            )
-            times = simulate(scene)
-            parts.append(step_rows(epoch, scene, times, start_seconds=start, batch_size=plan.batch_size))
-            start += float(times.free[-1]) + EPOCH_GAP_SECONDS
-        rows: StepRows = np.concatenate(parts)
+        rows = self._balanced_rows(job, epochs, rate, seed)
         longer, min_steps = None, MIN_STEPS + window
         if not as_it_is and job.schedule[0].steps < min_steps:
             # In so short an epoch read-ahead hides what the storage sustains.
@@ -206,15 +180,60 @@ class Model:
             longer=longer,
         )
 
-    def _cores_for_readers(self, ranks: int) -> float:
-        """Return the cores that the CPU time of trainers leaves to readers; raises UserError where it leaves none."""
-        used, cores = ranks * self._trainer_cores(), self.hosts * self.calibration.cores
+    def _balanced_rows(self, job: TrainingJob, epochs: Sequence[Epoch], rate: Floats, seed: int) -> StepRows:
+        """Simulate epochs; trainers take their cores from the readers only while they compute, not while they wait.
+
+        Raises UserError where trainers that never wait would need all cores.
+        """
+        used, cores = job.ranks * self._trainer_cores(), self.hosts * self.calibration.cores
         if used >= cores:
             raise UserError(
-                f"train.step_cpu_time of {ranks} accelerators needs {used:.1f} cores, and there are {cores:g}: the "
+                f"train.step_cpu_time of {job.ranks} accelerators needs {used:.1f} cores, and there are {cores:g}: the "
                 "trainers alone exceed this host; predict fewer, or more --hosts"
             )
-        return cores - used
+        rows = self._rows(job, epochs, rate, cores - used, seed)
+        low = _computing(rows)
+        high = _computing(self._rows(job, epochs, rate, cores, seed)) if used else low
+        while high - low > _BALANCED:
+            # The more the trainers compute, the fewer cores the readers have, and the less can the trainers compute.
+            share = (low + high) / 2
+            rows = self._rows(job, epochs, rate, cores - share * used, seed)
+            low, high = (share, high) if _computing(rows) > share else (low, share)
+        return rows
+
+    def _rows(self, job: TrainingJob, epochs: Sequence[Epoch], rate: Floats, cores: float, seed: int) -> StepRows:
+        """Simulate epochs whose readers get bytes at `rate` (by their number), and have so many cores."""
+        reader, calibration, plan = self.workload.reader, self.calibration, job.train_plan
+        random = np.random.default_rng([seed, job.ranks])
+        parts, start, costs = [], 0.0, calibration.costs
+        for epoch in epochs:
+            app_bytes = calibration.bytes_factor * batch_bytes(plan, self._by_file, epoch.number, epoch.steps)
+            work_bytes = app_bytes * _draw_work(calibration, plan.batch_size, app_bytes.shape, random)
+            decode = plan.batch_size * calibration.decode_seconds_per_sample
+            preprocessing = preprocessing_seconds(self.workload, app_bytes.shape, random)
+            needs_cores = decode or (reader.preprocess == "burn" and preprocessing.any())
+            scene = Scene(
+                app_bytes=app_bytes,
+                work_bytes=work_bytes,
+                after_seconds=decode + preprocessing + costs.between_seconds,
+                compute_seconds=computation_seconds(self.workload, job.ranks, epoch.number, epoch.steps),
+                rate=rate,
+                workers=reader.read_threads,
+                window=job.batches_ahead,
+                in_turn=job.traits.in_turn,
+                synchronous=self.workload.train.synchronous,
+                cores=cores if needs_cores else np.inf,
+                costs=replace(
+                    costs,
+                    hand_over_seconds=max(0.0, costs.hand_over_seconds - costs.between_seconds),
+                    take_seconds=self.workload.recorded.hand_over_seconds.replayed if reader.tensors else 0.0,
+                ),
+            )
+            times = simulate(scene)
+            parts.append(step_rows(epoch, scene, times, start_seconds=start, batch_size=plan.batch_size))
+            start += float(times.free[-1]) + EPOCH_GAP_SECONDS
+        rows: StepRows = np.concatenate(parts)
+        return rows
 
     def _trainer_cores(self) -> float:
         """Return the cores that one trainer keeps busy by `train.step_cpu_time`."""
@@ -306,3 +325,9 @@ def _cut(schedule: tuple[Epoch, ...], ranks: int, most_rows: int, least_steps: i
     if len(kept) > 1 or first.steps <= wanted:
         return tuple(kept)
     return (Epoch(first.number, (Block(1, wanted, checkpoint=False),), evaluation=False),)
+
+
+def _computing(rows: StepRows) -> float:
+    """Return the share of the time in which trainers compute."""
+    computing, waiting, meeting = (float(rows[name].sum()) for name in ("compute_ns", "wait_ns", "sync_ns"))
+    return computing / max(1.0, computing + waiting + meeting)
