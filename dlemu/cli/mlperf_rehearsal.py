@@ -23,7 +23,6 @@ from dlemu.cli.mlperf_lines import (
 from dlemu.config import check_checkpoints, check_runnable, load
 from dlemu.config.overrides import take_word
 from dlemu.jobs.kvcache.settings import KvSettings
-from dlemu.jobs.training.enough import to_make
 from dlemu.metrics.verdict import EXIT_STATUSES
 from dlemu.mlperf.check.judge import TREE, Checked
 from dlemu.mlperf.rehearsal import NOTE
@@ -115,6 +114,8 @@ class Rehearser:
 
     def allow_making(self, parts: Sequence[Sequence[str]], folder: str, *, yes: bool) -> None:
         """Prompt before a large dataset is made for any of the workloads; raises UserError for no, or no terminal."""
+        from dlemu.jobs.training.enough import to_make
+
         for words in parts if self.make and not yes else ():
             rehearsal = self.single(words, folder)
             if isinstance(rehearsal, Rehearsal):

@@ -123,8 +123,6 @@ def test_two_loaders_that_feed_each_step_are_replayed_as_one(tmp_path: Path) -> 
     assert recording.problems == ()
     assert (recording.loaders_per_rank, recording.gradient_accumulation_steps) == (2, 1)
     assert (recording.loading.workers, recording.read_batch_size, found.data.files) == (2, 8, 4 * FILES)
-    seconds = np.asarray(recording.computation.quantiles)
-    assert 0.0049 < seconds[len(seconds) // 4] < 0.0099, "each batch has half of a step of 10 ms"
     assert "2 loaders feed each step" in " ".join(recording.notes)
     steps = read_run(str(tmp_path / "answer" / replay.folder / "results")).training
     assert set(np.asarray(steps["samples"]).tolist()) == {8}
