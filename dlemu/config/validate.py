@@ -168,7 +168,15 @@ def _storage_problems(workload: Workload) -> Iterator[str]:
 
 
 def _library_problems(workload: Workload) -> Iterator[str]:
-    """Yield a problem where the library with which `reader.engine=library` reads an object store is missing."""
+    """Yield why `reader.engine=library` can't read: no library for an object store, or no index of a user's file."""
+    if workload.reader.engine == "library" and workload.dataset.source == "folder":
+        from datagen.own_folder import FLAT
+
+        if workload.dataset.format in FLAT:
+            yield (
+                f"reader.engine is 'library', which reads {workload.dataset.format} by its index, and files of your own"
+                " have none; wanted 'matched'"
+            )
     if workload.reader.engine != "library" or workload.storage.storage_type in FOLDER_TYPES:
         return
     try:

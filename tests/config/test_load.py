@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from datagen.errors import UserError
-from dlemu.config import datagen_command, load, to_yaml, workload_names
+from dlemu.config import check_runnable, datagen_command, load, to_yaml, workload_names
 from dlemu.config.compose import composed
 from dlemu.config.grammar import parse_word
 from dlemu.config.overrides import parse, plain_setting
@@ -427,3 +427,12 @@ def test_a_file_that_draws_in_no_other_is_read_as_hydra_composes_it(name: str, t
     text = Path(workload_file(name, None)).read_text()
     hydras = write(tmp_path, f"{name}.yaml", f"# @package _global_\n{text}")  # a header is hydra's to understand
     assert composed(hydras, None) == composed(name, None)
+
+
+@pytest.mark.parametrize("name", ["indexed_binary", "mmap_indexed_binary"])
+def test_flat_files_of_ones_own_have_no_index_for_a_library(name: str, tmp_path: Path) -> None:
+    (tmp_path / "tokens.bin").write_bytes(bytes(100_000))
+    own = [f"dataset.data_folder={tmp_path}", "dataset.source=folder", f"dataset.format={name}"]
+    words = [*own, "dataset.record_length_bytes=1000", "reader.batch_size=1", "reader.engine=library"]
+    with pytest.raises(UserError, match="files of your own have none; wanted 'matched'"):
+        check_runnable(load(words))

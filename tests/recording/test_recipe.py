@@ -305,6 +305,8 @@ def test_the_reader_is_the_one_whose_calls_are_the_jobs_and_what_it_costs_is_not
     assert (engine, len(replays)) == ("matched", 1)
     _, engine, replays = check_by_replay(recording, Storage({"matched": 11.0, "library": 99.0}, 0.0010))
     assert (engine, replays[-1].engine) == ("matched", "matched")
+    _, engine, replays = check_by_replay(recording, Storage({"matched": 2.0}, 0.0), one_engine=True)
+    assert {one.engine for one in replays} == {engine} == {"matched"}, "pieces of a user's files have no library"
     _, engine, replays = check_by_replay(near, Storage({"matched": 12.0, "fast": 3.0}, 0.0010))
     assert (engine, replays[1].engine) == ("fast", "fast")
 

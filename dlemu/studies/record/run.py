@@ -18,7 +18,7 @@ from dlemu.runner.run_folder import check_place, new_folder
 from dlemu.studies.record.answer import RECORD, Data, RecordAnswer, Recording, Replay
 from dlemu.studies.record.data_seen import data_notes, data_of, data_problems
 from dlemu.studies.record.hook import ROWS, with_hook
-from dlemu.studies.record.recipe import recipe_text, simplified
+from dlemu.studies.record.recipe import reads_parts, recipe_text, simplified
 from dlemu.studies.record.recording import analyse, files_of
 from dlemu.studies.record.rows import read_rows
 from dlemu.studies.record.self_check import check_by_replay, run_replay, verdict
@@ -94,7 +94,8 @@ def record(
     if question.replay and data is not None and not recording.problems:
         on_step("replaying it on the same storage")
         try:
-            recording, engine, replays = check_by_replay(recording, _replays(folder, data, question.skip, on_step))
+            runs, parts = _replays(folder, data, question.skip, on_step), reads_parts(data, recording)
+            recording, engine, replays = check_by_replay(recording, runs, one_engine=parts)
         except DlemuError as error:
             failure = "its replay failed"
             on_step(f"{failure}: {error}")

@@ -49,9 +49,12 @@ Replays = Callable[[Recording, str, str], Replay]
 """Function `(recording, reader engine, folder name)` that runs a replay and returns its measurements."""
 
 
-def check_by_replay(recording: Recording, replays: Replays) -> tuple[Recording, str, list[Replay]]:
+def check_by_replay(
+    recording: Recording, replays: Replays, *, one_engine: bool = False
+) -> tuple[Recording, str, list[Replay]]:
     """Replay a recording until read calls and CPU time match, three times at most.
 
+    `one_engine`: `matched` is the only one that can read the job's files.
     Returns the recording with adjusted preprocessing, the reader engine, and the replays.
     """
     engine, done = "matched", list[Replay]()
@@ -65,6 +68,7 @@ def check_by_replay(recording: Recording, replays: Replays) -> tuple[Recording, 
         if (
             len(done) == 1
             and not recording.mapped
+            and not one_engine
             and not large
             and _relative_error(last.calls_per_sample, recording.calls_per_sample) > _CALLS_TOLERANCE
         ):
