@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from dlemu.jobs.training.folder import read_run
-from dlemu.studies.record.answer import read_record
+from dlemu.studies.record.answer import RecordAnswer, read_record
 from dlemu.studies.record.hook import HOOK, ROWS
 from dlemu.studies.record.recording import analyse
 from dlemu.studies.record.rows import read_rows
@@ -74,6 +74,17 @@ def test_a_replay_reads_what_the_job_read_and_its_recipe_says_how(data: Path, tm
     assert replay.engine == "matched"
 
 
+def recorded(folder: Path, *words: str) -> RecordAnswer:
+    """Record the job and replay it; it has no problems, and whether it keeps its pace is this host's affair."""
+    options = ["--skip", str(SKIP), "--output", str(folder / "answer"), "--no-report"]
+    ended = dlemu("record", *options, "--", sys.executable, JOB, *words, cwd=folder)
+    found = read_record(str(folder / "answer"))
+    assert ended.status in (0, 1), ended.err
+    assert found is not None
+    assert found.recording.problems == ()
+    return found
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["pairs", "parts"])
 def test_samples_of_two_files_and_parts_of_records_are_replayed(kind: str, tmp_path: Path) -> None:
@@ -88,15 +99,10 @@ def test_samples_of_two_files_and_parts_of_records_are_replayed(kind: str, tmp_p
     if kind == "parts":
         (folder / "masks").rmdir()
     words = [str(folder), "--kind", kind, "--epochs", "3", "--workers", "1", "--step", "0.01"]
-    options = ["--skip", str(SKIP), "--output", str(tmp_path / "answer"), "--no-report"]
-    ended = dlemu("record", *options, "--", sys.executable, JOB, *words, cwd=tmp_path)
-    found = read_record(str(tmp_path / "answer"))
-    assert ended.status in (0, 1), ended.err  # whether it keeps its pace is this host's affair
-    assert found is not None
-    assert found.data is not None
+    found = recorded(tmp_path, *words)
     recording, replay = found.recording, found.replays[-1]
-    assert recording.problems == ()
     files, samples = (2 * FILES, 1) if kind == "pairs" else (FILES, 14)
+    assert found.data is not None
     assert (found.data.files, found.data.samples_per_file) == (files, samples)
     assert (recording.files_per_sample, recording.batch_size) == (files // FILES, BATCH)
     steps = read_run(str(tmp_path / "answer" / replay.folder / "results")).training
@@ -113,15 +119,10 @@ def test_two_loaders_that_feed_each_step_are_replayed_as_one(tmp_path: Path) -> 
         for number in range(files):
             np.save(folder / name / f"{number}.npy", random.integers(0, 255, 40_000, dtype=np.uint8))
     words = [str(folder), "--kind", "beside", "--epochs", "3", "--workers", "1", "--step", "0.01"]
-    options = ["--skip", str(SKIP), "--output", str(tmp_path / "answer"), "--no-report"]
-    ended = dlemu("record", *options, "--", sys.executable, JOB, *words, cwd=tmp_path)
-    found = read_record(str(tmp_path / "answer"))
-    assert ended.status in (0, 1), ended.err  # whether it keeps its pace is this host's affair
-    assert found is not None
-    assert found.data is not None
+    found = recorded(tmp_path, *words)
     recording, replay = found.recording, found.replays[-1]
-    assert recording.problems == ()
     assert (recording.loaders_per_rank, recording.gradient_accumulation_steps) == (2, 1)
+    assert found.data is not None
     assert (recording.loading.workers, recording.read_batch_size, found.data.files) == (2, 8, 4 * FILES)
     assert "2 loaders feed each step" in " ".join(recording.notes)
     steps = read_run(str(tmp_path / "answer" / replay.folder / "results")).training
@@ -143,15 +144,10 @@ def test_as_much_is_cached_for_a_replay_as_for_the_job(tmp_path: Path) -> None:
             if number % 3 == 0:
                 file.read()
     words = [str(folder), "--epochs", "1", "--workers", "1", "--step", "0.01"]
-    options = ["--skip", str(SKIP), "--output", str(tmp_path / "answer"), "--no-report"]
-    ended = dlemu("record", *options, "--", sys.executable, JOB, *words, cwd=tmp_path)
-    found = read_record(str(tmp_path / "answer"))
-    assert ended.status in (0, 1), ended.err  # whether it keeps its pace is this host's affair
-    assert found is not None
+    found = recorded(tmp_path, *words)
     recording, replay = found.recording, found.replays[-1]
     if recording.device_bytes_per_sample in (0, -1):
         pytest.skip(f"the file system of {tmp_path} keeps no books, or is memory")
-    assert recording.problems == ()
     assert 20 < recording.cached_percent < 60, "a third of the files, and headers that are read twice"
     assert replay.device_bytes_per_sample == pytest.approx(recording.device_bytes_per_sample, rel=0.15)
 

@@ -331,11 +331,7 @@ def _read(worker: Worker, job: TrainingJob, spec: LoaderSpec, readers: int, step
     deadline = time.monotonic() + SETTLE_SECONDS + seconds
     own_steps, share = range(1 + worker.number, steps + 1, readers), steps // readers
     if job.workload.reader.worker_streams:  # consecutive steps for each reader, as the loader gives its workers
-        # From the beginning of a file on, if there is one: a tar is read from there, whichever sample is wanted.
-        samples, each = spec.phases["train"].batch_size, job.train_plan.num_samples_per_file
-        begin, end = worker.number * share, (worker.number + 1) * share
-        aligned = math.ceil(math.ceil(begin * samples / each) * each / samples)
-        own_steps = range(1 + (aligned if aligned < end else begin), 1 + end)
+        own_steps = range(1 + worker.number * share, 1 + (worker.number + 1) * share)
     for step in own_steps:
         if time.monotonic() > deadline:
             break

@@ -90,10 +90,11 @@ def training_loop(rows: ProcessRows, skip: int) -> Loop | None:
     requests = sorted(unsorted, key=lambda one: one.t0)
     request_times = [one.t0 for one in requests]
     training = _training(rows, batches, request_times)
+    turns = _turns(training, batches)
     device = {one.serial: one for one in rows.devices}
     steps = [
         (batch, following)
-        for batch in _counted(training, batches, skip)
+        for batch in _counted(training, turns, skip)
         for following in _next_request(requests, request_times, batch)
     ]
     by_device = sum(batch.serial in device for batch, _ in steps) > len(steps) / 2
@@ -140,7 +141,7 @@ def training_loop(rows: ProcessRows, skip: int) -> Loop | None:
         drained=float(np.mean(drained)) if drained else None,
         begin_ns=kept[0].t0,
         end_ns=kept[-1].t1,
-        accumulation=_accumulation(rows, _turns(training, batches)),
+        accumulation=_accumulation(rows, turns),
     )
 
 
@@ -214,11 +215,11 @@ def _steps_within(steps: Sequence[int], batches: Sequence[Batch]) -> int:
     return bisect.bisect(steps, batches[-1].t0) - bisect.bisect(steps, batches[0].t1)
 
 
-def _counted(training: Sequence[Pass], batches: dict[int, list[Batch]], skip: int) -> list[Batch]:
+def _counted(training: Sequence[Pass], turns: Sequence[list[Batch]], skip: int) -> list[Batch]:
     """Return the batches to measure: no warm-up and, in passes long enough, none that were prefetched at the start."""
     counted: list[Batch] = []
     passes = {one.number: one for one in training}
-    for place, turn in enumerate(_turns(training, batches)):
+    for place, turn in enumerate(turns):
         kept = turn[skip:] if place == 0 else turn
         for number in {batch.number for batch in turn}:
             one, own = passes[number], [batch for batch in kept if batch.number == number]
