@@ -136,8 +136,8 @@ def _escaped(value: Any) -> Any:
 
 
 def _of_data(overrides: Sequence[str]) -> list[str]:
-    """Return the user's overrides that can affect the dataset."""
-    return [setting.text for setting in parse(overrides).all if setting.path[0] in DATA_SECTIONS]
+    """Return the user's overrides that can affect the dataset; of several for one setting the last, which holds."""
+    return list({each.path: each.text for each in parse(overrides).all if each.path[0] in DATA_SECTIONS}.values())
 
 
 def _from_workload(workload: Workload) -> list[str]:

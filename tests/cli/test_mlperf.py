@@ -56,6 +56,8 @@ def test_too_few_files_asked_for_are_told_with_what_is_wanted() -> None:
     assert told.exit_code == 1
     assert "error dataset.size: 20,000 files" in told.output
     assert "wanted 28,000 files or more: 500 steps of each accelerator" in told.output
+    (pasted,) = [line for line in told.output.splitlines() if line.startswith("  dlemu datagen")]
+    assert pasted.count("num_files_train") == 1, "a setting given and corrected is printed once"
     assert datasize(*PAIR, "dataset.num_files_train=28000", "--memory-gib", "64").exit_code == 0
 
 

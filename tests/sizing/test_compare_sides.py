@@ -15,7 +15,7 @@ from dlemu.jobs.training.figures_of import training_metrics
 from dlemu.jobs.training.metrics import CATALOGUE
 from dlemu.jobs.training.summary import Mean
 from dlemu.results.figures import JobFigures
-from dlemu.studies.answers import ComparedRun, RunPair
+from dlemu.studies.answers import ComparedRun, ComparedSide, RunPair
 from dlemu.studies.compare.compare_sides import Extras, compare, compare_runs, economy
 from dlemu.studies.compare.page import _economy_line
 from dlemu.studies.compare.sides import Settings, Side, read_side, read_sides, side_of_runs
@@ -210,7 +210,7 @@ def test_a_search_that_the_storage_did_not_end_is_a_lower_bound() -> None:
     assert found.verdict == "A feeds at least 8 accelerators, B 8"
     assert found.economy is not None
     assert [side.may_feed_more for side in found.economy] == [True, False]
-    lines = [_economy_line(name, side) for name, side in zip("AB", found.economy, strict=True)]
+    lines = list(map(_economy_line, "AB", found.economy, found.sides))
     assert lines == [
         "A: at least 8 accelerators fed, at most 100.00 per accelerator fed",
         "B: 8 accelerators fed, 50.00 per accelerator fed",
@@ -226,6 +226,13 @@ def test_where_neither_passes_that_is_said_and_only_there() -> None:
 
     assert said(False, False) == "neither passes"
     assert said(False, None) == said(True, False) == said(None, None) == "no figure is known for both"
+
+
+@pytest.mark.parametrize(("passed", "said"), [(False, "no count passed"), (None, "no count was judged")])
+def test_a_side_without_a_verdict_is_not_called_failed(passed: bool | None, said: str) -> None:
+    counts = (ComparedRun(figures=figures(passed=passed)),)
+    side = ComparedSide(name="a", workload="unet3d", runs=counts, about=None)
+    assert _economy_line("A", economy(Side(name="a"), Extras()), side) == f"A: {said}"
 
 
 def test_runs_of_which_one_side_has_none_are_refused_with_what_there_is() -> None:

@@ -75,7 +75,7 @@ def print_comparison(answer: Comparison, console: Console) -> None:
         print_lines([Line(f"not comparable: {', '.join(main.not_comparable)}", "caution")], console, wrap=True)
     for pair in answer.runs:
         print_table(_short_table(answer, pair, catalogue_of(answer.kind)), console)
-    print_lines([*map(_economy_line, "AB", answer.economy or ())], console)
+    print_lines([*map(_economy_line, "AB", answer.economy or (), answer.sides)], console)
     print_lines([Line(f"- {issue}", "caution") for issue in answer.issues], console)
     print_lines([Line(answer.verdict, "strong")], console, wrap=True)
 
@@ -123,10 +123,10 @@ def _is_shown(pair: RunPair) -> bool:
     return time is None or time.distinct is not False
 
 
-def _economy_line(name: str, economy: Economy) -> str:
-    fed = economy.accelerators_fed
+def _economy_line(name: str, economy: Economy, side: ComparedSide) -> str:
+    fed, judged = economy.accelerators_fed, any(run.figures.passed is not None for run in side.runs)
     least, most = ("at least ", "at most ") if fed and economy.may_feed_more else ("", "")
-    parts = [f"{least}{count(fed, 'accelerator')} fed" if fed else "no count passed"]
+    parts = [f"{least}{count(fed, 'accelerator')} fed" if fed else f"no count {'passed' if judged else 'was judged'}"]
     if economy.gb_per_second is not None:
         parts.append(f"{economy.gb_per_second:.3g} GB/s")
     if economy.cost_per_accelerator is not None:
