@@ -42,17 +42,17 @@ class Format:
         return None
 
     def write(self, job: FileJob, writer: Writer, buffer: AlignedBuffer) -> None:
-        texts, lengths = _texts()
+        texts = _texts()
         chunk = buffer.view(CHUNK_BYTES // NUMBER_BYTES)
         for start in range(0, job.payload_bytes, job.record_bytes):
             for offset in range(0, job.record_bytes, len(chunk)):
                 piece = chunk[: min(len(chunk), job.record_bytes - offset)]
                 job.content.fill(piece, job.running_index, start + offset)
-                numbers = np.frombuffer(piece, np.uint8)
-                text = texts[numbers][np.arange(NUMBER_BYTES) < lengths[numbers][:, None]]
+                # A fifth of the time of selecting the characters of each number by an array of booleans.
+                text = texts.take(np.frombuffer(piece, np.uint8)).tobytes().translate(None, b" ")
                 if offset + len(piece) == job.record_bytes:
-                    text[-1] = LINE_FEED
-                writer.write(text.data)
+                    text = text[:-1] + b"\n"
+                writer.write(text)
 
     def open(self, source: Source, samples: int) -> CsvFile:
         """Read the whole file by one call, because line lengths vary."""
@@ -107,11 +107,9 @@ class CsvFile:
             raise damaged(self._path, str(error), offset) from error
 
 
-def _texts() -> tuple[Bytes, Bytes]:
-    """Return the text of each number from 0 to 255, followed by a comma, and its length."""
-    texts = [f"{number},".encode() for number in range(256)]
-    table = np.frombuffer(b"".join(text.ljust(NUMBER_BYTES) for text in texts), np.uint8)
-    return table.reshape(256, NUMBER_BYTES), np.array([len(text) for text in texts], np.uint8)
+def _texts() -> NDArray[np.uint32]:
+    """Return the text of each number from 0 to 255, followed by a comma, and padded with spaces to NUMBER_BYTES."""
+    return np.frombuffer(b"".join(f"{number},".ljust(NUMBER_BYTES).encode() for number in range(256)), np.uint32)
 
 
 def _numbers(line: Bytes) -> Bytes:
