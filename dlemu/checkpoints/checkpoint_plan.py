@@ -42,7 +42,17 @@ class CheckpointPlan:
 
     def files(self, rank: int) -> tuple[FileLayout, ...]:
         """Return the files that one of the job's ranks writes, in order."""
-        return self._format.files(self, rank)
+        layouts = self._last_files.get(rank)
+        if layouts is None:
+            layouts = self._format.files(self, rank)
+            self._last_files.clear()  # those of all ranks of a large job would fill the memory
+            self._last_files[rank] = layouts
+        return layouts
+
+    @cached_property
+    def _last_files(self) -> dict[int, tuple[FileLayout, ...]]:
+        """The files of the rank that was asked for last: a rank asks for its own several times in each checkpoint."""
+        return {}
 
     @cached_property
     def names(self) -> frozenset[str]:
