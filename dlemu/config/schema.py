@@ -275,7 +275,7 @@ class Metric:
     """Steps dropped from `au` at the start of each block (a range of steps between epoch starts and checkpoints)."""
     exclude_end_steps: Annotated[int, at_least(0)] = 0
     """Steps dropped from `au` at the end of each block."""
-    ceiling_seconds: Annotated[float, at_least(0, MOST_SECONDS), SECONDS] = 2.0
+    ceiling_seconds: Annotated[float, at_least(0, MOST_SECONDS), SECONDS] = 1.0
     """How long the ceiling (AU of this host without any storage) is measured before the run; 0 skips it."""
     scaling_seconds: Annotated[float, at_least(0, MOST_SECONDS), SECONDS] = 1.0
     """Duration of each test, after a run that waited for reads, of whether more readers get more MB/s; 0: no test.

@@ -349,6 +349,11 @@ class ComparedSide:
     about: Conditions | None
     """None when the folders of its runs are gone."""
 
+    @property
+    def is_unjudged(self) -> bool:
+        """Whether no run of it passed or failed: no verdict, or incomplete."""
+        return bool(self.runs) and all(run.figures.passed is None for run in self.runs)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:

@@ -235,6 +235,21 @@ def test_a_side_without_a_verdict_is_not_called_failed(passed: bool | None, said
     assert _economy_line("A", economy(Side(name="a"), Extras()), side) == f"A: {said}"
 
 
+@pytest.mark.parametrize(
+    ("a", "b", "words"),
+    [
+        (True, None, "A feeds 18 accelerators, B was not judged"),
+        (None, True, "A was not judged, B feeds 18"),
+        (True, False, "A feeds 18 accelerators, B none"),
+    ],
+)
+def test_the_sentence_tells_a_side_without_a_verdict_from_one_that_failed(
+    a: bool | None, b: bool | None, words: str
+) -> None:
+    sides = (side_of_runs(name, {(): figures(None, passed=passed)}) for name, passed in (("a", a), ("b", b)))
+    assert compare(*sides).verdict == words
+
+
 def test_runs_of_which_one_side_has_none_are_refused_with_what_there_is() -> None:
     search, runs = Side(name="a", accelerators=3), Side(name="b", runs={(("x", "1"), ("y", "2")): figures()})
     with pytest.raises(UserError, match="no run with the same settings: a search against x=1 y=2; compare"):

@@ -24,7 +24,7 @@ from dlemu.plan.samples import BatchPlan, EndlessPlan, Plan, RankPlan
 from dlemu.plan.streams import RankStreamPlan, StreamPlan
 from dlemu.runner.job import Job
 
-MIN_CEILING_STEPS, MAX_CEILING_STEPS = 5, 4000
+MIN_CEILING_STEPS, MAX_CEILING_STEPS = 4, 4000
 """Limits to the steps of the ceiling measurement."""
 _ROUNDING = 1e-6
 """Relative excess of CPU time over the step's length that is a rounding error: it needs no further thread."""

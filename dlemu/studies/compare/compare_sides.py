@@ -176,8 +176,12 @@ def sentence(comparison: Comparison) -> str:
             if fed[0] == fed[1] and least[0] == least[1]:
                 parts.append(f"A and B feed {least[0]}{count(fed[0] or 0, 'accelerator')} each")
             else:
+                unjudged_a, unjudged_b = (side.is_unjudged for side in comparison.sides)
                 of_a = f"A feeds {least[0]}{fed[0] or 'no'} accelerator{'s' * (fed[0] != 1)}"
-                parts.append(f"{of_a}, B {least[1]}{fed[1] or 'none'}")
+                of_b = f"feeds {least[1]}{fed[1]}" if unjudged_a else f"{least[1]}{fed[1] or 'none'}"
+                parts.append(
+                    f"{'A was not judged' if unjudged_a else of_a}, B {'was not judged' if unjudged_b else of_b}"
+                )
         elif comparison.runs and all(passed is False for pair in comparison.runs for passed in pair.passed):
             parts.append("neither passes")
     parts = parts or ["no figure is known for both"]

@@ -124,9 +124,13 @@ def _is_shown(pair: RunPair) -> bool:
 
 
 def _economy_line(name: str, economy: Economy, side: ComparedSide) -> str:
-    fed, judged = economy.accelerators_fed, any(run.figures.passed is not None for run in side.runs)
+    fed = economy.accelerators_fed
     least, most = ("at least ", "at most ") if fed and economy.may_feed_more else ("", "")
-    parts = [f"{least}{count(fed, 'accelerator')} fed" if fed else f"no count {'passed' if judged else 'was judged'}"]
+    parts = [
+        f"{least}{count(fed, 'accelerator')} fed"
+        if fed
+        else f"no count {'was judged' if side.is_unjudged else 'passed'}"
+    ]
     if economy.gb_per_second is not None:
         parts.append(f"{economy.gb_per_second:.3g} GB/s")
     if economy.cost_per_accelerator is not None:
