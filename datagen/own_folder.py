@@ -23,6 +23,7 @@ from datagen import registry
 from datagen.errors import DatasetError, DlemuError, UserError
 from datagen.extras import library
 from datagen.formats.format_base import FORMATS, Format
+from datagen.known_offsets import learn_offsets
 from datagen.layout import Layout
 from datagen.regular import open_regular
 from datagen.scan import FORMAT_OF_ENDING, SHOWN_NAMES, has_ending, sizes_on_disk
@@ -302,23 +303,34 @@ def _count_rows(path: str) -> int:
 def _count_tar_samples(path: str) -> int:
     """Count the samples of a WebDataset tar: members that are the same up to the first dot of the base name."""
     with os.fdopen(open_regular(path), "rb") as file, tarfile.open(fileobj=file, mode="r:") as tar:
-        names = (member.name.rpartition("/") for member in tar if member.isfile())
-        return len({(folder, base.partition(".")[0]) for folder, _, base in names if not base.startswith(".")})
+        keys: dict[tuple[str, str], int] = {}
+        last, changes, found = None, 0, os.fstat(file.fileno())
+        for member in tar:
+            folder, _, base = member.name.rpartition("/")
+            key = folder, base.partition(".")[0]
+            if member.isfile() and not base.startswith("."):
+                keys.setdefault(key, member.offset)
+                changes += key != last
+                last = key
+        # If the members of each sample lie together, and the end marker is there; else reading the file finds out.
+        if changes == len(keys) and found.st_size >= tar.offset + 2 * tarfile.BLOCKSIZE:
+            learn_offsets(path, found, [*keys.values(), tar.offset])
+        return len(keys)
 
 
 def _count_tfrecords(path: str) -> int:
     descriptor = open_regular(path)
     try:
-        size_bytes, offset, records = os.fstat(descriptor).st_size, 0, 0
-        while offset < size_bytes:
-            head = os.pread(descriptor, _LENGTH.size, offset)
+        found, offsets = os.fstat(descriptor), [0]
+        while offsets[-1] < found.st_size:
+            head = os.pread(descriptor, _LENGTH.size, offsets[-1])
             if len(head) < _LENGTH.size:
-                raise ValueError(f"a record that ends at byte {offset + len(head)}")
-            offset += _FRAMING_BYTES + _LENGTH.unpack(head)[0]
-            records += 1
-        if offset != size_bytes:
+                raise ValueError(f"a record that ends at byte {offsets[-1] + len(head)}")
+            offsets.append(offsets[-1] + _FRAMING_BYTES + _LENGTH.unpack(head)[0])
+        if offsets[-1] != found.st_size:
             raise ValueError("it is not a tfrecord file, or is truncated")
-        return records
+        learn_offsets(path, found, offsets)
+        return len(offsets) - 1
     finally:
         os.close(descriptor)
 

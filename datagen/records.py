@@ -12,6 +12,7 @@ import time
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 import numpy as np
@@ -35,6 +36,8 @@ from datagen.storage.storage_base import Reader, StorageBase, StorageSpec, open_
 
 MAX_OPEN_FILES = 512
 """Maximum files that a reader keeps open; enough for all files of DLIO's bert."""
+_LOOKING_THREADS = 16
+"""Files whose headers are read at a time: where a read takes milliseconds, one after another would take minutes."""
 DESCRIPTOR_DIVISOR = 8
 """A reader uses at most 1 / 8 of the process's file descriptors: a process may have several readers."""
 
@@ -439,8 +442,13 @@ def largest_record_bytes(file_format: RecordFormat, layout: Layout, storage: Sto
     Raises:
         DatasetError: a file can't be read, or is damaged.
     """
-    files = OpenFiles(storage, file_format, layout, 1)
-    try:
-        return max(files.get(file)[2].largest_bytes() for file in range(layout.num_files))
-    finally:
-        files.close()
+
+    def largest(first: int) -> int:
+        files = OpenFiles(storage, file_format, layout, 1)
+        try:
+            return max(files.get(file)[2].largest_bytes() for file in range(first, layout.num_files, _LOOKING_THREADS))
+        finally:
+            files.close()
+
+    with ThreadPoolExecutor(_LOOKING_THREADS, "headers") as pool:
+        return max(pool.map(largest, range(min(layout.num_files, _LOOKING_THREADS))))

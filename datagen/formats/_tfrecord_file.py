@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datagen.formats.format_base import Extents, MovedError, OffsetRecords, OpenSide, Source, damaged, no_such_record
+from datagen.known_offsets import offsets_in
 from datagen.places import even_places
 
 HEAD_BYTES = 12
@@ -103,7 +104,7 @@ class TfrecordFile(OffsetRecords):
         source = self._side(0)
         offsets = None if source is None else _parse_index(bytes(source.read(0, source.size_bytes)), self._samples)
         if offsets is None or offsets[-1] != self._source.size_bytes:
-            offsets = self._walk()
+            offsets = offsets_in(self._source.path, self._samples, self._walk)
         return offsets
 
     def _walk(self) -> NDArray[np.int64]:

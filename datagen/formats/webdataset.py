@@ -8,7 +8,6 @@ readers of WebDataset use; names follow its specification (https://github.com/we
 from __future__ import annotations
 
 import itertools
-import os
 import tarfile
 from collections.abc import Iterator
 from typing import BinaryIO, NamedTuple
@@ -35,6 +34,7 @@ from datagen.formats.format_base import (
     no_such_record,
     sample_bytes,
 )
+from datagen.known_offsets import offsets_in
 from datagen.spec import BLOCK_BYTES, DatasetSpec
 from datagen.storage.storage_base import LibraryFile, Writer
 
@@ -185,10 +185,6 @@ class Packer:
         return b""
 
 
-_walked: dict[tuple[int, ...], NDArray[np.int64]] = {}
-"""Cache of sample offsets by local file and number of samples; loaders' forked workers inherit it."""
-
-
 class TarRecords(OffsetRecords):
     """One file. Its samples are assumed to have one size; once a sample contradicts, all headers are read."""
 
@@ -229,14 +225,7 @@ class TarRecords(OffsetRecords):
         return (begin, end - begin) if begin >= 0 else None
 
     def _find_offsets(self) -> NDArray[np.int64]:
-        try:
-            found = os.stat(self._source.path)
-        except OSError:  # an object
-            return self._walk()
-        key = found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, self._samples
-        if key not in _walked:
-            _walked[key] = self._walk()
-        return _walked[key]
+        return offsets_in(self._source.path, self._samples, self._walk)
 
     def _walk(self) -> NDArray[np.int64]:
         """Return the offset of each sample and the end of the last one, by reading all headers."""

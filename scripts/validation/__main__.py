@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import contextlib
 import sys
+from collections.abc import Iterator
+from dataclasses import replace
 
 from measuring import evidence
 from measuring.main import Group, add_arguments, guarded, measure, wanted_names
@@ -31,7 +33,7 @@ from validation import (
     sizes,
     verdicts,
 )
-from validation.bed import make_bed
+from validation.bed import Bed, make_bed
 from validation.drive import why_no_drive
 
 GROUPS = {
@@ -82,9 +84,20 @@ def main() -> int:
     def work() -> int:
         kept = str(evidence.FOLDER / "validation") if asked.save else None
         with make_bed() if needs_drive else contextlib.nullcontext() as bed:
-            return measure("validate", names, GROUPS, bed, folder=kept)
+            return measure("validate", names, {name: _then_clear(GROUPS[name]) for name in names}, bed, folder=kept)
 
     return guarded("validate", work)
+
+
+def _then_clear(group: Group) -> Group:
+    """Return a group whose datasets are removed when it ends: those of all groups would fill the drive."""
+
+    def measured(bed: Bed | None) -> Iterator[evidence.Line]:
+        yield from group.measure(bed)
+        if bed is not None:
+            bed.clear()
+
+    return replace(group, measure=measured)
 
 
 if __name__ == "__main__":

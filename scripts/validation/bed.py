@@ -183,6 +183,12 @@ class Bed:
         shutil.rmtree(os.path.join(self.drive.folder, dataset.name))
         self._made.discard(dataset.name)
 
+    def clear(self) -> None:
+        """Remove all datasets."""
+        for name in self._made:
+            shutil.rmtree(os.path.join(self.drive.folder, name))
+        self._made.clear()
+
     def generate(self, dataset: Dataset, folder: str, *settings: str) -> None:
         """Generate a dataset in a folder."""
         run(dlemu("datagen", *dataset.settings(folder), *settings))

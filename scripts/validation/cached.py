@@ -78,7 +78,7 @@ def _run(bed: Bed, dataset: Dataset, *settings: str, cold: bool = True) -> Ran:
 def _judged(name: str, ran: Ran, verdict: str, served: float) -> Iterator[Check]:
     """The word of the verdict, the exit status that says the same, and how much the storage served."""
     yield Check(name, "verdict", verdict, str(ran.summary["verdict"]).split(":")[0])
-    status = 0.0 if verdict == "PASS" else 4.0
+    status = float({"PASS": 0, "FAIL": 1, "NO VERDICT": 4}[verdict])
     yield Check(name, "exit status", status, float(ran.exit_status))
     told = (ran.summary["page_cache"] or {}).get("served_percent")
     yield Check(name, "served by the storage", served, told, "%", within=2)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import os
+import pickle
 import struct
 import tarfile
 import threading
@@ -15,9 +16,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from datagen import known_offsets
 from datagen.errors import DatasetError, UserError
 from datagen.fetch import Fetcher, FetchSpec
-from datagen.formats._tfrecord_file import masked_crc
+from datagen.formats._tfrecord_file import TfrecordFile, masked_crc
+from datagen.formats.format_base import OffsetRecords
+from datagen.formats.webdataset import TarRecords
 from datagen.generate import prepare
 from datagen.inspection import inspect
 from datagen.own_folder import COUNTERS, TOKEN_FILE_BYTES, inspect_own_folder
@@ -160,6 +164,48 @@ def test_samples_of_shards_are_counted_side_by_side(tmp_path: Path, monkeypatch:
     monkeypatch.setitem(COUNTERS, "webdataset", count)
     found = inspect_own_folder(DatasetSpec(data_folder=str(tmp_path), source="folder"), FOLDERS)
     assert found.spec.num_samples_per_file == 4
+
+
+@pytest.mark.parametrize("carried", ["dataset", "fetch"])
+@pytest.mark.parametrize(("make", "walks"), [(shards, TarRecords), (records, TfrecordFile)])
+def test_headers_are_read_once_and_by_no_other_process(
+    make: Make, walks: type[OffsetRecords], carried: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A reader that looks for them makes a request for each record, which no training job makes."""
+    make(tmp_path)
+
+    def walk(_: object) -> None:
+        raise AssertionError("the headers are read again")
+
+    monkeypatch.setattr(walks, "_walk", walk)
+    found = inspect(DatasetSpec(data_folder=str(tmp_path), source="folder"))
+    fetch = FetchSpec.for_dataset(found, found.train)
+    pickled = pickle.dumps({"dataset": found, "fetch": fetch}[carried])
+    known_offsets._known.clear()
+    with pytest.raises(AssertionError, match="read again"):
+        read_all(fetch)
+    pickle.loads(pickled)
+    assert read_all(fetch) > 0.3 * found.total_bytes
+
+
+def read_all(fetch: FetchSpec) -> int:
+    every = list(range(fetch.layout.num_samples))
+    fetcher = Fetcher(fetch)
+    try:
+        return fetcher.fetch(every, memoryview(bytearray(fetch.slot_bytes(len(every))))).app_bytes
+    finally:
+        fetcher.close()
+
+
+def test_a_changed_file_is_looked_at_again(tmp_path: Path) -> None:
+    records(tmp_path)
+    spec = DatasetSpec(data_folder=str(tmp_path), source="folder")
+    inspect(spec)
+    for path in tmp_path.iterdir():
+        data = path.read_bytes()
+        path.write_bytes(data[116:] + data[:116])  # the first record goes to the end
+    found = inspect(spec)
+    assert read_all(FetchSpec.for_dataset(found, found.train)) > 0.3 * found.total_bytes, "by the offsets of today"
 
 
 @pytest.mark.parametrize("damaged", ["00.npz", "02.npz"])

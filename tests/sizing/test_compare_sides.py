@@ -246,8 +246,8 @@ def test_a_side_without_a_verdict_is_not_called_failed(passed: bool | None, said
 def test_the_sentence_tells_a_side_without_a_verdict_from_one_that_failed(
     a: bool | None, b: bool | None, words: str
 ) -> None:
-    sides = (side_of_runs(name, {(): figures(None, passed=passed)}) for name, passed in (("a", a), ("b", b)))
-    assert compare(*sides).verdict == words
+    side_a, side_b = (side_of_runs(name, {(): figures(None, passed=passed)}) for name, passed in (("a", a), ("b", b)))
+    assert compare(side_a, side_b).verdict == words
 
 
 def test_runs_of_which_one_side_has_none_are_refused_with_what_there_is() -> None:

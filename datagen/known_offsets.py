@@ -1,0 +1,62 @@
+"""Where records lie in files whose headers had to be read for that: each file is read once, not by each process.
+
+A reader that looks for headers makes requests that no training job makes, one for each record. Forked processes inherit
+what is known; `KnownOffsets` carries it to others, in what is pickled for them (a job, a worker's `FetchSpec`).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Offsets = NDArray[np.int64]
+"""Offset of each record, and the end of the last one."""
+_File = tuple[str, int, int]
+"""Path, bytes, and time of the last change in ns."""
+
+_known: dict[_File, Offsets] = {}
+
+
+def offsets_in(path: str, records: int, read_headers: Callable[[], Offsets]) -> Offsets:
+    """Return the offsets of a file's first records; `read_headers` returns those that are not known."""
+    try:
+        file = _file(path, os.stat(path))
+    except OSError:  # an object
+        return read_headers()
+    if len(_known.get(file, ())) <= records:
+        _known[file] = read_headers()
+    return _known[file][: records + 1]
+
+
+def learn_offsets(path: str, status: os.stat_result, offsets: Sequence[int]) -> None:
+    """Keep the offsets of a file whose headers were read for another reason; `status` is the open file's."""
+    _known[_file(path, status)] = np.array(offsets, np.int64)
+
+
+def _file(path: str, status: os.stat_result) -> _File:
+    return path, status.st_size, status.st_mtime_ns
+
+
+@dataclass(frozen=True, eq=False)
+class KnownOffsets:
+    """Offsets that are known in the process that unpickles this, too."""
+
+    of_files: Mapping[_File, Offsets]
+
+    @classmethod
+    def below(cls, *folders: str) -> KnownOffsets:
+        """Return the offsets known so far of the files in some folders."""
+        paths = tuple(f"{folder}/" for folder in folders)
+        return cls({file: offsets for file, offsets in _known.items() if file[0].startswith(paths)})
+
+    def __reduce__(self) -> tuple[Callable[[Mapping[_File, Offsets]], KnownOffsets], tuple[Mapping[_File, Offsets]]]:
+        return _learn, (self.of_files,)
+
+
+def _learn(of_files: Mapping[_File, Offsets]) -> KnownOffsets:
+    _known.update(of_files)
+    return KnownOffsets(of_files)
