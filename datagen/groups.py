@@ -1,7 +1,8 @@
 """Reading row groups: every row group that holds a row of the batch is read once, in full.
 
-That is how training reads columnar files: the columns of a row group are read together and cut into batches. A batch
-whose rows are far apart would read far more than it uses, and raises SpaceError.
+That is how training reads columnar files: the columns of a row group are read together and cut into batches. The row
+group in which a batch ends is not read again for a batch that begins there. A batch whose rows are far apart would read
+far more than it uses, and raises SpaceError.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from datagen.formats.format_base import Format, Source, damaged
 from datagen.layout import Layout
 from datagen.places import Places, as_places
 from datagen.records import AllocatingSource
-from datagen.runs import Samples, runs_of
+from datagen.runs import Run, Samples, runs_of
 from datagen.spec import DatasetSpec, Decode, EngineName
 from datagen.storage.storage_base import LibraryFile, Reader, StorageBase, read_in_transfers
 
@@ -123,6 +124,17 @@ class OpenGroups(NamedTuple):
     groups: GroupsFile
 
 
+class _Kept(NamedTuple):
+    """The row group in which a batch ended, and where the next batch begins if the reader reads its rows in order."""
+
+    sample: int
+    file: int
+    group: int
+    data: bytes
+    places: list[int]
+    """Offsets in `data` and bytes of its spans or columns, in turn."""
+
+
 class GroupReader:
     """Reads row groups of one split. Not thread-safe. The last file read stays open."""
 
@@ -155,6 +167,9 @@ class GroupReader:
         self._called = file_format if called and isinstance(file_format, CalledGroupFormat) else None
         self._transfer_bytes = 0 if self._called else transfer_bytes
         self._open: OpenGroups | None = None
+        self._kept: _Kept | None = None
+        self._end = 0
+        """The sample after those of the last batch."""
 
     def __del__(self) -> None:
         self.close()
@@ -168,10 +183,29 @@ class GroupReader:
         """
         self.values = []
         flat: list[int] = []
-        at = 0
-        for opened, group in self._groups(samples):
-            read = self._read_decoded if self._decodes else self._read_stored
-            at = read(opened, group, out, at, flat)
+        at, kept, self._kept = 0, self._kept, None
+        in_file = self._layout.num_samples_per_file
+        runs = runs_of(samples, in_file)
+        if not runs:
+            return as_places(flat)
+        first = runs[0][0]
+        in_order = not self._end or first == self._end or first % in_file == 0
+        begin = places = 0
+        read = self._read_decoded if self._decodes else self._read_stored
+        for opened, group in self._groups(runs):
+            begin, places = at, len(flat)
+            if at == 0 and kept is not None and kept[:3] == (first, opened.file, group):
+                at = len(kept.data)
+                _check_fits(at, out)
+                out[:at] = kept.data
+                flat += kept.places
+            else:
+                at = read(opened, group, out, at, flat)
+        self._end = sum(runs[-1])
+        index = self._end % in_file
+        if in_order and index and group in opened.groups.groups_of(index, 1):
+            found = [place - begin if number % 2 == 0 else place for number, place in enumerate(flat[places:])]
+            self._kept = _Kept(self._end, opened.file, group, bytes(out[begin:at]), found)
         return as_places(flat)
 
     def finish(self) -> None:
@@ -183,10 +217,10 @@ class GroupReader:
         if opened is not None:
             opened.reader.close()
 
-    def _groups(self, samples: Samples) -> Iterator[tuple[OpenGroups, int]]:
+    def _groups(self, runs: Iterable[Run]) -> Iterator[tuple[OpenGroups, int]]:
         """Yield each row group that holds some of the samples, once."""
         read = set()
-        for first, count in runs_of(samples, self._layout.num_samples_per_file):
+        for first, count in runs:
             file, index = self._layout.locate(first)
             opened = self._open_file(file)
             for group in opened.groups.groups_of(index, count):

@@ -27,7 +27,7 @@ from datagen.known_offsets import learn_offsets
 from datagen.layout import Layout
 from datagen.regular import open_regular
 from datagen.scan import FORMAT_OF_ENDING, SHOWN_NAMES, has_ending, sizes_on_disk
-from datagen.spec import DatasetSpec
+from datagen.spec import DatasetSpec, ParquetSpec
 from datagen.storage.storage_base import StorageBase, StorageSpec, open_storage
 from datagen.unread import unread
 
@@ -138,6 +138,7 @@ def _inspect(spec: DatasetSpec, storage: StorageBase) -> UserFolder:
         record_element_type="uint8",
         compression="none",
         enable_chunking=False,
+        parquet=_with_group_rows(spec.parquet, layout, storage) if name == "parquet" else spec.parquet,
     )
     return UserFolder(completed, layout, sizes, (seen, *notes, *more))
 
@@ -223,11 +224,8 @@ def _with_samples(
             return RAW, layout, sizes, [note]
         samples = spec.num_samples_per_file if count is not None else 1
         return name, replace(layout, num_samples_per_file=samples), sizes, []
-    step = max(1, layout.num_files / COUNTED_FILES)
-    counted = sorted({int(place * step) for place in range(min(layout.num_files, COUNTED_FILES))})
-    with ThreadPoolExecutor(_COUNTING_THREADS, "counting") as pool:
-        paths = [str(storage.local_path(layout.path(file))) for file in counted]
-        counts = np.array(list(pool.map(partial(_count_samples, count), paths)))
+    counted = _some_files(layout)
+    counts = np.array(_in_each(partial(_counted, count), [str(storage.local_path(layout.path(at))) for at in counted]))
     if len(counted) < layout.num_files:
         samples = int(counts.min())
         notes = [f"{samples} samples of each file are read: the fewest of {len(counted)} files that were counted"]
@@ -243,6 +241,23 @@ def _with_samples(
             f"{samples * len(kept):,} of {int(counts.sum()):,} samples are read: {samples} of each of {len(kept)} files"
         )
     return name, replace(_subset(layout, kept), num_samples_per_file=samples), sizes[kept], notes
+
+
+def _some_files(layout: Layout) -> list[int]:
+    """Return which files are opened to learn their structure: at most COUNTED_FILES, evenly spaced."""
+    step = max(1, layout.num_files / COUNTED_FILES)
+    return sorted({int(place * step) for place in range(min(layout.num_files, COUNTED_FILES))})
+
+
+def _in_each(learn: Callable[[str], int], paths: Sequence[str]) -> list[int]:
+    with ThreadPoolExecutor(_COUNTING_THREADS, "counting") as pool:
+        return list(pool.map(learn, paths))
+
+
+def _with_group_rows(parquet: ParquetSpec, layout: Layout, storage: StorageBase) -> ParquetSpec:
+    """Return the settings with the rows of the files' row groups, from which the room for a batch follows."""
+    paths = [path for file in _some_files(layout) if (path := storage.local_path(layout.path(file))) is not None]
+    return replace(parquet, row_group_size=min(_in_each(_group_rows, paths))) if paths else parquet
 
 
 def _cut(
@@ -286,7 +301,7 @@ def _can_read(name: str, layout: Layout, storage: StorageBase) -> bool:
     return not errors
 
 
-def _count_samples(count: Callable[[str], int], path: str) -> int:
+def _counted(count: Callable[[str], int], path: str) -> int:
     try:
         with unread([path]):
             return count(path)
@@ -298,6 +313,16 @@ def _count_rows(path: str) -> int:
     parquet: Any = library("pyarrow.parquet", "parquet")
     with os.fdopen(open_regular(path), "rb") as file:
         return int(parquet.read_metadata(file).num_rows)
+
+
+def _group_rows(path: str) -> int:
+    """Return the mean rows of a row group, without the last, which has what is left."""
+    parquet: Any = library("pyarrow.parquet", "parquet")
+    with os.fdopen(open_regular(path), "rb") as file:
+        metadata = parquet.read_metadata(file)
+    rows = [int(metadata.row_group(group).num_rows) for group in range(metadata.num_row_groups)]
+    rows = rows[:-1] or rows
+    return max(1, sum(rows) // max(1, len(rows)))
 
 
 def _count_tar_samples(path: str) -> int:

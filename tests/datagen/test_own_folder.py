@@ -188,6 +188,22 @@ def test_headers_are_read_once_and_by_no_other_process(
     assert read_all(fetch) > 0.3 * found.total_bytes
 
 
+@pytest.mark.parametrize("group", [7, 20, 1000])
+def test_a_batch_of_tables_with_small_row_groups_has_room(group: int, tmp_path: Path) -> None:
+    arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    for shard in range(3):
+        table = arrow.table({"image": [bytes(1000 + number) for number in range(90)]})
+        parquet.write_table(table, tmp_path / f"{shard}.parquet", row_group_size=group, compression="none")
+    spec = inspect_own_folder(DatasetSpec(data_folder=str(tmp_path), source="folder"), FOLDERS).spec
+    assert spec.parquet.row_group_size == min(group, 90)
+    found = inspect(spec)
+    fetch = FetchSpec.for_dataset(found, found.train)
+    room = memoryview(bytearray(fetch.slot_bytes(64)))
+    fetcher = Fetcher(fetch)
+    read = sum(fetcher.fetch(list(range(first, first + 64)), room).app_bytes for first in range(0, 256, 64))
+    assert 256 * 1000 < read < found.total_bytes
+
+
 def read_all(fetch: FetchSpec) -> int:
     every = list(range(fetch.layout.num_samples))
     fetcher = Fetcher(fetch)

@@ -215,6 +215,33 @@ def test_a_batch_reads_each_row_group_once_and_only_columns_asked_for(dataset: D
         assert result.app_bytes == sum(map(len, stretches))
 
 
+@pytest.mark.parametrize(
+    "options", [{"engine": "fast"}, {"engine": "matched"}, {"engine": "library"}, {"decode": "full"}]
+)
+@pytest.mark.parametrize("batch", [1, 7, 25, 40, 41, 60, 100])
+def test_rows_read_in_order_read_each_row_group_once(batch: int, options: dict[str, Any], dataset: DatasetSpec) -> None:
+    fetch = fetch_of(dataset, **options)
+    rows, (whole, _) = fetch.layout.num_samples, fetched(fetch, list(range(fetch.layout.num_samples)))
+    fetcher, app_bytes = Fetcher(fetch), 0
+    for first in range(0, rows, batch):
+        wanted = list(range(first, min(first + batch, rows)))
+        room = memoryview(bytearray(fetch.slot_bytes(batch)))
+        got = fetcher.fetch(wanted, room)
+        app_bytes += got.app_bytes
+        values = [bytes(room[start : start + size]) for start, size in got.places.tolist()]
+        assert values == fetched(fetch, wanted)[1], "also what an earlier batch read"
+    assert app_bytes == pytest.approx(whole.app_bytes, rel=0.02), "a library's calls may differ by some bytes"
+
+
+def test_rows_read_elsewhere_are_read_anew(dataset: DatasetSpec) -> None:
+    fetch = fetch_of(dataset)
+    fetcher, room = Fetcher(fetch), memoryview(bytearray(fetch.slot_bytes(10)))
+    for first in (0, 10, 45, 60, 5):
+        wanted = list(range(first, first + 10))
+        got = fetcher.fetch(wanted, room)
+        assert [bytes(room[start : start + size]) for start, size in got.places.tolist()] == fetched(fetch, wanted)[1]
+
+
 def test_all_columns_of_a_row_group_are_one_read(dataset: DatasetSpec) -> None:
     every = tuple(replace(column, read=True) for column in COLUMNS)
     result, _ = fetched(fetch_of(replace(dataset, parquet=parquet(columns=every)), verify=True), list(range(45, 50)))
