@@ -235,7 +235,7 @@ def reading_spec(job: TrainingJob) -> tuple[LoaderSpec, int]:
     """Return the loader spec of the readers, and the number of samples per read."""
     spec, batch_size = job.loader_spec(0), job.workload.reader.batch_size
     sample_bytes = max(1, job.found.total_bytes // max(1, job.found.train.num_samples))
-    samples = max(1, min(batch_size, READ_BYTES // sample_bytes))
+    samples = max(1, min(batch_size, READ_BYTES // sample_bytes), job.group_rows)
     phase = replace(spec.phases["train"], batch_size=samples)
     if job.read_by_loader:
         phase = replace(phase, fetch=replace(phase.fetch, engine="matched"))

@@ -90,6 +90,18 @@ class TrainingJob(Job):
         return self.traits.reads_files(self.workload.dataset.format)
 
     @property
+    def group_rows(self) -> int:
+        """Rows of a row group, where the first batch that has one of them reads the group for all; 0 elsewhere.
+
+        A worker that reads rows in order keeps the row group in which a batch ends (`datagen.groups`).
+        """
+        data, reader = self.workload.dataset, self.workload.reader
+        if data.format != "parquet" or reader.sample_shuffle != "off":
+            return 0
+        in_order = reader.worker_streams or reader.read_threads <= 1
+        return min(data.parquet.row_group_size, data.num_samples_per_file) if in_order else 0
+
+    @property
     def batches_ahead(self) -> int:
         """Maximum number of batches that a rank's loader has ready or in the making."""
         return self.traits.batches_ahead(self.loader_spec(0))

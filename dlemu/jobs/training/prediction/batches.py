@@ -78,6 +78,23 @@ def batch_bytes(plan: Plan, by_file: Floats, epoch: int, steps: int) -> Floats:
     return np.asarray(by_file[files].reshape(positions.shape).sum(axis=-1))
 
 
+def row_group_shares(plan: Plan, group_rows: int, steps: int) -> Floats:
+    """Return how many times the mean each batch reads where row groups of so many rows are read whole: (ranks, steps).
+
+    Batches that lie within a row group that the worker's last batch had read read nothing.
+    """
+    groups_per_file = -(-plan.num_samples_per_file // group_rows)
+
+    def group_of(row: NDArray[np.int64]) -> NDArray[np.int64]:
+        return row // plan.num_samples_per_file * groups_per_file + row % plan.num_samples_per_file // group_rows
+
+    first = plan.batch_numbers(np.arange(plan.ranks)[:, np.newaxis], np.arange(1, steps + 1)) * plan.batch_size
+    before = group_of(first - 1)
+    before[:, : plan.worker_streams] = group_of(first[:, : plan.worker_streams]) - 1  # a worker's first batches
+    new = (group_of(first + plan.batch_size - 1) - before).astype(float)
+    return np.asarray(new / max(new.mean(), 1e-9))
+
+
 def planned_bytes(workload: Workload, plan: Plan, rows: Rows) -> float:
     """Return the bytes of the batches in `rows`, by the sizes that the settings of their run give its files."""
     by_file = bytes_by_file(workload.dataset, received=True)

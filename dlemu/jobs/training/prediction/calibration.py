@@ -110,6 +110,8 @@ def calibrate_from_run(run: MeasuredTraining) -> Calibration:
     from dlemu.jobs.training.prediction.batches import planned_bytes
 
     rows, facts = run.training, run.facts
+    app_bytes, samples = float(rows["app_bytes"].sum()), int(rows["samples"].sum())
+    planned = planned_bytes(facts.workload, facts.train_plan, rows)
     rows = rows[(rows["app_bytes"] > 0) & (rows["finished_ns"] > rows["started_ns"])]
     if len(rows) < 2 * FEWEST:
         raise UserError(f"{run.folder} has {len(rows)} steps with reads: wanted at least {2 * FEWEST} to predict from")
@@ -122,21 +124,19 @@ def calibrate_from_run(run: MeasuredTraining) -> Calibration:
     read_end = end - decode if decodes else end
     reads = Reads(begin, read_end, rows["app_bytes"].astype(float))
     curve, workers = estimate_curve(reads), int(rows["worker"].max()) + 1
-    samples = max(1, round(float(rows["samples"].mean())))
     cpu = np.minimum(decode, rows["cpu_ns"] / 1e9) if cpu_known else decode
     cpu = np.maximum(cpu - rows["preprocess_cpu_ns"] / 1e9, 0.0)  # the model adds that of the predicted job
     hosts = facts.journal.hosts
-    planned = planned_bytes(facts.workload, facts.train_plan, rows)
     return Calibration(
         source=f"{len(rows):,} steps of {run.folder} ({facts.ranks} x {facts.workload.reader.read_threads} readers)",
         curve=_with_scaling(curve, facts.journal.scaling),
         saturated=_waiting_share(run) >= WAITING_SHARE or _full_queue_share(rows, begin, end, room) < WAITING_SHARE,
         half_width_percent=half_width_percent([(reads, curve)]),
         work=work_quantiles([(reads, rows["rank"] * workers + rows["worker"])]),
-        samples_per_read=samples,
-        sample_bytes=float(rows["app_bytes"].sum() / rows["samples"].sum()),
-        bytes_factor=float(rows["app_bytes"].sum()) / planned if planned else 1.0,
-        decode_seconds_per_sample=float(cpu.sum() / rows["samples"].sum()) if decodes else 0.0,
+        samples_per_read=max(1, round(samples / len(rows))),
+        sample_bytes=app_bytes / samples,
+        bytes_factor=app_bytes / planned if planned else 1.0,
+        decode_seconds_per_sample=float(cpu.sum()) / samples if decodes else 0.0,
         cores=float(np.mean([min(host.cpu_usable, host.cpu_limit or np.inf) for host in hosts])) if hosts else 1.0,
         costs=host_costs(rows, begin, origin, gap),
     )

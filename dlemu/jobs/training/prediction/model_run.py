@@ -20,6 +20,7 @@ from dlemu.jobs.training.prediction.batches import (
     computation_seconds,
     planned_job,
     preprocessing_seconds,
+    row_group_shares,
 )
 from dlemu.jobs.training.prediction.calibration import Calibration
 from dlemu.jobs.training.prediction.curve import CurvePoint, rates
@@ -205,10 +206,13 @@ class Model:
         """Simulate epochs whose readers get bytes at `rate` (by their number), and have so many cores."""
         reader, calibration, plan = self.workload.reader, self.calibration, job.train_plan
         random = np.random.default_rng([seed, job.ranks])
-        parts, start, costs = [], 0.0, calibration.costs
+        parts, start, costs, group_rows = [], 0.0, calibration.costs, job.group_rows
         for epoch in epochs:
             app_bytes = calibration.bytes_factor * batch_bytes(plan, self._by_file, epoch.number, epoch.steps)
-            work_bytes = app_bytes * _draw_work(calibration, plan.batch_size, app_bytes.shape, random)
+            if group_rows:
+                app_bytes *= row_group_shares(plan, group_rows, epoch.steps)
+            work = _draw_work(calibration, max(plan.batch_size, group_rows), app_bytes.shape, random)
+            work_bytes = app_bytes * work
             decode = plan.batch_size * calibration.decode_seconds_per_sample
             preprocessing = preprocessing_seconds(self.workload, app_bytes.shape, random)
             needs_cores = decode or (reader.preprocess == "burn" and preprocessing.any())
