@@ -257,7 +257,7 @@ def _in_each(learn: Callable[[str], int], paths: Sequence[str]) -> list[int]:
 def _with_group_rows(parquet: ParquetSpec, layout: Layout, storage: StorageBase) -> ParquetSpec:
     """Return the settings with the rows of the files' row groups, from which the room for a batch follows."""
     paths = [path for file in _some_files(layout) if (path := storage.local_path(layout.path(file))) is not None]
-    return replace(parquet, row_group_size=min(_in_each(_group_rows, paths))) if paths else parquet
+    return replace(parquet, row_group_size=min(_in_each(group_rows, paths))) if paths else parquet
 
 
 def _cut(
@@ -315,7 +315,7 @@ def _count_rows(path: str) -> int:
         return int(parquet.read_metadata(file).num_rows)
 
 
-def _group_rows(path: str) -> int:
+def group_rows(path: str) -> int:
     """Return the mean rows of a row group, without the last, which has what is left."""
     parquet: Any = library("pyarrow.parquet", "parquet")
     with os.fdopen(open_regular(path), "rb") as file:

@@ -181,6 +181,22 @@ def test_samples_of_shards_and_of_mapped_tokens_are_counted_by_what_is_known(tmp
     assert (tokens.files, tokens.samples_per_file, tokens.format) == (1, 20.0, "mmap_indexed_binary")
 
 
+def test_row_groups_of_parquet_are_those_of_the_jobs_files(tmp_path: Path) -> None:
+    arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    (tmp_path / "0.parquet").write_bytes(b"PAR1" + bytes(200_000))
+    recording = recorded(opens_per_sample=0.01, read_bytes_per_sample=1000.0)
+    known = replace(recording, loading=replace(recording.loading, samples=200))
+    for number, rows in ((1, 0), (2, 30)):
+        if rows:
+            table = arrow.table({"text": ["a" * 1000] * 100})
+            parquet.write_table(table, tmp_path / f"{number}.parquet", row_group_size=rows)
+        data = data_of(Counter(map(str, tmp_path.iterdir())), known)
+        assert data is not None
+        assert (data.format, data.group_rows) == ("parquet", rows)
+        dataset = workload_of(known, data, engine="matched")["dataset"]
+        assert dataset.get("parquet", {}).get("row_group_size", 0) == rows
+
+
 def test_files_that_another_library_maps_have_samples_of_their_size_by_the_datasets_length(tmp_path: Path) -> None:
     """Arrow's, as of HF's datasets: neither calls nor NumPy tell what a sample reads."""
     for number in range(2):

@@ -116,6 +116,8 @@ class Data:
     """Of a job that reads only a part of each record: how many such parts a file has."""
     is_whole: bool
     """Whether all files with this ending in the folder were counted; false if that took too long."""
+    group_rows: int = 0
+    """Rows of a row group of Parquet; 0 for other formats."""
 
 
 @dataclass(frozen=True, kw_only=True)

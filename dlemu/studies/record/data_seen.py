@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
 import time
 from collections import Counter
 from collections.abc import Iterator
 
-from datagen.own_folder import MIN_SHARE_OF_KIND, RAW
+from datagen.errors import DlemuError
+from datagen.own_folder import MIN_SHARE_OF_KIND, RAW, group_rows
 from dlemu.studies.record.answer import Data, Recording, Spread
 from dlemu.studies.record.recipe import PIECES
 
@@ -69,7 +71,16 @@ def data_of(files: Counter[str], recording: Recording) -> Data | None:
         sizes=Spread.of(known),
         samples_per_file=samples,
         is_whole=is_whole or recording.mapped,
+        group_rows=_group_rows(found) if file_format == "parquet" else 0,
     )
+
+
+def _group_rows(paths: list[str]) -> int:
+    """Return the rows of a row group of the first file that can be read; 0 if there is none."""
+    for path in paths:
+        with contextlib.suppress(OSError, ValueError, DlemuError):  # pyarrow's own errors are ValueErrors
+            return group_rows(path)
+    return 0
 
 
 def data_problems(data: Data | None, recording: Recording) -> Iterator[str]:

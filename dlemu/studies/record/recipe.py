@@ -103,6 +103,8 @@ def _dataset(recording: Recording, data: Data) -> dict[str, Any]:
     sizes = data.sizes.quantiles
     if not pieces and sizes[-1] - sizes[0] > 0.01 * data.sizes.mean:  # within 1 %: one size
         tree["record_length_bytes_quantiles"] = ascending([rounded(size / each) for size in sizes], rounded(length))
+    if data.group_rows:
+        tree["parquet"] = {"row_group_size": int(rounded(data.group_rows))}
     shipped = int(rounded(recording.shipped_bytes_per_sample / recording.files_per_sample))
     if 0 < shipped < length:
         tree["record_length_bytes_resize"] = shipped
