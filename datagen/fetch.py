@@ -62,7 +62,7 @@ class FetchSpec:
     """Memory of the largest row group, for formats that read row groups (`datagen.groups`); else 0."""
     dataset: DatasetSpec = field(default=DatasetSpec())
     """Settings of the dataset, which formats with row groups need."""
-    offsets: KnownOffsets = field(default=KnownOffsets({}), compare=False)
+    offsets: KnownOffsets = field(default=KnownOffsets({}), compare=False, repr=False)
     """Where the records lie in files whose headers were read."""
     nominal_sample_bytes: int = 0
     """Bytes of a sample from null storage."""

@@ -183,29 +183,27 @@ class GroupReader:
         """
         self.values = []
         flat: list[int] = []
-        at, kept, self._kept = 0, self._kept, None
-        in_file = self._layout.num_samples_per_file
-        runs = runs_of(samples, in_file)
+        runs = runs_of(samples, self._layout.num_samples_per_file)
         if not runs:
             return as_places(flat)
-        first = runs[0][0]
-        in_order = not self._end or first == self._end or first % in_file == 0
-        begin = places = 0
+        first, at, begin, before = runs[0][0], 0, 0, 0
+        kept, self._kept = self._kept, None
         read = self._read_decoded if self._decodes else self._read_stored
         for opened, group in self._groups(runs):
-            begin, places = at, len(flat)
-            if at == 0 and kept is not None and kept[:3] == (first, opened.file, group):
+            begin, before = at, len(flat)
+            if kept is not None and kept[:3] == (first, opened.file, group):  # the first group of this batch
                 at = len(kept.data)
                 _check_fits(at, out)
                 out[:at] = kept.data
                 flat += kept.places
             else:
                 at = read(opened, group, out, at, flat)
+        in_order = not self._end or first == self._end or first % self._layout.num_samples_per_file == 0
         self._end = sum(runs[-1])
-        index = self._end % in_file
+        index = self._end % self._layout.num_samples_per_file
         if in_order and index and group in opened.groups.groups_of(index, 1):
-            found = [place - begin if number % 2 == 0 else place for number, place in enumerate(flat[places:])]
-            self._kept = _Kept(self._end, opened.file, group, bytes(out[begin:at]), found)
+            places = [place - begin * (number % 2 == 0) for number, place in enumerate(flat[before:])]
+            self._kept = _Kept(self._end, opened.file, group, bytes(out[begin:at]), places)
         return as_places(flat)
 
     def finish(self) -> None:

@@ -74,7 +74,7 @@ class Dataset:
     """Memory of the largest row group in use; 0 for formats without row groups."""
     max_record_bytes: int = 0
     """Size of the largest record in use, framing included; 0 for formats whose files are read whole."""
-    offsets: KnownOffsets = field(default=KnownOffsets({}), compare=False)
+    offsets: KnownOffsets = field(default=KnownOffsets({}), compare=False, repr=False)
     """Where the records lie in files whose headers were read."""
     total_bytes: int
     """Size of all files in use."""
