@@ -21,7 +21,7 @@ from datagen.errors import DatasetError, SpaceError, UserError
 from datagen.formats.format_base import RecordFormat, Sample, UnreadFormat, library_reads
 from datagen.groups import GroupFormat, GroupReader, max_groups
 from datagen.inspection import Dataset
-from datagen.known_offsets import KnownOffsets
+from datagen.known_offsets import NO_OFFSETS, KnownOffsets
 from datagen.layout import Layout, nominal_sample_bytes
 from datagen.places import Places, as_places, even_places, shifted
 from datagen.records import RecordReader
@@ -62,7 +62,7 @@ class FetchSpec:
     """Memory of the largest row group, for formats that read row groups (`datagen.groups`); else 0."""
     dataset: DatasetSpec = field(default=DatasetSpec())
     """Settings of the dataset, which formats with row groups need."""
-    offsets: KnownOffsets = field(default=KnownOffsets({}), compare=False, repr=False)
+    offsets: KnownOffsets = field(default=NO_OFFSETS, compare=False, repr=False)
     """Where the records lie in files whose headers were read."""
     nominal_sample_bytes: int = 0
     """Bytes of a sample from null storage."""

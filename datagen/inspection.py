@@ -15,7 +15,7 @@ from datagen.content import CONTENT_VERSION
 from datagen.errors import DatasetError
 from datagen.formats.format_base import Format, RecordFormat, sides_of
 from datagen.groups import NO_GROUPS, GroupBytes, GroupFormat, largest_group_bytes
-from datagen.known_offsets import KnownOffsets
+from datagen.known_offsets import NO_OFFSETS, KnownOffsets
 from datagen.layout import Layout, layouts, record_shapes
 from datagen.manifest import MANIFEST_NAME, Manifest, differing_keys, read
 from datagen.records import largest_record_bytes
@@ -74,7 +74,7 @@ class Dataset:
     """Memory of the largest row group in use; 0 for formats without row groups."""
     max_record_bytes: int = 0
     """Size of the largest record in use, framing included; 0 for formats whose files are read whole."""
-    offsets: KnownOffsets = field(default=KnownOffsets({}), compare=False, repr=False)
+    offsets: KnownOffsets = field(default=NO_OFFSETS, compare=False, repr=False)
     """Where the records lie in files whose headers were read."""
     total_bytes: int
     """Size of all files in use."""
@@ -204,7 +204,7 @@ class _Inspection:
             max_group_bytes=GroupBytes.maximum(self._largest_group(spec, layout) for layout in used),
             max_record_bytes=max((self._largest_record(spec, layout) for layout in used), default=0),
             total_bytes=sum(int(files.sum()) for files, _ in sizes),
-            offsets=KnownOffsets.below(*(layout.folder for layout in used)),
+            offsets=KnownOffsets.below(*(each.folder for each in used)) if self._foreign_splits else NO_OFFSETS,
             notes=tuple(self._notes),
         )
 

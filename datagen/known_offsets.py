@@ -60,3 +60,6 @@ class KnownOffsets:
 def _learn(of_files: Mapping[_File, Offsets]) -> KnownOffsets:
     _known.update(of_files)
     return KnownOffsets(of_files)
+
+
+NO_OFFSETS = KnownOffsets({})

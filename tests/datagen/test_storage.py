@@ -390,7 +390,7 @@ NOT_DATA = {
     },  # a user's own file, whose samples are counted
     "unread.py": {"close", "fstat", "open", "posix_fadvise"},  # a user's own files, whose pages are left as they were
     "engines.py": {"open", "close", "pread"},  # the kernel's accounting of this thread, in /proc
-    "formats/webdataset.py": {"stat"},  # whether a tar is still the one whose headers are known
+    "known_offsets.py": {"stat"},  # whether a file is still the one whose headers are known
     "formats/hdf5.py": {"fstat", "pread"},  # HDF5's own temporary file
 }
 """What files outside of `storage/` ask of the system, none of it about data."""
