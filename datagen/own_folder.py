@@ -13,7 +13,6 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -225,7 +224,7 @@ def _with_samples(
         samples = spec.num_samples_per_file if count is not None else 1
         return name, replace(layout, num_samples_per_file=samples), sizes, []
     counted = _some_files(layout)
-    counts = np.array(_in_each(partial(_counted, count), [str(storage.local_path(layout.path(at))) for at in counted]))
+    counts = np.array(_in_each(count, [str(storage.local_path(layout.path(file))) for file in counted]))
     if len(counted) < layout.num_files:
         samples = int(counts.min())
         notes = [f"{samples} samples of each file are read: the fewest of {len(counted)} files that were counted"]
@@ -249,9 +248,28 @@ def _some_files(layout: Layout) -> list[int]:
     return sorted({int(place * step) for place in range(min(layout.num_files, COUNTED_FILES))})
 
 
-def _in_each(learn: Callable[[str], int], paths: Sequence[str]) -> list[int]:
+_found: dict[tuple[Callable[[str], int], str, int, int], int] = {}
+"""What was found in a file, by its path, bytes and time of the last change: a command looks at a folder repeatedly."""
+
+
+def _in_each(find: Callable[[str], int], paths: Sequence[str]) -> list[int]:
+    """Return what `find` returns for each file; one that has not changed since is not opened again."""
+
+    def found(path: str) -> int:
+        try:
+            status = os.stat(path)
+            key = find, path, status.st_size, status.st_mtime_ns
+            if key not in _found:
+                with unread([path]):
+                    _found[key] = find(path)
+            return _found[key]
+        except (OSError, ValueError, tarfile.TarError) as error:
+            raise DatasetError(
+                f"{path}: its samples can't be counted ({error}); move it away, or restore it"
+            ) from error
+
     with ThreadPoolExecutor(_COUNTING_THREADS, "counting") as pool:
-        return list(pool.map(learn, paths))
+        return list(pool.map(found, paths))
 
 
 def _with_group_rows(parquet: ParquetSpec, layout: Layout, storage: StorageBase) -> ParquetSpec:
@@ -299,14 +317,6 @@ def _can_read(name: str, layout: Layout, storage: StorageBase) -> bool:
             "dataset.format=raw to read each file whole"
         )
     return not errors
-
-
-def _counted(count: Callable[[str], int], path: str) -> int:
-    try:
-        with unread([path]):
-            return count(path)
-    except (OSError, ValueError, tarfile.TarError) as error:
-        raise DatasetError(f"{path}: its samples can't be counted ({error}); move it away, or restore it") from error
 
 
 def _count_rows(path: str) -> int:

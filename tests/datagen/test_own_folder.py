@@ -213,6 +213,26 @@ def read_all(fetch: FetchSpec) -> int:
         fetcher.close()
 
 
+def test_a_command_that_looks_twice_opens_each_file_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Loading the settings looks at the folder, and so does what then runs."""
+    shards(tmp_path)
+    opened: list[str] = []
+    real = COUNTERS["webdataset"]
+
+    def count(path: str) -> int:
+        opened.append(Path(path).name)
+        return real(path)
+
+    monkeypatch.setitem(COUNTERS, "webdataset", count)
+    for _ in range(2):
+        inspect_own_folder(DatasetSpec(data_folder=str(tmp_path), source="folder"), FOLDERS)
+    assert sorted(opened) == sorted(path.name for path in tmp_path.iterdir())
+    changed = tmp_path / "shard-000001.tar"
+    os.utime(changed, ns=(0, 0))
+    inspect_own_folder(DatasetSpec(data_folder=str(tmp_path), source="folder"), FOLDERS)
+    assert opened[4:] == [changed.name]
+
+
 def test_a_changed_file_is_looked_at_again(tmp_path: Path) -> None:
     records(tmp_path)
     spec = DatasetSpec(data_folder=str(tmp_path), source="folder")

@@ -387,6 +387,7 @@ NOT_DATA = {
         "fdopen",
         "fstat",
         "pread",
+        "stat",
     },  # a user's own file, whose samples are counted
     "unread.py": {"close", "fstat", "open", "posix_fadvise"},  # a user's own files, whose pages are left as they were
     "engines.py": {"open", "close", "pread"},  # the kernel's accounting of this thread, in /proc
