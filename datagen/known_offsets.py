@@ -13,6 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from datagen.formats.format_base import Source
+
 Offsets = NDArray[np.int64]
 """Offset of each record, and the end of the last one."""
 _File = tuple[str, int, int]
@@ -21,12 +23,14 @@ _File = tuple[str, int, int]
 _known: dict[_File, Offsets] = {}
 
 
-def offsets_in(path: str, records: int, read_headers: Callable[[], Offsets]) -> Offsets:
+def offsets_in(source: Source, records: int, read_headers: Callable[[], Offsets]) -> Offsets:
     """Return the offsets of a file's first records; `read_headers` returns those that are not known."""
     try:
-        file = _file(path, os.stat(path))
-    except OSError:  # an object
-        return read_headers()
+        file = _file(source.path, os.stat(source.path))
+    except OSError:
+        if "://" not in source.path:
+            return read_headers()
+        file = source.path, source.size_bytes, 0  # reading finds out if the object was replaced by one as large
     if len(_known.get(file, ())) <= records:
         _known[file] = read_headers()
     return _known[file][: records + 1]

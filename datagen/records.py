@@ -443,12 +443,15 @@ def largest_record_bytes(file_format: RecordFormat, layout: Layout, storage: Sto
         DatasetError: a file can't be read, or is damaged.
     """
 
+    # A client of a remote storage is for one thread.
+    threads = 1 if storage.is_remote else min(_LOOKING_THREADS, layout.num_files)
+
     def largest(first: int) -> int:
         files = OpenFiles(storage, file_format, layout, 1)
         try:
-            return max(files.get(file)[2].largest_bytes() for file in range(first, layout.num_files, _LOOKING_THREADS))
+            return max(files.get(file)[2].largest_bytes() for file in range(first, layout.num_files, threads))
         finally:
             files.close()
 
-    with ThreadPoolExecutor(_LOOKING_THREADS, "headers") as pool:
-        return max(pool.map(largest, range(min(layout.num_files, _LOOKING_THREADS))))
+    with ThreadPoolExecutor(threads, "headers") as pool:
+        return max(pool.map(largest, range(threads)))

@@ -104,7 +104,7 @@ class TfrecordFile(OffsetRecords):
         source = self._side(0)
         offsets = None if source is None else _parse_index(bytes(source.read(0, source.size_bytes)), self._samples)
         if offsets is None or offsets[-1] != self._source.size_bytes:
-            offsets = offsets_in(self._source.path, self._samples, self._walk)
+            offsets = offsets_in(self._source, self._samples, self._walk)
         return offsets
 
     def _walk(self) -> NDArray[np.int64]:

@@ -225,7 +225,7 @@ class TarRecords(OffsetRecords):
         return (begin, end - begin) if begin >= 0 else None
 
     def _find_offsets(self) -> NDArray[np.int64]:
-        return offsets_in(self._source.path, self._samples, self._walk)
+        return offsets_in(self._source, self._samples, self._walk)
 
     def _walk(self) -> NDArray[np.int64]:
         """Return the offset of each sample and the end of the last one, by reading all headers."""

@@ -28,6 +28,7 @@ from datagen.own_folder import COUNTERS, TOKEN_FILE_BYTES, inspect_own_folder
 from datagen.spec import DatasetSpec
 from datagen.storage.storage_base import FOLDERS
 from dlemu.config import load
+from tests.datagen.sources import MemorySource
 
 Make = Callable[[Path], None]
 
@@ -211,6 +212,21 @@ def read_all(fetch: FetchSpec) -> int:
         return fetcher.fetch(every, memoryview(bytearray(fetch.slot_bytes(len(every))))).app_bytes
     finally:
         fetcher.close()
+
+
+@pytest.mark.parametrize(("path", "requests"), [("s3://bucket/shard.tar", 1), ("in memory", 10)])
+def test_headers_of_an_object_are_requested_once(path: str, requests: int, tmp_path: Path) -> None:
+    shards(tmp_path)
+    source = MemorySource((tmp_path / "shard-000000.tar").read_bytes())
+    source.path = path
+    spans = []
+    for _ in range(2):
+        tar = TarRecords(source, 4)
+        spans.append([tar.span(sample, 1) for sample in range(4)])
+        reads = source.reads[:]
+        source.reads.clear()
+    assert spans[0] == spans[1]
+    assert len(reads) == requests, "the first header alone, or all of them"
 
 
 def test_a_command_that_looks_twice_opens_each_file_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
