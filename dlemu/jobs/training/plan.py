@@ -95,7 +95,7 @@ class TrainingJob(Job):
 
         A worker that reads rows in order keeps the row group in which a batch ends (`datagen.groups`).
         """
-        data, reader = self.workload.dataset, self.workload.reader
+        data, reader = self.found.spec, self.workload.reader
         if data.format != "parquet" or reader.sample_shuffle != "off":
             return 0
         in_order = reader.worker_streams or reader.read_threads <= 1
