@@ -136,7 +136,7 @@ class FetchSpec:
     def buffer_bytes(self) -> int:
         """Return the maximum memory of its own that a `Fetcher` uses, besides the caller's."""
         if self.max_group_bytes:
-            return 0
+            return self.max_group_bytes  # the row group in which a batch ended
         if self.max_record_bytes:
             return max(self.place_bytes, CROP_BYTES) if self.resize_bytes else 0
         samples = 0 if self.max_sample_bytes <= self.max_file_bytes else self.max_sample_bytes

@@ -17,16 +17,17 @@ from datagen.formats.format_base import Source
 
 Offsets = NDArray[np.int64]
 """Offset of each record, and the end of the last one."""
-_File = tuple[str, int, int]
-"""Path, bytes, and time of the last change in ns."""
+Version = tuple[str, int, int]
+"""A file as it is: path, bytes, and time of the last change in ns."""
+OfFiles = Mapping[Version, Offsets]
 
-_known: dict[_File, Offsets] = {}
+_known: dict[Version, Offsets] = {}
 
 
 def offsets_in(source: Source, records: int, read_headers: Callable[[], Offsets]) -> Offsets:
     """Return the offsets of a file's first records; `read_headers` returns those that are not known."""
     try:
-        file = _file(source.path, os.stat(source.path))
+        file = version_of(source.path, os.stat(source.path))
     except OSError:
         if "://" not in source.path:
             return read_headers()
@@ -38,10 +39,11 @@ def offsets_in(source: Source, records: int, read_headers: Callable[[], Offsets]
 
 def learn_offsets(path: str, status: os.stat_result, offsets: Sequence[int]) -> None:
     """Keep the offsets of a file whose headers were read for another reason; `status` is the open file's."""
-    _known[_file(path, status)] = np.array(offsets, np.int64)
+    _known[version_of(path, status)] = np.array(offsets, np.int64)
 
 
-def _file(path: str, status: os.stat_result) -> _File:
+def version_of(path: str, status: os.stat_result) -> Version:
+    """Return the key of what is known of a file until it changes."""
     return path, status.st_size, status.st_mtime_ns
 
 
@@ -49,7 +51,7 @@ def _file(path: str, status: os.stat_result) -> _File:
 class KnownOffsets:
     """Offsets that are known in the process that unpickles this, too."""
 
-    of_files: Mapping[_File, Offsets]
+    of_files: OfFiles
 
     @classmethod
     def below(cls, *folders: str) -> KnownOffsets:
@@ -57,11 +59,13 @@ class KnownOffsets:
         paths = tuple(f"{folder}/" for folder in folders)
         return cls({file: offsets for file, offsets in _known.items() if file[0].startswith(paths)})
 
-    def __reduce__(self) -> tuple[Callable[[Mapping[_File, Offsets]], KnownOffsets], tuple[Mapping[_File, Offsets]]]:
+    def __reduce__(
+        self,
+    ) -> tuple[Callable[[OfFiles], KnownOffsets], tuple[OfFiles]]:
         return _learn, (self.of_files,)
 
 
-def _learn(of_files: Mapping[_File, Offsets]) -> KnownOffsets:
+def _learn(of_files: OfFiles) -> KnownOffsets:
     _known.update(of_files)
     return KnownOffsets(of_files)
 

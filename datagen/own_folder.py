@@ -22,7 +22,7 @@ from datagen import registry
 from datagen.errors import DatasetError, DlemuError, UserError
 from datagen.extras import library
 from datagen.formats.format_base import FORMATS, Format
-from datagen.known_offsets import learn_offsets
+from datagen.known_offsets import Version, learn_offsets, version_of
 from datagen.layout import Layout
 from datagen.regular import open_regular
 from datagen.scan import FORMAT_OF_ENDING, SHOWN_NAMES, has_ending, sizes_on_disk
@@ -248,8 +248,8 @@ def _some_files(layout: Layout) -> list[int]:
     return sorted({int(place * step) for place in range(min(layout.num_files, COUNTED_FILES))})
 
 
-_found: dict[tuple[Callable[[str], int], str, int, int], int] = {}
-"""What was found in a file, by its path, bytes and time of the last change: a command looks at a folder repeatedly."""
+_found: dict[tuple[Callable[[str], int], Version], int] = {}
+"""What was found in a file, until it changes: a command looks at a folder repeatedly."""
 
 
 def _in_each(find: Callable[[str], int], paths: Sequence[str]) -> list[int]:
@@ -257,8 +257,7 @@ def _in_each(find: Callable[[str], int], paths: Sequence[str]) -> list[int]:
 
     def found(path: str) -> int:
         try:
-            status = os.stat(path)
-            key = find, path, status.st_size, status.st_mtime_ns
+            key = find, version_of(path, os.stat(path))
             if key not in _found:
                 with unread([path]):
                     _found[key] = find(path)

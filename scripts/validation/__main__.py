@@ -93,9 +93,11 @@ def _then_clear(group: Group) -> Group:
     """Return a group whose datasets are removed when it ends: those of all groups would fill the drive."""
 
     def measured(bed: Bed | None) -> Iterator[evidence.Line]:
-        yield from group.measure(bed)
-        if bed is not None:
-            bed.clear()
+        try:
+            yield from group.measure(bed)
+        finally:  # a group that failed leaves no less room for the others
+            if bed is not None:
+                bed.clear()
 
     return replace(group, measure=measured)
 

@@ -231,6 +231,7 @@ def test_rows_read_in_order_read_each_row_group_once(batch: int, options: dict[s
         values = [bytes(room[start : start + size]) for start, size in got.places.tolist()]
         assert values == fetched(fetch, wanted)[1], "also what an earlier batch read"
     assert app_bytes == pytest.approx(whole.app_bytes, rel=0.02), "a library's calls may differ by some bytes"
+    assert fetch.buffer_bytes >= fetch.max_group_bytes, "the memory of the row group that is kept is counted"
 
 
 def test_rows_read_elsewhere_are_read_anew(dataset: DatasetSpec) -> None:

@@ -72,10 +72,14 @@ def batch_bytes(plan: Plan, by_file: Floats, epoch: int, steps: int) -> Floats:
     """Return the bytes of each batch in the first `steps` steps of an epoch, shape (ranks, steps)."""
     if len(by_file) == 1:
         return np.full((plan.ranks, steps), float(by_file[0]) * plan.batch_size)
-    first = plan.batch_numbers(np.arange(plan.ranks)[:, np.newaxis], np.arange(1, steps + 1))
-    positions = first[:, :, np.newaxis] * plan.batch_size + np.arange(plan.batch_size)
+    positions = _first_rows(plan, steps)[:, :, np.newaxis] + np.arange(plan.batch_size)
     files = plan.samples_at(epoch, positions.ravel()) // plan.num_samples_per_file
     return np.asarray(by_file[files].reshape(positions.shape).sum(axis=-1))
+
+
+def _first_rows(plan: Plan, steps: int) -> NDArray[np.int64]:
+    """Return where in the epoch's order each batch begins: (ranks, steps)."""
+    return plan.batch_numbers(np.arange(plan.ranks)[:, np.newaxis], np.arange(1, steps + 1)) * plan.batch_size
 
 
 def row_group_shares(plan: Plan, group_rows: int, steps: int) -> Floats:
@@ -88,7 +92,7 @@ def row_group_shares(plan: Plan, group_rows: int, steps: int) -> Floats:
     def group_of(row: NDArray[np.int64]) -> NDArray[np.int64]:
         return row // plan.num_samples_per_file * groups_per_file + row % plan.num_samples_per_file // group_rows
 
-    first = plan.batch_numbers(np.arange(plan.ranks)[:, np.newaxis], np.arange(1, steps + 1)) * plan.batch_size
+    first = _first_rows(plan, steps)
     before = group_of(first - 1)
     before[:, : plan.worker_streams] = group_of(first[:, : plan.worker_streams]) - 1  # a worker's first batches
     new = (group_of(first + plan.batch_size - 1) - before).astype(float)
