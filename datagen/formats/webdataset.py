@@ -8,6 +8,7 @@ readers of WebDataset use; names follow its specification (https://github.com/we
 from __future__ import annotations
 
 import itertools
+import re
 import tarfile
 from collections.abc import Iterator
 from typing import BinaryIO, NamedTuple
@@ -47,8 +48,13 @@ _SIZE, _CHECKSUM, _TYPE = slice(124, 136), slice(148, 156), 156
 _BASE_256 = 0x80
 """First bit of a size that is binary rather than octal: GNU's extension for sizes above 8 GiB."""
 _FILE_TYPES = (ord("0"), 0)
-_EXTENDED_HEADERS = tuple(map(ord, "xgLK"))
+_PAX, _GNU_NAME = ord("x"), ord("L")
+_EXTENDED_HEADERS = (_PAX, _GNU_NAME, *map(ord, "gK"))
 """Types of members that describe the next member: pax headers, GNU's long names."""
+_PAX_LENGTH = re.compile(rb"([1-9]\d{0,6}) ")
+"""Each property of a pax header begins with its length in bytes (POSIX.1-2001, pax, extended header)."""
+_MAX_EXTENDED_BYTES = 1 << 20
+"""Names and other properties are a few hundred bytes; what claims to be more is not read into memory."""
 
 
 class Member(NamedTuple):
@@ -247,17 +253,41 @@ class TarRecords(OffsetRecords):
         return np.array([*starts, at], np.int64)
 
     def _members(self) -> Iterator[tuple[int, Member]]:
+        """Yield each member with its offset; a long name or size, which an extended header has, replaces its own."""
         at = 0
+        extended: dict[str, str] = {}
         while at + BLOCK <= self._source.size_bytes:
             member = parse(self._source.read(at, BLOCK), self._source.path, at)
             if member is None:
                 break
+            if member.kind in _FILE_TYPES:
+                size_bytes = int(extended.get("size", member.size_bytes))
+                member = member._replace(name=extended.get("path", member.name), size_bytes=size_bytes)
+                extended = {}
             if at + member.whole_bytes > self._source.size_bytes:
                 raise damaged(self._source.path, f"a member of {member.size_bytes} bytes ends past the file's end", at)
+            if member.kind in (_PAX, _GNU_NAME):
+                extended |= self._extended(member, at)
             yield at, member
             at += member.whole_bytes
         if self._source.size_bytes % BLOCK or at + len(TAIL) > self._source.size_bytes:
             raise damaged(self._source.path, "a tar file without its end marker", self._source.size_bytes)
+
+    def _extended(self, member: Member, at: int) -> dict[str, str]:
+        """Return the name and size that an extended header gives the next member: pax's `path` and `size`."""
+        if not 0 < member.size_bytes <= _MAX_EXTENDED_BYTES:
+            raise damaged(self._source.path, f"an extended header of {member.size_bytes} bytes", at)
+        data = bytes(self._source.read(at + BLOCK, member.size_bytes))
+        if member.kind == _GNU_NAME:
+            return {"path": data.partition(b"\0")[0].decode(errors="replace")}
+        found: dict[str, str] = {}
+        while match := _PAX_LENGTH.match(data):
+            line, data = data[match.end() : int(match[1])], data[int(match[1]) :]
+            keyword, _, value = line.rstrip(b"\n").decode(errors="replace").partition("=")
+            found[keyword] = value
+        if not found.get("size", "0").isdecimal():
+            raise damaged(self._source.path, f"an extended header with the size {found['size'][:40]!r}", at)
+        return found
 
 
 def _first_member(source: Source) -> Member:

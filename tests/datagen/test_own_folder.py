@@ -21,7 +21,7 @@ from datagen.errors import DatasetError, UserError
 from datagen.fetch import Fetcher, FetchSpec
 from datagen.formats._tfrecord_file import TfrecordFile, masked_crc
 from datagen.formats.format_base import OffsetRecords
-from datagen.formats.webdataset import TarRecords
+from datagen.formats.webdataset import TAIL, TarRecords
 from datagen.generate import prepare
 from datagen.inspection import inspect
 from datagen.own_folder import COUNTERS, TOKEN_FILE_BYTES, inspect_own_folder
@@ -227,6 +227,39 @@ def test_headers_of_an_object_are_requested_once(path: str, requests: int, tmp_p
         source.reads.clear()
     assert spans[0] == spans[1]
     assert len(reads) == requests, "the first header alone, or all of them"
+
+
+@pytest.mark.parametrize("kind", [tarfile.PAX_FORMAT, tarfile.GNU_FORMAT, tarfile.USTAR_FORMAT])
+def test_members_with_long_names_are_samples_of_their_own(kind: int) -> None:
+    """Their plain headers have only the first 100 characters, which here are the same."""
+    out, folder = io.BytesIO(), "/".join(["a-folder-of-a-deep-tree"] * 5)
+    with tarfile.open(fileobj=out, mode="w", format=kind) as tar:
+        for number in range(3):
+            for ending in ("jpg", "cls"):
+                member = tarfile.TarInfo(f"{folder}/{number}.{ending}")
+                member.size = 700 + number
+                tar.addfile(member, io.BytesIO(bytes(member.size)))
+    source = MemorySource(out.getvalue())
+    source.path = f"s3://bucket/{kind}.tar"
+    spans = [TarRecords(source, 3).span(sample, 1) for sample in range(3)]
+    assert [offset for offset, _ in spans[1:]] == [offset + size for offset, size in spans[:2]]
+    assert sum(size for _, size in spans) <= source.size_bytes - len(TAIL)
+    with pytest.raises(DatasetError, match="3"):
+        TarRecords(source, 4).span(3, 1)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"), [(b"12 size=-800\n", "size '-800'"), (bytes(2 << 20), "extended header of 2097152 bytes")]
+)
+def test_a_tar_with_a_damaged_extended_header_is_refused(content: bytes, said: str) -> None:
+    head = tarfile.TarInfo("head")
+    head.type, head.size = tarfile.XHDTYPE, len(content)
+    data = head.tobuf(tarfile.USTAR_FORMAT) + content + bytes(-len(content) % 512)
+    data += tarfile.TarInfo("0.jpg").tobuf(tarfile.USTAR_FORMAT) + TAIL
+    source = MemorySource(data)
+    source.path = f"s3://bucket/{len(content)}.tar"
+    with pytest.raises(DatasetError, match=said):
+        TarRecords(source, 1).span(0, 1)
 
 
 def test_a_command_that_looks_twice_opens_each_file_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
