@@ -20,6 +20,7 @@ from dlemu.runner.events import (
     DatasetProgress,
     Doing,
     Event,
+    NotSaved,
     OnEvent,
     Saved,
     TrainingStep,
@@ -103,7 +104,7 @@ def _make_all(request: Request, emit: Emit) -> DatasetMade:
 
 def _emitting(emit: Emit) -> OnEvent:
     def tell(event: Event) -> None:
-        if not isinstance(event, Saved):  # the result has it
+        if not isinstance(event, Saved | NotSaved):  # the result has it, or the error says what to do
             emit(event, droppable=isinstance(event, _PROGRESS))
 
     return tell

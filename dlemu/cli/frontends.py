@@ -34,6 +34,7 @@ from dlemu.runner.events import (
     Event,
     JobBegan,
     Making,
+    NotSaved,
     OnEvent,
     RankFailed,
     Refused,
@@ -94,10 +95,8 @@ def show_job(
 
 def _show(result: JobResult, terminal: Terminal) -> int:
     """Print a result, make its page, and return the exit status of its verdict."""
-    if terminal.as_json:
-        print(to_json(result.summary), end="")
-    else:
-        kind_named(result.kind).part("show")(result.summary, result.folder, Console())
+    terminal.show(result.kind, result.summary, result.folder)
+    if not terminal.as_json:
         report_result(terminal.makes_page, result.folder)
     outcome: Outcome | None = getattr(result.summary, "outcome", None)
     return EXIT_STATUSES[outcome] if outcome is not None else 0
@@ -122,6 +121,13 @@ class Terminal:
 
         advise = kind_wanted(error.workload).part("advise")
         return UserError(error.advised(advise(error, typed_command(), self._overrides, self._config_dir)))
+
+    def show(self, kind: str, summary: object, folder: str) -> None:
+        """Print a result on stdout: as a table, or as JSON."""
+        if self.as_json:
+            print(to_json(summary), end="", flush=True)
+        else:
+            kind_named(kind).part("show")(summary, folder, Console())
 
     def __call__(self, event: Event) -> None:
         """Show an event."""
@@ -155,6 +161,8 @@ class Terminal:
                 say_what(event.what)
             case Saved() if self._checkpoints is not None:
                 self._checkpoints.close()
+            case NotSaved(run):
+                self.show(run.facts.kind, run.summary, run.folder)
             case Refused():
                 complain_of(self.advised(event.error))
             case Warned() | RankFailed():

@@ -139,6 +139,13 @@ class Saved:
 
 
 @dataclass(frozen=True)
+class NotSaved:
+    """The run is complete, but its folder could not be written: the job fails next, and says what to do."""
+
+    run: MeasuredRun
+
+
+@dataclass(frozen=True)
 class Refused:
     """Rank 0, started by a launcher, refused the job before any rank began; all ranks exit."""
 
@@ -176,6 +183,7 @@ Event = (
     | Warned
     | Doing
     | Saved
+    | NotSaved
     | Refused
     | RankFailed
 )

@@ -28,7 +28,7 @@ from dlemu.results.kinds import kind_wanted, kinds
 from dlemu.results.live import write_live_facts
 from dlemu.results.measured import MeasuredRun, write_measured, write_summary
 from dlemu.results.tables import ADVICE
-from dlemu.runner.events import Event, JobBegan, Making, OnEvent, Saved
+from dlemu.runner.events import Event, JobBegan, Making, NotSaved, OnEvent, Saved
 from dlemu.runner.ranks import Ranks, with_ranks
 from dlemu.runner.request_account import request_folder, spec_with_request_counts
 from dlemu.runner.run_folder import SAVING_SECONDS, Kept, check_folder, drop_folder, drop_live, make_folder, new_folder
@@ -370,6 +370,8 @@ def save(kind: JobKind[J, L, R], job: J, log: L, on_event: OnEvent, failure: str
     try:
         within(max(SAVING_SECONDS, job.workload.timeout_seconds), write, f"writing the results into {job.folder}")
     except SpaceError as error:
+        if failure is None:
+            on_event(NotSaved(run))
         report = f"`dlemu report {shlex.quote(job.folder)}`"
         raise SpaceError(f"{error}; once there is space, {report} shows the result") from error
     return run

@@ -11,7 +11,7 @@ from datagen.errors import SpaceError
 from dlemu.comm.failure import describe
 from dlemu.jobs.training.folder import read_run
 from dlemu.jobs.training.run import TRAINING
-from dlemu.runner.events import Event, Saved, ignore
+from dlemu.runner.events import Event, NotSaved, Saved, ignore
 from dlemu.runner.job import save
 from dlemu.runner.ranks import ForkedRanks, RunFailedError
 from dlemu.runner.run_folder import Kept, check_folder
@@ -49,8 +49,10 @@ def test_a_disk_that_is_full_at_the_end_is_reported_once_with_the_way_to_the_res
         return None
 
     monkeypatch.setattr("dlemu.runner.job.write_measured", full)
+    events: list[Event] = []
     with pytest.raises(SpaceError) as first:
-        save(TRAINING, job, log, ignore)
+        save(TRAINING, job, log, events.append)
+    assert [type(event) for event in events] == [NotSaved], "the result is printed nevertheless"
     said = f"the disk is full; once there is space, `dlemu report {tmp_path}` shows the result"
     assert str(first.value) == said
     with pytest.raises(RunFailedError) as ended, ForkedRanks().guard(job, save_again):
