@@ -276,7 +276,10 @@ class Metric:
     exclude_end_steps: Annotated[int, at_least(0)] = 0
     """Steps dropped from `au` at the end of each block."""
     ceiling_seconds: Annotated[float, at_least(0, MOST_SECONDS), SECONDS] = 1.0
-    """How long the ceiling (AU of this host without any storage) is measured before the run; 0 skips it."""
+    """How long the ceiling (AU of this host without any storage) is measured before the run; 0 skips it.
+
+    Ceilings take at least 4 steps; those of checkpoint jobs at most 0.25 s, as generating content needs no longer.
+    """
     scaling_seconds: Annotated[float, at_least(0, MOST_SECONDS), SECONDS] = 1.0
     """Duration of each test, after a run that waited for reads, of whether more readers get more MB/s; 0: no test.
 

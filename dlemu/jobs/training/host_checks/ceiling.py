@@ -1,6 +1,6 @@
 """Measures the emulator's ceiling: the AU of the workload's ranks, loader and steps on this host without storage.
 
-It takes `metric.ceiling_seconds` and at least five steps, but at most BUDGET_SECONDS, and needs no dataset.
+It takes `metric.ceiling_seconds` and at least four steps, but at most BUDGET_SECONDS, and needs no dataset.
 """
 
 from __future__ import annotations
