@@ -65,7 +65,7 @@ def test_plain_clients_fetch_each_object_and_sign_as_they_say(client: str) -> No
         assert {"authorization" in request.headers for request in server.requests} == {client != "bare"}
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 def test_the_library_is_measured_beside_the_fast_engine(tmp_path: Path) -> None:
     ran = _bench("library", "--quick", "--folder", str(tmp_path))
     assert ran.returncode == 0, ran.stderr
@@ -74,7 +74,7 @@ def test_the_library_is_measured_beside_the_fast_engine(tmp_path: Path) -> None:
     assert not os.listdir(tmp_path)
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 def test_many_files_are_measured_beside_few(tmp_path: Path) -> None:
     ran = _bench("many_files", "--quick", "--folder", str(tmp_path))
     assert ran.returncode == 0, ran.stderr
@@ -86,7 +86,7 @@ def test_many_files_are_measured_beside_few(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("stop", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.proof)])
 def test_a_stopped_benchmark_leaves_no_process_and_no_data(tmp_path: Path, stop: signal.Signals) -> None:
     argv, environment = _command("read", "--quick", "--folder", str(tmp_path))
     with subprocess.Popen(argv, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as bench:
@@ -112,7 +112,7 @@ BESIDE_PLAIN = [
 ]
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 def test_a_workload_is_measured_beside_a_plain_read_of_its_files(tmp_path: Path) -> None:
     ran = _bench("dlrm", "--quick", "--folder", str(tmp_path))
     assert ran.returncode == 0, ran.stderr
@@ -151,7 +151,7 @@ def _pretend_peer(folder: Path, body: str) -> Path:
     return folder / "peer"
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 def test_what_a_peer_can_not_do_is_told_and_the_rest_is_measured(tmp_path: Path) -> None:
     data = tmp_path / "data"
     peer = _pretend_peer(tmp_path, "raise ValueError('this format is none of mine')")

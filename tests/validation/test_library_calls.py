@@ -109,7 +109,7 @@ def _overlap(theirs: tuple[float, ...], ours: tuple[float, ...]) -> bool:
 
 @pytest.mark.slow
 @pytest.mark.root
-@pytest.mark.parametrize("mapped", [False, True], ids=["read", "mapped"])
+@pytest.mark.parametrize("mapped", [pytest.param(False, marks=pytest.mark.proof), True], ids=["read", "mapped"])
 def test_the_device_gets_the_requests_of_the_library(module: Callable[[str], Any], mapped: bool) -> None:
     drives = module("drive")
     if reason := drives.why_no_drive():

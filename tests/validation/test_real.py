@@ -17,7 +17,7 @@ from tests.recording.made_rows import Trainer, steady
 JOBS = Path(__file__).parents[2] / "scripts" / "validation" / "jobs"
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 def test_each_job_trains_on_the_files_made_for_it(module: Callable[[str], Any], tmp_path: Path) -> None:
     for job in module("real").JOBS:
         folder = tmp_path / job.script
