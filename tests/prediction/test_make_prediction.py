@@ -8,6 +8,7 @@ from functools import partialmethod
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from datagen.errors import UserError
 from dlemu.config.duration import NO_TIME, Duration
@@ -16,6 +17,7 @@ from dlemu.jobs.training.prediction.calibration import Calibration, given_speed
 from dlemu.jobs.training.prediction.curve import CurvePoint
 from dlemu.jobs.training.prediction.make_prediction import predict
 from dlemu.jobs.training.prediction.model_run import MIN_STEPS, MOST_ROWS, Model
+from dlemu.jobs.training.prediction.page import print_prediction
 from dlemu.jobs.training.prediction.prediction import Issue, PredictedVerdict
 from tests.prediction.test_calibration import workload
 
@@ -156,6 +158,13 @@ def test_what_a_count_needs_is_its_demand_at_the_threshold() -> None:
     assert answer.needed_mb_per_second == pytest.approx(6 * 0.9 * DEMAND, rel=1e-3)
 
 
+def test_little_demand_is_not_rounded_to_none(capsys: pytest.CaptureFixture[str]) -> None:
+    slow = workload(ranks=1, steps=60)
+    slow = replace(slow, train=replace(slow.train, computation_time=Duration(mean=50.0)))
+    print_prediction(predict(slow, given_speed(DEMAND, cores=4), ranks=1), "made", Console())
+    assert "1 accelerator needs 0.072 MB/s to pass" in " ".join(capsys.readouterr().out.split())
+
+
 def test_what_cannot_be_predicted_is_said() -> None:
     asked = workload(ranks=2, steps=10)
     with pytest.raises(UserError, match="any number of accelerators passes"):
@@ -168,6 +177,16 @@ def test_what_cannot_be_predicted_is_said() -> None:
         match=r"the dataset has 1 sample, too few .* that an AU needs: name a folder with more files$",
     ):
         predict(own, given_speed(1.0, cores=1))
+    short = replace(asked, train=replace(asked.train, total_training_steps=1))
+    with pytest.raises(UserError, match=r"^train\.total_training_steps=1 leaves no step to count.* to 2 or more$"):
+        predict(short, given_speed(1000.0, cores=1), ranks=2)
+    often = replace(
+        asked,
+        workflow=replace(asked.workflow, checkpoint=True),
+        checkpoint=replace(asked.checkpoint, steps_between_checkpoints=1),
+    )
+    with pytest.raises(UserError, match=r"^checkpoint\.steps_between_checkpoints=1 leaves no step to count"):
+        predict(often, given_speed(1000.0, cores=1))
     drawn = replace(asked, train=replace(asked.train, computation_time=Duration(type="exponential", scale=0.05)))
     assert 0 < predict(drawn, given_speed(1e5, cores=1), ranks=2).au_percent < 90, "draws differ: ranks wait"
 

@@ -135,7 +135,7 @@ class Model:
         the accelerators on the same fraction of files, storage and hosts. `as_it_is`: take the sustained AU from this
         run even if its epochs are short; otherwise it is then found in a longer one.
 
-        Raises UserError where the samples do not fill the steps that an AU needs.
+        Raises UserError where the samples do not fill the steps that an AU needs, or no step counts.
         """
         job = planned_job(self.workload, ranks)
         window = job.batches_ahead
@@ -156,6 +156,7 @@ class Model:
         reader, calibration = self.workload.reader, self.calibration
         if divisor > 1:
             return self._shrunk(divisor, ranks, speed=speed, most_rows=most_rows, seed=seed, as_it_is=as_it_is)
+        self._refuse_uncounted(job.schedule)
         epochs = _cut(job.schedule, ranks, most_rows, MIN_STEPS + window)
         # Other jobs first take the throughput that these readers can't use because of latency.
         alone = speed * rates(calibration.curve, ranks * max(1, reader.read_threads))
@@ -179,6 +180,20 @@ class Model:
             read_ahead=counted <= (window + 1 if window and not synchronous else window),
             storage_percent=100.0 * float(rate.max()) / self._demand(ranks),
             longer=longer,
+        )
+
+    def _refuse_uncounted(self, schedule: Sequence[Epoch]) -> None:
+        """Raise UserError if `train.total_training_steps` or checkpoints leave no block with a step that counts."""
+        longest = max(block.steps for epoch in schedule for block in epoch.blocks)
+        if longest >= self.least_steps:
+            return
+        limited = 0 < self.workload.train.total_training_steps < self.least_steps
+        setting = "train.total_training_steps" if limited else "checkpoint.steps_between_checkpoints"
+        raise UserError(
+            f"{setting}={longest} leaves no step to count: an AU leaves out the first "
+            f"{self.workload.metric.exclude_start_steps} and the last {self.workload.metric.exclude_end_steps} of each "
+            f"block of steps (metric.exclude_start_steps, exclude_end_steps); set {setting} to {self.least_steps} or "
+            "more"
         )
 
     def _balanced_rows(self, job: TrainingJob, epochs: Sequence[Epoch], rate: Floats, seed: int) -> StepRows:
