@@ -36,6 +36,8 @@ class JobFigures:
     ranks: int
     epochs: int | None = None
     """Planned epochs; None for jobs without epochs."""
+    cut_steps: tuple[int, ...] | None = None
+    """Planned steps of each epoch, where `train.total_training_steps` cuts epochs short; None where all are whole."""
     passed: bool | None = None
     """None for jobs that neither pass nor fail, and for runs without a verdict."""
     verdict: str = ""

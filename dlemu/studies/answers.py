@@ -285,7 +285,7 @@ class RunPair:
     metrics: dict[str, Difference]
     """By name: the metrics that both sides have."""
     plan: YearPlan | None
-    """None where a run did not complete, has no epochs or got no verdict, and for runs that are not comparable."""
+    """None where a run did not complete, has no whole epochs or got no verdict, and where runs are not comparable."""
     not_comparable: tuple[str, ...] = ()
     """Differences between the runs that make their times incomparable, as phrases."""
 

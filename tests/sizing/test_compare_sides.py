@@ -83,6 +83,15 @@ def test_a_run_that_did_not_complete_plans_nothing() -> None:
     assert compare_runs(figures(total_seconds=None), figures()).plan is None
 
 
+def test_a_part_of_an_epoch_is_not_taken_for_an_epoch() -> None:
+    whole, part = figures(epochs=1), figures(epochs=1, cut_steps=(150,))
+    assert compare_runs(part, whole).not_comparable == (
+        "train.total_training_steps cut epochs short: A's had 150 steps, B's all",
+    )
+    again = compare_runs(part, figures(90.0, epochs=1, cut_steps=(150,)))
+    assert (again.not_comparable, again.plan) == ((), None)
+
+
 def test_money_and_power() -> None:
     sides = Side(name="a", accelerators=16, gb_per_second=44.0), Side(name="b", accelerators=8, gb_per_second=30.0)
     a, b = (economy(side, extras) for side, extras in zip(sides, (Extras(price=800, watts=22), Extras()), strict=True))

@@ -30,6 +30,7 @@ def figures(run: Run) -> JobFigures:
         accelerator=summary.accelerator,
         ranks=summary.ranks,
         epochs=metrics.epochs,
+        cut_steps=_cut_steps(run),
         passed=summary.passed,
         verdict=summary.verdict,
         outcome=summary.outcome,
@@ -43,6 +44,11 @@ def figures(run: Run) -> JobFigures:
             }
         ),
     )
+
+
+def _cut_steps(run: Run) -> tuple[int, ...] | None:
+    steps, whole = run.summary.metrics.steps_per_epoch, run.facts.train_plan.steps_per_epoch
+    return steps if any(planned < whole for planned in steps) else None
 
 
 def points(folder: str) -> RunSeries:

@@ -111,6 +111,8 @@ def _check_phases(a: JobFigures, b: JobFigures) -> None:
 
 def _other_work(a: JobFigures, b: JobFigures, work: Sequence[str]) -> list[str]:
     differ = list(work)
+    if a.cut_steps != b.cut_steps:
+        differ.insert(0, f"train.total_training_steps cut epochs short: A's had {_steps(a)} steps, B's {_steps(b)}")
     if a.accelerator and b.accelerator and a.accelerator != b.accelerator:
         differ.insert(0, f"A's accelerators were {a.accelerator}, B's {b.accelerator}")
     if a.ranks != b.ranks:
@@ -120,8 +122,14 @@ def _other_work(a: JobFigures, b: JobFigures, work: Sequence[str]) -> list[str]:
     return differ
 
 
+def _steps(figures: JobFigures) -> str:
+    return "all" if figures.cut_steps is None else ", ".join(map(str, figures.cut_steps))
+
+
 def _plan(a: JobFigures, b: JobFigures) -> YearPlan | None:
     if "no verdict" in (a.outcome, b.outcome):  # memory or the host was the limit, not the storage
+        return None
+    if a.cut_steps or b.cut_steps:  # the time of a part of an epoch is not an epoch's
         return None
     of_a, of_b = _plan_hours(a), _plan_hours(b)
     if not of_a or not of_b:
