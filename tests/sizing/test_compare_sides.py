@@ -319,6 +319,9 @@ def test_runs_of_two_datasets_plan_no_year(tmp_path: Path) -> None:
     assert compared.verdict.startswith("not comparable: num_files_train is ")
     assert all(pair.plan is None for pair in compared.runs)
     assert compare(few, few).runs[0].plan is not None
+    assert few.about is not None
+    larger = replace(few, about=replace(few.about, work=few.about.work | {"total_bytes": "9.9 GB"}))
+    assert compare(few, larger).verdict.startswith("not comparable: total_bytes is ")
 
 
 def test_a_difference_where_one_of_both_is_nothing() -> None:

@@ -9,7 +9,8 @@ import pytest
 
 from dlemu.jobs.training.figures_of import conditions, figures
 from dlemu.jobs.training.result import Run, make_run
-from dlemu.jobs.training.summary import Mean, PageCache
+from dlemu.jobs.training.summary import Evaluation, Mean, PageCache
+from dlemu.report.units import size
 from dlemu.studies.compare.sides import side_of_runs
 from dlemu.telemetry import DeviceFacts, HostTelemetry, Series
 from tests.runs import make_job, make_log
@@ -95,3 +96,11 @@ def test_what_a_run_warns_of_is_said_once_with_its_count(ranks: int, accelerator
     assert side.warnings == (f"with {accelerators} the page cache served the reads",)
     assert side.about is not None
     assert side.about.work["num_files_train"] == run.summary.dataset.num_files_train
+
+
+def test_the_bytes_of_a_dataset_are_work_unless_training_reads_only_a_part_of_them() -> None:
+    job = make_job()
+    summary = make_run(job, make_log(job)).summary
+    assert conditions(summary).work["total_bytes"] == size(summary.dataset.total_bytes)
+    evaluated = Evaluation(seconds=1.0, samples=1, samples_per_second=1.0, app_mb_per_second=1.0)
+    assert "total_bytes" not in conditions(replace(summary, evaluation=evaluated)).work

@@ -71,6 +71,10 @@ def conditions(summary: Summary) -> Conditions:
     """Return the conditions of a run's measurement, and its warning about the page cache."""
     data, cache, telemetry = summary.dataset, summary.page_cache, summary.telemetry
     accelerators = count(summary.ranks, "accelerator")
+    work = {key: getattr(data, key) for key in ("format", "num_files_train", "num_samples_per_file")}
+    if summary.evaluation is None:  # else they include files that training doesn't read
+        # Rounded: compressors of different versions write the same samples in a few bytes more or less.
+        work["total_bytes"] = size(data.total_bytes)
     return Conditions(
         title=summary.workload,
         started_at=summary.started_at,
@@ -81,7 +85,7 @@ def conditions(summary: Summary) -> Conditions:
             "dataset": f"{count(data.num_files_train, f'{data.format} file')}, {size(data.total_bytes)}",
             "folder": data.data_folder,
         },
-        work={key: getattr(data, key) for key in ("format", "num_files_train", "num_samples_per_file")},
+        work=work,
         how=dict(sorted(asdict(summary.how).items())),
         warnings=(f"with {accelerators} {cache.warning}",) if cache and cache.warning else (),
     )
