@@ -18,6 +18,7 @@ from dlemu.jobs.training.prediction.from_times import ForeignRun, calibrate_from
 from dlemu.jobs.training.prediction.model_run import Model
 from dlemu.mlperf.audit.foreign_times import foreign_run
 from tests.prediction.test_calibration import workload
+from tests.report.folders import write_run
 
 DEMAND = 2 * 4 / 0.05
 """MB/s of the two accelerators of `workload`."""
@@ -126,6 +127,15 @@ def test_dlios_results_are_what_a_prediction_is_made_of(tmp_path: Path) -> None:
     assert known.first_seconds == pytest.approx([25 - 0.323 - 49 * 0.323 / 0.765] * 3)
     assert answer.samples_per_second == pytest.approx(1400 / 25, rel=0.03)
     assert "3 epochs" in answer.calibration.source
+
+
+def test_of_a_search_one_of_its_runs_is_named_not_its_copy_in_dlios_files(tmp_path: Path) -> None:
+    trial = write_run(tmp_path / "size" / "trial-01-2", telemetry=False)
+    write_dlio_run(trial / "dlio")
+    with pytest.raises(UserError, match=f"holds 1 run: name one, such as {trial}$"):
+        foreign_run(str(tmp_path / "size"))
+    assert foreign_run(str(trial)) is None
+    assert foreign_run(str(trial / "dlio")) is not None
 
 
 def test_a_folder_of_several_runs_or_of_none_is_said(tmp_path: Path) -> None:

@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+import os
+
 from datagen.errors import UserError
 from dlemu.config import load, workload_names
 from dlemu.jobs.training.prediction.from_times import ForeignRun
 from dlemu.mlperf.audit.audited_run import AuditedRun, audit_run, find_runs, shipped_pairs
 from dlemu.mlperf.audit.own_result import is_own
+from dlemu.results.wording import count
 
 
 def foreign_run(folder: str) -> ForeignRun | None:
     """Return the DLIO run in a folder, or None if it holds none.
 
-    Raises UserError if the run's settings or times are not known, or if the folder holds several runs.
+    Raises UserError if the run's settings or times are not known, or the folder holds several runs, or those of dlemu.
     """
     if is_own(folder):
         return None
     folders = find_runs([folder])
     if not folders:
         return None
+    own = os.path.dirname(folders[0])
+    # The runs of a search or a sweep are there in DLIO's files, too, which say less.
+    if is_own(own) and not os.path.samefile(folders[0], folder):
+        raise UserError(f"{folder} holds {count(len(folders), 'run')}: name one, such as {own}")
     if len(folders) > 1:
         raise UserError(f"{folder} holds {len(folders)} runs of DLIO: name one, such as {folders[0]}")
     run = audit_run(folders[0], shipped_pairs())
