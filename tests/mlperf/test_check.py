@@ -87,6 +87,45 @@ def test_a_valid_tree_has_no_finding_and_tells_its_edition(golden: Path, edition
     assert (result.warm_up is None) == (edition == "1.0")
 
 
+@pytest.mark.parametrize("edition", EDITIONS)
+@pytest.mark.parametrize("above", ["", "closed", "open"])
+def test_a_folder_is_judged_alike_from_inside_and_from_outside(
+    golden: Path, tmp_path: Path, edition: str, above: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = shutil.copytree(golden / edition, tmp_path / above / "tree")
+    training = runs(root)[0].parent
+    inside = [folder for folder in (training, *training.parents) if folder.is_relative_to(root)]
+    for folder in inside:
+        monkeypatch.chdir(folder)
+        checked = check_folder(".")
+        assert told(checked) == set(), folder
+        (result,) = checked.results
+        assert (result.edition.name, result.division, len(result.measured)) == (edition, "closed", 5)
+
+
+def test_divisions_are_named_in_lower_case_wherever_the_check_begins(golden: Path, tmp_path: Path) -> None:
+    root = shutil.copytree(golden / "3.0", tmp_path / "tree")
+    (root / "closed").rename(root / "Closed")
+    for folder in (root, root / "Closed", root / "Closed/acme"):
+        assert told(check_folder(str(folder))) == {("error", "submission.top")}
+
+
+def test_an_open_submission_in_a_folder_named_closed_is_open(golden: Path, tmp_path: Path) -> None:
+    root = shutil.copytree(golden / "3.0", tmp_path / "closed/round")
+    (root / "closed").rename(root / "open")
+    checked = check_folder(str(root))
+    assert told(checked) == {("warning", "division.differs")}
+    assert {each.division for each in (*checked.results, *checked.submissions)} == {"open"}
+
+
+def test_an_organisation_named_open_submits_to_its_division(golden: Path, tmp_path: Path) -> None:
+    root = shutil.copytree(golden / "2.0", tmp_path / "tree")
+    (root / "closed/acme").rename(root / "closed/open")
+    checked = check_folder(str(root))
+    assert told(checked) == set()
+    assert {each.division for each in (*checked.results, *checked.submissions)} == {"closed"}
+
+
 # What the changes below need.
 
 

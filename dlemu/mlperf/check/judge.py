@@ -81,7 +81,8 @@ def check_folder(
     """
     if not os.path.isdir(folder):
         raise UserError(f"{folder} is not a readable folder: wanted a submission tree, or results of runs")
-    rehearsal, root = _read_rehearsal(os.path.normpath(folder))
+    # Absolute: the folders above a relative one, such as `.`, tell its division, system and phase.
+    rehearsal, root = _read_rehearsal(os.path.abspath(folder))
     audited = audit_trees([root]) if find_runs([root]) else []
     finder = Finder(root, edition, division)
     leaves = other_leaves(root)

@@ -16,7 +16,7 @@ from datagen.errors import UserError
 from dlemu.mlperf.audit.tolerant import LARGEST_BYTES, mapping, read_json, read_text, read_yaml, text
 from dlemu.mlperf.check.run_records import RunRecords
 from dlemu.mlperf.check.submission_tree import CATEGORIES, Submission, stamp_of
-from dlemu.mlperf.check.tree_edition import DIVISIONS
+from dlemu.mlperf.check.tree_edition import division_place
 from dlemu.mlperf.rules.core_config import core_config_hash
 from dlemu.results.finding import Finding, Located
 from dlemu.results.untrusted_files import read_untrusted
@@ -110,7 +110,7 @@ def _hashed_files(folder: str) -> Iterator[str]:
 def _image_hashes(path: str) -> set[str] | None:
     """Return the hashes of all code images in the tree around a path; None outside any submission."""
     folders = path.split(os.sep)
-    place = next((index for index, name in enumerate(folders) if name in DIVISIONS), None)
+    place = division_place(folders)
     if place is None or len(folders) <= place + 1:
         return None
     return {recorded for recorded in _recorded_hashes(os.sep.join(folders[: place + 2])).values() if recorded}

@@ -17,7 +17,7 @@ from typing import Any
 from dlemu.mlperf.audit.audited_run import AuditedRun
 from dlemu.mlperf.audit.run_settings import Printed, Setup, read_setup
 from dlemu.mlperf.audit.tolerant import count, mapping, moment, read_json, text
-from dlemu.mlperf.check.tree_edition import DIVISIONS
+from dlemu.mlperf.check.tree_edition import DIVISIONS, division_place
 from dlemu.mlperf.rules.editions import EDITIONS, Edition
 from dlemu.mlperf.rules.training import Division
 from dlemu.results.finding import Finding, Located
@@ -314,7 +314,7 @@ def submissions(root: str, edition: Edition, division: Division | None) -> list[
     return [
         Submission(
             path=folder,
-            division=division or division_of(folder),
+            division=division or division_of(os.path.dirname(folder)),
             organisation=os.path.basename(folder),
             edition=edition,
         )
@@ -324,6 +324,7 @@ def submissions(root: str, edition: Edition, division: Division | None) -> list[
 
 def division_of(folder: str, *stated: object) -> Division:
     """Return the division named by the path, or else by the metadata; else CLOSED, which has the stricter rules."""
-    inside = [name.lower() for name in folder.split(os.sep)]
-    is_open = "open" in inside or any(str(each).lower() == "open" for each in stated)
-    return "open" if is_open and "closed" not in inside else "closed"
+    folders = folder.split(os.sep)
+    place = division_place(folders)
+    named = stated if place is None else (folders[place],)
+    return "open" if any(str(each).lower() == "open" for each in named) else "closed"

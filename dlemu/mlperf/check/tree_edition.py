@@ -41,13 +41,22 @@ class Voter(Protocol):
     def setup(self) -> Setup: ...
 
 
+def division_place(folders: Sequence[str]) -> int | None:
+    """Return which folder of a path names the division: the one above ORG/results, else the deepest of such a name.
+
+    Folders above the tree, and an organisation, may be called closed or open, too.
+    """
+    places = [index for index, name in enumerate(folders) if name.lower() in DIVISIONS]
+    return max(places, key=lambda index: (folders[index + 2 : index + 3] == ["results"], index), default=None)
+
+
 def scope_of(path: str, root: str, *, loose: bool) -> str:
     """Return the tree that a result belongs to: the folder above its division, or else `root`.
 
     A result outside any known layout (`loose`) and in no division is a tree of its own.
     """
     inside = os.path.relpath(path, root).split(os.sep)
-    place = next((index for index, name in enumerate(inside) if name.lower() in DIVISIONS), None)
+    place = division_place(inside)
     if place is not None:
         return os.path.normpath(os.path.join(root, *inside[:place]))
     return path if loose else root

@@ -200,11 +200,11 @@ def _located(leaf: Leaf | CheckpointLeaf, severity: Severity, rule: str, seen: s
 
 
 def top_folders(root: str, submissions: list[Submission]) -> Iterator[Located]:
-    """The root holds only the divisions and code (2.1.2 of v3.0)."""
+    """The root holds only the divisions and code (2.1.2 of v3.0); `submission_folders` checks the divisions' case."""
     if not any(submission.edition.checks_tree for submission in submissions):
         return
     for name in folders_in(root):
-        if name not in _TOP_FOLDERS and not _only_holds_code(os.path.join(root, name)):
+        if name.lower() not in _TOP_FOLDERS and not _only_holds_code(os.path.join(root, name)):
             fix = f"move {name} out of the tree; if it is a division, name it in lower case"
             finding = Finding("error", "submission.top", f"a folder {name}", "closed, open or both", fix)
             yield Located(os.path.join(root, name), finding)
@@ -222,6 +222,10 @@ def submission_folders(submission: Submission) -> Iterator[Located]:
             fix = f"add the folder {name}"
             yield Located(submission.path, Finding("error", "submission.folders", f"no folder {name}", name, fix))
     if submission.edition.checks_tree:
+        division = os.path.basename(os.path.dirname(submission.path))
+        if division != division.lower():  # told of each submission: the folder checked may be the division's own
+            seen, fix = f"the division's folder is named {division}", f"name it {division.lower()}"
+            yield Located(submission.path, Finding("error", "submission.top", seen, "closed, open or both", fix))
         for name in present:
             known = name in ("results", "systems") or _CODE_FOLDER.match(name)
             if not known and not holds_code(os.path.join(submission.path, name)):
