@@ -103,6 +103,17 @@ def test_a_folder_is_judged_alike_from_inside_and_from_outside(
         assert (result.edition.name, result.division, len(result.measured)) == (edition, "closed", 5)
 
 
+@pytest.mark.parametrize("edition", ["2.0", "3.0"])
+def test_a_copied_workload_keeps_its_runs_together(golden: Path, tmp_path: Path, edition: str) -> None:
+    copied = shutil.copytree(runs(golden / edition)[0].parents[1], tmp_path / "copied")
+    checked = check_folder(str(tmp_path))
+    assert told(checked) == set()
+    (result,) = checked.results
+    assert len(result.measured) == 5
+    shutil.rmtree(runs(copied)[3])
+    assert "runs.count" in {rule for _, rule in told(check_folder(str(copied)))}
+
+
 def test_divisions_are_named_in_lower_case_wherever_the_check_begins(golden: Path, tmp_path: Path) -> None:
     root = shutil.copytree(golden / "3.0", tmp_path / "tree")
     (root / "closed").rename(root / "Closed")

@@ -125,7 +125,8 @@ def records_of(result: Result | CheckpointResult | OtherResult) -> list[RunRecor
         return [_records(leaf, result, kind, phase_of(leaf.path), result.model) for leaf in result.leaves]
     if isinstance(result, CheckpointResult):
         return [_records(leaf, result, "checkpointing", "run", os.path.basename(result.path)) for leaf in result.leaves]
-    model = os.path.basename(result.workload_folder) if result.phased else ""
+    above, folder = os.path.split(result.workload_folder)
+    model = folder if result.phased and os.path.basename(above) == "training" else ""  # a copy may have any name
     phases = (("datasize", result.datasize), ("datagen", result.datagen), ("run", result.runs))
     return [_records(leaf, result, "training", phase, model) for phase, leaves in phases for leaf in leaves]
 

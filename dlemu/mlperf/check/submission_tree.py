@@ -172,8 +172,7 @@ class Finder:
     def _place(self, path: str) -> tuple[str, str]:
         """Return the kind of result that a run belongs to (phased, numbered or single), and the result's folder."""
         parent = os.path.dirname(path)
-        # training/MODEL/run
-        if path != self._root and parent.split(os.sep)[-3::2] == ["training", "run"]:
+        if path != self._root and os.path.basename(parent) == "run" and _holds_phases(os.path.dirname(parent)):
             return "phased", parent
         folder = path
         while len(folder) > len(self._root):
@@ -187,9 +186,8 @@ class Finder:
         folders = []
         for folder, below, _ in os.walk(self._root):
             below[:] = [name for name in below if not name.startswith(".") and name != "code"]
-            if os.path.basename(folder) == "training":
-                models = [os.path.join(folder, model) for model in below]
-                folders += [os.path.join(model, "run") for model in models if set(folders_in(model)) & set(PHASES)]
+            if _holds_phases(folder):
+                folders.append(os.path.join(folder, "run"))
                 below[:] = []
         return folders
 
@@ -251,6 +249,15 @@ class Finder:
                 self.findings += [Located(path, finding) for finding in broken]
                 return content if isinstance(content, Mapping) else None
         return None
+
+
+def _holds_phases(folder: str) -> bool:
+    """Return whether a folder is training/MODEL, or a copy of one outside `training` that has kept its phases."""
+    phases = set(PHASES).intersection(folders_in(folder))
+    if os.path.basename(os.path.dirname(folder)) == "training":
+        return bool(phases)
+    runs = folders_in(os.path.join(folder, "run")) if len(phases) > 1 and category_of(folder) is None else ()
+    return any(stamp_of(name) is not None for name in runs)
 
 
 def category_of(path: str) -> str | None:
