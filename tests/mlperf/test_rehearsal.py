@@ -134,6 +134,9 @@ def test_the_tree_breaks_no_rule_but_those_of_size(tmp_path: Path, edition: str)
     assert "++workload.dataset.num_files_train" in overrides
     assert "++workload.train.seed" not in overrides
     assert "rehearsal" in {one.finding.rule for one in checked.findings}
+    for folder in Path(result.path).parents:  # what a submitter adds later is not told of a part of the tree either
+        if folder.is_relative_to(checked.root):
+            assert told(str(folder)) <= LAPTOP, folder
 
 
 @pytest.mark.parametrize("edition", PAIRS)

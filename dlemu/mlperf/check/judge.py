@@ -154,11 +154,14 @@ def _tree_editions(
 
 
 def _read_rehearsal(folder: str) -> tuple[Mapping[str, Any] | None, str]:
-    """Return a rehearsal's record and the root of its tree; for any other folder None and the folder itself."""
-    for place in (folder, os.path.dirname(folder)):
-        path = os.path.join(place, REHEARSAL)
-        if os.path.isfile(path) and (place == folder or os.path.basename(folder) == TREE):
-            return mapping(read_json(path, [])), os.path.join(place, TREE)
+    """Return a rehearsal's record and the root of its tree, or the folder in its tree; None with any other folder."""
+    if os.path.isfile(path := os.path.join(folder, REHEARSAL)):
+        return mapping(read_json(path, [])), os.path.join(folder, TREE)
+    place = folder
+    while (above := os.path.dirname(place)) != place:
+        if os.path.basename(place) == TREE and os.path.isfile(path := os.path.join(above, REHEARSAL)):
+            return mapping(read_json(path, [])), folder
+        place = above
     return None, folder
 
 
