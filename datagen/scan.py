@@ -228,11 +228,15 @@ def _incomplete(requested: Layout, scanned: Scan, advice: object, missing: list[
     seen = f"{requested.folder} holds {there} {requested.extension} file{'s' * (there != 1)}"
     folders = scanned.num_subfolders
     seen += f" in {folders} folder{'s' * (folders != 1)}" if folders and there else ""
-    if missing is None and there and _match_pattern(scanned, replace(requested, num_files=0)) is None:
+    matched = _match_pattern(scanned, replace(requested, num_files=0))
+    key = f"dataset.num_files_{_KEYS[requested.split]}"
+    if missing is None and there and matched is None:
         first = os.path.basename(scanned.names[0])
+        return f"{seen}, such as {first}, and {wanted} are requested: to use what is there, set {key}={there}"
+    if missing is None and matched is not None and matched.named_files < wanted:  # datagen refuses such a folder
         return (
-            f"{seen}, such as {first}, and {wanted} are requested: to use what is there, set "
-            f"dataset.num_files_{_KEYS[requested.split]}={there}"
+            f"{seen}, {wanted} are requested, and a dataset of {matched.named_files} is not extended: set {key}={there}"
+            " to use what is there, or dataset.data_folder to a new folder"
         )
     if missing is None:
         found = set(scanned.names)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from datagen.errors import DatasetError
+from datagen.errors import DatasetError, UserError
 from datagen.generate import generate, prepare
 from datagen.inspection import inspect
 from datagen.layout import layouts
@@ -144,7 +144,13 @@ def test_missing_files_are_named(small: MakeSpec) -> None:
 def test_fewer_files_than_asked_for(small: MakeSpec, manifest: bool) -> None:
     spec = small()
     (make if manifest else as_if_by_dlio)(spec)
-    fails(replace(spec, num_files_train=7), "holds 6 npz files, 7 are requested")
+    more = replace(spec, num_files_train=7)
+    message = fails(more, "holds 6 npz files, 7 are requested, and a dataset of 6 is not extended")
+    assert message.endswith(
+        "set dataset.num_files_train=6 to use what is there, or dataset.data_folder to a new folder"
+    )
+    with pytest.raises(UserError):
+        make(more)
 
 
 def test_no_validation_set_though_asked_for(small: MakeSpec) -> None:
