@@ -188,6 +188,11 @@ TAMPERED: dict[str, tuple[Callable[[Path], None], str]] = {
     "AU raised": (change_summary(raise_au), "au.differs"),
     "samples/s raised": (change_summary(raise_rate), "throughput.differs"),
     "mean of AU": (change_summary(set_metric("train_au_mean_percentage", 99.0)), "printed.mean"),
+    "deviation of AU": (change_summary(set_metric("train_au_stdev_percentage", 0.5)), "printed.mean"),
+    "deviation of samples/s": (
+        change_summary(set_metric("train_throughput_stdev_samples_per_second", 9.0)),
+        "printed.mean",
+    ),
     "MB/s": (change_summary(set_metric("train_io_mean_MB_per_second", 9e9)), "printed.io"),
     "verdict": (change_summary(set_metric("train_au_meet_expectation", "success")), "printed.verdict"),
     "one rank's steps": (faster_rank, "rank.differs"),

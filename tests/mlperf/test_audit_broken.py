@@ -84,6 +84,25 @@ def test_what_is_broken_is_told_with_its_run_and_the_others_go_on(name: str, tmp
     assert all(finding.rule != "audit.failed" for finding in harmed.findings)
 
 
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("start", "yesterday"),
+        ("end", 5),
+        ("num_hosts", "2"),
+        ("num_files_train", "7000"),
+        ("num_samples_per_file", 0.5),
+        ("epochs", "5"),
+        ("host_memory_GB", ["much"]),
+        ("host_memory_GB", [float("nan")]),
+    ],
+)
+def test_a_value_that_would_keep_rules_from_applying_is_told(tmp_path: Path, key: str, value: Any) -> None:
+    write_run(tmp_path)
+    edit_json("summary.json", lambda summary: summary.update({key: value}))(tmp_path)
+    assert "summary.foreign" in {one.rule for one in audit_run(str(tmp_path), SHIPPED).findings}
+
+
 def test_a_folder_where_a_file_should_be(tmp_path: Path) -> None:
     write_run(tmp_path)
     (tmp_path / "0_output.json").unlink()

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import combinations
+from statistics import pstdev
 
 import numpy as np
 
@@ -85,13 +86,18 @@ def _missing_numbers(printed: Printed) -> Iterator[Finding]:
 
 
 def _summary_consistency(setup: Setup, printed: Printed) -> Iterator[Finding]:
-    for name, mean, parts in (
-        ("AU", printed.au_percent, printed.au_by_epoch),
-        ("samples/s", printed.samples_per_second, printed.samples_per_second_by_epoch),
+    rates, rates_deviation = printed.samples_per_second_by_epoch, printed.samples_per_second_deviation
+    for name, mean, deviation, parts in (
+        ("AU", printed.au_percent, printed.au_deviation, printed.au_by_epoch),
+        ("samples/s", printed.samples_per_second, rates_deviation, rates),
     ):
         if mean is not None and parts and not _close(mean, math.fsum(parts) / len(parts)):
             seen = f"printed mean {name} is {mean:.4f}, but its epochs' mean is {math.fsum(parts) / len(parts):.4f}"
             yield Finding("error", "printed.mean", seen, "the mean of the epochs", _FIX)
+        spread = pstdev(parts) if parts else 0.0
+        if deviation is not None and parts and abs(deviation - spread) > _ROUNDING_TOLERANCE * max(parts):
+            seen = f"printed deviation of {name} is {deviation:.4f}, but its epochs' is {spread:.4f}"
+            yield Finding("error", "printed.mean", seen, "the population's standard deviation of the epochs", _FIX)
     rate, mib = printed.samples_per_second, printed.mib_per_second
     nominal = rate * setup.record_bytes / 2**20 if rate and setup.record_bytes else None
     if mib and nominal and not _close(mib, nominal):

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from datagen.errors import UserError
 from dlemu.config.duration import Duration, mean_seconds
-from dlemu.mlperf.audit.tolerant import count, mapping, number, numbers, read_json, read_yaml, text
+from dlemu.mlperf.audit.tolerant import count, mapping, moment, number, numbers, read_json, read_yaml, text
 from dlemu.mlperf.rules.core_config import canonical
 from dlemu.results.finding import Finding
 
@@ -195,8 +196,11 @@ class Printed:
     """`success` or `fail`."""
     au_percent: float | None = None
     au_by_epoch: tuple[float, ...] = ()
+    au_deviation: float | None = None
+    """Standard deviation of the epochs' AU, in points."""
     samples_per_second: float | None = None
     samples_per_second_by_epoch: tuple[float, ...] = ()
+    samples_per_second_deviation: float | None = None
     mib_per_second: float | None = None
     checkpoints: bool = False
     """Whether it has metrics of checkpoints."""
@@ -212,6 +216,14 @@ class Printed:
     """Size of the dataset divided by the number of hosts."""
     unusable: tuple[str, ...] = ()
     """Required numbers of a training run that are missing or not numbers, each as a phrase: `metric is missing`."""
+
+
+_READ_BY: Mapping[str, Callable[[object], object]] = {
+    **dict.fromkeys(("num_hosts", "epochs", "num_files_train", "num_samples_per_file"), partial(count, least=0)),
+    **dict.fromkeys(("start", "end"), moment),
+    "host_memory_GB": numbers,
+}
+"""Keys of a summary that rules need -> what reads them: a value that it can't read would make the rules not apply."""
 
 
 def read_printed(folder: str, findings: list[Finding]) -> Printed:
@@ -234,6 +246,10 @@ def _printed(summary: Mapping[str, Any], findings: list[Finding]) -> Printed:
     for key in (au, rate):
         if key in metric and numbers(metric[key]) is None and metric[key] != []:
             findings.append(_foreign(f"summary.json: metric.{key} is {str(metric[key])[:80]}"))
+    if count(summary.get("num_accelerators")) is not None:  # DLIO's, and not another benchmark's
+        values = [(key, summary.get(key), read) for key, read in _READ_BY.items()]
+        unread = [(key, value) for key, value, read in values if value not in (None, []) and read(value) is None]
+        findings += [_foreign(f"summary.json: {key} is {_shown(value)}") for key, value in unread]
     slots = summary.get("host_memory_GB")
     return Printed(
         hostname=text(summary.get("hostname")),
@@ -253,8 +269,10 @@ def _printed(summary: Mapping[str, Any], findings: list[Finding]) -> Printed:
         verdict=text(metric.get("train_au_meet_expectation")),
         au_percent=number(metric.get("train_au_mean_percentage")),
         au_by_epoch=tuple(numbers(metric.get(au)) or ()),
+        au_deviation=number(metric.get("train_au_stdev_percentage")),
         samples_per_second=number(metric.get("train_throughput_mean_samples_per_second")),
         samples_per_second_by_epoch=tuple(numbers(metric.get(rate)) or ()),
+        samples_per_second_deviation=number(metric.get("train_throughput_stdev_samples_per_second")),
         mib_per_second=number(metric.get("train_io_mean_MB_per_second")),
         checkpoints=any(str(key).startswith(("save_checkpoint", "load_checkpoint")) for key in metric),
         foreign=bool(summary) and not summary.keys() & {"metric", "num_accelerators", "epochs", "complete"},
