@@ -64,7 +64,7 @@ def check_systems(submission: Submission, calls: Sequence[RanOn]) -> Iterator[Lo
             suffixes = {"text": "json" if submission.edition.name == "1.0" else "yaml", "pdf": "pdf"}
             lacking_names = " and ".join(f"{system}.{suffixes[kind]}" for kind in lacking)
             rule = "systems.pdf" if lacking == ["pdf"] else "systems.missing"
-            fix = f"describe the system in {os.path.join(folder, lacking_names.split(' and ')[0])}"
+            fix = f"describe the system in systems/{lacking_names.split(' and ')[0]}"
             seen, wanted = f"results/{system}, but no {lacking_names}", "a yaml or json file and a pdf"
             yield Located(folder, Finding(_severity(submission), rule, seen, wanted, fix))
         mine = [call for call in calls if call.path.startswith(os.path.join(submission.path, "results", system, ""))]
