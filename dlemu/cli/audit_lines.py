@@ -123,14 +123,20 @@ def _findings(runs: Sequence[AuditedRun], top: str) -> Iterator[Line]:
             where = os.path.relpath(run.path, top)
             by_rule.setdefault((SEVERITIES.index(finding.severity), finding.rule), []).append((where, finding))
     for (_, rule), entries in sorted(by_rule.items(), key=lambda entry: entry[0]):
-        severity, first = entries[0][1].severity, entries[0][1]
+        severity = entries[0][1].severity
         count = len({where for where, _ in entries})
         yield f"{severity} {rule}: {count} run{'s' if count != 1 else ''}", _STYLES[severity]
-        for where, finding in entries[: 1 if severity == "info" else _SHOWN]:
-            yield f"  {where}: {finding.seen}", {}
+        for advice, same in groupby(sorted(entries[: 1 if severity == "info" else _SHOWN], key=_advice), key=_advice):
+            for where, finding in same:
+                yield f"  {where}: {finding.seen}", {}
+            yield advice, {"dim": True}
         if len(entries) > _SHOWN and severity != "info":
             yield f"  and {len(entries) - _SHOWN} more", {}
-        yield f"  wanted: {first.wanted}; to do: {first.fix}", {"dim": True}
+
+
+def _advice(entry: tuple[str, Finding]) -> str:
+    _, finding = entry
+    return f"  wanted: {finding.wanted}; to do: {finding.fix}"
 
 
 def _sum(rows: Sequence[AuditRow]) -> Iterator[Line]:

@@ -64,6 +64,16 @@ def test_an_error_in_one_run_ends_with_1_and_is_told(tree: Path) -> None:
     assert result.output.splitlines()[-1].endswith("1 with errors")
 
 
+def test_each_finding_is_told_with_what_it_wanted(tmp_path: Path) -> None:
+    write_run(tmp_path / "run1")
+    config = tmp_path / "run1" / "configs" / "config.yaml"
+    config.write_text(config.read_text().replace("batch_size: 7", "batch_size: 14"))
+    lines = audit(tmp_path, "--edition", "2.0").output.splitlines()
+    for seen, wanted in (("reader.batch_size=14", "wanted: 7;"), ("train.epochs=2", "wanted: 5;")):
+        (at,) = (at for at, line in enumerate(lines) if line.endswith(seen))
+        assert wanted in lines[at + 1]
+
+
 def test_a_wrong_folder_is_the_users_mistake(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="wanted a folder"):
         audit_trees([str(tmp_path / "nothing")])
