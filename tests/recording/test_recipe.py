@@ -21,8 +21,8 @@ from dlemu.studies.record.data_seen import cached_before, data_notes, data_of, d
 from dlemu.studies.record.page import _tables
 from dlemu.studies.record.recipe import duration, recipe_text, simplified, workload_of
 from dlemu.studies.record.recording import analyse
-from dlemu.studies.record.self_check import _overrides, check_by_replay, verdict
-from tests.recording.made_rows import Trainer
+from dlemu.studies.record.self_check import _overrides, check_by_replay, core_waits, verdict
+from tests.recording.made_rows import MS, Trainer, steady
 
 SECRETS = ("alice", "acme", "tumour", "patient", "build-host-7")
 
@@ -354,6 +354,26 @@ def test_what_a_batch_costs_the_trainer_to_take_over_is_part_of_the_step() -> No
     assert len(replays) == 2
     ahead, _, _ = check_by_replay(replace(recording, synchronous=False), Slower({"matched": 2.0}, 0.0))
     assert ahead.computation == recording.computation
+
+
+def test_a_trainers_waits_for_a_core_are_no_part_of_receiving_a_batch() -> None:
+    """The recording leaves them out; a replay that had them in it would shorten the step by them."""
+    busy, other = Trainer(), Trainer(pid=101)
+    other.now = 3 * MS
+    for trainer, queued_ms in ((busy, 9), (other, 4)):
+        steady(trainer, 2, wait_ms=10, body_ms=5)
+        for batch in trainer.rows.batches:
+            batch.queue1 = batch.queue0 + queued_ms * MS
+    asked, got = (np.array([getattr(batch, name) for batch in busy.rows.batches]) for name in ("t0", "t1"))
+    assert list(core_waits([busy.rows, other.rows], asked, got)) == [9 * MS, 9 * MS]
+    assert list(core_waits([busy.rows], asked + 100 * MS, got + 100 * MS)) == [0, 0], "no batch of these requests"
+    assert list(core_waits([], asked, got)) == [0, 0]
+
+
+def test_a_step_that_is_nothing_has_no_cpu_time() -> None:
+    recording = recorded(step_cpu=Spread.of([0.003, 0.004]))
+    tree = workload_of(replace(recording, computation=recording.computation.longer(-1.0)), None, engine="fast")
+    assert (tree["train"]["computation_time"], tree["train"]["step_cpu_time"]) == (0.0, 0.0)
 
 
 def test_a_recipe_is_relied_on_only_where_its_replay_is_the_job() -> None:

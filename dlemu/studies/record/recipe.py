@@ -140,6 +140,8 @@ def _tensors(recording: Recording) -> dict[str, int]:
 
 def _step_cpu(recording: Recording) -> Spread:
     """Return the trainer's CPU time of a step; without that of taking tensors, which a replay spends itself."""
+    if recording.computation.mean == 0:  # a replay that takes longer to receive a batch left nothing of the step
+        return Spread.of([0.0])
     return recording.step_cpu.longer(-recording.hand_over_cpu) if _tensors(recording) else recording.step_cpu
 
 

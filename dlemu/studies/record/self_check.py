@@ -43,7 +43,7 @@ _DEVICE_SHARE = 0.1  # if devices served less than this share of the bytes, they
 _MAX_CORE_WAIT_PERCENT = 10.0
 """A larger share of a step waiting for a core suggests other load, which may differ between the job and its replay."""
 WORKLOAD = "workload.yaml"
-_COLUMNS = ("rank", "epoch", "step", "wait_ns", "compute_ns", "sync_ns", "samples", "asked_ns", "finished_ns")
+_COLUMNS = ("rank", "epoch", "step", "wait_ns", "compute_ns", "sync_ns", "samples", "asked_ns", "got_ns", "finished_ns")
 
 Replays = Callable[[Recording, str, str], Replay]
 """Function `(recording, reader engine, folder name)` that runs a replay and returns its measurements."""
@@ -189,13 +189,14 @@ def replay_of(name: str, results: str, rows: str, engine: str, lead: int, files_
     per_batch = max(1.0, float(kept["samples"].mean()))
     samples = max(1.0, per_batch * len(made))
     wait = kept["wait_ns"] / 1e9
+    taking = wait - np.minimum(core_waits(processes, kept["asked_ns"], kept["got_ns"]) / 1e9, wait)
     return Replay(
         folder=name,
         engine=engine,
         samples_per_second=float(kept["samples"].sum()) / seconds * len(first) if seconds else 0.0,
         wait_p50=float(np.quantile(wait, 0.5)),
         wait_p99=float(np.quantile(wait, 0.99)),
-        hand_over=_hand_over(wait, kept["finished_ns"] <= kept["asked_ns"]),
+        hand_over=_hand_over(taking, kept["finished_ns"] <= kept["asked_ns"]),
         calls_per_sample=sum(max(fetch.calls, 0) for fetch in made) / samples,
         device_bytes_per_sample=sum(max(fetch.device, 0) for fetch in made) / samples,
         worker_cpu_per_sample=_cpu(processes, per_batch),
@@ -205,6 +206,21 @@ def replay_of(name: str, results: str, rows: str, engine: str, lead: int, files_
 def _hand_over(wait: NDArray[np.float64], ready: NDArray[np.bool_]) -> float:
     """Return the median time to receive a batch that was ready, s; 0 if none was."""
     return float(np.median(wait[ready])) if ready.any() else 0.0
+
+
+def core_waits(
+    processes: Sequence[ProcessRows], asked_ns: NDArray[np.int64], got_ns: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """Return how long a trainer waited for a core in each request of a batch, ns; the recording's hand-over lacks it.
+
+    The rows do not name ranks: a request's batch is the last that any trainer received before `got_ns`.
+    """
+    batches = sorted((batch for rows in processes for batch in rows.batches), key=lambda batch: batch.t1)
+    if not batches:
+        return np.zeros(len(asked_ns), np.int64)
+    begun, ended, queued = np.array([(one.t0, one.t1, max(0, one.queue1 - one.queue0)) for one in batches]).T
+    place = np.maximum(np.searchsorted(ended, got_ns, side="right") - 1, 0)
+    return np.where((begun[place] >= asked_ns) & (ended[place] <= got_ns), queued[place], 0)
 
 
 def _made(fetches: Sequence[Fetch]) -> Sequence[Fetch]:
