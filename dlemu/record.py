@@ -204,12 +204,10 @@ class _Meter:
         return int(os.pread(file, 512, 0).split()[1]) if file >= 0 else -1
 
     def _files(self) -> list[int]:
-        local = self._local
-        if getattr(local, "pid", 0) != os.getpid():
-            local.pid = os.getpid()
-            names = ("thread-self/schedstat", "thread-self/io", "self/io", "self/schedstat")
-            local.files = [_descriptor("/proc/" + name) for name in names]
-        files: list[int] = local.files
+        counters = getattr(self._local, "counters", None)
+        if counters is None or counters.pid != os.getpid():
+            self._local.counters = counters = _Counters()
+        files: list[int] = counters.files
         return files
 
     def overhead(self) -> tuple[int, int]:
@@ -224,6 +222,25 @@ def _descriptor(path: str) -> int:
         return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:  # this kernel does not have the counter, or this container does not allow reading it
         return -1
+
+
+class _Counters:
+    """A thread's open files in /proc, which are closed when it ends: a job may start a thread for each pass."""
+
+    def __init__(self) -> None:
+        self.pid = os.getpid()
+        names = ("thread-self/schedstat", "thread-self/io", "self/io", "self/schedstat")
+        self.files = [_descriptor("/proc/" + name) for name in names]
+
+    def __del__(self, getpid: Callable[[], int] = os.getpid, close: Callable[[int], None] = os.close) -> None:
+        if self.pid != getpid():  # a fork may have closed them all, and have other files by these numbers
+            return
+        for file in self.files:
+            if file >= 0:
+                try:
+                    close(file)
+                except OSError:  # the job has closed it
+                    continue
 
 
 class _Fetch:
@@ -539,7 +556,9 @@ class _Hooks:
             return
         try:
             fetch = getattr(self.local, "fetch", None)
-            if fetch is not None and "w" not in (arguments[1] or "") and not isinstance(arguments[0], int):
+            if fetch is None or isinstance(arguments[0], int):
+                return
+            if not arguments[2] & (os.O_WRONLY | os.O_CREAT | os.O_TMPFILE):  # else a log or a temporary file
                 fetch.opened(arguments[0])
         except Exception:  # the interpreter shuts down
             return

@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -180,6 +181,39 @@ def test_an_error_in_the_recorder_is_one_warning_and_the_job_goes_on(data: Path,
     warnings = [line for line in ended.stderr.splitlines() if line.startswith("dlemu record:")]
     assert len(warnings) == 1, ended.stderr
     assert "the job continues" in warnings[0]
+
+
+def test_a_thread_that_ends_leaves_no_files_open() -> None:
+    """A job may take its batches in a thread of their own, one for each pass."""
+    meter = hook_module()._Meter()
+    meter.read()
+    before = os.listdir("/proc/self/fd")
+    for _ in range(3):
+        thread = threading.Thread(target=meter.read)
+        thread.start()
+        thread.join()
+    assert os.listdir("/proc/self/fd") == before
+
+
+@pytest.mark.parametrize(
+    ("mode", "flags", "opens"),
+    [
+        ("rb", os.O_RDONLY, 1),
+        ("r+b", os.O_RDWR, 1),
+        (None, os.O_RDONLY | os.O_CLOEXEC, 1),
+        ("ab", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0),
+        ("xb", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0),
+        (None, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0),
+        (None, os.O_RDWR | os.O_TMPFILE, 0),
+    ],
+)
+def test_files_that_a_dataset_writes_are_no_data(mode: str | None, flags: int, opens: int) -> None:
+    """Logs, caches, and temporary files that a decoder takes."""
+    module = hook_module()
+    hooks = module._Hooks()
+    hooks.local.fetch = module._Fetch()
+    hooks.audit("open", ("/data/file", mode, flags))
+    assert hooks.local.fetch.opens == opens
 
 
 def test_a_sitecustomize_that_was_there_still_runs(tmp_path: Path) -> None:
