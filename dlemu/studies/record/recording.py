@@ -138,7 +138,8 @@ def files_of(processes: Sequence[ProcessRows], skip: int) -> Counter[str]:
     found: Counter[str] = Counter()
     for loop in loops:
         for rows in _readers(loop, workers):  # a name is recorded on first use, which may be in the warm-up
-            found.update(name for fetch in rows.fetches for name in fetch.files)
+            own = Counter(name for fetch in _of_training(loop, rows) for name in fetch.files)
+            found += own or Counter(name for fetch in rows.fetches for name in fetch.files)
     return found
 
 
@@ -176,18 +177,23 @@ def _readers(loop: Loop, workers: dict[int, ProcessRows]) -> Iterator[ProcessRow
 
 def _fetches(loop: Loop, workers: dict[int, ProcessRows]) -> Iterator[Fetch]:
     """Yield the fetches of a loop's measured steps; without workers, those within the trainer's waits."""
-    training = {one.number for one in loop.passes}
-    begins = sorted((batch.t0, batch.t1) for batch in loop.rows.batches if batch.number in training)
     for rows in _readers(loop, workers):
-        for fetch in rows.fetches:
-            if not loop.begin_ns <= fetch.t0 <= loop.end_ns:
-                continue
-            if rows is loop.rows:
-                place = bisect.bisect(begins, (fetch.t0, 1 << 62)) - 1
-                if place < 0 or fetch.t1 > begins[place][1]:
-                    continue
-            if _samples(fetch):
+        for fetch in _of_training(loop, rows):
+            if loop.begin_ns <= fetch.t0 <= loop.end_ns and _samples(fetch):
                 yield fetch
+
+
+def _of_training(loop: Loop, rows: ProcessRows) -> Iterator[Fetch]:
+    """Yield the fetches of a process that load batches of training; a trainer also loads those of evaluations."""
+    if rows is not loop.rows:
+        yield from rows.fetches
+        return
+    training = {one.number for one in loop.passes}
+    begins = sorted((batch.t0, batch.t1) for batch in rows.batches if batch.number in training)
+    for fetch in rows.fetches:
+        place = bisect.bisect(begins, (fetch.t0, 1 << 62)) - 1
+        if place >= 0 and fetch.t1 <= begins[place][1]:
+            yield fetch
 
 
 def _samples(fetch: Fetch) -> int:
