@@ -381,7 +381,8 @@ class _Hooks:
         _process.fetches += 1
         if _process.fetches & (_process.fetches - 1) == 0:  # the 1st, 2nd, 4th ...: it costs a millisecond
             read_before = self.meter.read()[2]
-            for name in _open_files(_process.folder):
+            # Arrays name their files when they are indexed; others that are mapped may be those of an evaluation.
+            for name in _open_files(_process.folder, mapped=not fetch.map_calls):
                 fetch.note_file(name)
             own_read_bytes = self.meter.read()[2] - read_before  # from /proc, by the recorder itself
         else:
@@ -597,11 +598,14 @@ def _written() -> int:
         return 0
 
 
-def _open_files(rows_folder: str) -> list[str]:
-    """Return the data files that this process has open for reading or mapped, without those in `rows_folder`."""
+def _open_files(rows_folder: str, *, mapped: bool) -> list[str]:
+    """Return the data files that this process has open for reading, with or without the `mapped` ones.
+
+    Those in `rows_folder` are left out.
+    """
     import fcntl
 
-    found = set()
+    found, maps = set(), set()
     for name in os.listdir("/proc/self/fd"):
         try:
             if fcntl.fcntl(int(name), fcntl.F_GETFL) & os.O_ACCMODE != os.O_WRONLY:
@@ -612,7 +616,8 @@ def _open_files(rows_folder: str) -> list[str]:
         for line in lines:
             parts = line.split(None, 5)
             if len(parts) == 6 and parts[5].startswith(b"/") and b"x" not in parts[1]:
-                found.add(os.fsdecode(parts[5].rstrip(b"\n")))
+                maps.add(os.fsdecode(parts[5].rstrip(b"\n")))
+    found = found | maps if mapped else found - maps  # Python's maps keep their files open
     files = (name for name in found if name.startswith("/") and not name.startswith((*_OS_PATHS, rows_folder)))
     return [name for name in files if not name.endswith((*_CODE_EXTENSIONS, " (deleted)")) and ".so." not in name]
 

@@ -70,6 +70,8 @@ class Stream(IterableDataset[torch.Tensor]):
 class Tokens(Dataset[torch.Tensor]):
     def __init__(self, folder: str) -> None:
         self.tokens = np.memmap(os.path.join(folder, "tokens.bin"), np.uint16, "r")
+        valid = os.path.join(folder, "valid.bin")
+        self.held_out = np.memmap(valid, np.uint16, "r") if os.path.exists(valid) else None  # mapped and not read
 
     def __len__(self) -> int:
         return len(self.tokens) // 2048
