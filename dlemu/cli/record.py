@@ -55,12 +55,12 @@ def command(
     from dlemu.cli.options import report_result, say_what
     from dlemu.results.answer_files import to_json
     from dlemu.studies.record.page import print_record
-    from dlemu.studies.record.run import RecordQuestion, record
+    from dlemu.studies.record.run import RecordQuestion, how_ended, record
 
     question = RecordQuestion(command=job, rows=rows, steps=steps, minutes=minutes, skip=skip, out=out, replay=replay)
     recorded = record(question, folder=output, on_step=say_what)
     if recorded.job_status:
-        click.echo(f"the job ended with status {recorded.job_status}", err=True)
+        click.echo(f"the job ended {how_ended(recorded.job_status)}", err=True)
     if as_json:
         click.echo(to_json(recorded.answer), nl=False)
     else:

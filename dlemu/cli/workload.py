@@ -122,7 +122,11 @@ def _recording(workload: Workload) -> Iterator[Row]:
         who = f"{count(recorded.ranks, 'rank')} with {count(recorded.workers, 'worker')} each"
         yield "recorded", count(recorded.steps, "step"), who
         yield "  coverage", f"{recorded.coverage_percent:.1f} %", "of the bytes that the job read were recorded"
-        yield "  samples/s", f"{rate.recorded:,.4g}", f"{rate.replayed:,.4g} replayed"
+        yield (
+            "  samples/s",
+            f"{rate.recorded:,.4g}",
+            f"{rate.replayed:,.4g} replayed" if rate.replayed else "not replayed",
+        )
         yield "  replayable", "yes" if recorded.replayable else "no", recorded.reason
 
 

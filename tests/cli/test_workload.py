@@ -72,6 +72,7 @@ def test_what_was_recorded_is_shown_and_settings_of_own_data_are_refused(tmp_pat
     recipe.write_text("recorded: {version: 1, reason: too much unexplained, steps: 40, ranks: 2, workers: 3}\n")
     shown = re.sub(r"\s+", " ", run("show", str(recipe)).output)
     assert "recorded 40 steps 2 ranks with 3 workers each" in shown
+    assert "not replayed" in shown
     assert "replayable no too much unexplained" in shown
     with pytest.raises(UserError, match=r"dataset.num_files_train is determined from it"):
         load(["dataset.source=folder", f"dataset.data_folder={tmp_path}", "dataset.num_files_train=1"])

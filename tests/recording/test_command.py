@@ -14,7 +14,7 @@ from datagen.errors import UserError
 from dlemu.jobs.training.folder import read_run
 from dlemu.results.kinds import kind_of
 from dlemu.studies.record.answer import read_record
-from dlemu.studies.record.run import RecordQuestion, record
+from dlemu.studies.record.run import RecordQuestion, how_ended, record
 from tests.e2e.harness import DLEMU, dlemu
 
 JOB = str(Path(__file__).with_name("job.py"))
@@ -43,6 +43,10 @@ def test_what_can_not_be_recorded_is_refused_with_what_to_do(
     with pytest.raises(UserError, match=says.replace(".", r"\.")):
         record(question, folder=str(tmp_path / "answer"))
     assert Path("there.yaml").read_text() == "somebody's"
+
+
+def test_a_job_that_a_signal_ends_is_said_to_end_by_it() -> None:
+    assert [how_ended(status) for status in (3, -9)] == ["with status 3", "by signal 9"]
 
 
 @pytest.mark.slow

@@ -78,10 +78,9 @@ def record(
     if not processes and status == -signal.SIGINT:
         raise Interrupted(signal.SIGINT)  # Ctrl-C before the job took its first batch
     if not processes and status:
-        how = f"with status {status}" if status > 0 else f"by signal {-status}"
         raise UserError(
-            f"the job ended {how} before it took a batch from a PyTorch DataLoader: see its output above, and run "
-            "it without `dlemu record --`"
+            f"the job ended {how_ended(status)} before it took a batch from a PyTorch DataLoader: see its output "
+            "above, and run it without `dlemu record --`"
         )
     recording = analyse(processes, question.skip)
     data = data_of(files_of(processes, question.skip), recording)
@@ -102,6 +101,11 @@ def record(
     reason = failure or verdict(recording, recording.problems, replays[-1] if replays else None)
     answer = RecordAnswer(complete=True, recording=recording, data=data, replays=tuple(replays))
     return Recorded(_save(folder, recipe, answer, engine, reason), folder, recipe, status)
+
+
+def how_ended(status: int) -> str:
+    """Return how a process ended, by its status: negative for a signal."""
+    return f"with status {status}" if status >= 0 else f"by signal {-status}"
 
 
 def _check_options(question: RecordQuestion, folder: str, recipe: str) -> None:
