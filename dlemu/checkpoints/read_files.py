@@ -176,8 +176,9 @@ class CheckpointReader:
         scratch = self._scratch[thread]
         if scratch is not None:
             problem = file.content.difference(data, offset, scratch)
-        elif offset == file.begin and offset % _ALIGNMENT == 0:
-            problem = file.content.stamp_problem(data, offset)
+        elif offset == file.begin or self._pattern.by_tensor:  # the first read by tensor is the end of the file
+            before_block = -offset % _ALIGNMENT  # a tensor begins anywhere
+            problem = file.content.stamp_problem(data[before_block:], offset + before_block)
         else:
             return
         if problem:

@@ -169,6 +169,15 @@ def test_a_file_that_is_not_as_written_is_named(damage: str, message: str, tmp_p
         read(storage, to_read(wanted), Checkpoint())
 
 
+def test_a_file_of_another_run_is_found_however_it_is_read(tmp_path: Path) -> None:
+    storage = posix.Storage()
+    wanted = files(str(tmp_path / "c"))
+    write(storage, files(str(tmp_path / "c"), seed=6))
+    for manner in ("fast", "torch_load", "mlperf_v3"):
+        with pytest.raises(UserError, match=r"0\.pt is not the file that was written: it holds bytes of another run"):
+            read(storage, to_read(wanted), Checkpoint(read_as=manner))
+
+
 def test_a_single_changed_byte_is_found_where_every_byte_is_compared(tmp_path: Path) -> None:
     storage = posix.Storage()
     wanted = files(str(tmp_path / "c"))
