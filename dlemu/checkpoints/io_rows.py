@@ -30,7 +30,7 @@ IO_COLUMNS = {
     "checkpoint": "number of the checkpoint, from 1",
     "file": "number of the file among the rank's, from 0; -1 is the row of the rank's whole checkpoint",
     "bytes": "bytes of the file that this rank moved",
-    "began_ns": "when the ranks had synchronized and the checkpoint began",
+    "began_ns": "when the ranks had synchronized and the checkpoint began; if asynchronous, after its snapshot",
     "started_ns": "when opening the file began",
     "opened_ns": "when the file was open",
     "moved_ns": "when all its bytes had been passed to the storage, or read from it",

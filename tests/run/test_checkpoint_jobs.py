@@ -155,6 +155,7 @@ def test_training_goes_on_while_asynchronous_ones_drain(tmp_path: Path) -> None:
     assert summary.write is not None
     for part in summary.write.checkpoints:
         assert part.safe_seconds >= part.stall_seconds >= behind.snapshot_seconds
+        assert part.safe_seconds >= behind.snapshot_seconds + part.wall_seconds  # rates are of the writing alone
     assert behind.au_percent <= 100 * 0.2 / (0.2 + behind.snapshot_seconds)
 
 

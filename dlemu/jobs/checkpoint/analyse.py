@@ -337,13 +337,12 @@ def _asynchronous(run: MeasuredCheckpoints, write: PhaseSummary | None) -> Async
         return None
     rows = run.whole[run.whole["phase"] == WRITE]
     numbers = [part.checkpoint for part in write.checkpoints]
+    snapshot = snapshot_seconds(settings, facts.sizes.largest_rank_bytes)
     drains, stalls = [], []
     for number in numbers:
         own = rows[rows["checkpoint"] == number]
         drains.append(float(own["ended_ns"].max() - own["released_ns"].max()) / 1e9)
-        stopped_ns = int(own["released_ns"].max() - own["began_ns"].min()) + int(own["waited_ns"].max())
-        stalls.append(stopped_ns / 1e9)
-    snapshot = snapshot_seconds(settings, facts.sizes.largest_rank_bytes)
+        stalls.append(snapshot + float(own["waited_ns"].max()) / 1e9)
     au = facts.workload.metric.au
     shortest = shortest_interval_seconds(snapshot, float(np.mean(drains)), au)
     compute = max(0.0, settings.time_between_checkpoints)

@@ -121,8 +121,8 @@ class _Drain:
 
     checkpoint: int
     ready_ns: int
-    began_ns: int
     released_ns: int
+    """When the snapshot was taken: training goes on, and writing begins."""
     writer: CheckpointWriter
     thread: threading.Thread
     files: list[MovedFile] = field(default_factory=list)
@@ -263,11 +263,11 @@ class _CheckpointRank:
         began_ns = self._barrier()
         size_bytes = self._job.rank_bytes[self._comm.rank]
         self._clock.sleep_until(began_ns + round(size_bytes / self._job.settings.snapshot_gb_per_second))
-        drain = _Drain(checkpoint, ready_ns, began_ns, self._barrier(), writer, threading.Thread())
+        drain = _Drain(checkpoint, ready_ns, self._barrier(), writer, threading.Thread())
 
         def write() -> None:
             try:
-                self._write_files(checkpoint, writer, began_ns, drain.files)
+                self._write_files(checkpoint, writer, drain.released_ns, drain.files)
                 drain.ended_ns = time.monotonic_ns()
             except BaseException as error:
                 drain.failure = error
@@ -288,7 +288,7 @@ class _CheckpointRank:
                 drain.checkpoint,
                 drain.files,
                 drain.ready_ns,
-                drain.began_ns,
+                drain.released_ns,  # a snapshot is no time of the storage
                 drain.ended_ns,
                 drain.released_ns,
                 waited_ns,
