@@ -95,7 +95,15 @@ def with_option_defaults(settings: KvSettings) -> KvSettings:
         raise UserError(f"kv.option={settings.option} writes one file per turn: wanted kv.tp=1 and kv.layout=files")
     if not settings.seconds:
         raise UserError(f"kv.option={settings.option} runs for kv.seconds: wanted more than 0 (300 in CLOSED)")
-    shape: Mapping[str, Any] = {} if settings.layers else option.shape
+    if settings.ttft or settings.load:
+        raise UserError(f"kv.option={settings.option} computes no prompts: wanted neither kv.ttft nor kv.load")
+    if settings.gpu_gb or settings.dram_gb:
+        raise UserError(
+            f"kv.option={settings.option} has {option.memory_gib} GiB of host memory: wanted neither kv.gpu_gb nor "
+            "kv.dram_gb"
+        )
+    own = {"kv_heads"} if settings.latent_dim else set()  # with latent attention there are none
+    shape = {name: value for name, value in option.shape.items() if name not in own and not getattr(settings, name)}
     users = settings.users or option.users
     return replace(settings, **shape, users=users, threads=min(users, MAX_WORKERS))
 

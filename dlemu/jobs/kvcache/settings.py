@@ -101,7 +101,8 @@ class KvSettings:
 
     def problems(self, where: str) -> Iterator[str]:
         """Yield a message for each combination of values that is not possible."""
-        if self.layers and bool(self.kv_heads) == bool(self.latent_dim):
+        heads, latent = bool(self.kv_heads), bool(self.latent_dim)
+        if self.layers and heads == latent and (latent or not self.option):  # `option` has heads of its own
             yield f"{where}.kv_heads and {where}.latent_dim: wanted one of them above 0"
         if self.layers and not self.option and not self.prefill_tokens_per_second and not self.parameters_billion:
             yield f"{where}.parameters_billion is 0: wanted it, or {where}.prefill_tokens_per_second"

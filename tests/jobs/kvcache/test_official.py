@@ -107,6 +107,19 @@ def test_a_load_is_what_the_table_says_and_the_same_for_a_seed() -> None:
     assert draw_turns(settings_of(3), 0).model.token_bytes == 327_680
 
 
+@pytest.mark.parametrize(
+    ("words", "token_bytes"),
+    [
+        (("kv.kv_heads=4",), 32 * 4 * 128 * 2 * 2),
+        (("kv.layers=8",), 8 * 8 * 128 * 2 * 2),
+        (("kv.layers=8", "kv.kv_heads=1", "kv.element_bytes=1"), 8 * 1 * 128 * 2),
+        (("kv.latent_dim=576",), 32 * 576 * 2),
+    ],
+)
+def test_each_part_of_the_model_can_be_another_one(words: tuple[str, ...], token_bytes: int) -> None:
+    assert draw_turns(settings_of(1, "kv.users=1", "kv.seconds=3", *words), 0).model.token_bytes == token_bytes
+
+
 def test_a_long_run_is_mixed_as_the_tool_mixes_it() -> None:
     plan = draw_turns(settings_of(1, "kv.users=3000", "kv.seconds=10"), 0)
     users = {turn.conversation >> 32: turn.priority for turn in plan.turns}
@@ -125,7 +138,19 @@ def test_what_is_written_is_read_once_and_again_for_each_32_tokens(context: int,
 
 
 @pytest.mark.parametrize(
-    "words", ["kv.trace=x", "kv.speed=2", "kv.tp=2", "kv.layout=slots", "kv.seconds=0", "kv.users=2000000"]
+    "words",
+    [
+        "kv.trace=x",
+        "kv.speed=2",
+        "kv.tp=2",
+        "kv.layout=slots",
+        "kv.seconds=0",
+        "kv.users=2000000",
+        "kv.ttft=2",
+        "kv.load=2",
+        "kv.dram_gb=1",
+        "kv.gpu_gb=1",
+    ],
 )
 def test_what_the_official_load_has_not_is_refused(words: str) -> None:
     with pytest.raises(UserError, match=re.escape(words.partition("=")[0])):
