@@ -17,7 +17,7 @@ from dlemu.checkpoints.io_rows import READ, WHOLE, WRITE
 from dlemu.checkpoints.stored import NOTE
 from dlemu.config import load
 from dlemu.jobs.checkpoint.folder import read_checkpoint_run
-from dlemu.jobs.checkpoint.page import left_behind
+from dlemu.jobs.checkpoint.page import checkpoint_table, left_behind
 from dlemu.jobs.checkpoint.prepare import check_checkpoint_host
 from dlemu.jobs.checkpoint.result import CheckpointRun
 from dlemu.jobs.checkpoint.run import CHECKPOINTS
@@ -129,6 +129,7 @@ def test_what_was_written_is_read_by_other_ranks_in_byte_ranges(tmp_path: Path) 
         parts = done.rows[(done.rows["file"] == WHOLE) & (done.rows["phase"] == READ)]["bytes"]
         assert int(parts.sum()) == sum(path.stat().st_size for path in files_of(tmp_path, 1))
         assert int(np.ptp(parts)) <= 4 * 4096
+        assert (done.summary.what.files, done.summary.what.bytes) == (len(files_of(tmp_path, 1)), int(parts.sum()))
 
 
 def test_ranks_of_a_larger_job_write_its_files(tmp_path: Path) -> None:
@@ -333,3 +334,6 @@ def test_what_stays_is_said_with_a_command_that_removes_just_that(tmp_path: Path
     assert os.listdir(folder / "saved") == ["global_epoch1_step4"]
     only_read = run(folder, "read", num_checkpoints_write="0", num_checkpoints_read="1")
     assert not list(left_behind(only_read.summary))
+    rows = {name for name, *_ in checkpoint_table(only_read.summary).rows}
+    assert "read" in rows
+    assert "written" not in rows

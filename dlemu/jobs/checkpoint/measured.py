@@ -34,7 +34,8 @@ class CheckpointRunFacts(RunFacts):
     notes: tuple[str, ...] = ()
     journal: CheckpointJournal
     own_sizes: CheckpointSizes | None = None
-    """Sizes if the format is a user's module, which is not imported to read a result; else None."""
+    """Sizes if the format is a user's module, which is not imported to read a result, or if others wrote the
+    checkpoints (`reshard`); else None."""
 
     @property
     def plan(self) -> CheckpointPlan:

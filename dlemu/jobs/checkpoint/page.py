@@ -206,7 +206,8 @@ def _cost(summary: CheckpointSummary) -> Iterator[Row]:
     what, object_requests = summary.what, summary.requests
     through = ["O_DIRECT" if what.odirect else "page cache", "fsync" if what.fsync else "no fsync"]
     ways = [*(["uploads in parts"] if object_requests is not None else through), f"content {what.content}"]
-    yield "written", ", ".join(ways), f"{count(what.writers, 'thread')} per rank; {what.kept} kept"
+    if summary.write is not None or (summary.partial is not None and summary.partial.phase == "write"):
+        yield "written", ", ".join(ways), f"{count(what.writers, 'thread')} per rank; {what.kept} kept"
     if what.kept:
         yield "left on storage", size(what.kept * what.bytes), f"{count(what.kept, 'checkpoint')} in {what.folder}"
     if summary.read is not None:

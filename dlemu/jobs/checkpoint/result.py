@@ -7,7 +7,7 @@ from functools import cached_property
 
 from datagen.registry import is_built_in
 from datagen.withheld import public_text, scrubbed
-from dlemu.checkpoints.checkpoint_plan import FORMATS
+from dlemu.checkpoints.checkpoint_plan import FORMATS, CheckpointSizes
 from dlemu.config.published import published
 from dlemu.jobs.checkpoint.analyse import analyse_checkpoints
 from dlemu.jobs.checkpoint.journal import CheckpointJournal
@@ -51,6 +51,13 @@ def make_checkpoint_facts(
         notes=tuple(map(public_text, job.notes)),
         journal=journal,
         recorders=recorders,
-        own_sizes=None if is_built_in(FORMATS, job.settings.format) else job.plan.sizes,
+        own_sizes=_own_sizes(job),
         failure=None if failure is None else scrubbed(failure, job.workload.storage.storage_options),
     )
+
+
+def _own_sizes(job: CheckpointJob) -> CheckpointSizes | None:
+    """Return the sizes of a checkpoint if they don't follow from the workload, else None."""
+    others = job.settings.reshard and job.sources and not job.writes
+    written = job.sources[0].plan if others else job.plan
+    return None if written == job.plan and is_built_in(FORMATS, job.settings.format) else written.sizes
