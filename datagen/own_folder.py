@@ -222,7 +222,13 @@ def _with_samples(
             note = f"{name} files of this structure are read whole, as bytes: each is one sample"
             return RAW, layout, sizes, [note]
         samples = spec.num_samples_per_file if count is not None else 1
-        return name, replace(layout, num_samples_per_file=samples), sizes, []
+        notes = []
+        if count is not None and samples == 1:  # also the default; counting would take a request for each record
+            notes.append(
+                f"samples of {name} files are not counted in an object store, and 1 of each file is read: set "
+                "dataset.num_samples_per_file to how many each holds"
+            )
+        return name, replace(layout, num_samples_per_file=samples), sizes, notes
     counted = _some_files(layout)
     counts = np.array(_in_each(count, [str(storage.local_path(layout.path(file))) for file in counted]))
     if len(counted) < layout.num_files:

@@ -26,6 +26,7 @@ from datagen.generate import prepare
 from datagen.inspection import inspect
 from datagen.own_folder import COUNTERS, TOKEN_FILE_BYTES, inspect_own_folder
 from datagen.spec import DatasetSpec
+from datagen.storage import memory
 from datagen.storage.storage_base import FOLDERS
 from dlemu.config import load
 from tests.datagen.sources import MemorySource
@@ -212,6 +213,17 @@ def read_all(fetch: FetchSpec) -> int:
         return fetcher.fetch(every, memoryview(bytearray(fetch.slot_bytes(len(every))))).app_bytes
     finally:
         fetcher.close()
+
+
+@pytest.mark.parametrize(("samples", "noted"), [(1, True), (4, False)])
+def test_samples_that_are_not_counted_are_said(samples: int, *, noted: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    storage = memory.Storage()
+    storage.files = {f"bucket/{shard}.tar": bytes(10_240) for shard in range(2)}
+    monkeypatch.setattr("datagen.own_folder.open_storage", lambda _: storage)
+    spec = DatasetSpec(data_folder="bucket", source="folder", num_samples_per_file=samples)
+    found = inspect_own_folder(spec, memory.IN_MEMORY)
+    assert found.spec.num_samples_per_file == samples
+    assert any("1 of each file is read: set dataset.num_samples_per_file" in note for note in found.notes) is noted
 
 
 @pytest.mark.parametrize(("path", "requests"), [("s3://bucket/shard.tar", 1), ("in memory", 10)])

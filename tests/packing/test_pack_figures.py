@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import re
 
+import numpy as np
 import pytest
 
 from datagen.packing.packed_set import PackedFile, PackedSet, Skipped
-from dlemu.jobs.pack.analyse import images_not_trained_on
+from dlemu.jobs.pack.analyse import PackMeasurement, compute_figures, images_not_trained_on
+from dlemu.jobs.pack.words import PackSettings
+from dlemu.jobs.pack.worker import FIELDS
 
 
 @pytest.mark.parametrize(
@@ -29,3 +32,15 @@ def test_what_the_command_to_train_does_not_read_is_said(counts: tuple[int, ...]
     sentences = list(images_not_trained_on(packed_set))
     assert len(sentences) == bool(said)
     assert not said or re.match(said, sentences[0])
+
+
+def test_no_more_than_all_bytes_come_from_the_storage() -> None:
+    """Of small images the kernel counts whole pages."""
+    rows = np.zeros((1, len(FIELDS)), np.int64)
+    for name, value in (("read_bytes", 5000), ("storage_bytes", 8192), ("images", 1)):
+        rows[0, FIELDS.index(name)] = value
+    measured = PackMeasurement(rows=rows, begin_ns=0, end_ns=10**9, telemetry=None, finished=(), cores=1)
+    packed_set = PackedSet(about={}, format="tfrecord", ending="tfrecord", files=1, images_per_file=1, made=())
+    settings = PackSettings(source="x", target="y")
+    figures = compute_figures(measured, settings, packed_set, packed_set, "y", 0)
+    assert figures.from_storage_percent == 100

@@ -61,7 +61,8 @@ def compute_figures(
     cpu_seconds = packing.total("cpu_ns") / 1e9
     shares = shares_of(packing)
     device, busy = _device(packing), _busy_percent(packing)
-    from_storage = 100 * packing.total("storage_bytes") / read if read else None
+    # at most all: whole pages are read of the last bytes of an image
+    from_storage = min(100.0, 100 * packing.total("storage_bytes") / read) if read else None
     warnings = []
     if from_storage is not None and from_storage < _MIN_FROM_STORAGE_PERCENT:
         warnings.append(
