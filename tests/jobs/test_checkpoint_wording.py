@@ -162,4 +162,5 @@ def test_why_a_run_is_incomplete() -> None:
         "complete"
     )
     assert why_incomplete("no space", [], None) == "no space; no checkpoint is complete"
+    assert why_incomplete("it is truncated", None, None) == "it is truncated", "those in the folder are not its own"
     assert result_line(None, None) == "NOTHING: no checkpoint was requested"

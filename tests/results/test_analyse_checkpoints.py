@@ -67,6 +67,8 @@ def test_what_was_under_way_is_told_with_what_is_left(phase: Any, files: str) ->
     assert (summary.partial.ranks, summary.partial.files) == ((2, 4) if phase == "read" else (0, 0))
     nothing = checkpoint_run(order=[], failure="no space").summary
     assert nothing.verdict == "INCOMPLETE: no space; no checkpoint is complete"
+    only_read = checkpoint_run(order=[], failure="it is truncated", num_checkpoints_write="0").summary
+    assert only_read.verdict == "INCOMPLETE: it is truncated"
     assert nothing.partial is None
     assert noted(checkpoint_run(), under_way=under_way).summary.partial is None, "a run that is complete has none"
 

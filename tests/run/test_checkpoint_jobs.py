@@ -176,6 +176,7 @@ def test_a_damaged_checkpoint_ends_the_reading_and_is_named(
     with pytest.raises(RunFailedError, match=message) as failed:
         run(tmp_path, num_checkpoints_write="0", num_checkpoints_read="1")
     assert failed.value.exit_status == 2
+    assert "no checkpoint is complete" not in str(failed.value)
 
 
 def test_what_is_not_complete_or_of_another_model_is_not_read(tmp_path: Path) -> None:

@@ -65,7 +65,8 @@ def analyse_checkpoints(run: MeasuredCheckpoints) -> CheckpointSummary:
     partial, findings = _partial(run), tuple(_issues(facts, write, read))
     outcome, verdict = outcome_of(write, read, facts.failure), result_line(write, read)
     if facts.failure is not None:
-        kept = sorted(set(journal.complete) - set(journal.removed))
+        writes = workload.checkpoint.num_checkpoints_write > 0
+        kept = sorted(set(journal.complete) - set(journal.removed)) if writes else None
         verdict = f"{result_word(outcome)}: {why_incomplete(facts.failure, kept, partial)}"
     summary = CheckpointSummary(
         **common_fields(facts),

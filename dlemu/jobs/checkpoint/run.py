@@ -146,6 +146,8 @@ def _check_point(workload: Workload) -> None:
 
 
 def _kept_sentence(job: CheckpointJob, whole: list[int], removed: list[int]) -> str:
+    if not job.writes:  # it knows nothing of checkpoints that others wrote
+        return f"what was measured is kept in {job.folder}"
     many, number = len(whole) > 1, ", ".join(map(str, whole))
     stay = f"checkpoint{'s' * many} {number} {'are' if many else 'is'} complete and {'stay' if many else 'stays'}"
     kept = stay if whole else "no checkpoint is complete"

@@ -53,15 +53,20 @@ def _rate(verb: str, phase: PhaseSummary | None) -> list[str]:
     ]
 
 
-def why_incomplete(failure: str, kept: Sequence[int], partial: PartialCheckpoint | None) -> str:
-    """Return why a run is incomplete, which checkpoints it left, and which one was in progress."""
-    whole = f"complete and kept: checkpoints {', '.join(map(str, kept))}" if kept else "no checkpoint is complete"
+def why_incomplete(failure: str, kept: Sequence[int] | None, partial: PartialCheckpoint | None) -> str:
+    """Return why a run is incomplete, which checkpoints it left, and which one was in progress.
+
+    `kept` is None for a run that writes none.
+    """
+    if kept is not None:
+        whole = f"complete and kept: checkpoints {', '.join(map(str, kept))}" if kept else "no checkpoint is complete"
+        failure = f"{failure}; {whole}"
     if partial is None:
-        return f"{failure}; {whole}"
+        return failure
     verb = "written" if partial.phase == "write" else "read"
     files = f"{partial.files} of {partial.of_files} files"
     at = f"checkpoint {partial.checkpoint} was being {verb}: {files}, {partial.bytes / 2**30:.3f} GiB, were complete"
-    return f"{failure}; {whole}; {at}"
+    return f"{failure}; {at}"
 
 
 # What limited it
