@@ -18,7 +18,7 @@ from dlemu.checkpoints.stored import NOTE
 from dlemu.config import load
 from dlemu.jobs.checkpoint.folder import read_checkpoint_run
 from dlemu.jobs.checkpoint.page import checkpoint_table, left_behind
-from dlemu.jobs.checkpoint.prepare import check_checkpoint_host
+from dlemu.jobs.checkpoint.prepare import check_checkpoint_host, with_writes_first
 from dlemu.jobs.checkpoint.result import CheckpointRun
 from dlemu.jobs.checkpoint.run import CHECKPOINTS
 from dlemu.jobs.checkpoint.summary import CheckpointSummary
@@ -180,18 +180,20 @@ def test_a_damaged_checkpoint_ends_the_reading_and_is_named(
 
 
 def test_what_is_not_complete_or_of_another_model_is_not_read(tmp_path: Path) -> None:
-    run(tmp_path, "wrote", num_checkpoints_read="0", num_checkpoints_write="1")
+    run(tmp_path, "wrote", num_checkpoints_read="0", num_checkpoints_write="2")
     read = {"num_checkpoints_write": "0", "num_checkpoints_read": "1"}
     with pytest.raises(UserError, match="is a checkpoint of another model: small by 2 ranks"):
         run(tmp_path, **read, **{"model.num_layers": "3"})
-    with pytest.raises(UserError, match=r"num_checkpoints_read is 2, but .* holds 1"):
-        run(tmp_path, num_checkpoints_write="0", num_checkpoints_read="2")
+    with pytest.raises(UserError, match=r"num_checkpoints_read is 3, but .* holds 2"):
+        run(tmp_path, num_checkpoints_write="0", num_checkpoints_read="3")
     with pytest.raises(UserError, match="recovery_rank_shift is true: each rank would read what another host's"):
         run(tmp_path, **read, recovery_rank_shift="true")
     note = tmp_path / "saved" / "global_epoch1_step1" / NOTE
     note.write_text(note.read_text().replace('"complete": true', '"complete": false'))
     with pytest.raises(UserError, match="is not complete: its run ended before"):
         run(tmp_path, **read)
+    made = with_writes_first(SmallJob(tmp_path, "made", **read).workload, 2)
+    assert made.workload.checkpoint.num_checkpoints_write == 1, "the second is complete, but not the one that is read"
 
 
 def fail_in(monkeypatch: pytest.MonkeyPatch, call: str, part: str, fail: Callable[[], None]) -> None:

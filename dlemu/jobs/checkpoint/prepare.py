@@ -41,12 +41,12 @@ def with_writes_first(workload: Workload, ranks: int) -> Making:
     """Return the workload, changed to write first the checkpoints it reads if the folder has too few complete ones."""
     settings = workload.checkpoint
     storage = open_storage(workload.storage_spec.buffered)
+    reads, writes = (max(0, count) for count in (settings.num_checkpoints_read, settings.num_checkpoints_write))
     notes = (
         read_note(storage, folder_of(settings.checkpoint_folder, number))
-        for number in stored_checkpoints(storage, settings.checkpoint_folder)
+        for number in stored_checkpoints(storage, settings.checkpoint_folder)[:reads]  # the oldest, which are read
     )
     complete = sum(note is None or note.complete for note in notes)
-    reads, writes = (max(0, count) for count in (settings.num_checkpoints_read, settings.num_checkpoints_write))
     writes = writes or (reads if complete < reads else 0)
     each = sum(plan_checkpoint(workload.model, settings, ranks).rank_bytes)
     changed = replace(workload, checkpoint=replace(settings, num_checkpoints_write=writes))
