@@ -28,16 +28,16 @@ def parse_word(text: str) -> Override:
     except HydraException:
         key, _, value = text.partition("=")
         parts = [value] if any(quote in value for quote in _QUOTES) else value.split(",")
-        if "," in parts[0] or not all(map(_may_be_quoted, parts)):
+        if "," in parts[0] or not all(map(_may_be_quoted, parts)):  # a comma beside quotes may separate
             raise
-        return parser.parse_override(f"{key}={','.join(_as_taken(parser, part.strip()) for part in parts)}")
+        return parser.parse_override(f"{key}={','.join(_quoted_if_needed(parser, part.strip()) for part in parts)}")
 
 
 def _may_be_quoted(part: str) -> bool:
     return not ("${" in part or "\\" in part or _STRUCTURED.match(part))
 
 
-def _as_taken(parser: OverridesParser, part: str) -> str:
+def _quoted_if_needed(parser: OverridesParser, part: str) -> str:
     try:
         parser.parse_override(f"key={part}")
     except HydraException:

@@ -52,14 +52,14 @@ class Storage:
     storage_type: str = "local_fs"
     """`local_fs` (folders of any mounted file system), `s3`, `fsspec`, or the dotted name of your own module."""
     storage_root: str = "./"
-    """A relative `data_folder` or `checkpoint_folder` starts here; `dlemu.config.load` joins them and leaves `./`.
+    """A relative `data_folder` or `checkpoint_folder` starts here; once `dlemu.config.load` has joined them it is `./`.
 
     For s3 it is the bucket, or `bucket/prefix`. A storage of your own gets it unchanged.
     """
     storage_options: dict[str, str | int | float | bool | None] = field(default_factory=dict)
     """Options of s3, fsspec or a storage of your own (docs/objects.md).
 
-    Credentials belong in the environment: they are left out.
+    Credentials belong in the environment; results leave out options that may hold some.
     """
 
     def resolved(self, folder: str) -> str:
@@ -97,7 +97,7 @@ class Reader:
     worker_streams: bool = False
     """Each worker reads its own contiguous part of the epoch, as workers of an IterableDataset do.
 
-    Else workers take the epoch's batches in turn, as those of a map dataset do. With pytorch and threads.
+    Else workers take the epoch's batches in turn, as those of a map dataset do. Only for pytorch and threads.
     """
     computation_threads: Annotated[int, at_least(1, MOST_PROCESSES)] = 1
     """Batches that TensorFlow parses at a time (tensorflow with tfrecord)."""
@@ -114,7 +114,7 @@ class Reader:
     evict_page_cache: Literal["never", "start", "epochs"] = "never"
     """When to drop the dataset's pages from the hosts' memory: never, before the run, or before each epoch.
 
-    Between epochs, in no number but `total_seconds`; each host's ranks share the files. Needs no root.
+    Its time counts in `total_seconds` alone. The ranks of a host divide the files among them. Needs no root.
     """
     page_cache_percent: Annotated[float, Range(0, 100, "0 to 100"), Unit("%")] = 0.0
     """Share of the dataset that is read into the hosts' memory again after `evict_page_cache` dropped it.
@@ -138,9 +138,9 @@ class Reader:
     preprocess_time: Annotated[Duration, SECONDS] = NO_TIME
     """Seconds a worker spends on each sample after reading it."""
     preprocess: Literal["burn", "sleep"] = "burn"
-    """How it spends them: `burn` computes for that much CPU time, so a host short of cores is slower, as in a real job.
+    """`burn` computes for `preprocess_time` of CPU time, so a host short of cores is slower, as in a real job.
 
-    `sleep` takes no core: for more workers than the host has cores for, and says nothing about its CPU.
+    `sleep` takes no core: for more workers than the host has cores for. It says nothing about the host's CPU.
     """
     pin_memory: bool = False
     """Copy each batch to pinned memory (needs a CUDA device)."""
@@ -150,7 +150,7 @@ class Reader:
     0: samples stay in dlemu's own buffers, which takes next to no time or CPU.
     """
     tensor_bytes: Annotated[int, at_least(0, MAX_BYTES), BYTES] = 0
-    """Bytes of a sample in these tensors: the first has them all, the others are labels."""
+    """Bytes of a sample in the first of `tensors`; the others are labels."""
     multiprocessing_context: Literal["fork", "forkserver", "spawn"] = "fork"
     """How Python starts the worker processes."""
     nice: Annotated[int, Range(0, 19, "0 to 19")] = 10
@@ -205,15 +205,15 @@ class Checkpoint:
     fsync: bool = True
     """End each file with fsync, so that the time of writing ends when the storage has the bytes."""
     mode: Literal["default", "subset"] = "default"
-    """`subset`: the ranks are the first of a larger job, whose copies of the model are `model.parallelism.data`."""
+    """`subset`: the ranks are the first of a larger job with `model.parallelism.data` copies of the model."""
     job_ranks: Annotated[int, at_least(0, MOST_PROCESSES)] = 0
-    """Ranks of the whole job, of which the ranks here are a part; 0: they are all (with `subset`, as its mode says)."""
+    """Ranks of the whole job, of which the ranks here are a part; 0: no others (or those of `mode=subset`)."""
     first_rank: Annotated[int, at_least(0, MOST_PROCESSES)] = 0
     """Number of this run's rank 0 in the whole job; the other ranks follow."""
     format: str = "torch"
     """Name of a module in `dlemu.checkpoints.formats`, or the dotted name of your own."""
     num_checkpoints_write: Annotated[int, Range(-1, 10**6, "1 to 1000000, or 0 for none")] = -1
-    """Checkpoints that are written without training; 0 or -1: none, but 10 by `dlemu checkpoint` where both are -1."""
+    """Checkpoints written without training; 0 or -1: none. If this and read are -1, `dlemu checkpoint` takes 10."""
     num_checkpoints_read: Annotated[int, Range(-1, 10**6, "1 to 1000000, or 0 for none")] = -1
     """Checkpoints that are then read, the oldest first; 0 and -1 as for `num_checkpoints_write`."""
     time_between_checkpoints: Annotated[
@@ -229,7 +229,7 @@ class Checkpoint:
     content: Literal["unique", "repeated", "torch_rand"] = "unique"
     """`unique`: bytes can't be compressed or deduplicated; `repeated`: every checkpoint has the same bytes.
 
-    `torch_rand`: as DLIO's, which are the same in every checkpoint and shrink a little (numbers between 0 and 1).
+    `torch_rand`: as DLIO's, which are the same in every checkpoint and compress a little (numbers between 0 and 1).
     """
     odirect: bool = False
     """Bypass the page cache (O_DIRECT)."""
@@ -238,11 +238,11 @@ class Checkpoint:
     transfer_size: Annotated[int, Range(4096, 32 << 20, "4096 to 33554432 (32 MiB)"), BYTES] = 8388608
     """Bytes of a write call, and of a read call with `read_as=fast`: a multiple of 4096."""
     read_as: Literal["fast", "torch_load", "mlperf_v3"] = "fast"
-    """`fast`: by `readers` threads; `torch_load`: one thread, tensor by tensor; `mlperf_v3`: 4, without read-ahead."""
+    """`fast`: by `readers` threads; `torch_load`: by one, tensor by tensor; `mlperf_v3`: by 4, without read-ahead."""
     readers: Annotated[int, Range(1, 64, "1 to 64")] = 4
     """Threads of each rank that read, with `read_as=fast`."""
     evict_page_cache: bool = True
-    """Before reading, have each host drop from its memory what its ranks will read. Not part of any number."""
+    """Before reading, have each host drop from its memory what its ranks will read. Its time is in no number."""
     verify: bool = False
     """Compare every byte that is read with what was written (costs CPU)."""
     reshard: bool = False
@@ -281,9 +281,9 @@ class Metric:
     Ceilings take at least 4 steps; those of checkpoint jobs at most 0.25 s, as generating content needs no longer.
     """
     scaling_seconds: Annotated[float, at_least(0, MOST_SECONDS), SECONDS] = 1.0
-    """Duration of each test, after a run that waited for reads, of whether more readers get more MB/s; 0: no test.
+    """After a run that waited for reads: duration of each test of whether more readers get more MB/s; 0: no test.
 
-    This follows the measured run, and affects no number but `limited_by`.
+    It affects no number but `limited_by`.
     """
     get_price: Annotated[float, at_least(0), PER_1000_REQUESTS] = 0.0
     """Price of 1,000 GET and HEAD requests to an object store, in whichever currency; for `requests.cost`."""
@@ -384,7 +384,7 @@ class Recorded:
 
 @dataclass(frozen=True, kw_only=True)
 class Workload:
-    """One run, complete."""
+    """All settings of one run."""
 
     ranks: Annotated[int, at_least(1, MOST_PROCESSES)] = 1
     """Ranks (one accelerator each) to fork on this host; under mpirun or srun the launcher's count is used."""
@@ -401,7 +401,7 @@ class Workload:
     timeout_seconds: Annotated[float, MORE_THAN_0, SECONDS] = 600.0
     """How long a rank waits for a batch or for another rank before the run is ended."""
     framework: str = "pytorch"
-    """The framework to name in DLIO's files; data is read by `reader.data_loader`."""
+    """The framework to name in files written for DLIO; data is read by `reader.data_loader`."""
     model: Model = field(default_factory=Model)
     """The model that is trained, as far as its name and its checkpoints are concerned."""
     workflow: Workflow = Workflow()
@@ -438,7 +438,7 @@ class Workload:
     """Sections that kinds of jobs declare for themselves, as plain values; in YAML they are next to the others."""
 
     def section(self, kind: type[S]) -> S:
-        """Return the section that a kind of job declares as `SECTION` in the module of this dataclass.
+        """Return a job kind's section as the dataclass `kind`, whose module declares its name as `SECTION`.
 
         Raises UserError for values that it can't have.
         """

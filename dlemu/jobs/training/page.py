@@ -245,7 +245,7 @@ def _other_definitions(metrics: Metrics) -> Iterator[Row]:
     if len(headline.per_epoch) > 1:
         yield "    per epoch", f"+- {percent(headline.std)}", _epoch_values(headline.per_epoch)
     if credit is not None and credit >= _MIN_SHOWN_PERCENT:
-        yield "    prefetch credit", percent(credit), "of its batches, read in advance"
+        yield "    prefetch credit", percent(credit), "of those steps' batches, read before"
     yield "  whole epochs", _mean(metrics.au_whole_percent), "first step of each epoch included"
     yield "  DLIO 2.x", _mean(metrics.au_dlio_percent), "measured compute / host's time"
     yield "  DLIO v1.0", _mean(metrics.au_dlio_v1_percent), "configured compute / host's time"
