@@ -227,7 +227,7 @@ def _refuse_links(files: Files, storage: StorageBase) -> None:
     link = next((folder for folder in files.folders() if leads_elsewhere(top, folder, storage)), None)
     if link is not None and next(_missing(files, storage), None) is not None:
         raise UserError(
-            f"{link} is a link out of {top}, and files are missing there: set dataset.data_folder to a new folder"
+            f"{link} is a link out of {top}: missing files are not created behind it; give a new dataset.data_folder"
         )
 
 

@@ -57,7 +57,7 @@ def measure_capacity(
     if most < 1:
         raise UserError(
             f"the dataset has {samples} samples: wanted at least {samples_each} for each accelerator ({steps} steps of "
-            f"{batch_size} per epoch), so that a trial can decide; lower reader.batch_size, or use a dataset of "
+            f"{batch_size} per epoch), for a verdict; lower reader.batch_size, or use a dataset of "
             f"{ceil(samples_each / samples_per_file)} files for each accelerator that you expect to pass"
         )
     files = ceil((most + 1) * samples_each / samples_per_file)

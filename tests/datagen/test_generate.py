@@ -302,6 +302,6 @@ def test_nothing_is_made_behind_a_link(small: MakeSpec, tmp_path: Path) -> None:
     prepare(spec)  # a dataset that was moved and is whole stays usable
     first = sorted(behind.iterdir())[0]
     first.write_text("of the user")
-    with pytest.raises(UserError, match=r"is a link out of .*, and files are missing there"):
+    with pytest.raises(UserError, match=r"is a link out of .*: missing files are not created behind it"):
         prepare(spec)
     assert first.read_text() == "of the user"

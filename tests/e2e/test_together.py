@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dlemu.results.figures import JobFigures, Value
-from dlemu.studies.together.run import JobTogether, Told, overlap_percent, read_together
+from dlemu.studies.together.run import JobTogether, MeasuredJob, overlap_percent, read_together
 from tests.e2e.harness import dlemu as run_dlemu
 from tests.e2e.harness import small_run
 
@@ -30,9 +30,11 @@ def test_the_share_of_time_with_others_is_counted_once(
     assert overlap_percent(own, others) == pytest.approx(percent)
 
 
-def told(rate: float) -> Told:
+def told(rate: float) -> MeasuredJob:
     figures = JobFigures(kind="training", workload="w", ranks=1, metrics={"samples_per_second": Value(rate)})
-    return Told(folder="x", figures=figures, began_at="2026-01-01T00:00:00+00:00", ended_at="2026-01-01T00:00:10+00:00")
+    return MeasuredJob(
+        folder="x", figures=figures, began_at="2026-01-01T00:00:00+00:00", ended_at="2026-01-01T00:00:10+00:00"
+    )
 
 
 def test_the_cost_is_what_a_job_had_alone_and_has_not_beside_others() -> None:

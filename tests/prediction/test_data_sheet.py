@@ -202,7 +202,7 @@ def test_figures_that_contradict_each_other_are_reported(tmp_path: Path) -> None
     assert issue.startswith(
         "the drive's figures contradict each other: 131,072 bytes at depth 32 are given as 7,000 MB/s"
     )
-    assert "MB/s; 836 MB/s were assumed, by the others: check those at depth 1" in issue
+    assert "MB/s, but the others mean 836 MB/s (assumed): check those at depth 1" in issue
     sheet.write_text(SHEET)
     assert calibrate_from_drive(str(sheet), workload(), cores=4).findings == ()
 

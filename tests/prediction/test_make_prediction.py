@@ -203,7 +203,7 @@ def test_a_host_that_others_kept_busy_is_told() -> None:
     [
         (10.5, "predicted: 10 pass (AU {au:.1f} %); limited by storage"),
         (0.3, "predicted: not even 1 passes (AU {au:.1f} %); limited by storage"),
-        (1.0, "predicted: none is certain to pass (1: AU {au:.1f} %), 1 is too close to call; limited by storage"),
+        (1.0, "predicted: none is certain to pass (AU of 1: {au:.1f} %), 1 is too close to call; limited by storage"),
         (1e3, "predicted: 20 pass (AU {au:.1f} %), possibly more: --most 20 was the limit"),
     ],
 )

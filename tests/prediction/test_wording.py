@@ -38,7 +38,7 @@ def test_no_code_is_without_words() -> None:
         (
             PredictedVerdict.MOST_OR_MORE,
             {"low": 0, "high": 9},
-            "none is certain to pass (8: AU 90.5 %), possibly more: the storage never reached its limit",
+            "none is certain to pass (AU of 8: 90.5 %), possibly more: the storage never reached its limit",
         ),
     ],
 )

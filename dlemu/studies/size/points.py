@@ -1,4 +1,4 @@
-"""The counts that a search tried, as points of a page."""
+"""The counts (numbers of accelerators) that `dlemu size` tried, as points in the figures of a page."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ KIND_OF_TRIALS = "training"
 
 
 def read_size(folder: str) -> SizeAnswer | None:
-    """Return the search in a folder, None where there is none; raises UserError for a damaged one."""
+    """Return the answer of `dlemu size` in a folder, None where there is none; raises UserError for a damaged one."""
     return read_answer(folder, SIZE, SizeAnswer)
 
 
 def points(folder: str) -> RunSeries:
-    """Return the counts that a search tried, and what it predicted for them, as points; raises UserError."""
+    """Return the counts that `dlemu size` tried, and what it predicted for them, as points; raises UserError."""
     answer = read_size(folder)
-    assert answer is not None  # the kind was recognised by this file
+    assert answer is not None  # size.json, by which the kind was recognised
     tried = (point_of(figures_of_count(answer, count), {}, _last_folder(answer, count)) for count in answer.counts)
     found = (*tried, *_predicted_points(answer))
     return RunSeries(folder, found, answer, first_run(folder, found))
 
 
 def open_page(folder: str) -> Opened:
-    """Return the search in a folder with its page; raises UserError."""
+    """Return the points of a folder with their page; raises UserError."""
     series = points(folder)
     return Opened(series, series_page(series, config_of(series)), FIGURES)
 
@@ -69,16 +69,16 @@ def _mean_of(values: Iterator[float | None]) -> Value | None:
 def _predicted_points(answer: SizeAnswer) -> Iterator[Point]:
     """Yield the predictions for the counts that were tried, as a second line in the figures."""
     for tried in answer.counts:
-        count = answer.predicted and answer.predicted.au(tried.accelerators)
-        if count:
-            low, high = count.au_interval_percent
-            half_width, above = (high - low) / 2, count.au_percent - answer.threshold_percent
+        predicted = answer.predicted and answer.predicted.au(tried.accelerators)
+        if predicted:
+            low, high = predicted.au_interval_percent
+            half_width, above = (high - low) / 2, predicted.au_percent - answer.threshold_percent
             figures = JobFigures(
                 kind="training",
                 workload=answer.question.workload,
-                ranks=count.accelerators,
+                ranks=predicted.accelerators,
                 passed=None if abs(above) <= half_width else above > 0,
                 threshold_percent=answer.threshold_percent,
-                metrics={"au_percent": Value(count.au_percent, half_width)},
+                metrics={"au_percent": Value(predicted.au_percent, half_width)},
             )
             yield Point(line="predicted", settings={}, figures=figures)

@@ -12,7 +12,7 @@ from dlemu.report.compared import short_rows, value_with_interval
 from dlemu.report.page import Opened, Page, Words
 from dlemu.report.table import Line, Table, columns, print_lines, print_table
 from dlemu.results.kinds import catalogue_of
-from dlemu.studies.together.run import JobTogether, Together, Told, read_together
+from dlemu.studies.together.run import JobTogether, MeasuredJob, Together, read_together
 
 
 def print_together(answer: Together, folder: str, console: Console) -> None:
@@ -26,14 +26,14 @@ def print_together(answer: Together, folder: str, console: Console) -> None:
 def open_page(folder: str) -> Opened:
     """Return the jobs in a folder with their page; raises UserError."""
     answer = read_together(folder)
-    assert answer is not None  # the kind was recognised by this file
+    assert answer is not None  # together.json, by which the kind was recognised
     verdicts = list(_verdicts(answer))
     page = Page(
         title=" and ".join(_title(one) for one in answer.jobs),
         lead="Each job ran alone, then all at once." if all(one.alone for one in answer.jobs) else "All ran at once.",
         state="neutral" if answer.complete else "open",
         verdict=(verdicts[0] if verdicts else "INCOMPLETE", ""),
-        words=[Words("What each costs the others", verdicts), *_issues(answer)],
+        words=[Words("What the others cost each job", verdicts), *_issues(answer)],
         tables=[_table(one, number) for number, one in enumerate(answer.jobs, start=1)],
         source=os.path.basename(os.path.abspath(folder)),
     )
@@ -46,25 +46,25 @@ def _issues(answer: Together) -> Iterator[Words]:
 
 
 def _title(one: JobTogether) -> str:
-    told = one.beside or one.alone
-    return f"{one.command} {told.figures.workload}" if told else one.command
+    measured = one.beside or one.alone
+    return f"{one.command} {measured.figures.workload}" if measured else one.command
 
 
 def _table(one: JobTogether, number: int) -> Table:
     """Return a table of a job's metrics, alone and together with the others."""
     title = f"Job {number}: {_title(one)}"
-    told = one.beside or one.alone
-    if told is None:
+    measured = one.beside or one.alone
+    if measured is None:
         return Table(title=title, columns=columns("metric"), rows=[])
-    catalogue = catalogue_of(told.figures.kind)
+    catalogue = catalogue_of(measured.figures.kind)
     notes = [] if one.overlap_percent is None else [f"others ran during {one.overlap_percent:.0f} % of its time"]
     if one.cost:
         head = columns("metric", "together", "alone", "change", "+-", right=range(1, 5), whole=range(5))
         return Table(title=title, columns=head, rows=short_rows(one.cost, catalogue), notes=notes)
     rows = [
-        (metric.label, value_with_interval(told.figures.metrics[metric.name], metric.unit))
+        (metric.label, value_with_interval(measured.figures.metrics[metric.name], metric.unit))
         for metric in catalogue.compared
-        if metric.name in told.figures.metrics
+        if metric.name in measured.figures.metrics
     ]
     return Table(title=title, columns=columns("metric", "together", right=(1,)), rows=rows, notes=notes)
 
@@ -76,11 +76,11 @@ def _verdicts(answer: Together) -> Iterator[str]:
             continue
         shown = next((metric for metric in _headlines(one.beside) if metric.name in one.cost), None)
         if shown is not None:
-            cost = one.cost[shown.name]
+            cost = one.cost[shown.name]  # a: together, b: alone
             percent = "" if cost.difference_percent is None else f" ({cost.difference_percent:+.1f} %)"
             yield f"{_title(one)}: {shown.title} {cost.b:,.3g} {shown.unit} alone, {cost.a:,.3g} together{percent}"
 
 
-def _headlines(told: Told) -> list[Metric]:
-    catalogue = catalogue_of(told.figures.kind)
+def _headlines(measured: MeasuredJob) -> list[Metric]:
+    catalogue = catalogue_of(measured.figures.kind)
     return [*catalogue.headlines, *catalogue.compared]

@@ -28,7 +28,7 @@ WANTED_OVERLAP_PERCENT = 80.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Told:
+class MeasuredJob:
     """What was measured of a job, alone or together with the others."""
 
     folder: str
@@ -45,9 +45,9 @@ class JobTogether:
 
     command: str
     words: tuple[str, ...]
-    alone: Told | None = None
+    alone: MeasuredJob | None = None
     """Its run alone; None until it has run, and with --no-alone."""
-    beside: Told | None = None
+    beside: MeasuredJob | None = None
     """Its run together with the others; None until it has run."""
     overlap_percent: float | None = None
     """Share of the time of `beside` in which at least one other job ran."""
@@ -98,7 +98,7 @@ class Turn:
 
     numbers: tuple[int, ...]
     """Indices of its jobs."""
-    told: tuple[Told, ...]
+    told: tuple[MeasuredJob, ...]
     """What was measured of each."""
     is_alone: bool
 
@@ -237,9 +237,9 @@ def _plan(number: int, words: Sequence[str], command: str, config_dir: str | Non
     return Runnable(number, tuple(words), whole, kind)
 
 
-def _told(folder: str) -> Told:
+def _told(folder: str) -> MeasuredJob:
     run, figures = read_figures(folder)
-    return Told(
+    return MeasuredJob(
         folder=os.path.basename(folder),
         figures=figures,
         began_at=run.summary.started_at,
@@ -251,7 +251,7 @@ Span = tuple[float, float]
 """Begin and end, s."""
 
 
-def _span(told: Told) -> Span:
+def _span(told: MeasuredJob) -> Span:
     begin = datetime.fromisoformat(told.began_at).timestamp()
     return begin, datetime.fromisoformat(told.ended_at).timestamp() if told.ended_at else begin
 

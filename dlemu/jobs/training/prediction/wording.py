@@ -24,8 +24,9 @@ def in_words(answer: Prediction) -> Prediction:
 
 
 def _passing(accelerators: int, au_percent: float, low: int) -> str:
+    """Say how many pass: `low`, or none for certain; the AU is that of `accelerators`."""
     if not low:
-        return f"none is certain to pass ({accelerators}: AU {au_percent:.1f} %)"
+        return f"none is certain to pass (AU of {accelerators}: {au_percent:.1f} %)"
     return f"{low} pass{'es' * (low == 1)} (AU {au_percent:.1f} %)"
 
 
@@ -83,10 +84,10 @@ _ISSUES: Wording = {
     Issue.OTHER_SAMPLES: "calibrated with samples of {calibrated_bytes:,.0f} bytes, predicted for samples of "
     "{sample_bytes:,.0f}: a storage's speed depends on the size of what is read",
     Issue.LINE_IGNORED: "the drive's figures contradict each other: {size_bytes:,} bytes at depth {depth} are given as "
-    "{mb_per_second:,.0f} MB/s; {model_mb_per_second:,.0f} MB/s were assumed, by the others: check those at depth 1",
+    "{mb_per_second:,.0f} MB/s, but the others mean {model_mb_per_second:,.0f} MB/s (assumed): check those at depth 1",
     Issue.BUSY_CORES: "besides the readers, {busy_cores:.1f} of {cores:g} cores were busy while the storage was "
-    "probed (other programs, or the storage's own software): the intervals reach down to what is left of the host if "
-    "they take as much from the run; stop them and predict again",
+    "probed (other programs, or the storage's own software): the intervals allow for a run that gets only the "
+    "idle cores; stop what keeps the others busy and predict again",
     Issue.FILES_ASSUMED: "the workload has {configured:count file}: for {accelerators:count accelerator} a dataset of "
     "{files:,} was assumed (to predict for your own: dataset.num_files_train=N)",
     Issue.CHECKPOINTS_LEFT_OUT: "checkpoints are not included: no AU counts them, but they lengthen the run",
