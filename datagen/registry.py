@@ -43,10 +43,7 @@ def find(package: str, name: str, attribute: str) -> Any:
 
 
 def companion(package: str, name: str, attribute: str, default: Any = None) -> Any:
-    """Return `attribute` of the module called `name`, or `default` if it has none; raises like `find`.
-
-    Modules use this for facts about a plug-in besides its class.
-    """
+    """Return `attribute`, which the plug-in's module may declare beside its class, or `default`; raises like `find`."""
     return getattr(_located(package, name)[0], attribute, default)
 
 
@@ -64,10 +61,7 @@ def is_built_in(package: str, name: str) -> bool:
 
 
 def built_in(package: str, name: str, attribute: str, default: Any) -> Any:
-    """Return `companion` for a module of `package`, `default` for any other name, which is not imported.
-
-    For names in files from others.
-    """
+    """Return `companion` for a module of `package`, else `default` without importing: for names in others' files."""
     return companion(package, name, attribute, default) if is_built_in(package, name) else default
 
 
@@ -98,7 +92,7 @@ def _exists(module: str) -> bool:
         return False
     try:
         return importlib.util.find_spec(module) is not None
-    except (ValueError, ImportError):  # a module without __spec__, such as __main__; dots without names between
+    except (ValueError, ImportError):  # a module without __spec__, such as __main__; a name such as `a..b`
         return False
 
 

@@ -1,6 +1,6 @@
-"""Consecutive records without framing, read by ordinary reads (DLIO's `indexed_binary`).
+"""Consecutive records without framing, read by calls instead of memory maps (DLIO's `indexed_binary`).
 
-FILE holds the records; FILE.off.idx and FILE.sz.idx hold the offset and the bytes of each, little-endian uint64, as in
+FILE holds the records; FILE.off.idx and FILE.sz.idx hold the offset and the size of each, little-endian uint64, as in
 Megatron-like datasets. A file may have hundreds of millions of records, so nothing is kept in memory per record.
 """
 
@@ -36,8 +36,7 @@ LIBRARY = LibraryReads(call="np.fromfile", in_parts=True)
 CHUNK_BYTES = 1 << 20
 """Bytes of data generated and written, or of an index read, at a time."""
 ENTRY_BYTES = 8
-OFFSETS, SIZES = 0, 1
-"""Positions of the two index files in `SIDES`."""
+OFFSETS, SIZES = 0, 1  # positions of the two index files in `SIDES`
 
 
 class Side:
@@ -118,7 +117,7 @@ class Format:
         return Sample(record.data, record.data, offset)
 
     def load_indexed(self, file: LibraryFile, indexes: Sequence[memoryview], index: int, samples: int) -> Sample:
-        """Seek to the record and read it, as scripts do where np.fromfile does not work."""
+        """Seek to the record and read it, as scripts do on storage without paths, where np.fromfile does not work."""
         whole = [np.frombuffer(data[: len(data) - len(data) % ENTRY_BYTES], "<u8")[:samples] for data in indexes]
         offset, size = entry(file.name, whole, index, samples)
         end = file.seek(0, os.SEEK_END)

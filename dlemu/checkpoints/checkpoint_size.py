@@ -13,7 +13,7 @@ GB, GIB = 1e9, 2**30
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointSize:
-    """Size of one checkpoint by the emulated ranks, tensors only (no headers). GB = 1e9 bytes, GiB = 2^30."""
+    """Size of what the emulated ranks write of one checkpoint: tensors only, no headers. GB = 1e9, GiB = 2^30 bytes."""
 
     workload: str
     parameters: int
@@ -26,19 +26,20 @@ class CheckpointSize:
     pipeline: int
     data: int
     expert: int
+    """`tensor` to `expert`: how the job's ranks divide the model, as in `model.parallelism`."""
     zero_stage: int
     files: int
     model_gb: float
     optimizer_gb: float
     total_gb: float
     total_gib: float
-    """The unit that DLIO calls GB."""
+    """`total_gb` in the unit that DLIO calls GB."""
     largest_rank_gib: float
     smallest_rank_gib: float
 
 
 def checkpoint_size(name: str, workload: Workload) -> CheckpointSize:
-    """Return the size of the workload's checkpoint by its `ranks`; `name` is the workload's name.
+    """Return the size of what the workload's `ranks` write of its checkpoint; `name` is the workload's name.
 
     Raises:
         UserError: the model can't be divided over that many ranks.

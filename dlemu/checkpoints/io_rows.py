@@ -47,7 +47,7 @@ IO_COLUMNS = {
     "mover_cpu_wait_ns": "time that these threads were runnable but waited for a core",
     "storage_bytes": "bytes read from storage meanwhile, by the kernel's accounting; 0 for writes",
     "fsync_ns": "file -1 only: time in fsync of all files and of the folder",
-    "folder_sync_ns": "part of fsync_ns for the folder, which the last rank of each host to finish syncs",
+    "folder_sync_ns": "part of fsync_ns for the folder, by the rank that finishes last on its host: it alone syncs it",
     "asked_ns": "file -1 only: when the emulated computation had ended and the rank was ready for the checkpoint",
     "waited_ns": "file -1 only, with checkpoint.asynchronous: time that the next checkpoint waited for this one",
     "released_ns": "file -1 only: when training could go on; with checkpoint.asynchronous before ended_ns",
@@ -167,12 +167,12 @@ def rows_path(folder: str, rank: int, name: str) -> str:
 
 
 def finished_path(folder: str, node: int) -> str:
-    """Return the path of a host's counter, in a run's live folder, of ranks that have written a checkpoint's files."""
+    """Return the path of the file, in a run's live folder, in which a host's ranks count the checkpoints they wrote."""
     return os.path.join(folder, f"checkpoint_{node:05d}.finished")
 
 
 def count_finished(path: str) -> int:
-    """Count this rank as finished; return the count, which is another number for every rank (an atomic increment)."""
+    """Count a checkpoint that this rank wrote; return the count, which no other rank gets (an atomic increment)."""
     descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
     try:
         os.write(descriptor, b".")

@@ -58,11 +58,11 @@ class TrainingSaver:
     _in_progress: _Drain | None = field(default=None, init=False)
 
     def save(self, epoch: int, block: int) -> tuple[int, list[SavedCheckpoint]]:
-        """Save a checkpoint; return when training goes on, and the checkpoints completed meanwhile.
+        """Save the checkpoint after a block of steps; return the ns at which training goes on, and what was completed.
 
-        That is this checkpoint, or with `asynchronous` the one before. A model without layers is written by rank 0 or
-        every rank (`checkpoint.type`), one with layers by every rank that has a part of it. Raises SpaceError if the
-        disk is full, UserError if the folder can't be written.
+        That is this checkpoint, or with `asynchronous` the one before, if any. A model without layers is written by
+        rank 0 or every rank (`checkpoint.type`), one with layers by every rank that has a part of it. Raises SpaceError
+        if the disk is full, UserError if the folder can't be written.
         """
         started_ns = self.comm.all_reduce_max(self.clock.now_ns())
         if not self.settings.asynchronous:
@@ -75,7 +75,7 @@ class TrainingSaver:
         complete = self.finish()
         begin_ns = self.clock.now_ns()
         own_bytes = sum(layout.size_bytes for layout in self._layouts)
-        self.clock.sleep_until(begin_ns + round(own_bytes / self.settings.snapshot_gb_per_second))
+        self.clock.sleep_until(begin_ns + round(own_bytes / self.settings.snapshot_gb_per_second))  # GB/s: bytes per ns
         drain = _Drain(epoch, block, started_ns, self.comm.all_reduce_max(self.clock.now_ns()))
 
         def write() -> None:

@@ -36,7 +36,7 @@ from dlemu.comm.failure import (
 _NOTICE_SHARE = 0.2  # share of the grace in which ranks may notice the failure by themselves; then they get SIGTERM
 _LONGEST_REPORT_BYTES = 1 << 20  # more than a datagram may have (net.core.wmem_default of the sender: 208 KiB)
 _LEAST_GIVE_UP_SECONDS = 2.0  # freeing a killed rank's memory takes the kernel a while
-_LOOK_AGAIN_MILLISECONDS = 50  # a process further down is adopted only after the one above it has ended
+_LOOK_AGAIN_MILLISECONDS = 50  # no signal says when this process adopts a grandchild, whose parent has ended
 
 
 class Ending:
@@ -90,15 +90,15 @@ class Ending:
     def reported(self, failure: Failure, now_ns: int) -> None:
         """Note a rank's failure; only the first one of each rank counts, as later ones follow from it."""
         self._failures.setdefault(failure.rank, failure)
-        self._start(now_ns)
+        self._start_grace(now_ns)
 
     def interrupted(self, signal_number: int, now_ns: int) -> None:
         """Note a signal that requests the end of the run; a second one makes SIGKILL due at once."""
         if self._interruption is not None:
             self._kill_ns = min(self._kill_ns, now_ns)
             return
-        self._interruption = interrupted(-1, signal_number, now_ns, echo=self._ending)
-        self._start(now_ns)
+        self._interruption = interrupted(-1, signal_number, now_ns, echo=self._ending)  # `_explain` sets the rank
+        self._start_grace(now_ns)
         self._terminate_ns = min(self._terminate_ns, now_ns)
 
     def stopped(self, process: int, now_ns: int) -> None:
@@ -115,7 +115,7 @@ class Ending:
         self._stopped.pop(process, None)
         rank, failure = self._ranks[process], self._explain(process, code, now_ns)
         if failure is not None:
-            self._start(now_ns)
+            self._start_grace(now_ns)
         status = 0 if failure is None else failure.status
         self._ends[rank] = RankEnd(rank=rank, status=status, signal=max(-code, 0), failure=failure)
 
@@ -142,20 +142,21 @@ class Ending:
                 self._ends[rank] = RankEnd(rank=rank, status=failure.status, signal=signal.SIGKILL, failure=failure)
             self.running.clear()
 
-    def _start(self, now_ns: int) -> None:
+    def _start_grace(self, now_ns: int) -> None:
         if not self._ending:
             self._ending = True
             self._terminate_ns = now_ns + _NOTICE_SHARE * self._grace_seconds * 1e9
             self._kill_ns = now_ns + self._grace_seconds * 1e9
 
     def _explain(self, process: int, code: int, now_ns: int) -> Failure | None:
+        """Return why a process failed, or None; an echo if it only obeyed the signal that ends the others."""
         rank = self._ranks[process]
         own = self._failures.get(rank)
-        stopped = code in (0, -signal.SIGTERM) if own is None else own.echo or own.kind == Interrupted.__name__
-        if self._interruption is not None and (stopped or process in self._killed):
+        ended_on_request = code in (0, -signal.SIGTERM) if own is None else own.echo or own.kind == Interrupted.__name__
+        if self._interruption is not None and (ended_on_request or process in self._killed):
             return dataclasses.replace(self._interruption, rank=rank)
         if own is not None:
-            return dataclasses.replace(own, echo=own.echo or (stopped and process in self._terminated))
+            return dataclasses.replace(own, echo=own.echo or (ended_on_request and process in self._terminated))
         if process in self._killed:
             return stuck(rank, process, self._grace_seconds, now_ns, self._role)
         if process in self._terminated and code == -signal.SIGTERM:
@@ -282,10 +283,7 @@ def end_adopted(known: frozenset[int], wakeups: socket.socket, grace_seconds: fl
 
 
 def give_up_seconds(grace_seconds: float) -> float:
-    """Return how long to wait for the end of a killed process.
-
-    A process that is blocked in the kernel by hung storage can't be killed, and must not delay the others.
-    """
+    """Return how long to wait for the end of a killed process: one that storage blocks must not delay the others."""
     return max(grace_seconds, _LEAST_GIVE_UP_SECONDS)
 
 

@@ -58,7 +58,7 @@ class LoaderSpec:
     multiprocessing_context: str
     pin_memory: bool
     tensors: int = 0
-    """Tensors of a batch that cross to the trainer, with `tensor_bytes` of each sample; 0: the batch's buffer does."""
+    """Tensors in which the trainer gets a batch, with `tensor_bytes` of each sample; 0: it gets the batch's buffer."""
     tensor_bytes: int = 0
 
     @property
@@ -94,11 +94,13 @@ class BatchTrace(NamedTuple):
     finished_ns: int
     read_ns: int
     decode_ns: int
+    """Time of decoding and of emulated preprocessing."""
     worker: int
     samples: int
     app_bytes: int
     read_calls: int
     sample_hash: int
+    """Sum of a 64-bit hash of each sample's number, modulo 2^64."""
     cpu_ns: int = 0
     """CPU time of the worker; 0, and `cpu_wait_ns` 0 too, where it is not known."""
     cpu_wait_ns: int = 0
@@ -126,7 +128,7 @@ Cut = Callable[[memoryview, int, int], S]
 
 
 class Samples(Sequence[S]):
-    """The samples of a batch, each cut out of its slot when it is requested: most trainers need none or for all."""
+    """The samples of a batch, each cut out of its slot when it is requested: most trainers need none, or all."""
 
     def __init__(self, slot: memoryview, places: Sequence[tuple[int, int]] | Places, cut: Cut[S]) -> None:
         self._slot, self._places, self._cut = slot, places, cut
@@ -148,7 +150,7 @@ class Samples(Sequence[S]):
 
 
 class Batch(NamedTuple):
-    """A batch in the trainer's hands. `data` is the loader's own type and holds until the next but one is taken."""
+    """A batch in the trainer's hands. `data` is the loader's own type, valid until the next batch but one is taken."""
 
     data: Any
     trace: BatchTrace

@@ -58,8 +58,8 @@ def run_clean(
     """Return what `work(request, emit)` returns in a separate process; `on_message` is called with what it emits.
 
     `work` is a module-level function. Raises what it raises, and DlemuError if its process is killed, or emits nothing
-    for `patience_seconds`. An exception in this process, such as KeyboardInterrupt or one from `on_message`, ends the
-    other one: at once, or with `saving_seconds` by SIGINT, so that it can save; what it then reports is added as note.
+    for `patience_seconds`. An exception in this process, such as KeyboardInterrupt or one from `on_message`, kills the
+    other one; with `saving_seconds` SIGINT lets it save first, and an error that it then reports is added as a note.
     """
     death_signal = signal.SIGTERM if saving_seconds else signal.SIGKILL  # if this process dies
     search_path = os.pathsep.join(os.path.abspath(entry) for entry in sys.path)  # to import what this process can
@@ -96,7 +96,7 @@ def run_clean(
 
 
 class _Replies:
-    """Receives a process's messages until its pipe ends: within a message, if it was killed."""
+    """Receives a process's messages until its pipe ends, which may be within a message if it was killed."""
 
     def __init__(self, process: subprocess.Popen[bytes], role: Role) -> None:
         self._process, self._role, self._received = process, role, bytearray()
@@ -167,7 +167,7 @@ def main() -> None:
         try:
             work, request = pickle.load(sys.stdin.buffer)
             send(_RESULT, work(request, emit))
-        except DlemuError as error:  # raised again in the caller, as are all others
+        except DlemuError as error:  # raised in the caller as it is, all others as DlemuError
             send(_ERROR, error)
         except BaseException as error:
             unexpected = DlemuError(f"{type(error).__name__}: {error}")

@@ -26,7 +26,7 @@ def recorder_for(
     """Start this host's recorder on its first rank; return None on other ranks, or if telemetry is off.
 
     All ranks must call this. `folders` returns the folders whose devices are watched, and is called only on the first
-    rank of each host; `what` names them in messages. Processes count requests to an object store in `request_folder`.
+    rank of each host; `what` names them in messages. `request_folder`, if given, has the counts of object requests.
     """
     if not settings.enabled:
         return None

@@ -44,9 +44,9 @@ class RecorderHead:
     devices: tuple[DeviceFacts, ...]
     notes: tuple[str, ...]
     cpu_seconds: float
-    """CPU time of the recorder itself until its last line."""
+    """CPU time of the recorder itself until the last line of its log."""
     seconds: float
-    """Time from the recorder's first to its last line."""
+    """Time from the first to the last line of the recorder's log."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -24,13 +24,16 @@ _DTYPE = np.dtype([(name, np.int64) for name in COLUMNS])
 
 @dataclass(eq=False)
 class _RankRows:
-    """The rows that one rank has logged so far; times are of its own host's clock."""
+    """The rows that one rank has logged so far; times in ns are of its own host's clock."""
 
     served: int = 0
     """Prompts served."""
     began_ns: int = 0
+    """When the first prompt served arrived."""
     last: Rows = field(default_factory=lambda: np.empty(0, _DTYPE))
+    """Its latest rows, those of prompts only."""
     grew_at: float = 0.0
+    """`time.monotonic()` of this process when new rows were last found."""
 
     def look(self, path: str) -> None:
         """Read the rows again if any were added."""
@@ -46,8 +49,8 @@ class _RankRows:
         self.served, self.last, self.grew_at = rows, last[last["prompt"] >= 0], time.monotonic()
 
     @property
-    def loaded_seconds(self) -> float:
-        """Arrival of the latest prompt served, in seconds from the beginning of the load."""
+    def arrived_seconds(self) -> float:
+        """Arrival of the latest prompt served, in seconds after the first."""
         return float(self.last["arrived_ns"].max() - self.began_ns) / 1e9 if len(self.last) else 0.0
 
     def figures(self) -> tuple[Figure, ...]:
@@ -86,12 +89,12 @@ class LiveKvCache:
         begun = {rank: rows for rank, rows in self._ranks.items() if len(rows.last)}
         if not begun:
             return None
-        loaded = min(rows.loaded_seconds for rows in begun.values())
+        arrived = min(rows.arrived_seconds for rows in begun.values())
         ranks = {rank: rows.figures() for rank, rows in begun.items()}
         return Progress(
             at=f"{count(sum(rows.served for rows in begun.values()), 'prompt')} served",
-            done_ratio=min(1.0, loaded / self._seconds) if self._seconds else None,
-            seconds_left=max(0.0, self._seconds - loaded) if self._seconds else None,
+            done_ratio=min(1.0, arrived / self._seconds) if self._seconds else None,
+            seconds_left=max(0.0, self._seconds - arrived) if self._seconds else None,
             figures=_aggregate(ranks.values()),
             ranks=ranks,
         )

@@ -1,4 +1,4 @@
-"""Computes the summary of a training run, every published number, from its step rows, telemetry and facts."""
+"""Computes the summary of a training run from step rows, telemetry and facts. For terms see dlemu.metrics.verdict."""
 
 from __future__ import annotations
 
@@ -190,7 +190,7 @@ def _tls_percent(run: MeasuredTraining, requests: Requests) -> float | None:
     reader_ns = sum_of(run.training, "cpu_ns")
     if requests.tls_cpu_seconds is None or not reader_ns:
         return None
-    return min(100.0, 1e11 * requests.tls_cpu_seconds / reader_ns)
+    return min(100.0, 1e11 * requests.tls_cpu_seconds / reader_ns)  # 100 % x 1e9 ns/s
 
 
 def _metrics(run: MeasuredTraining, kept: StepTable) -> Metrics:
@@ -262,6 +262,7 @@ def _metrics(run: MeasuredTraining, kept: StepTable) -> Metrics:
 
 
 def _cpu_apart(journal: Journal) -> CpuApart | None:
+    """Return the CPU seconds not spent on reading, summed over ranks; None where unknown."""
     parts = journal.cpu_apart
     if not parts:
         return None
@@ -279,7 +280,7 @@ def _read_cpu_seconds_per_gb(run: MeasuredTraining) -> float | None:
     apart, read_bytes = _cpu_apart(journal), sum_of(run.ordered, "app_bytes")
     if apart is None or not journal.cpu_seconds or not read_bytes:
         return None
-    not_reading = apart.checkpoints + apart.preprocessing + apart.steps
+    not_reading = apart.checkpoints + apart.preprocessing + apart.steps  # `cpu_seconds` lacks the other parts
     return max(0.0, sum(journal.cpu_seconds) - not_reading) / (read_bytes / 1e9)
 
 
@@ -416,10 +417,11 @@ def _evidence(facts: Facts, metrics: Metrics, served_percent: float | None, *, s
         epochs=len(facts.schedule),
         from_storage_percent=served_percent,
         cached=settings.cached,
-        ceiling_au=metrics.ceiling_au_percent if not facts.workload.reader.tensors else None,  # it is the job's, too
+        # With tensors the ceiling includes collation, by which the real job is limited, too.
+        ceiling_au=metrics.ceiling_au_percent if not facts.workload.reader.tensors else None,
         supply_known=supply_known,
         kept_steps=max(0, shortest - settings.exclude_start_steps - settings.exclude_end_steps),
-        prefetched_steps=ahead + 1 if ahead and not facts.workload.train.synchronous else ahead,
+        prefetched_steps=ahead + 1 if ahead and not facts.workload.train.synchronous else ahead,  # 1: the trainer's
     )
 
 
@@ -519,7 +521,7 @@ def _slow_hosts(summary: Summary) -> tuple[str, ...]:
 
 
 def _other_readers(run: MeasuredTraining, metrics: Metrics, proof: CacheProof) -> OtherReaders | None:
-    """Return what the devices delivered beyond what the kernel fetched for the run's own reads, with read-ahead."""
+    """Return what the devices delivered beyond what the kernel fetched for the run's reads (read-ahead included)."""
     rate, seconds = metrics.device_mb_per_second, metrics.training_seconds
     if rate is None or not rate.mean or not seconds or proof.from_storage_percent.mean is None:
         return None
@@ -545,7 +547,7 @@ def _limit(
     causes = find_causes(judged, preprocesses=preprocesses, workers=workers, reads_stall=stall)
     repaired = None
     if causes.total >= MIN_LOSS_PERCENT:
-        from dlemu.jobs.training.repaired_causes import repair_causes  # imports the event model, rarely needed
+        from dlemu.jobs.training.repaired_causes import repair_causes  # simulates the run without each cause
 
         repaired = repair_causes(run, preprocesses=preprocesses)
     limit_cores, limit_used = activity.cpu_limit_cores, activity.cpu_limit_used_percent
