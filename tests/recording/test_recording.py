@@ -77,15 +77,15 @@ def test_evaluation_within_and_between_epochs_and_a_sanity_check_are_left_out() 
 
 def test_files_of_evaluations_are_no_data_of_training_where_one_process_reads_both() -> None:
     trainer = Trainer(workers=0)
-    for name, loader, steps in (("train.npy", 1, 1), ("valid.npy", 2, 0)):
+    for name, loader, steps in (("/data/train/0.npy", 1, 1), ("/data/valid/0.npy", 2, 0)):
         number = trainer.begin(loader=loader)
         for _ in range(20):
             trainer.batch(number, 5, 20, steps=steps, grad=steps > 0)
         trainer.over(number)
         trainer.rows.fetches[-1].files.append(name)
-    assert set(files_of(trainer.processes, 4)) == {"train.npy"}
+    assert set(files_of(trainer.processes, 4)) == {"/data/train/0.npy"}
     trainer.rows.fetches[19].files.clear()
-    assert set(files_of(trainer.processes, 4)) == {"valid.npy"}, "named on first use, as if both read it"
+    assert set(files_of(trainer.processes, 4)) == {"/data/valid/0.npy"}, "named on first use, as if both read it"
 
 
 def test_batches_that_share_a_step_are_counted_whether_they_are_asked_for_one_by_one_or_at_once() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bisect
 import itertools
+import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Literal
@@ -138,8 +139,14 @@ def files_of(processes: Sequence[ProcessRows], skip: int) -> Counter[str]:
     found: Counter[str] = Counter()
     for loop in loops:
         for rows in _readers(loop, workers):  # a name is recorded on first use, which may be in the warm-up
-            own = Counter(name for fetch in _of_training(loop, rows) for name in fetch.files)
-            found += own or Counter(name for fetch in rows.fetches for name in fetch.files)
+            named = Counter(name for fetch in rows.fetches for name in fetch.files)
+            if own := {name for fetch in _of_training(loop, rows) for name in fetch.files}:
+                # Evaluations may have been first to open files of the same folders; mapped files are known by name.
+                folders = set(map(os.path.dirname, own))
+                opened = {name for fetch in rows.fetches if not fetch.maps for name in fetch.files}
+                own |= {name for name in opened if os.path.dirname(name) in folders}
+                named = Counter({name: uses for name, uses in named.items() if name in own})
+            found += named
     return found
 
 
