@@ -278,7 +278,7 @@ def probe(
             on_event=on_progress or ignore,
         )
         return answer
-    overrides = _overrides(target, settings) + ([f"output.folder={folder}"] if folder else [])
+    overrides = _overrides(target, settings) + ([override(("output", "folder"), folder)] if folder else [])
     answer, _ = run.probe_workload(
         overrides, config_dir=config_dir, cached=cached, readers=tuple(readers), on_event=on_progress or ignore
     )

@@ -10,6 +10,8 @@ from rich.console import Console
 
 from dlemu.cli import complain
 from dlemu.comm import Interrupted, interrupt_once
+from dlemu.config.literal import override
+from dlemu.config.overrides import take_word
 from dlemu.config.published import without_secrets
 from dlemu.runner.run_list import RunsPlanned
 from dlemu.studies.events import SizingEvent
@@ -30,8 +32,8 @@ def interrupted(stop: Interrupted, finished: str, folder: str) -> int:
 
 def resume_advice(folder: str) -> str:
     """Return advice to repeat this command with the folder of the finished parts."""
-    words = [word for word in without_secrets(sys.argv[1:]) if not word.startswith("output.folder=")]
-    return f"continue with `{shlex.join(['dlemu', *words, f'output.folder={folder}'])}`"
+    _, words = take_word(without_secrets(sys.argv[1:]), "output.folder")
+    return f"continue with `{shlex.join(['dlemu', *words, override(('output', 'folder'), folder)])}`"
 
 
 class Watched:

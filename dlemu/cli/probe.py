@@ -99,6 +99,7 @@ def command(
     Exit status: 0, 2 a usage error, 3 a request failed, 128 + signal.
     """
     from dlemu.cli.options import say_part, show_answer
+    from dlemu.config.literal import override
     from dlemu.jobs.probe.page import print_probe
     from dlemu.jobs.probe.run import probe_target, probe_workload
 
@@ -109,7 +110,7 @@ def command(
         if places or preset or accesses or sizes or depths or jobs or overwrite_device or precondition or steady:
             raise click.UsageError("a workload's own reads take no TARGET, --preset, --rw, --sizes, --depths or --jobs")
         if output:
-            overrides.append(f"output.folder={output}")
+            overrides.append(override(("output", "folder"), output))
         answer, folder = probe_workload(
             overrides, config_dir=config_dir, cached=cached, readers=readers or (), on_event=say_part
         )

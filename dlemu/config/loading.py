@@ -167,13 +167,17 @@ def _chosen(choice: str, tree: dict[str, Any], key: str, section: str) -> dict[s
 
 
 def _with_folders_resolved(workload: Workload) -> Workload:
-    """Join both folders with the storage's root, and reset the root to `./` so that they are not joined again."""
+    """Join the folders of data and checkpoints with the storage's root, which is then `./`: they are joined once."""
     storage, dataset, checkpoint = workload.storage, workload.dataset, workload.checkpoint
+    output = workload.output
     root = Storage.storage_root if storage.storage_type in FOLDER_TYPES else storage.storage_root
     return replace(
         workload,
         dataset=replace(dataset, data_folder=storage.resolved(dataset.data_folder)),
         checkpoint=replace(checkpoint, checkpoint_folder=storage.resolved(checkpoint.checkpoint_folder)),
+        output=replace(
+            output, folder=os.path.expanduser(output.folder), openmetrics=os.path.expanduser(output.openmetrics)
+        ),
         storage=replace(storage, storage_root=root),
         # `storage_type=direct`, or mlpstorage's `direct_fs`, means the same.
         reader=replace(

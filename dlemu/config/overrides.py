@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -125,7 +127,7 @@ def _grammar_problem(key: str, value: str, error: Exception) -> str:
 
 def _quoted_example(key: str, value: str) -> str:
     inner = value.replace('"', "")
-    return f"""'{key}="{inner}"'"""
+    return shlex.quote(f'{key}="{inner}"')
 
 
 def _path(parsed: Override, text: str) -> KeyPath:
@@ -150,6 +152,25 @@ _CONSTANTS = {"true": True, "false": False, "null": None, "": ""}
 
 
 def take_word(words: Sequence[str], key: str) -> tuple[str, list[str]]:
-    """Return the value of `key` in overrides, empty when it is not set, and the other overrides."""
-    values = [word.split("=", 1)[1] for word in words if word.startswith(f"{key}=")]
-    return (values[-1].strip("\"'") if values else ""), [word for word in words if not word.startswith(f"{key}=")]
+    """Return the text that `key` has in overrides, empty when it is not set, and the other overrides."""
+    taken = [word for word in words if _is_of(word, key)]
+    return (text_of(taken[-1]) if taken else ""), [word for word in words if not _is_of(word, key)]
+
+
+def _is_of(word: str, key: str) -> bool:
+    written, equals, _ = word.partition("=")
+    return bool(equals) and written.lstrip("+").removeprefix("workload.") == key
+
+
+def text_of(word: str) -> str:
+    """Return an override's text by the grammar, as it stands where that reads no text (`12`, `[1]`) or refuses it.
+
+    As in a workload's folders, `~` at its start is the user's home.
+    """
+    try:
+        value = _parse_one(word).value
+    except UserError:  # a launcher, for one, may have commas
+        value = ()
+    if value is None:
+        return ""
+    return os.path.expanduser(value if isinstance(value, str) else word.split("=", 1)[1].strip("\"'"))

@@ -17,6 +17,7 @@ from datagen.errors import DlemuError, UserError
 from datagen.owned import create_claimed
 from dlemu.comm import Interrupted, die_with_parent
 from dlemu.comm.failure import RANK, Role, killed_by, overdue
+from dlemu.config.literal import override
 from dlemu.metrics.verdict import COMPLETED
 
 LOG = "console.txt"
@@ -56,7 +57,7 @@ def run_train(
 
 def job(words: Sequence[str], folder: str, launcher: Sequence[str] = (), command_name: str = "train") -> Command:
     """Return the command of a job with overrides `words` and results in `folder`; pass and fail both are success."""
-    command = [*launcher, sys.executable, "-m", "dlemu", command_name, *words, f"output.folder={folder}"]
+    command = [*launcher, sys.executable, "-m", "dlemu", command_name, *words, override(("output", "folder"), folder)]
     # An interpreter that could not start also ends with status 1 (fail), so the result file must exist, too.
     return Command(words=command, folder=folder, result="summary.json", done=COMPLETED)
 

@@ -20,7 +20,7 @@ from datagen.errors import UserError
 from dlemu.config import check_runnable, datagen_command, load, to_yaml, workload_names
 from dlemu.config.compose import composed
 from dlemu.config.grammar import parse_word
-from dlemu.config.overrides import parse, plain_setting
+from dlemu.config.overrides import parse, plain_setting, take_word
 from dlemu.config.points import points
 from dlemu.config.schema import Duration, Workload
 from dlemu.config.workload_files import workload_file
@@ -258,7 +258,7 @@ def test_a_program_with_its_own_hydra_keeps_it(tmp_path: Path) -> None:
         (["~reader.batch_size"], "nothing can be deleted"),
         (["reader.batch_size=1,2"], "dlemu takes one value for each key"),
         (["reader.batch_size=range(1,3)"], "dlemu takes one value for each key"),
-        (["dataset.data_folder=/a'b,c"], """in a shell: 'dataset.data_folder="/a'b,c"'"""),
+        (["dataset.data_folder=/a'b,c"], """in a shell: 'dataset.data_folder="/a'"'"'b,c"'"""),
         (["model@here=x"], "only workload has a package"),
         (["=3"], "the key is empty"),
         (["output.folder=${nowhere}"], "'nowhere' not found (at output.folder)"),
@@ -415,6 +415,34 @@ def test_any_path_can_be_written_as_it_is(path: str) -> None:
 )
 def test_what_may_be_unfinished_is_not_taken_for_a_text(value: str) -> None:
     assert "is not in hydra's grammar" in message([f"dataset.data_folder={value}"])
+
+
+@pytest.mark.parametrize("prefix", ["", "+", "++", "++workload."])
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ("/a", "/a"),
+        ("'/a=b, c'", "/a=b, c"),
+        ("'/it\\'s'", "/it's"),
+        ('"/it\'s"', "/it's"),
+        ("/\u00e4(1)", "/\u00e4(1)"),
+        ("12", "12"),
+        ("[1]", "[1]"),
+        ("null", ""),
+        ("mpirun --host a,b -np {ranks}", "mpirun --host a,b -np {ranks}"),
+    ],
+)
+def test_a_word_that_a_command_takes_for_itself_means_what_the_grammar_says(prefix: str, value: str, text: str) -> None:
+    words = ["ranks=1", f"{prefix}output.folder={value}", "output.report=false"]
+    assert take_word(words, "output.folder") == (text, ["ranks=1", "output.report=false"])
+
+
+def test_the_home_folder_is_the_same_for_every_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/me")
+    words = ["dataset.data_folder=~/data", "output.folder=~/results"]
+    workload = load(words)
+    assert (workload.dataset.data_folder, workload.output.folder) == ("/home/me/data", "/home/me/results")
+    assert take_word(words, "output.folder")[0] == "/home/me/results"
 
 
 def test_several_texts_are_several_runs() -> None:

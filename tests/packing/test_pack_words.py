@@ -19,6 +19,11 @@ def test_words_become_settings() -> None:
     assert (workload.dataset.data_folder, settings.source) == ("/d", "")
 
 
+def test_folders_are_quoted_as_in_every_command() -> None:
+    settings, _ = read_words(["source='/a, b'", "target='/it\\'s'", "processes='4'"])
+    assert (settings.source, settings.target, settings.processes) == ("/a, b", "/it's", 4)
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

@@ -14,7 +14,8 @@ import pytest
 
 from datagen.errors import DlemuError, UserError
 from dlemu.comm import Interrupted, interrupt_once
-from dlemu.runner.child_run import LOG, run_train
+from dlemu.config import load
+from dlemu.runner.child_run import LOG, job, run_train
 
 
 def run(folder: Path, script: str) -> None:
@@ -36,6 +37,11 @@ def test_the_cause_is_told_and_not_only_the_last_word(tmp_path: Path) -> None:
     script = "echo 'dlemu: rank 3 was killed' >&2; echo 'dlemu: 450 steps are kept' >&2; exit 3"
     with pytest.raises(DlemuError, match=r"status 3; it printed:\nrank 3 was killed\ndlemu: 450 steps are kept"):
         run(tmp_path, script)
+
+
+@pytest.mark.parametrize("folder", ["/a=b, c", "/it's", "/x[1]{2}", "/\u00e4(1),/b", "12", "null", "-x y"])
+def test_a_run_gets_its_folder_whatever_its_name(folder: str) -> None:
+    assert load([job([], folder).words[-1]]).output.folder == folder
 
 
 @pytest.mark.parametrize(

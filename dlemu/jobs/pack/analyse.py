@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from datagen.packing.image_list import nearest_divisor
 from datagen.packing.packed_set import PackedFile, PackedSet, training_spec
+from dlemu.config.literal import override
 from dlemu.jobs.pack.limits import judge_packing
 from dlemu.jobs.pack.result import PackDevice, PackFigures, PackShares
 from dlemu.jobs.pack.wording import in_words
@@ -214,7 +215,7 @@ def train_command(target: str, packed: PackedSet) -> str:
     spec = training_spec(target, packed, max(1, sum(file.bytes for file in packed.made) // samples))
     words = [
         "workload=default",
-        f"dataset.data_folder={target}",
+        override(("dataset", "data_folder"), target),
         f"dataset.format={spec.format}",
         f"dataset.num_files_train={spec.num_files_train}",
         f"dataset.num_samples_per_file={spec.num_samples_per_file}",

@@ -14,6 +14,7 @@ from datagen.packing.recipe import Recipe, recipe_of
 from datagen.registry import companion, names
 from datagen.strict import build, joined_problems
 from dlemu.config import load
+from dlemu.config.overrides import text_of
 from dlemu.config.schema import Workload
 
 PACKED = "packed"
@@ -108,7 +109,8 @@ def read_words(words: Sequence[str], config_dir: str | None = None) -> tuple[Pac
     for word in words:
         key, equals, value = word.partition("=")
         if equals and key in own:
-            given[key] = _value(value, text=key in ("resize", "source", "target", "format"))
+            is_text = key in ("resize", "source", "target", "format")
+            given[key] = text_of(word) if is_text else yaml.safe_load(value.strip("\"'"))
         else:
             others.append(word)
     wants_workload = any(word.startswith("workload=") for word in others)
@@ -122,9 +124,3 @@ def read_words(words: Sequence[str], config_dir: str | None = None) -> tuple[Pac
         )
     settings.check()
     return settings, load(others, config_dir=config_dir) if wants_workload else None
-
-
-def _value(word: str, *, text: bool) -> object:
-    """Parse a value as YAML; with `text`, return it as it is."""
-    plain = word.strip("\"'")
-    return plain if text else yaml.safe_load(plain)

@@ -17,6 +17,7 @@ from datagen.storage.s3 import SCHEME
 from datagen.storage.storage_base import storage_spec
 from dlemu.comm.environment import describe_folder, describe_host, existing_folder
 from dlemu.config import load, workload_names
+from dlemu.config.overrides import take_word
 from dlemu.config.published import without_secrets
 from dlemu.jobs.probe.object_gets import objects_to_read
 from dlemu.jobs.probe.probe_file import fill, probe_file, remove_leftovers
@@ -309,7 +310,7 @@ def probe_workload(
     question = ProbeQuestion(
         target=workload.dataset.data_folder,
         workload=workload.model.name,
-        overrides=tuple(without_secrets(word for word in overrides if not word.startswith("output.folder="))),
+        overrides=tuple(without_secrets(take_word(overrides, "output.folder")[1])),
         seconds=2.0,
     )
     answer = _new_answer(question, "batches", "", workload.dataset.data_folder)

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from datagen.atomic import write_text
 from datagen.owned import fresh_folder
+from dlemu.config.literal import override
 from dlemu.results.kinds import read_result
 from dlemu.runner.child_run import run_train
 from dlemu.studies.record.answer import Data, Recording, Replay
@@ -156,7 +157,7 @@ def _overrides(recording: Recording, data: Data, skip: int) -> list[str]:
     cached = cached_before(data, recording)
     return [
         "dataset.source=folder",
-        f"dataset.data_folder={data.folder}",
+        override(("dataset", "data_folder"), data.folder),
         f"ranks={recording.loaders}",
         f"train.epochs={math.ceil(steps / pass_steps)}",
         f"train.total_training_steps={steps}",

@@ -12,6 +12,7 @@ from datagen.errors import UserError
 from datagen.owned import take_folder
 from datagen.registry import find, names, nearest
 from dlemu.comm import detect_launcher
+from dlemu.config.literal import override
 from dlemu.config.published import without_secrets
 from dlemu.metrics.verdict import COMPLETED
 from dlemu.results.answer_files import ANSWER_VERSION, read_answer
@@ -140,9 +141,9 @@ class Document(RunList[Step, StepDone, Reproduced]):
             case "probe":
                 command += ["--output", folder, "--json"]
             case "pack":
-                command += [f"output.folder={folder}", "--no-report"]
+                command += [override(("output", "folder"), folder), "--no-report"]
             case "train" | "sweep":
-                command += [f"output.folder={folder}", "output.report=false"]
+                command += [override(("output", "folder"), folder), "output.report=false"]
         began = time.monotonic()
         kind = None if step.command == "datagen" else kind_of_command(step.command)
         done = COMPLETED if kind is not None and kind.job else (0,)

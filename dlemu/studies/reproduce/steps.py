@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from dlemu.config.literal import override
+
 Command = Literal["datagen", "train", "sweep", "pack", "probe"]
 LAPTOP_FILES = 1260
 """Files of unet3d at laptop scale, the same in all documents that train it, so that they share the dataset."""
@@ -57,7 +59,7 @@ def datagen(question: DocumentQuestion, name: str, words: Sequence[str]) -> list
         Step(
             name=f"data-{number}",
             command="datagen",
-            words=(*words, f"dataset.data_folder={folder}"),
+            words=(*words, override(("dataset", "data_folder"), folder)),
             says=f"dataset in {folder}",
         )
         for number, folder in enumerate(question.folders(name), start=1)

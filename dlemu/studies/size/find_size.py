@@ -105,7 +105,7 @@ def size(
     if make is not None:
         _refuse_too_small(workload)
         make(workload)
-    own_words = [word for word in words if not word.startswith("output.folder=")]
+    _, own_words = take_word(words, "output.folder")
     if isinstance(source, Workload):
         own_words = [as_file(source, folder), *withheld_words(source)]
     question = Question(

@@ -11,6 +11,7 @@ from datagen.errors import UserError
 from datagen.owned import fresh_folder
 from dlemu.comm import detect_launcher
 from dlemu.config import load
+from dlemu.config.overrides import take_word
 from dlemu.config.published import without_secrets
 from dlemu.config.schema import Workload
 from dlemu.results.answer_files import ANSWER_VERSION, read_answer
@@ -225,7 +226,7 @@ def read_together(folder: str) -> Together | None:
 
 
 def _plan(number: int, words: Sequence[str], command: str, config_dir: str | None) -> Runnable:
-    if any(word.lstrip("+").startswith("output.folder=") for word in words):
+    if take_word(words, "output.folder")[0]:
         raise UserError("output.folder is set for a job: name the folder of all of them with --output")
     workload = load(words, config_dir=config_dir)
     kind = kind_of_command(command) if command else kind_wanted(workload)

@@ -12,6 +12,7 @@ from datagen.errors import UserError
 from dlemu.checkpoints.checkpoint_plan import CheckpointPlan, plan_checkpoint
 from dlemu.checkpoints.read_files import read_pattern
 from dlemu.config import check_checkpoints, completed, load, to_yaml
+from dlemu.config.overrides import take_word
 from dlemu.config.published import without_secrets
 from dlemu.config.schema import Checkpoint, Workload
 from dlemu.jobs.checkpoint.analyse import snapshot_seconds, training_cost
@@ -105,7 +106,7 @@ def run_prediction(
     storage = _without_others(storage, request.others_mb_per_second)
     folder = workload.output.folder or new_folder(workload.model.name, "predict-")
     check_new(folder)
-    given = [] if isinstance(source, Workload) else [word for word in source if not word.startswith("output.folder=")]
+    given = [] if isinstance(source, Workload) else take_word(source, "output.folder")[1]
     question = CheckpointQuestion(workload=workload.model.name, overrides=tuple(without_secrets(given)), hosts=hosts)
     answer = in_words(predict(workload, plan, storage, question))
     write_text(folder, CONFIG, to_yaml(workload))

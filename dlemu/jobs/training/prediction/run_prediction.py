@@ -13,6 +13,7 @@ from datagen.atomic import write_text
 from datagen.inspection import inspect
 from dlemu.comm.cgroup_limits import cpu_limit
 from dlemu.config import check_runnable, completed, datagen_command, load, load_received, to_yaml
+from dlemu.config.overrides import take_word
 from dlemu.config.published import without_secrets
 from dlemu.config.schema import Workload
 from dlemu.jobs.training.folder import read_run
@@ -79,7 +80,7 @@ def run_prediction(source: Sequence[str] | Workload, request: PredictionRequest)
         or workload.dataset.source == "folder"
         or any("dataset.num_files_train=" in word for word in words)
     )
-    overrides = tuple(without_secrets(word for word in words if not word.startswith("output.folder=")))
+    overrides = tuple(without_secrets(take_word(words, "output.folder")[1]))
     answer = predict(
         workload,
         calibration,

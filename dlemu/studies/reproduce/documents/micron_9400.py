@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from dlemu.config.literal import override
 from dlemu.report.table import Table
 from dlemu.studies.reproduce.opened import OpenedDocument, digits, table
 from dlemu.studies.reproduce.steps import LAPTOP_FILES, LAPTOP_SECONDS, DocumentQuestion, Step, datagen, scaled
@@ -30,7 +31,7 @@ def steps(question: DocumentQuestion) -> list[Step]:
     folder = question.folders("unet3d")[0]
     made = datagen(question, "unet3d", data)[:1]
     for count, epochs in _EPOCHS.items():
-        words = [*data, "accelerator=v100", f"dataset.data_folder={folder}", f"ranks={count}"]
+        words = [*data, "accelerator=v100", override(("dataset", "data_folder"), folder), f"ranks={count}"]
         words += ["telemetry.interval_seconds=0.1", "reader.evict_page_cache=epochs", "workflow.checkpoint=false"]
         if question.laptop:
             words += [f"train.computation_time={LAPTOP_SECONDS}", f"train.epochs={epochs}"]
