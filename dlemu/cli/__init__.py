@@ -209,6 +209,8 @@ def complain_of(error: DlemuError) -> None:
 
 
 def complain(message: str) -> None:
-    """Print a message on stderr, without credentials from the command line."""
-    message_shown = scrubbed(message, given_options(sys.argv))
+    """Print a message on stderr, without credentials from the command line and control characters."""
+    from dlemu.results.wording import visible
+
+    message_shown = visible(scrubbed(message, given_options(sys.argv)))
     print(f"dlemu: {message_shown}", file=sys.stderr, flush=True)

@@ -50,6 +50,7 @@ def command(
     from dlemu.mlperf.audit.audited_run import audit_trees
     from dlemu.mlperf.audit.contradictions import Rulebook
     from dlemu.mlperf.audit.saved_audit import run_report, save_audit, write_csv, write_parquet
+    from dlemu.results.wording import visible
 
     if as_json and report_folder:
         raise UserError("--json prints what --report saves as audit.json: give one of the two")
@@ -65,7 +66,7 @@ def command(
         click.echo(json.dumps([asdict(run_report(run)) for run in runs], indent=2, allow_nan=False))
     else:
         for line, style in audit_lines(runs):
-            click.secho(line, **style)
+            click.secho(visible(line), **style)
     if report_folder:
         from dlemu.cli.options import report_result
 

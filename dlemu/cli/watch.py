@@ -108,8 +108,10 @@ def _drawn(follower: RunFollower, progress: Progress | None, *, ranks: bool) -> 
     from rich.text import Text
 
     from dlemu.results.progress import Figure, figure_texts
+    from dlemu.results.wording import visible
 
-    title = Text(f"{follower.workload} in {follower.folder}\n{_head(progress) if progress else 'the run is starting'}")
+    run = visible(f"{follower.workload} in {follower.folder}")
+    title = Text(f"{run}\n{_head(progress) if progress else 'the run is starting'}")
     if progress is None:
         return Group(title)
     rows = [(name + _of(figure), value) for figure in progress.figures for name, value in [figure_texts(figure)]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Container, Iterable, Mapping
 from string import Formatter
 from typing import Any
@@ -18,6 +19,17 @@ Wording = Mapping[str, str | Callable[..., str]]
 def count(number_of: int, name: str) -> str:
     """Return a count with its noun: 1 accelerator, 2 accelerators, 2 processes."""
     return f"{number_of:,} {name}{('es' if name.endswith('s') else 's') * (number_of != 1)}"
+
+
+def visible(text: str) -> str:
+    """Return a text with its control characters as escapes: in one of others they could rewrite what a terminal shows.
+
+    Line breaks and tabs stay.
+    """
+    return _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
+
+
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 class _Counting(Formatter):

@@ -65,6 +65,14 @@ def test_texts_of_others_are_no_markup() -> None:
     assert page.count("&lt;img") == 4
 
 
+def test_texts_of_others_do_not_control_the_terminal() -> None:
+    text = "a\x1b[2J\x1b]0;title\x07\r\x9bb"
+    table = Table(title=text, columns=columns(text), rows=[(text,)], notes=[text])
+    printed = shown(table, width=200)
+    assert printed.count(r"a\x1b[2J\x1b]0;title\x07\x0d\x9bb") == 4
+    assert printed.replace("\n", "").isprintable()
+
+
 def test_a_table_without_names_has_no_head() -> None:
     table = Table(title="Host", columns=columns("", ""), rows=[("kernel", "6.1")])
     assert "<thead" not in html_table(table)
