@@ -50,7 +50,12 @@ def write_pictures(folders: Sequence[str], kind: str, output: str) -> list[str]:
 
 
 def _check_names(folder: str, names: Sequence[str]) -> None:
-    """Claim file names in a folder that may be a user's; raises UserError where a file that is not dlemu's has one."""
+    """Claim file names in a folder that may be a user's; raises UserError where a file that is not dlemu's has one.
+
+    Nor is a link followed: in a received result it leads to whatever folder its author chose.
+    """
+    if os.path.islink(folder):
+        raise UserError(f"{folder} is a link: remove it, or write the report elsewhere with --output")
     ours = owned.claimed(folder)
     theirs = next((name for name in names if name not in ours and os.path.lexists(os.path.join(folder, name))), None)
     if theirs is not None:

@@ -128,6 +128,14 @@ def test_pictures_are_written(saved: Path, tmp_path: Path) -> None:
     assert all(Path(path).stat().st_size > 5_000 for path in written)
 
 
+def test_pictures_of_a_received_result_do_not_follow_its_links(saved: Path, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "figures").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(UserError, match="is a link"):
+        write_pictures([str(saved)], "svg", str(tmp_path / "figures"))
+    assert not list((tmp_path / "elsewhere").iterdir())
+
+
 def test_a_damaged_audit_is_the_users_mistake(saved: Path, tmp_path: Path) -> None:
     for content in ("{", "[]", '{"runs": []}', '{"runs": [{"path": 1}], "summary": {}}'):
         (tmp_path / "audit.json").write_text(content)
