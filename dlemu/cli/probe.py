@@ -98,11 +98,15 @@ def command(
 
     Exit status: 0, 2 a usage error, 3 a request failed, 128 + signal.
     """
+    import signal
+
     from dlemu.cli.options import say_part, show_answer
+    from dlemu.comm import interrupt_once
     from dlemu.config.literal import override
     from dlemu.jobs.probe.page import print_probe
     from dlemu.jobs.probe.run import probe_target, probe_workload
 
+    signal.signal(signal.SIGTERM, interrupt_once())  # as Ctrl-C does, it removes the file that is measured
     overrides = [word for word in target if "=" in word]
     places = [word for word in target if "=" not in word]
     bucket = len(places) == 1 and places[0].startswith("s3://")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Protocol
 
@@ -35,7 +36,7 @@ class Interrupted(BaseException):
     """
 
     def __init__(self, signal_number: int) -> None:
-        super().__init__(f"stopped by signal {signal_number}")
+        super().__init__(f"interrupted by {signal.Signals(signal_number).name}")
         self.signal_number = signal_number
 
     @property

@@ -26,7 +26,7 @@ CRASHED = Failure(rank=1, kind="KeyError", message="rank 1: KeyError", status=3,
         (RuntimeError("can't start new thread"), 2, "or use fewer ranks or workers\n"),
         (RunFailedError(CRASHED), 3, "dlemu: Traceback ...\ndlemu: rank 1: KeyError\n"),
         (KeyboardInterrupt(), 130, "dlemu: interrupted by Ctrl-C (SIGINT)\n"),
-        (Interrupted(signal.SIGTERM), 143, "dlemu: stopped by signal 15\n"),
+        (Interrupted(signal.SIGTERM), 143, "dlemu: interrupted by SIGTERM\n"),
     ],
 )
 def test_what_is_raised_is_told_once(

@@ -68,4 +68,4 @@ def test_interruption_passes_broad_handlers_and_gives_the_shells_status() -> Non
     assert not isinstance(interruption, Exception)
     assert interruption.exit_status == 143
     assert interruption.signal_number == signal.SIGTERM
-    assert str(interruption) == "stopped by signal 15"
+    assert str(interruption) == "interrupted by SIGTERM"

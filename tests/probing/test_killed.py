@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import shutil
+import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -64,6 +67,20 @@ def test_who_makes_requests_is_killed(engine: Engine, count: int, victim: int, s
 def _generation(process: psutil.Process) -> int:
     """The clean process first, then those that it forked."""
     return int(process.ppid() != psutil.Process().pid)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_command_that_has_to_stop_removes_the_file_that_it_measured(number: signal.Signals, tmp_path: Path) -> None:
+    words = ["--engine", "threads", "--seconds", "60", "--file-size", "1m", "--output", str(tmp_path / "results")]
+    command = [sys.executable, "-m", "dlemu", "probe", str(tmp_path), *words]
+    probe = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    assert wait_until(lambda: any(tmp_path.glob("dlemu-probe-*")))
+    probe.send_signal(number)
+    _, complaint = probe.communicate(timeout=60)
+    assert probe.returncode == 128 + number
+    assert "interrupted by" in complaint
+    assert not list(tmp_path.glob("dlemu-probe-*"))
 
 
 def test_requests_that_never_end_are_given_up(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
