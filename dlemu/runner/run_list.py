@@ -6,9 +6,12 @@ one, and the answer file; this module decides which runs have finished, which ha
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
+import os
 import shlex
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
@@ -152,7 +155,8 @@ class RunList(ABC, Generic[What, Run, A]):
         Raises UserError for a folder with a finished list, one with another question, or files that are not dlemu's.
         """
         check_place(self.folder, setting=self.setting, ours=(self.file,))
-        saved = self.read()
+        with self._locked(UserError):
+            saved = self.read()
         if saved is None:
             return
         runs: Sequence[Run] = getattr(saved, self.runs_in)
@@ -188,18 +192,37 @@ class RunList(ABC, Generic[What, Run, A]):
         """Execute one run, record it and save the answer; raises its failure, unless the list `goes_on`."""
         self.on_event(RunBegan(label=planned.label, settings=planned.settings))
         folder = self.make_folder(planned)
-        try:
-            run = self.start(planned, folder)
-        except DlemuError as error:
-            failed = self.failed(planned, folder, error)
-            if failed is None:
-                raise
-            self.keep(failed)
-            if not self.goes_on:
-                raise
-            return failed
-        self.keep(run)
-        return run
+        with self._locked():
+            try:
+                run = self.start(planned, folder)
+            except DlemuError as error:
+                failed = self.failed(planned, folder, error)
+                if failed is None:
+                    raise
+                self.keep(failed)
+                if not self.goes_on:
+                    raise
+                return failed
+            self.keep(run)
+            return run
+
+    @contextlib.contextmanager
+    def _locked(self, refusal: type[DlemuError] = DlemuError) -> Iterator[None]:
+        """Lock the folder, if it exists; raises `refusal` if another process has it: each would measure the other."""
+        with contextlib.ExitStack() as stack:
+            with contextlib.suppress(FileNotFoundError):
+                descriptor = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+                stack.callback(os.close, descriptor)
+                try:
+                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    raise refusal(
+                        f"{self.folder} is in use by a {self.noun} that another process runs: wait until it ends, or "
+                        f"set {self.setting} to a new folder"
+                    ) from None
+                except OSError:  # a file system without locks on folders
+                    pass
+            yield
 
     def keep(self, run: Run) -> None:
         """Record a run, in the order of the plan, and save the answer."""

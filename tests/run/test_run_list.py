@@ -23,7 +23,7 @@ from dlemu.mlperf.rehearsal import attempts
 from dlemu.mlperf.rehearsal.run_figures import Figures
 from dlemu.results.answer_files import to_json
 from dlemu.results.figures import JobFigures, Value
-from dlemu.runner.run_list import RunBegan
+from dlemu.runner.run_list import RunBegan, RunEnded
 from dlemu.studies.answers import SIZE, SWEEP, Trial
 from dlemu.studies.reproduce import run as run_reproduce
 from dlemu.studies.reproduce.run import REPRODUCED
@@ -161,6 +161,29 @@ def test_an_interrupted_study_goes_on_with_the_others(
         assert json.loads((folder / file).read_text())["complete"]
         with pytest.raises(UserError, match=f"holds a finished {noun}; set output.folder to a new folder"):
             study(folder, Children(), "box", monkeypatch)
+
+
+@pytest.mark.parametrize(("study", "file", "noun"), STUDIES)
+def test_a_study_does_not_run_where_another_process_runs_one(
+    study: Study, file: str, noun: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A lock is that of an open file: a second descriptor in this process is as good as another process."""
+    folder, first, second = tmp_path / "study", Children(), Children()
+    refused: list[str] = []
+
+    watch = first.watch
+
+    def again(event: object) -> None:
+        watch(event)
+        if isinstance(event, RunEnded) and not refused:
+            with pytest.raises(UserError, match=f"is in use by a {noun} that another process runs") as caught:
+                study(folder, second, "box", monkeypatch)
+            refused.append(str(caught.value))
+
+    monkeypatch.setattr(first, "watch", again)
+    study(folder, first, "box", monkeypatch)
+    assert refused
+    assert not second.labels
 
 
 @pytest.mark.parametrize(("study", "file", "noun"), STUDIES)

@@ -204,7 +204,8 @@ class Study(RunList[Jobs, Turn, Together]):
         return run.is_alone == (len(planned.what) == 1) and run.numbers == tuple(one.number for one in planned.what)
 
     def make_folder(self, planned: Planned[Jobs]) -> str:
-        """Return the folder of the study, in which each job has its own."""
+        """Make and return the folder of the study, in which each job has its own."""
+        os.makedirs(self.folder, exist_ok=True)
         return self.folder
 
     def start(self, planned: Planned[Jobs], folder: str) -> Turn:
