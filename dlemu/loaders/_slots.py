@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import mmap
 import os
 from multiprocessing.reduction import DupFd
@@ -28,10 +29,11 @@ class SharedSlots:
             os.ftruncate(self._fd, max(page, slots * self._slot_bytes))
             self._map()
         except OSError as error:
+            limit = "-f" if error.errno == errno.EFBIG else "-n"  # file sizes: memory in a memfd counts as a file's
             raise SpaceError(
                 f"no memory for {slots} batch buffers of {self._slot_bytes} bytes: {error.strerror}; "
                 "wanted that memory and one file descriptor; lower reader.read_threads, reader.prefetch_size or "
-                "reader.batch_size, or raise `ulimit -n`"
+                f"reader.batch_size, or raise `ulimit {limit}`"
             ) from error
 
     def _map(self) -> None:

@@ -57,8 +57,8 @@ def _check_files(job: TrainingJob) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
     elif hard < needed:
         raise SpaceError(
-            f"{job.workload.reader.read_threads} workers need {needed} file descriptors per rank and the limit is "
-            f"{hard}: lower reader.read_threads, or raise the limit (`ulimit -n {needed}`)"
+            f"reader.read_threads={job.workload.reader.read_threads} takes {needed} file descriptors per rank and the "
+            f"limit is {hard}: lower reader.read_threads, or raise the limit (`ulimit -n {needed}`)"
         )
 
 
