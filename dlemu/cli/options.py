@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import shlex
-import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -141,7 +140,7 @@ def report_result(wanted: bool, folder: str) -> None:
     """
     from dlemu.comm.failure import Role
     from dlemu.report.drawing import missing_packages
-    from dlemu.runner.child_run import OverdueError, output_of
+    from dlemu.runner.child_run import OverdueError, module_command, output_of
 
     if not wanted:
         return
@@ -149,7 +148,7 @@ def report_result(wanted: bool, folder: str) -> None:
         click.echo(f"report: no page was made: pip install 'dlemu[report]', then: dlemu report {shlex.quote(folder)}")
         return
     say_what("making the page")
-    command = [sys.executable, "-m", "dlemu", "report", folder]
+    command = module_command("dlemu", "report", folder)
     try:
         made = output_of(command, PAGE_SECONDS, Role("its process", "free some memory"))
     except (OSError, OverdueError) as error:

@@ -56,7 +56,7 @@ def _mpirun() -> str:
 
 
 def _mpi_library() -> str:
-    return _output([sys.executable, "-c", _VERSION]).split("\n", 1)[0].replace("\t", " ").strip()
+    return _output([sys.executable, "-P", "-c", _VERSION]).split("\n", 1)[0].replace("\t", " ").strip()
 
 
 def _output(command: list[str]) -> str:

@@ -57,9 +57,19 @@ def run_train(
 
 def job(words: Sequence[str], folder: str, launcher: Sequence[str] = (), command_name: str = "train") -> Command:
     """Return the command of a job with overrides `words` and results in `folder`; pass and fail both are success."""
-    command = [*launcher, sys.executable, "-m", "dlemu", command_name, *words, override(("output", "folder"), folder)]
+    command = [*launcher, *module_command("dlemu", command_name, *words, override(("output", "folder"), folder))]
     # An interpreter that could not start also ends with status 1 (fail), so the result file must exist, too.
     return Command(words=command, folder=folder, result="summary.json", done=COMPLETED)
+
+
+def module_command(module: str, *words: str) -> list[str]:
+    """Return the command that runs a module of dlemu with `words`.
+
+    By itself `python -m` imports from the current folder first, which may be one that somebody sent, or have a file
+    such as yaml.py: it does so only where this process does.
+    """
+    from_here = any(os.path.abspath(entry) == os.getcwd() for entry in sys.path)
+    return [sys.executable, *([] if from_here else ["-P"]), "-m", module, *words]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import shlex
-import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -301,9 +300,9 @@ def _openmetrics(path: str, folder: str) -> AbstractContextManager[None]:
     """Return a context in which a separate process writes the run's figures to an OpenMetrics file; '': no file."""
     if not path:
         return nullcontext()
-    from dlemu.runner.child_run import in_background
+    from dlemu.runner.child_run import in_background, module_command
 
-    return in_background([sys.executable, "-m", "dlemu", "watch", folder, "--openmetrics", path])
+    return in_background(module_command("dlemu", "watch", folder, "--openmetrics", path))
 
 
 def _with_making(kind: AnyKind, make: MakeFirst, workload: Workload, ranks: int) -> Workload:

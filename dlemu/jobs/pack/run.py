@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -25,7 +24,7 @@ from dlemu.jobs.pack.process import FIGURES, PROGRESS, Order
 from dlemu.jobs.pack.result import PACK, PackAnswer, PackFigures, PackPoint, PackQuestion
 from dlemu.jobs.pack.words import PACKED, PackSettings, read_words
 from dlemu.results.answer_files import read_answer
-from dlemu.runner.child_run import run_command
+from dlemu.runner.child_run import module_command, run_command
 from dlemu.runner.run_folder import new_folder
 from dlemu.runner.run_list import Planned, RunBegan, RunEnded, RunList, RunsPlanned
 
@@ -166,7 +165,7 @@ class PackRuns(RunList[CheckedPoint, PackPoint, PackAnswer]):
         order = Order(words=checked.point.words, target=target, config_dir=checked.config_dir)
         public = replace(order, words=tuple(without_secrets(order.words)))
         write_text(folder, "order.json", msgspec.json.encode(public).decode())
-        command = [sys.executable, "-m", "dlemu.jobs.pack.process", folder]
+        command = module_command("dlemu.jobs.pack.process", folder)
         try:
             run_command(
                 command, folder, lambda: _emit(folder, self.on_event), FIGURES, stdin=msgspec.json.encode(order)

@@ -6,7 +6,6 @@ import os
 import re
 import shlex
 import subprocess
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -32,7 +31,7 @@ from dlemu.mlperf.rehearsal.edition_tree import (
     write_system,
 )
 from dlemu.mlperf.rehearsal.run_figures import Figures, Outcome, RehearsalPlan, sum_up
-from dlemu.runner.child_run import run_train
+from dlemu.runner.child_run import module_command, run_train
 from dlemu.runner.run_list import RunBegan, RunEnded, RunsPlanned
 
 _NAME = re.compile(r"^[A-Za-z0-9._-]+$")
@@ -204,7 +203,7 @@ def _generate_dataset(words: Sequence[str], config_dir: str | None, report: Repo
     """Generate the dataset and return the output of `dlemu datagen`; raises DatagenFailed."""
     cores = len(os.sched_getaffinity(0))
     options = ["--config-dir", config_dir] if config_dir else []
-    command = [sys.executable, "-m", "dlemu", "datagen", "--fsync", *options, *words, f"ranks={cores}"]
+    command = module_command("dlemu", "datagen", "--fsync", *options, *words, f"ranks={cores}")
     ended = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, check=False)
     report(ended.stdout.strip())
     if ended.returncode:

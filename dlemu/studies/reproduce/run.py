@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -17,7 +16,7 @@ from dlemu.config.published import without_secrets
 from dlemu.metrics.verdict import COMPLETED
 from dlemu.results.answer_files import ANSWER_VERSION, read_answer
 from dlemu.results.kinds import kind_of_command
-from dlemu.runner.child_run import run_command
+from dlemu.runner.child_run import module_command, run_command
 from dlemu.runner.run_folder import new_folder
 from dlemu.runner.run_list import Planned, RunBegan, RunEnded, RunList, RunsPlanned
 from dlemu.studies.reproduce.steps import Command, DocumentQuestion, Step
@@ -134,7 +133,7 @@ class Document(RunList[Step, StepDone, Reproduced]):
     def start(self, planned: Planned[Step], folder: str) -> StepDone:
         """Run one step as a command, like a user; raises DlemuError with the command's own message."""
         step = planned.what
-        command = [sys.executable, "-m", "dlemu", step.command, *step.words]
+        command = module_command("dlemu", step.command, *step.words)
         if self.config_dir is not None and step.command != "probe":
             command += ["--config-dir", self.config_dir]
         match step.command:
