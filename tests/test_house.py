@@ -256,7 +256,7 @@ def test_each_package_says_what_it_is_for_and_what_it_may_import() -> None:
             assert re.search(r"\b[Ii]mports?\b", text), path
 
 
-PRODUCT_LINES = 86_906
+PRODUCT_LINES = 87_144
 """Of dlemu and datagen, with a little slack; new capabilities say what they add, all else only takes away."""
 
 
@@ -270,7 +270,7 @@ DIALECT = re.compile(
     re.IGNORECASE,
 )
 """Words for which the field has its own: handled, interface, reported, requested, again, replaces, is in, retried."""
-DIALECT_WORDS = 431
+DIALECT_WORDS = 113
 """How often dlemu and datagen use them, in names, comments, docstrings and messages; this only falls."""
 
 
