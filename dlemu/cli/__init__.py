@@ -210,7 +210,7 @@ def complain_of(error: DlemuError) -> None:
 
 def complain(message: str) -> None:
     """Print a message on stderr, without credentials from the command line and control characters."""
-    from dlemu.results.wording import visible
+    from dlemu.results.wording import VISIBLE
 
-    message_shown = visible(scrubbed(message, given_options(sys.argv)))
+    message_shown = scrubbed(message, given_options(sys.argv)).translate(VISIBLE)
     print(f"dlemu: {message_shown}", file=sys.stderr, flush=True)

@@ -50,7 +50,7 @@ def command(
     from dlemu.mlperf.audit.audited_run import audit_trees
     from dlemu.mlperf.audit.contradictions import Rulebook
     from dlemu.mlperf.audit.saved_audit import run_report, save_audit, write_csv, write_parquet
-    from dlemu.results.wording import visible
+    from dlemu.results.wording import VISIBLE
 
     if as_json and report_folder:
         raise UserError("--json prints what --report saves as audit.json: give one of the two")
@@ -66,7 +66,7 @@ def command(
         click.echo(json.dumps([asdict(run_report(run)) for run in runs], indent=2, allow_nan=False))
     else:
         for line, style in audit_lines(runs):
-            click.secho(visible(line), **style)
+            click.secho(line.translate(VISIBLE), **style)
     if report_folder:
         from dlemu.cli.options import report_result
 

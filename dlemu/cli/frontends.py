@@ -44,7 +44,7 @@ from dlemu.runner.events import (
     Warned,
     to_all,
 )
-from dlemu.runner.job import JobRequest, JobResult, MakeFirst, NoVerdictError, run_alone
+from dlemu.runner.job import JobRequest, MakeFirst, NoVerdictError, run_alone
 from dlemu.runner.ranks import RunFailedError
 
 
@@ -90,11 +90,8 @@ def show_job(
         return error.exit_status
     except UserError as error:
         raise terminal.advised(error) from error
-    return 0 if result is None else _show(result, terminal)
-
-
-def _show(result: JobResult, terminal: Terminal) -> int:
-    """Print a result, make its page, and return the exit status of its verdict."""
+    if result is None:
+        return 0
     terminal.show(result.kind, result.summary, result.folder)
     if not terminal.as_json:
         report_result(terminal.makes_page, result.folder)

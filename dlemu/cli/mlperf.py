@@ -227,11 +227,11 @@ def merge_command(folder: str, rehearsals: tuple[str, ...]) -> None:
     """
     from dlemu.cli.mlperf_lines import check_lines
     from dlemu.mlperf.rehearsal.merge import merge
-    from dlemu.results.wording import visible
+    from dlemu.results.wording import VISIBLE
 
     checked = merge(folder, rehearsals)
     for line, style in check_lines(checked):
-        click.secho(visible(line), **style)
+        click.secho(line.translate(VISIBLE), **style)
     raise SystemExit(0 if checked.valid else 1)
 
 
@@ -276,7 +276,7 @@ def check_command(
     """
     from dlemu.cli.mlperf_lines import check_lines
     from dlemu.mlperf.check.judge import as_csv, check_folder, check_report
-    from dlemu.results.wording import visible
+    from dlemu.results.wording import VISIBLE
 
     if list_rules:
         _list_rules(as_json=as_json)
@@ -297,7 +297,7 @@ def check_command(
         click.echo(json.dumps(asdict(check_report(checked)), indent=2))
     else:
         for line, style in check_lines(checked):
-            click.secho(visible(line), **style)
+            click.secho(line.translate(VISIBLE), **style)
     raise SystemExit(0 if checked.valid else 1)
 
 

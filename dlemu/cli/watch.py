@@ -108,9 +108,9 @@ def _drawn(follower: RunFollower, progress: Progress | None, *, ranks: bool) -> 
     from rich.text import Text
 
     from dlemu.results.progress import Figure, figure_texts
-    from dlemu.results.wording import visible
+    from dlemu.results.wording import VISIBLE
 
-    run = visible(f"{follower.workload} in {follower.folder}")
+    run = f"{follower.workload} in {follower.folder}".translate(VISIBLE)
     title = Text(f"{run}\n{_head(progress) if progress else 'the run is starting'}")
     if progress is None:
         return Group(title)

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.measure import Measurement
 from rich.text import Text
 
-from dlemu.results.wording import visible
+from dlemu.results.wording import VISIBLE
 
 Tone = Literal["plain", "strong", "good", "bad", "open", "caution"]
 """Meaning of a text, which selects its colour: good and bad are verdicts, open is a verdict that could not be given."""
@@ -84,14 +84,14 @@ def print_table(table: Table, console: Console) -> None:
     If no column may wrap, the table has its full width: a narrow terminal wraps its lines, but nothing is lost.
     """
     shown = rich.table.Table(
-        title=Text(visible(table.title)) if table.title else None,
+        title=Text(table.title.translate(VISIBLE)) if table.title else None,
         title_justify="left",
         box=SIMPLE_HEAD if table.has_head else None,
         show_header=table.has_head,
         padding=0 if table.dense else (0, 1),
     )
     for column in table.columns:
-        shown.add_column(Text(visible(column.name)), justify=column.align, no_wrap=not column.wrap)
+        shown.add_column(Text(column.name.translate(VISIBLE)), justify=column.align, no_wrap=not column.wrap)
     for row in table.rows:
         shown.add_row(*(rich_text(cell) for cell in row))
     width = console.width
@@ -112,7 +112,7 @@ def print_lines(lines: Iterable[Cell], console: Console, *, wrap: bool = False) 
 def rich_text(cell: Cell) -> Text:
     """Return a cell or a line for rich; brackets in it are not interpreted as markup."""
     line = _line(cell)
-    return Text(visible(line.text), style=_STYLES[line.tone])
+    return Text(line.text.translate(VISIBLE), style=_STYLES[line.tone])
 
 
 def html_table(table: Table) -> str:

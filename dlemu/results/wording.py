@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Container, Iterable, Mapping
 from string import Formatter
 from typing import Any
@@ -21,15 +20,9 @@ def count(number_of: int, name: str) -> str:
     return f"{number_of:,} {name}{('es' if name.endswith('s') else 's') * (number_of != 1)}"
 
 
-def visible(text: str) -> str:
-    """Return a text with its control characters as escapes: in one of others they could rewrite what a terminal shows.
-
-    Line breaks and tabs stay.
-    """
-    return _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
-
-
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+VISIBLE = {code: f"\\x{code:02x}" for code in (*range(9), *range(11, 32), *range(127, 160))}
+"""For `str.translate`: control characters as escapes, except line breaks and tabs. In a text of others they could
+rewrite what a terminal shows."""
 
 
 class _Counting(Formatter):
