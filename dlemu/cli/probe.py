@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 import click
@@ -107,8 +108,8 @@ def command(
     from dlemu.jobs.probe.run import probe_target, probe_workload
 
     signal.signal(signal.SIGTERM, interrupt_once())  # as Ctrl-C does, it removes the file that is measured
-    overrides = [word for word in target if "=" in word]
-    places = [word for word in target if "=" not in word]
+    overrides = [word for word in target if "=" in word and not os.path.exists(word)]
+    places = [word for word in target if word not in overrides]
     bucket = len(places) == 1 and places[0].startswith("s3://")
     if overrides and not bucket:
         if places or preset or accesses or sizes or depths or jobs or overwrite_device or precondition or steady:

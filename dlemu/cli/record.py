@@ -48,10 +48,11 @@ def command(
     What is recorded, and what is not yet: docs/record.md.
 
     Exit status: 0 the samples/s of the replay are within 5 % of the job's, 1 the recipe is marked as not replayable,
-    2 a usage error, or nothing that could be recorded, 128 + signal.
+    2 a usage error, or nothing that could be recorded, 3 the job failed, 128 + signal.
     """
     from rich.console import Console
 
+    from datagen.errors import DlemuError
     from dlemu.cli.options import report_result, say_what
     from dlemu.results.answer_files import to_json
     from dlemu.studies.record.page import print_record
@@ -66,4 +67,4 @@ def command(
     else:
         print_record(recorded, Console())
         report_result(report, recorded.folder)
-    raise SystemExit(0 if recorded.answer.replayable else 1)
+    raise SystemExit(DlemuError.exit_status if recorded.job_status else 0 if recorded.answer.replayable else 1)

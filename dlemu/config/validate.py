@@ -197,7 +197,19 @@ def _folder_problems(workload: Workload, key: str, folder: str) -> Iterator[str]
 
 def _checkpoint_problems(workload: Workload) -> Iterator[str]:
     if workload.workflow.checkpoint:
-        yield from _folder_problems(workload, "checkpoint.checkpoint_folder", workload.checkpoint.checkpoint_folder)
+        folder, data = workload.checkpoint.checkpoint_folder, workload.dataset.data_folder
+        yield from _folder_problems(workload, "checkpoint.checkpoint_folder", folder)
+        if workload.dataset.source == "folder" and _is_inside(folder, data):
+            yield (
+                f"checkpoint.checkpoint_folder {folder} is in dataset.data_folder, and dlemu writes nothing among files"
+                " of your own: wanted another folder"
+            )
+
+
+def _is_inside(path: str, folder: str) -> bool:
+    """Return whether a path is a folder, or in it; links are followed."""
+    inner, outer = (each.rstrip("/") if "://" in each else os.path.realpath(each) for each in (path, folder))
+    return f"{inner}/".startswith(f"{outer}/")
 
 
 def _loader_problems(workload: Workload) -> list[str]:

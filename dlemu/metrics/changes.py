@@ -35,6 +35,9 @@ _MAX_WINDOWS = 400  # the scores compare every pair of windows
 _MIN_WAIT_SHARE, _MIN_READERS_SHARE = 0.1, 0.7
 """A window shows what the storage can deliver if accelerators waited for this share of its time, and if this share of
 the usual number of workers was blocked in reads."""
+_MIN_LOST_SHARE = 0.02
+"""Share of the time that accelerators must have waited for a change of read times to count, as for a limit to be
+named (`dlemu.metrics.limit.MIN_LOSS_PERCENT`)."""
 _MIN_FROM_STORAGE = 0.5
 """A window counts if the storage served this share of the bytes that it serves where nothing is cached."""
 _UNCACHED_QUANTILE, _MIN_UNCACHED_SHARE = 0.9, 0.1
@@ -95,7 +98,7 @@ def find_speed_changes(rows: Rows, *, preprocesses: bool = False) -> tuple[Speed
     table = in_order(rows)
     changes = changes_of(_without(supply_of(table, preprocesses=preprocesses), find_stalls(table)))
     if not changes:
-        change = find_read_change(table, preprocesses=preprocesses) if len(table) else None
+        change = find_read_change(table, preprocesses=preprocesses) if _lost_time(table) else None
         if change is None:
             return ()
         percent = 100 * change.mb_per_second_after / change.mb_per_second_before
@@ -105,6 +108,13 @@ def find_speed_changes(rows: Rows, *, preprocesses: bool = False) -> tuple[Speed
         ends, gigabytes = (own["finished_ns"] - start_ns) / 1e9, own[column] / 1e9
         before += [float(gigabytes[ends <= change.at_seconds].sum()) for change in changes]
     return tuple(replace(change, gb_before=gb) for change, gb in zip(changes, before.tolist(), strict=True))
+
+
+def _lost_time(table: StepTable) -> bool:
+    """Return whether accelerators waited after the first step of an epoch: else slower reads made no difference."""
+    later = table["step"] > 1
+    wait_ns, compute_ns = (float(table[name][later].sum()) for name in ("wait_ns", "compute_ns"))
+    return wait_ns > _MIN_LOST_SHARE * (wait_ns + compute_ns)
 
 
 def _without(supply: Supply, stalls: tuple[Stall, ...]) -> Supply:

@@ -38,6 +38,8 @@ class JobFigures:
     """Planned epochs; None for jobs without epochs."""
     cut_steps: tuple[int, ...] | None = None
     """Planned steps of each epoch, where `train.total_training_steps` cuts epochs short; None where all are whole."""
+    computation_seconds: float | None = None
+    """Mean of `train.computation_time`; None for jobs without steps and for results of other tools."""
     passed: bool | None = None
     """None for jobs that neither pass nor fail, and for runs without a verdict."""
     verdict: str = ""

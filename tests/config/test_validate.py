@@ -8,6 +8,7 @@ import re
 import sys
 from collections.abc import Iterator
 from dataclasses import is_dataclass, replace
+from pathlib import Path
 from typing import Any, get_type_hints
 
 import pytest
@@ -190,6 +191,22 @@ def test_a_module_of_ones_own_is_let_through_when_it_is_there() -> None:
         check_runnable(load(["dataset.format=my.formats.raw", "reader.data_loader=my.loader"]))
     for key, name in (("dataset.format", "my.formats.raw"), ("reader.data_loader", "my.loader")):
         assert f"{key}: {name!r} is neither a module that Python can import" in str(caught.value)
+
+
+@pytest.mark.parametrize(("below", "refused"), [("", True), ("/checkpoints", True), ("-checkpoints", False)])
+def test_nothing_is_saved_among_files_of_the_users_own(below: str, refused: bool, tmp_path: Path) -> None:
+    data, link = tmp_path / "photos", tmp_path / "link"
+    data.mkdir()
+    link.symlink_to(data)
+    (data / "1.raw").write_bytes(bytes(100))
+    words = [f"dataset.data_folder={data}", "dataset.source=folder", f"checkpoint.checkpoint_folder={link}{below}"]
+    check_runnable(load(words))
+    saving = load([*words, "workflow.checkpoint=true"])
+    if not refused:
+        check_runnable(saving)
+        return
+    with pytest.raises(UserError, match="writes nothing among files of your own"):
+        check_runnable(saving)
 
 
 def test_checkpoints_are_checked_only_if_there_are_any() -> None:

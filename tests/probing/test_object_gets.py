@@ -134,6 +134,24 @@ def test_what_cannot_be_asked_of_a_bucket_is_said(tmp_path: Path) -> None:
         assert "not for a bucket" in answer.output
 
 
+def test_a_folder_with_an_equals_sign_in_its_name_is_no_setting(tmp_path: Path) -> None:
+    (folder := tmp_path / "batch=4").mkdir()
+    words = [
+        "--sizes",
+        "4k",
+        "--depths",
+        "1",
+        "--seconds",
+        "0.1",
+        "--file-size",
+        "64k",
+        "--output",
+        str(tmp_path / "p"),
+    ]
+    assert CliRunner().invoke(command, [str(folder), *words, "--engine", "aio", "--json"]).exit_code == 0
+    assert list(folder.iterdir()) == []
+
+
 @pytest.mark.slow
 def test_a_bucket_of_a_real_server_is_probed_by_command_and_in_python(s3: S3, tmp_path: Path) -> None:
     words = ["--sizes", "16k,64k", "--depths", "1,4", "--jobs", "2", "--seconds", "0.2", "--file-size", "1m", "--json"]

@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import yaml
+from click.testing import CliRunner
 
 from datagen.errors import UserError
+from dlemu.cli.record import command
 from dlemu.jobs.training.folder import read_run
 from dlemu.results.kinds import kind_of
 from dlemu.studies.record.answer import read_record
@@ -47,6 +50,15 @@ def test_what_can_not_be_recorded_is_refused_with_what_to_do(
 
 def test_a_job_that_a_signal_ends_is_said_to_end_by_it() -> None:
     assert [how_ended(status) for status in (3, -9)] == ["with status 3", "by signal 9"]
+
+
+def test_a_job_that_failed_is_a_failure_however_well_it_is_replayed(monkeypatch: pytest.MonkeyPatch) -> None:
+    for status, replayable, wanted in ((7, True, 3), (-9, False, 3), (0, True, 0), (None, False, 1)):
+        answer = SimpleNamespace(replayable=replayable)
+        recorded = SimpleNamespace(answer=answer, folder="", recipe="", job_status=status)
+        monkeypatch.setattr("dlemu.studies.record.run.record", lambda *_, recorded=recorded, **__: recorded)
+        monkeypatch.setattr("dlemu.studies.record.page.print_record", lambda *_: None)
+        assert CliRunner().invoke(command, ["--no-report", "--", "python", "train.py"]).exit_code == wanted
 
 
 @pytest.mark.slow

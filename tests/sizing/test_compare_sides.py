@@ -92,6 +92,13 @@ def test_a_part_of_an_epoch_is_not_taken_for_an_epoch() -> None:
     assert (again.not_comparable, again.plan) == ((), None)
 
 
+def test_steps_that_compute_for_other_times_are_other_work() -> None:
+    a, b = figures(computation_seconds=0.05), figures(computation_seconds=0.02)
+    assert compare_runs(a, b).not_comparable == ("a step of A's computes for 0.05 s, of B's for 0.02 s",)
+    assert compare_runs(a, replace(b, computation_seconds=None)).not_comparable == (), "another tool's does not say"
+    assert compare_runs(a, a).not_comparable == ()
+
+
 def test_money_and_power() -> None:
     sides = Side(name="a", accelerators=16, gb_per_second=44.0), Side(name="b", accelerators=8, gb_per_second=30.0)
     a, b = (economy(side, extras) for side, extras in zip(sides, (Extras(price=800, watts=22), Extras()), strict=True))

@@ -174,6 +174,12 @@ def test_a_latency_that_grew_is_a_change_though_it_has_tails(drives: Any) -> Non
     assert all(change.read_ms_after / change.read_ms_before == pytest.approx(3, rel=0.4) for change in by_reads)
 
 
+def test_reads_that_nobody_waited_for_are_no_change_of_the_storage(drives: Any) -> None:
+    grown = drives.lognormal(8, 0.025, 1.2, (60.0, 3.0))
+    ahead = drives.Training(**TAILS | {"steps": 1200, "step_seconds": 0.1})
+    assert [find_speed_changes(drives.train(grown, ahead, seed)) for seed in range(4)] == [()] * 4
+
+
 def test_a_cache_that_ran_out_is_seen_in_few_large_steps(drives: Any) -> None:
     few = drives.Training(workers=4, steps=40, step_seconds=1.0, batch_bytes=1.4e8, requests=16)
     run = run_on(drives, drives.cached(2.0, 400, 80), few)

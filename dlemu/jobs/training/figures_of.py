@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from dlemu.config.duration import mean_seconds
 from dlemu.jobs.training.folder import read_run
 from dlemu.jobs.training.metrics import CATALOGUE
 from dlemu.jobs.training.result import Run
@@ -31,6 +32,7 @@ def figures(run: Run) -> JobFigures:
         ranks=summary.ranks,
         epochs=metrics.epochs,
         cut_steps=_cut_steps(run),
+        computation_seconds=mean_seconds(run.facts.workload.train.computation_time),
         passed=summary.passed,
         verdict=summary.verdict,
         outcome=summary.outcome,
@@ -75,6 +77,9 @@ def conditions(summary: Summary) -> Conditions:
     if summary.evaluation is None:  # else they include files that training doesn't read
         # Rounded: compressors of different versions write the same samples in a few bytes more or less.
         work["total_bytes"] = size(data.total_bytes)
+    # Their time is in `total_seconds`.
+    work["evaluated_samples"] = 0 if summary.evaluation is None else summary.evaluation.samples
+    work["checkpoints"] = len(summary.checkpoints)
     return Conditions(
         title=summary.workload,
         started_at=summary.started_at,

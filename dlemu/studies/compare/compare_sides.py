@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -113,6 +114,9 @@ def _other_work(a: JobFigures, b: JobFigures, work: Sequence[str]) -> list[str]:
     differ = list(work)
     if a.cut_steps != b.cut_steps:
         differ.insert(0, f"train.total_training_steps cut epochs short: A's had {_steps(a)} steps, B's {_steps(b)}")
+    of_a, of_b = a.computation_seconds, b.computation_seconds
+    if of_a is not None and of_b is not None and not math.isclose(of_a, of_b, rel_tol=1e-6):
+        differ.insert(0, f"a step of A's computes for {of_a:.4g} s, of B's for {of_b:.4g} s")
     if a.accelerator and b.accelerator and a.accelerator != b.accelerator:
         differ.insert(0, f"A's accelerators were {a.accelerator}, B's {b.accelerator}")
     if a.ranks != b.ranks:
