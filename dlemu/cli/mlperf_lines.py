@@ -250,5 +250,7 @@ def _verdict(checked: Checked) -> Line:
     if checked.valid and not (checked.results or checked.checkpoints or checked.others):
         return f"NOT JUDGED: {checked.unjudged} runs of other benchmarks; {_counts(checked)}", {"fg": "yellow"}
     if checked.valid:
-        return f"VALID by the rules that can be checked: {_counts(checked)}", {"fg": "green", "bold": True}
+        missing = sum(located.finding.rule == "unapplied" for located in checked.findings)
+        unapplied = f"; facts for rules are missing {missing} times (unapplied)" if missing else ""
+        return f"VALID by the rules that can be checked: {_counts(checked)}{unapplied}", {"fg": "green", "bold": True}
     return f"INVALID: {_counts(checked)}", STYLES["error"]

@@ -211,6 +211,25 @@ def test_a_changed_number_is_found(name: str, tmp_path: Path) -> None:
     assert rule in rules(audited(tmp_path), "error")
 
 
+@pytest.mark.parametrize(("factor", "wanted"), [(1.002, "info"), (1.05, "warning")])
+def test_a_rate_far_from_what_blocks_alone_give_is_doubtful(factor: float, wanted: str, tmp_path: Path) -> None:
+    write_run(tmp_path)
+    for output in tmp_path.glob("*_output.json"):
+        output.unlink()
+    assert "throughput.differs" not in rules(audited(tmp_path), "warning")
+
+    def raise_all(summary: dict[str, Any]) -> None:
+        metric = summary["metric"]
+        for key in ("train_throughput_mean_samples_per_second", "train_io_mean_MB_per_second"):
+            metric[key] *= factor
+        metric["train_throughput_samples_per_second"] = [
+            rate * factor for rate in metric["train_throughput_samples_per_second"]
+        ]
+
+    change_summary(raise_all)(tmp_path)
+    assert "throughput.differs" in rules(audited(tmp_path), wanted)
+
+
 def test_steps_that_dlemus_host_began_late_are_no_contradiction(tmp_path: Path) -> None:
     write_run(tmp_path)
     longer_steps(tmp_path)

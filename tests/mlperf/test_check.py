@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from datagen.errors import UserError
+from dlemu.cli.mlperf_lines import check_lines
 from dlemu.mlperf.audit import audited_run
 from dlemu.mlperf.check.judge import Checked, ResultRow, as_csv, check_folder, check_report
 from dlemu.mlperf.check.tree_rules import holds_code
@@ -498,6 +499,17 @@ def test_what_cannot_be_judged_is_never_valid_and_says_which_rules_were_not_appl
         assert skipped & {"settings.changed", "workload.differs"}
     elif "accelerators" in what:
         assert skipped >= {"dataset.size", "hosts.uneven"}
+
+
+def test_a_valid_verdict_says_how_often_facts_are_missing(golden: Path, tmp_path: Path) -> None:
+    """Removing the memory of the hosts is the easy way to hide a dataset that is too small."""
+    root = shutil.copytree(golden / "2.0", tmp_path / "tree")
+    assert not any("are missing" in line for line, _ in check_lines(check_folder(str(root))))
+    for run in runs(root):
+        edit(run / "summary.json", lambda summary: summary.pop("host_memory_GB"))
+    checked = check_folder(str(root))
+    (verdict,) = [line for line, _ in check_lines(checked) if line.startswith("VALID")]
+    assert f"facts for rules are missing {len(runs(root))} times (unapplied)" in verdict
 
 
 @pytest.mark.parametrize("edition", EDITIONS)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 from statistics import pstdev
 
@@ -26,6 +26,8 @@ _AU_TOLERANCE_POINTS = 0.02
 """Between printed and recomputed AU: early DLIO measured a block some milliseconds apart from its time stamps."""
 _RATE_TOLERANCE_PERCENT = 0.05
 """Between printed and recomputed samples/s, for the same reason."""
+_MOST_RATE_PERCENT = 3.0
+"""The same where only time stamps of blocks were kept: in the 650 such runs published of v1.0 it is 1.85 % at most."""
 _MAX_UNEXPLAINED_SECONDS = 0.25
 """Part of a step that may be neither waiting nor computing: a host under load wakes late (published runs: 16 ms)."""
 _MEMORY_TOLERANCE = 0.01
@@ -129,7 +131,9 @@ def _au_and_rate(printed: Printed, recomputed: Recomputed, formula: str | None) 
             seen = f"printed {printed.samples_per_second:.3f} samples/s; {basis} {rate:.3f} ({percent:+.2f} %)"
             if recomputed.rate_bounds is not None:
                 seen += f"; the time stamps allow {recomputed.rate_bounds[0]:.1f} to {recomputed.rate_bounds[1]:.1f}"
-            yield _differs("throughput.differs", exact, seen, f"at most {_RATE_TOLERANCE_PERCENT} % apart")
+            found = _differs("throughput.differs", exact, seen, f"at most {_RATE_TOLERANCE_PERCENT} % apart")
+            is_doubtful = recomputed.basis == "blocks" and abs(percent) > _MOST_RATE_PERCENT
+            yield replace(found, severity="warning") if is_doubtful else found
 
 
 def _differs(rule: str, exact: bool, seen: str, wanted: str) -> Finding:
