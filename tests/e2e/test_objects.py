@@ -149,7 +149,7 @@ def test_checkpoints_are_uploaded_and_read_back(s3: S3, tmp_path: Path) -> None:
     once = ("checkpoint.num_checkpoints_write=1", counts[1], "checkpoint.writers=1,2", "output.report=false")
     swept = dlemu("sweep", *words, *once, f"output.folder={tmp_path / 'swept'}")
     assert swept.status == 0, swept.err
-    left = {path.parent.name for path in s3.folder.rglob("*") if path.is_file() and "saved" in path.parts}
+    left = {path.parent.name for path in (s3.folder / "saved" / "llama").rglob("*") if path.is_file()}
     assert left == {"global_epoch1_step2"}, "what a point wrote goes again, and nothing else"
     points = json.loads((tmp_path / "swept" / "sweep.json").read_text())["points"]
     assert [point["figures"]["metrics"]["read_slowest_seconds"]["mean"] > 0 for point in points] == [True, True]

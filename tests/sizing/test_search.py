@@ -18,7 +18,7 @@ from dlemu.metrics.limit import Limit
 from dlemu.results.answer_files import to_json
 from dlemu.runner.run_list import Planned
 from dlemu.studies.answers import SIZE, HostOnly, SizeAnswer, SizeLimit, Trial
-from dlemu.studies.size.find_size import Search, as_file, size
+from dlemu.studies.size.find_size import Search, as_file
 from dlemu.studies.size.search import REPEATS, Count, Limits, next_count, pool
 from dlemu.studies.size.size_verdict import build_answer
 from tests.sizing.fakes import DEMAND, FakeRunner, known, make_trial, question
@@ -32,12 +32,6 @@ class Unsaved(Search):
 
     def save(self, *, complete: bool) -> SizeAnswer:
         return self.answer(complete=complete)
-
-
-def test_more_than_are_tried_can_not_be_wanted(tmp_path: Path) -> None:
-    words = ["train.computation_time=0.1", f"output.folder={tmp_path / 'answer'}"]
-    with pytest.raises(UserError, match="20 accelerators can't pass where 16 are tried at most: raise --most"):
-        size(words, at_least=20, most=16)
 
 
 def find(runner: FakeRunner, *, first: int = 8, most: int = 4096, trials: Sequence[Trial] = ()) -> SizeAnswer:

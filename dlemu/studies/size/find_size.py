@@ -100,8 +100,6 @@ def size(
     check_installed(workload.reader.data_loader)
     if mean_seconds(workload.train.computation_time) <= 0:
         raise UserError("train.computation_time is 0: without computation, every count passes; choose an accelerator")
-    if at_least and at_least > most:
-        raise UserError(f"{at_least} accelerators can't pass where {most} are tried at most: raise --most")
     folder = workload.output.folder or new_folder(workload.model.name, "size-")
     check_place(folder, ours=(SIZE, WORKLOAD))
     if make is not None:
