@@ -378,7 +378,7 @@ class Client:
                 "port that speaks TLS"
             ) from error
         if request.attempts >= self.server.attempts:
-            raise self._exhausted(request, error) from error
+            raise self._exhausted(request, error, answered=status > 0) from error
         backoff = min(LONGEST_BACKOFF_SECONDS, FIRST_BACKOFF_SECONDS * 2.0 ** (request.attempts - 1))
         retry_after = number_in(exchange.header("retry-after")) if exchange is not None else None
         minimum = min(LONGEST_BACKOFF_SECONDS, float(retry_after or 0))
@@ -393,10 +393,12 @@ class Client:
         ok = (404, 416)  # missing or empty object: the GET itself was allowed
         self.request(Request(kind="get", method="GET", key=request.key, headers=(span.header,), span=span, accepted=ok))
 
-    def _exhausted(self, request: Request, error: OSError) -> Exception:
+    def _exhausted(self, request: Request, error: OSError, *, answered: bool) -> Exception:
         what = f"{self.where(request)} failed {request.attempts} times, the last time because of: {_reason(error)}"
-        if request.key and request.kind == "get":
-            return DatasetError(
+        is_read = request.key and request.kind == "get"
+        if is_read or answered:
+            kind = DatasetError if is_read else ServerError
+            return kind(
                 f"{what}. Check whether the server is up and how loaded it is; "
                 "storage.storage_options.s3_max_attempts sets how many times to try, timeout_seconds how long to wait"
             )

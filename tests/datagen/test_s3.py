@@ -185,6 +185,13 @@ def test_a_server_that_is_down_is_named() -> None:
         storage.preflight("data")
 
 
+def test_a_server_that_is_up_is_not_said_to_be_down() -> None:
+    with own_server(fault=lambda request: fault("error")) as server:
+        storage = storage_of(server, options={"s3_max_attempts": 2})
+        with pytest.raises(UserError, match=r"failed 2 times, .* 503 SlowDown\. Check whether .* how loaded it is"):
+            storage.preflight("data")
+
+
 @pytest.mark.parametrize(
     ("method", "kind", "words"),
     [
