@@ -59,9 +59,7 @@ class KnownOffsets:
         paths = tuple(f"{folder}/" for folder in folders)
         return cls({file: offsets for file, offsets in _known.items() if file[0].startswith(paths)})
 
-    def __reduce__(
-        self,
-    ) -> tuple[Callable[[OfFiles], KnownOffsets], tuple[OfFiles]]:
+    def __reduce__(self) -> tuple[Callable[[OfFiles], KnownOffsets], tuple[OfFiles]]:
         return _learn, (self.of_files,)
 
 

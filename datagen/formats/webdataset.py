@@ -285,7 +285,7 @@ class TarRecords(OffsetRecords):
             line, data = data[match.end() : int(match[1])], data[int(match[1]) :]
             keyword, _, value = line.rstrip(b"\n").decode(errors="replace").partition("=")
             found[keyword] = value
-        if not found.get("size", "0").isdecimal():
+        if not re.fullmatch(r"[0-9]{1,19}", found.get("size", "0")):
             raise damaged(self._source.path, f"an extended header with the size {found['size'][:40]!r}", at)
         return found
 

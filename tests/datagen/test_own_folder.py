@@ -261,7 +261,12 @@ def test_members_with_long_names_are_samples_of_their_own(kind: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "said"), [(b"12 size=-800\n", "size '-800'"), (bytes(2 << 20), "extended header of 2097152 bytes")]
+    ("content", "said"),
+    [
+        (b"12 size=-800\n", "size '-800'"),
+        (b"5012 size=" + b"9" * 5001 + b"\n", "size '9999"),
+        (bytes(2 << 20), "extended header of 2097152 bytes"),
+    ],
 )
 def test_a_tar_with_a_damaged_extended_header_is_refused(content: bytes, said: str) -> None:
     head = tarfile.TarInfo("head")
