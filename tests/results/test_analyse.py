@@ -135,6 +135,15 @@ def test_steps_beside_a_checkpoint_are_those_that_began_while_it_was_written() -
     assert found.shortest_interval_seconds == pytest.approx(shortest_interval_seconds(0.5, 2.0, AU))
 
 
+def test_a_snapshot_is_no_time_in_which_the_storage_writes() -> None:
+    job = make_job(ranks=1)
+    log = make_log(job)
+    saved = part(12 * S, 13 * S, 15 * S), part(30 * S, None, 34 * S)
+    found = summary_of(job, replace(log, journal=log.journal.noting(checkpoints=saved))).checkpoints
+    assert [each.mb_per_second for each in found] == pytest.approx([0.001 / 2, 0.001 / 4])
+    assert [each.seconds for each in found] == [3, 4]
+
+
 def test_of_several_checkpoints_the_means_count_and_for_the_snapshot_the_shortest_stall() -> None:
     found = asynchronous((part(12 * S, 13 * S, 15 * S), part(30 * S, 33 * S, 34 * S)))
     assert (found.stall_seconds, found.safe_seconds) == pytest.approx((2, 3.5))

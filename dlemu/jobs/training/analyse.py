@@ -339,7 +339,7 @@ def _checkpoints(facts: Facts) -> Iterator[CheckpointTiming]:
             ended_ns=saved.ended_ns,
             seconds=saved.seconds,
             stall_seconds=saved.stall_seconds,
-            mb_per_second=saved.bytes / MB / saved.seconds if saved.seconds else None,
+            mb_per_second=saved.bytes / MB / saved.writing_seconds if saved.writing_seconds else None,
         )
 
 

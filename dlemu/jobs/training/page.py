@@ -313,7 +313,8 @@ def _checkpoints(summary: Summary) -> Iterator[Row]:
     saved = summary.checkpoints
     if saved:
         size_bytes, seconds = sum(part.bytes for part in saved), sum(part.seconds for part in saved)
-        rate = f" at {number(size_bytes / 1e6 / seconds)} MB/s" if seconds else ""
+        writing_seconds = sum(part.bytes / 1e6 / part.mb_per_second for part in saved if part.mb_per_second)
+        rate = f" at {number(size_bytes / 1e6 / writing_seconds)} MB/s" if writing_seconds else ""
         yield "checkpoints", f"{len(saved)} in {number(seconds)} s", f"{size(size_bytes)}{rate}"
     behind = summary.asynchronous_checkpoints
     if behind:

@@ -173,7 +173,7 @@ class CheckpointTiming:
     ended_ns: int
     seconds: float
     mb_per_second: float | None
-    """1e6 bytes/s."""
+    """1e6 bytes/s of writing: with `checkpoint.asynchronous` without the snapshot."""
     stall_seconds: float | None = None
     """How long training stalled for it: less than `seconds` with `checkpoint.asynchronous`."""
 
