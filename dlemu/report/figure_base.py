@@ -130,7 +130,7 @@ def rule(
         color=colour,
         fontSize=11,
     )
-    return line + name.encode(x=alt.value(0 if left else "width"), text="text:N")
+    return line + name.encode(x=alt.XValue(0 if left else "width"), text=alt.Text("text:N"))
 
 
 def percent_domain(values: Sequence[float], *, maximum: float = 100.0) -> list[float]:

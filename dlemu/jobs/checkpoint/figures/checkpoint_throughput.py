@@ -23,7 +23,9 @@ def draw(run: CheckpointRun, canvas: Canvas) -> Figure | None:
     y = alt.Y("mb:Q", title="MB/s of a rank (1e6 bytes)", scale=alt.Scale(domainMin=0))
     colour = alt.Color("what:N", scale=colours([_ALL, _SLOWEST, _FASTEST], (BLUE, RED, GREY)), legend=legend(canvas, 3))
     lines = alt.Chart(data(rows)).mark_line(interpolate="step-before", strokeWidth=1.3)
-    chart = lines.encode(x=time_axis(), y=y, color=colour, detail="part:N").properties(width=canvas.width, height=200)
+    chart = lines.encode(x=time_axis(), y=y, color=colour, detail=alt.Detail("part:N")).properties(
+        width=canvas.width, height=200
+    )
     caption = (
         "Bytes that the ranks wrote or read per interval: the mean of all, and the lowest and the highest of one. "
         "Where the mean falls to zero within a checkpoint, the ranks wait for fsync."

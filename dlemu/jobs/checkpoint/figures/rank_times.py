@@ -26,13 +26,13 @@ def draw(run: CheckpointRun, canvas: Canvas) -> Figure | None:
         return None
     base = alt.Chart(data(rows)).encode(
         x=alt.X("at:O", title="checkpoint", axis=alt.Axis(labelAngle=0)),
-        xOffset="what:N",
+        xOffset=alt.XOffset("what:N"),
         color=alt.Color("what:N", scale=colours([name for _, name in PHASES], (BLUE, AMBER)), legend=legend(canvas, 2)),
     )
     y = alt.Y("low:Q", title="seconds", scale=alt.Scale(domainMin=0))
-    bars = base.mark_rule(strokeWidth=3).encode(y=y, y2="high:Q")
-    dots = base.mark_point(filled=True, size=40).encode(y="middle:Q")
-    first = base.mark_tick(thickness=2, size=10).encode(y="rank0:Q")
+    bars = base.mark_rule(strokeWidth=3).encode(y=y, y2=alt.Y2("high:Q"))
+    dots = base.mark_point(filled=True, size=40).encode(y=alt.Y("middle:Q"))
+    first = base.mark_tick(thickness=2, size=10).encode(y=alt.Y("rank0:Q"))
     chart = alt.layer(bars, dots, first).properties(width=canvas.width, height=180)
     caption = (
         "From the fastest to the slowest rank; a dot is the median rank, a tick is rank 0, whose time DLIO publishes. "

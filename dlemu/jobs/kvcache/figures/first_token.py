@@ -40,9 +40,9 @@ def draw(run: RowsRun, canvas: Canvas) -> Figure | None:
         .mark_bar()
         .encode(
             x=alt.X("at:Q", title="arrival, seconds from the start"),
-            x2="to:Q",
+            x2=alt.X2("to:Q"),
             y=alt.Y("low:Q", title="seconds to the first token, mean"),
-            y2="high:Q",
+            y2=alt.Y2("high:Q"),
             color=alt.Color("part:N", scale=colours(list(_PARTS), tuple(_PARTS.values())), legend=legend(canvas, 3)),
         )
         .properties(width=canvas.width, height=220)

@@ -90,10 +90,10 @@ def histogram(
     bars = alt.Chart(data(rows)).mark_rect(opacity=0.6, strokeWidth=0)
     chart = bars.encode(
         x=across,
-        x2="high:Q",
+        x2=alt.X2("high:Q"),
         y=alt.Y("percent:Q", title=y),
-        y2=alt.datum(0),
-        color=colour if len(histograms) > 1 else alt.value(BLUE),
+        y2=alt.Y2Datum(0),
+        color=colour if len(histograms) > 1 else alt.ColorValue(BLUE),
     )
     if not marks or "read" not in histograms:
         return alt.layer(chart)
@@ -113,7 +113,7 @@ def _percentiles(bins: Bins, log: bool) -> tuple[alt.Chart, ...]:
         rows.append({"at": value, "text": f"p{percent}  {_three_digits(value)}", "down": 6 + 13 * place})
     low, high = (float(end) for end in (bins.lows[0], bins.highs[-1]))
     middle = (max(low, high * 1e-9) * high) ** 0.5 if log else (low + high) / 2
-    lines = alt.Chart(data(rows)).mark_rule(color=INK, strokeDash=[3, 3]).encode(x="at:Q")
+    lines = alt.Chart(data(rows)).mark_rule(color=INK, strokeDash=[3, 3]).encode(x=alt.X("at:Q"))
     left = [row for row in rows if row["at"] <= middle]
     return lines, *_labels(left, "left"), *_labels([row for row in rows if row["at"] > middle], "right")
 
@@ -122,7 +122,7 @@ def _labels(rows: list[Row], align: Literal["left", "right"]) -> list[alt.Chart]
     """Write the labels beside their lines, with a margin in the paper's colour; `align` is the side of the text."""
     if not rows:
         return []
-    base = alt.Chart(data(rows)).encode(x="at:Q", y=alt.Y("down:Q", scale=None), text="text:N")
+    base = alt.Chart(data(rows)).encode(x=alt.X("at:Q"), y=alt.Y("down:Q", scale=None), text=alt.Text("text:N"))
     place = partial(base.mark_text, align=align, baseline="top", dx=3 if align == "left" else -3, fontSize=11)
     return [place(color=PAPER, stroke=PAPER, strokeWidth=4, strokeJoin="round"), place(color=INK)]
 

@@ -39,11 +39,11 @@ def epoch_marks(run: Run, *, named: bool = True) -> alt.LayerChart:
         ranks, (first,), _ = rows.ends("free_ns")
         by_rank = [free - run.rank_start_ns[rank] for rank, free in zip(ranks.tolist(), first.tolist(), strict=True)]
         starts.append({"at": round(min(by_rank) / 1e9, 3), "name": f"epoch {rows.values('epoch')[0]}"})
-    marks = alt.Chart(data(starts)).mark_rule(color=MUTED, strokeDash=[2, 3], strokeWidth=1).encode(x="at:Q")
+    marks = alt.Chart(data(starts)).mark_rule(color=MUTED, strokeDash=[2, 3], strokeWidth=1).encode(x=alt.X("at:Q"))
     if not named or len(starts) > _MAX_NAMED_EPOCHS:
         return alt.layer(marks)
     names = alt.Chart(data(starts)).mark_text(align="left", baseline="bottom", dx=3, dy=-2, color=MUTED, fontSize=10)
-    return marks + names.encode(x="at:Q", y=alt.value(0), text="name:N")
+    return marks + names.encode(x=alt.X("at:Q"), y=alt.YValue(0), text=alt.Text("name:N"))
 
 
 def change_marks(run: Run) -> alt.LayerChart | None:
@@ -54,9 +54,9 @@ def change_marks(run: Run) -> alt.LayerChart | None:
     ]
     if not changes:
         return None
-    base = alt.Chart(data(changes)).encode(x="at:Q")
+    base = alt.Chart(data(changes)).encode(x=alt.X("at:Q"))
     text = base.mark_text(align="left", baseline="top", dx=3, dy=3, color=RED, fontSize=11)
-    return base.mark_rule(color=RED, strokeWidth=1.5) + text.encode(y=alt.value(0), text="name:N")
+    return base.mark_rule(color=RED, strokeWidth=1.5) + text.encode(y=alt.YValue(0), text=alt.Text("name:N"))
 
 
 def line(series: Series, canvas: Canvas) -> tuple[Floats, Floats]:

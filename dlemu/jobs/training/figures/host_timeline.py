@@ -112,5 +112,5 @@ def _panel(run: Run, panel: _Panel, rows: list[Row], canvas: Canvas, *, last: bo
     base = alt.Chart(data(rows))
     areas = partial(base.mark_area, opacity=0.85)
     mark = (areas if panel.stacked else partial(base.mark_line, strokeWidth=1.3))(clip=True, interpolate="step-before")
-    encoded = mark.encode(x=x_axis(run, named=last), y=y, color=colour, order="order:Q")
+    encoded = mark.encode(x=x_axis(run, named=last), y=y, color=colour, order=alt.Order("order:Q"))
     return alt.layer(epoch_marks(run, named=False), encoded).properties(width=canvas.width, height=90)

@@ -24,7 +24,7 @@ def draw(run: Run, canvas: Canvas) -> Figure | None:
     x = alt.X("percent:Q", title="% of total accelerator time", scale=alt.Scale(domainMin=0, padding=24))
     base = alt.Chart(data(rows)).encode(x=x, y=y)
     bars = base.mark_bar(height=16).encode(color=alt.Color("part:N", scale=part_colours([*parts]), legend=None))
-    labels = base.mark_text(align="left", dx=4, color=INK, fontSize=11).encode(text="text:N")
+    labels = base.mark_text(align="left", dx=4, color=INK, fontSize=11).encode(text=alt.Text("text:N"))
     caption = (
         f"{loss.total:.2f} % in total: the AU by MLPerf's rules falls short of 100 % by this. Each step takes as "
         "long as its slowest accelerator, and the time is attributed to what that one waited for."

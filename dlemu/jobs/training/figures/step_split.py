@@ -66,6 +66,6 @@ def _panel(rows: list[Row], name: str, canvas: Canvas) -> alt.Chart:
         x=alt.X("at:N", sort=order, title=name, axis=axis),
         y=alt.Y("percent:Q", title="% of the time", scale=alt.Scale(domain=[0, 100])),
         color=alt.Color("part:N", scale=part_colours(shown), legend=legends),
-        order="order:Q",
+        order=alt.Order("order:Q"),
     )
     return encoded.properties(width=canvas.width if canvas.narrow else (canvas.width - 60) // 2, height=200)

@@ -27,7 +27,7 @@ def draw(run: Run, canvas: Canvas) -> Figure | None:
     lines = alt.Chart(data(rows)).mark_line(interpolate="step-before", strokeWidth=1.4)
     colour = alt.Color("what:N", scale=colours([APPLICATION, DEVICE], (BLUE, AMBER)), legend=legend(canvas, 2))
     if len(names) == 1:
-        colour = alt.value(BLUE)
+        colour = alt.ColorValue(BLUE)
     changes = change_marks(run)
     marks = [epoch_marks(run), *([changes] if changes else [])]
     chart = alt.layer(*marks, lines.encode(x=x_axis(run), y=y, color=colour))

@@ -62,7 +62,9 @@ def _panel(
     if len(levels) > 1:
         layers.append(rule(levels[1], f"ceiling {levels[1]:.1f} %", PURPLE, level, dashed=False, above=False))
     if any(row["low"] != row["high"] for row in rows):
-        layers.append(base.mark_rule(color=BLUE).encode(x=x, y=alt.Y("low:Q", title="AU, %", scale=scale), y2="high:Q"))
+        layers.append(
+            base.mark_rule(color=BLUE).encode(x=x, y=alt.Y("low:Q", title="AU, %", scale=scale), y2=alt.Y2("high:Q"))
+        )
     width = canvas.width if canvas.narrow else (canvas.width - 60) // 2
     return alt.layer(*layers, points).properties(width=width, height=190)
 

@@ -92,9 +92,9 @@ def _distribution(runs: list[PlacedRun], canvas: Canvas) -> Figure:
     colour = alt.Color("part:N", scale=_colours(list(_LOSS)), legend=None)
     base = alt.Chart(data(rows)).encode(y=y, color=colour)
     chart = alt.layer(
-        base.mark_rule(strokeWidth=1.4).encode(x=x["low"], x2="high:Q"),
-        base.mark_bar(height={"band": 0.7}).encode(x=x["left"], x2="right:Q"),
-        base.mark_tick(thickness=2).encode(x=x["middle"], color=alt.value(INK)),
+        base.mark_rule(strokeWidth=1.4).encode(x=x["low"], x2=alt.X2("high:Q")),
+        base.mark_bar(height={"band": 0.7}).encode(x=x["left"], x2=alt.X2("right:Q")),
+        base.mark_tick(thickness=2).encode(x=x["middle"], color=alt.ColorValue(INK)),
     )
     says = (
         "For each kind of run and cause: half of the runs are within the bar, 9 of 10 on the line; the tick is the "

@@ -29,9 +29,9 @@ def draw(audit: Audit, canvas: Canvas) -> Figure | None:
     places = {name: alt.X(f"{name}:Q", title="AU, %", scale=x) for name in ("low", "printed", "whole", "pass")}
     known = base.transform_filter("datum.whole !== null")
     chart = alt.layer(
-        known.mark_rule(color=MUTED, opacity=0.5).encode(x=places["whole"], x2="printed:Q"),
+        known.mark_rule(color=MUTED, opacity=0.5).encode(x=places["whole"], x2=alt.X2("printed:Q")),
         base.mark_tick(color=MUTED, thickness=1, size=_ROW_PIXELS).encode(x=places["pass"]),
-        base.mark_rule(strokeWidth=3).encode(x=places["low"], x2="high:Q", color=kind_colour(audit, canvas)),
+        base.mark_rule(strokeWidth=3).encode(x=places["low"], x2=alt.X2("high:Q"), color=kind_colour(audit, canvas)),
         known.mark_point(size=22, color=INK, strokeWidth=1, opacity=1).encode(x=places["whole"]),
         base.mark_point(filled=True, size=30, opacity=1).encode(x=places["printed"], color=kind_colour(audit, canvas)),
     )

@@ -66,11 +66,11 @@ def over_pairs(
     if not rows:
         return None
     names = sorted({row["line"] for row in rows})
-    hue = side_colour(names, canvas) if len(names) > 1 else alt.value(COLOURS[3])
+    hue = side_colour(names, canvas) if len(names) > 1 else alt.ColorValue(COLOURS[3])
     base = alt.Chart(data(_in_order(rows))).encode(x=x_axis(pairs), color=hue)
     y = alt.Y("value:Q", title=title, scale=alt.Scale(zero=True), axis=alt.Axis(tickCount=5))
-    zero = alt.Chart(data([{"zero": 0}])).mark_rule(color=MUTED, strokeWidth=1.2).encode(y="zero:Q")
-    whiskers = base.transform_filter("datum.high > datum.low").mark_rule().encode(y="low:Q", y2="high:Q")
+    zero = alt.Chart(data([{"zero": 0}])).mark_rule(color=MUTED, strokeWidth=1.2).encode(y=alt.Y("zero:Q"))
+    whiskers = base.transform_filter("datum.high > datum.low").mark_rule().encode(y=alt.Y("low:Q"), y2=alt.Y2("high:Q"))
     layers = zero, whiskers, base.mark_line().encode(y=y), base.mark_point(filled=True, size=45, opacity=1).encode(y=y)
     return alt.layer(*layers).properties(width=width, height=_HEIGHT)
 

@@ -43,14 +43,14 @@ def _by_metric(pair: RunPair, catalogue: Catalogue, canvas: Canvas) -> alt.Layer
         title=None,
         axis=alt.Axis(labelLimit=190, labelFontSize=9 if canvas.narrow else 11, ticks=False, domain=False),
     )
-    hue = alt.condition("datum.distinct", alt.value(BLUE), alt.value(GREY))
+    hue = alt.ColorValue(GREY, condition={"test": "datum.distinct", "value": BLUE})
     base = alt.Chart(data(rows)).encode(y=y)
     whiskers = base.transform_filter("datum.high > datum.low").mark_rule(strokeWidth=1.6)
     layers = (
-        alt.Chart(data([{"zero": 0}])).mark_rule(color=MUTED, strokeWidth=1.2).encode(x="zero:Q"),
-        whiskers.encode(x="low:Q", x2="high:Q", color=hue),
+        alt.Chart(data([{"zero": 0}])).mark_rule(color=MUTED, strokeWidth=1.2).encode(x=alt.X("zero:Q")),
+        whiskers.encode(x=alt.X("low:Q"), x2=alt.X2("high:Q"), color=hue),
         base.mark_point(filled=True, size=60, opacity=1).encode(x=x, color=hue),
-        base.mark_text(baseline="bottom", dy=-5, color=INK, fontSize=11).encode(x=x, text="text:N"),
+        base.mark_text(baseline="bottom", dy=-5, color=INK, fontSize=11).encode(x=x, text=alt.Text("text:N")),
     )
     return alt.layer(*layers).properties(width=canvas.width - 150, height=34 * len(rows), padding=PADDING)
 

@@ -63,7 +63,7 @@ def lines(series: RunSeries, marks: list[Row], y: alt.Y, canvas: Canvas) -> alt.
     base = alt.Chart(data(hoverable)).encode(x=x_axis(series), y=y, color=colour(series, canvas))
     line = base.mark_line(strokeWidth=1.6)
     full, hollow = alt.datum.verdict == "pass", alt.datum.verdict != "pass"
-    shown = base.encode(description="hover:N")
+    shown = base.encode(description=alt.Description("hover:N"))
     points = shown.transform_filter(full).mark_point(filled=True, size=55, opacity=1)
     return alt.layer(line, points, shown.transform_filter(hollow).mark_point(size=55, fill=GRID, opacity=1))
 

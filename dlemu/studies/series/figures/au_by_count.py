@@ -40,7 +40,7 @@ def draw(series: RunSeries, canvas: Canvas) -> Figure | None:
     layers = [rule(value, f"pass {value:g} %", GREEN, level, left=True) for value in passing]
     if ceilings:
         dots = alt.Chart(data(ceilings)).mark_line(color=PURPLE, strokeDash=[2, 3], strokeWidth=1.4)
-        layers.append(alt.layer(dots.encode(x=x_axis(series), y=y, detail="line:N")))
+        layers.append(alt.layer(dots.encode(x=x_axis(series), y=y, detail=alt.Detail("line:N"))))
     layers.append(bars(series, marks, "AU, %", scale, canvas))
     chart = alt.layer(*layers, lines(series, marks, y, canvas))
     caption = "Filled points passed, hollow ones did not."
