@@ -118,8 +118,13 @@ def _tensor(slot: memoryview, start: int, size: int) -> torch.Tensor:
     return torch.frombuffer(slot, dtype=torch.uint8, count=size, offset=start)
 
 
-def _init_worker(nice: int, rank_process: int, _worker: int) -> None:
-    init_worker(nice, rank_process)
+def _init_worker(nice: int, rank_process: int, worker: int) -> None:
+    """Prepare a worker process. The first one makes each epoch's first batch, for which its rank waits.
+
+    Where more workers wake than there are cores, as they all do at the start of an epoch, the others read ahead with
+    what it leaves: a job of as many ranks has a core for each, so that waiting for one is not the storage's.
+    """
+    init_worker(nice if worker else nice // 2, rank_process)
 
 
 def _let_go(error: BaseException) -> None:

@@ -124,7 +124,7 @@ def test_every_setting_is_explained_above_itself() -> None:
     assert len(keys) > 100
     assert not [lines[number] for number in keys if not lines[number - 1].lstrip().startswith("# ")]
     assert (
-        "  # Niceness of the workers, so that a trainer never waits long for a core (0 to 19).\n  nice: 10"
+        "  # How Python starts the worker processes. One of fork, forkserver, spawn.\n  multiprocessing_context: fork"
         in "\n".join(lines)
     )
 

@@ -265,6 +265,15 @@ def test_a_killed_worker_is_explained(dataset: DatasetSpec) -> None:
     assert loader.explain(RuntimeError("something else")) is None
 
 
+def test_the_worker_of_an_epochs_first_batch_goes_before_the_others(dataset: DatasetSpec) -> None:
+    own, before = os.getpriority(os.PRIO_PROCESS, 0), set(psutil.Process().children())
+    for loader in started("pytorch", make_spec(dataset, nice=4)):
+        workers = sorted(set(psutil.Process().children()) - before, key=lambda process: process.pid)
+        assert [worker.nice() - own for worker in workers] == [2, 4]
+        for epoch in (1, 2):
+            assert [batch.trace.worker for batch in loader.batches("train", epoch, 3)] == [0, 1, 0]
+
+
 def test_closing_leaves_no_worker(dataset: DatasetSpec) -> None:
     before = set(psutil.Process().children(recursive=True))
     for loader in started("pytorch", make_spec(dataset)):
