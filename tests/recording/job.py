@@ -8,6 +8,7 @@ import signal
 import sys
 import time
 from collections.abc import Iterator
+from types import ModuleType
 from typing import Any
 
 asked = argparse.ArgumentParser()
@@ -22,6 +23,7 @@ asked.add_argument("--step", type=float, default=0.0, help="seconds of a step")
 asked.add_argument("--evaluate", action="store_true")
 asked.add_argument("--save", default="")
 asked.add_argument("--kill-at", type=int, default=0)
+asked.add_argument("--dynamo", action="store_true", help="have optimizers import all that they do by themselves")
 asked.add_argument("--virtual", action="store_true", help="the clock goes on only in sleep; and the one-line way")
 words = asked.parse_args()
 
@@ -43,6 +45,12 @@ if words.virtual:
 import numpy as np  # noqa: E402  # after the recorder
 import torch  # noqa: E402
 from torch.utils.data import DataLoader, Dataset, IterableDataset  # noqa: E402
+
+if not words.dynamo:  # it takes a second, and optimizers import it only to say that they are not to be compiled
+    dynamo = ModuleType("torch._dynamo")
+    dynamo.__dict__["disable"] = lambda function, *_, **__: function
+    dynamo.__dict__["graph_break"] = lambda: None
+    torch.__dict__["_dynamo"] = sys.modules["torch._dynamo"] = dynamo
 
 
 class Files(Dataset[torch.Tensor]):

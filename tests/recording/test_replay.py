@@ -8,6 +8,7 @@ import subprocess
 import sys
 import sysconfig
 import venv
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -15,10 +16,12 @@ import pytest
 import yaml
 
 from dlemu.jobs.training.folder import read_run
+from dlemu.studies.record import self_check
 from dlemu.studies.record.answer import RecordAnswer, read_record
 from dlemu.studies.record.hook import HOOK, ROWS
 from dlemu.studies.record.recording import analyse
 from dlemu.studies.record.rows import read_rows
+from dlemu.studies.record.run import RecordQuestion, record
 from tests.e2e.harness import dlemu
 from tests.recording.test_hook import HOOK as HOOK_FILE
 from tests.recording.test_hook import JOB
@@ -37,7 +40,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-def test_a_replay_reads_what_the_job_read_and_its_recipe_says_how(data: Path, tmp_path: Path) -> None:
+def test_a_replay_and_a_dataset_made_by_the_recipe_are_as_the_job_and_its_data(data: Path, tmp_path: Path) -> None:
     recipe, answer = tmp_path / "job.yaml", tmp_path / "answer"
     words = [str(data), "--epochs", str(EPOCHS), "--workers", str(WORKERS), "--step", "0.01", "--evaluate"]
     options = ["--skip", str(SKIP), "--out", str(recipe), "--output", str(answer), "--no-report"]
@@ -73,21 +76,34 @@ def test_a_replay_reads_what_the_job_read_and_its_recipe_says_how(data: Path, tm
     assert replay.calls_per_sample == pytest.approx(recording.calls_per_sample, rel=0.1)
     assert replay.engine == "matched"
 
+    made = tmp_path / "made"  # where the data is not: a dataset of its sizes
+    ended = dlemu("datagen", f"workload={recipe}", f"dataset.data_folder={made}", cwd=tmp_path)
+    assert ended.status == 0, ended.err
+    of_made = [path.stat().st_size for path in (made / "train").iterdir()]
+    assert len(of_made) == FILES
+    assert sum(of_made) == pytest.approx(sum(sizes), rel=0.05)
+    assert np.quantile(of_made, [0.1, 0.5, 0.9]) == pytest.approx(np.quantile(sizes, [0.1, 0.5, 0.9]), rel=0.1)
 
-def recorded(folder: Path, *words: str) -> RecordAnswer:
-    """Record the job and replay it; it has no problems, and whether it keeps its pace is this host's affair."""
-    options = ["--skip", str(SKIP), "--output", str(folder / "answer"), "--no-report"]
-    ended = dlemu("record", *options, "--", sys.executable, JOB, *words, cwd=folder)
-    found = read_record(str(folder / "answer"))
-    assert ended.status in (0, 1), ended.err
-    assert found is not None
-    assert found.recording.problems == ()
-    return found
+
+@pytest.fixture
+def recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., RecordAnswer]:
+    """Record the job and replay it once, without a second look at its CPU time; it has no problems."""
+    monkeypatch.setattr(self_check, "_MAX_REPLAYS", 1)
+
+    def recorded(*words: str) -> RecordAnswer:
+        question = RecordQuestion(command=(sys.executable, JOB, *words), skip=SKIP)
+        found = record(question, folder=str(tmp_path / "answer"))
+        assert (found.job_status, found.answer.recording.problems) == (0, ())
+        return found.answer
+
+    return recorded
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["pairs", "parts"])
-def test_samples_of_two_files_and_parts_of_records_are_replayed(kind: str, tmp_path: Path) -> None:
+def test_samples_of_two_files_and_parts_of_records_are_replayed(
+    kind: str, tmp_path: Path, recorded: Callable[..., RecordAnswer]
+) -> None:
     folder, random = tmp_path / "data", np.random.default_rng(4)
     images = folder / "images" if kind == "pairs" else folder
     images.mkdir(parents=True)
@@ -98,8 +114,7 @@ def test_samples_of_two_files_and_parts_of_records_are_replayed(kind: str, tmp_p
             (folder / "masks" / f"{number}.txt").write_bytes(bytes(5_000))
     if kind == "parts":
         (folder / "masks").rmdir()
-    words = [str(folder), "--kind", kind, "--epochs", "3", "--workers", "1", "--step", "0.01"]
-    found = recorded(tmp_path, *words)
+    found = recorded(str(folder), "--kind", kind, "--epochs", "3", "--workers", "1", "--step", "0.01")
     recording, replay = found.recording, found.replays[-1]
     files, samples = (2 * FILES, 1) if kind == "pairs" else (FILES, 14)
     assert found.data is not None
@@ -112,14 +127,15 @@ def test_samples_of_two_files_and_parts_of_records_are_replayed(kind: str, tmp_p
 
 
 @pytest.mark.slow
-def test_two_loaders_that_feed_each_step_are_replayed_as_one(tmp_path: Path) -> None:
+def test_two_loaders_that_feed_each_step_are_replayed_as_one(
+    tmp_path: Path, recorded: Callable[..., RecordAnswer]
+) -> None:
     folder, random = tmp_path / "data", np.random.default_rng(5)
     for name, files in (("labelled", FILES), ("unlabelled", 3 * FILES)):
         (folder / name).mkdir(parents=True)
         for number in range(files):
             np.save(folder / name / f"{number}.npy", random.integers(0, 255, 40_000, dtype=np.uint8))
-    words = [str(folder), "--kind", "beside", "--epochs", "3", "--workers", "1", "--step", "0.01"]
-    found = recorded(tmp_path, *words)
+    found = recorded(str(folder), "--kind", "beside", "--epochs", "3", "--workers", "1", "--step", "0.01")
     recording, replay = found.recording, found.replays[-1]
     assert (recording.loaders_per_rank, recording.gradient_accumulation_steps) == (2, 1)
     assert found.data is not None
@@ -132,7 +148,7 @@ def test_two_loaders_that_feed_each_step_are_replayed_as_one(tmp_path: Path) -> 
 
 
 @pytest.mark.slow
-def test_as_much_is_cached_for_a_replay_as_for_the_job(tmp_path: Path) -> None:
+def test_as_much_is_cached_for_a_replay_as_for_the_job(tmp_path: Path, recorded: Callable[..., RecordAnswer]) -> None:
     folder, random = tmp_path / "data", np.random.default_rng(6)
     folder.mkdir()
     for number in range(200):
@@ -143,8 +159,7 @@ def test_as_much_is_cached_for_a_replay_as_for_the_job(tmp_path: Path) -> None:
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
             if number % 3 == 0:
                 file.read()
-    words = [str(folder), "--epochs", "1", "--workers", "1", "--step", "0.01"]
-    found = recorded(tmp_path, *words)
+    found = recorded(str(folder), "--epochs", "1", "--workers", "1", "--step", "0.01")
     recording, replay = found.recording, found.replays[-1]
     if recording.device_bytes_per_sample in (0, -1):
         pytest.skip(f"the file system of {tmp_path} keeps no books, or is memory")
@@ -156,21 +171,6 @@ def analyse_workers(folder: Path) -> dict[str, float]:
     """Return bytes a sample that the workers of a replay read."""
     fetches = [fetch for rows in read_rows(str(folder)) if not rows.passes for fetch in rows.fetches[1:]]
     return {"bytes": sum(fetch.read for fetch in fetches) / (BATCH * len(fetches))}
-
-
-@pytest.mark.slow
-def test_without_the_data_a_dataset_of_its_sizes_is_made(data: Path, tmp_path: Path) -> None:
-    recipe = tmp_path / "job.yaml"
-    options = ["--no-replay", "--skip", str(SKIP), "--out", str(recipe), "--output", str(tmp_path / "answer")]
-    assert dlemu("record", *options, "--", sys.executable, JOB, str(data), "--epochs", "2", cwd=tmp_path).status == 1
-    made = tmp_path / "made"
-    ended = dlemu("datagen", f"workload={recipe}", f"dataset.data_folder={made}", cwd=tmp_path)
-    assert ended.status == 0, ended.err
-    sizes = sorted(path.stat().st_size for path in (made / "train").iterdir())
-    real = sorted(path.stat().st_size for path in data.iterdir())
-    assert len(sizes) == FILES
-    assert sum(sizes) == pytest.approx(sum(real), rel=0.05)
-    assert np.quantile(sizes, [0.1, 0.5, 0.9]) == pytest.approx(np.quantile(real, [0.1, 0.5, 0.9]), rel=0.1)
 
 
 def foreign(folder: Path) -> Path:
