@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator
+from functools import lru_cache
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from dlemu.dlio import files
+from dlemu.mlperf.audit import audited_run, tolerant
 from dlemu.mlperf.rules.known import known_rules
 from dlemu.results.finding import SEVERITIES, Finding
 
@@ -31,3 +36,13 @@ def only_known_rules(monkeypatch: pytest.MonkeyPatch) -> None:
         assert self.severity in rule.severity or left_to_do or (rule.warned and self.severity == "warning")
 
     monkeypatch.setattr(Finding, "__init__", make)
+
+
+@pytest.fixture(autouse=True, scope="package")
+def parsed_once() -> Iterator[None]:
+    """Parse what is the same in all these tests once: the shipped workloads, and files of trees that are copied."""
+    with pytest.MonkeyPatch.context() as patched:
+        pairs = audited_run.shipped_pairs()
+        patched.setattr(audited_run, "shipped_pairs", lambda: pairs)
+        patched.setattr(tolerant, "json", SimpleNamespace(loads=lru_cache(maxsize=256)(json.loads)))
+        yield

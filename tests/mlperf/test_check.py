@@ -17,7 +17,6 @@ import pytest
 
 from datagen.errors import UserError
 from dlemu.cli.mlperf_lines import check_lines
-from dlemu.mlperf.audit import audited_run
 from dlemu.mlperf.check.judge import Checked, ResultRow, as_csv, check_folder, check_report
 from dlemu.mlperf.check.tree_rules import holds_code
 from dlemu.mlperf.rules.known import known_rules
@@ -37,15 +36,6 @@ def golden(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for edition in EDITIONS:
         make_tree(folder / edition, edition)
     return folder
-
-
-@pytest.fixture(autouse=True, scope="module")
-def shipped_once() -> Any:
-    """Reads the shipped workloads once: they are the same in all these checks."""
-    with pytest.MonkeyPatch.context() as patched:
-        pairs = audited_run.shipped_pairs()
-        patched.setattr(audited_run, "shipped_pairs", lambda: pairs)
-        yield
 
 
 def well_formed(checked: Checked) -> None:
