@@ -92,6 +92,8 @@ SMALL: dict[str, tuple[str, ...]] = {
 OPTIONS: dict[str, tuple[str, ...]] = {
     "train": ("--make", "--yes"),
     "size": ("--make", "--most", "1", "--trial-seconds", "4"),
+    "compare": ("--no-report",),
+    "pack": ("--no-report",),
     "probe": ("--seconds", "0.1", "--file-size", "8m", "--sizes", "4k", "--depths", "1"),
 }
 """Command -> options that make it small."""

@@ -63,8 +63,8 @@ def dlemu(where: Path, *words: str, folder: str = "") -> subprocess.CompletedPro
 def trained(where: Path, *settings: str, folder: str = "") -> dict[str, Any]:
     """Train, and see that each sample was read once."""
     run = where / "run"
-    quick = ("train.computation_time=0.005", "metric.ceiling_seconds=0", "output.report=false", "telemetry.enabled=false")
-    fixed = ("train.epochs=2", *quick, f"output.folder={run}")
+    quick = ("train.computation_time=0.005", "metric.ceiling_seconds=0", "output.report=false")
+    fixed = ("train.epochs=2", "telemetry.enabled=false", *quick, f"output.folder={run}")
     ended = dlemu(where, "train", *fixed, *settings, folder=folder)
     assert ended.returncode in COMPLETED, ended.stderr
     summary: dict[str, Any] = json.loads((run / "summary.json").read_text())

@@ -22,6 +22,8 @@ from dlemu.comm.mpi import MpiComm
 LONG_SECONDS = 600.0
 BOOTED_LATER_NS = 1000 * 10**9
 """By which the clock of each pretended host is behind that of the one before."""
+PIECE_BYTES = 4_000_000
+"""Of a large value, in place of 64 MiB, of which several take seconds."""
 
 
 def round_robin(nodes: int) -> Callable[[int], int]:
@@ -44,7 +46,8 @@ SPLITS: dict[str, Callable[[int], int] | None] = {
 def work(comm: Comm, megabytes: int) -> dict[str, Any] | None:
     """Use every call, on hosts whose clocks differ; return on rank 0 what came of it."""
     real_ns = time.monotonic_ns
-    with mock.patch("time.monotonic_ns", side_effect=lambda: real_ns() - comm.node * BOOTED_LATER_NS):
+    later = mock.patch("time.monotonic_ns", side_effect=lambda: real_ns() - comm.node * BOOTED_LATER_NS)
+    with later, mock.patch("dlemu.comm.leaders._PIECE_BYTES", PIECE_BYTES):
         comm.synchronise_clocks()
         return _use_all(comm, megabytes)
 
@@ -109,10 +112,10 @@ def main() -> None:
     before = listening()
     comm = MpiComm(1.0 if argument == "sleep" else LONG_SECONDS, SPLITS[split])
     try:
-        if scenario == "work":
+        if scenario in ("work", "work and wait"):
             found = work(comm, int(argument))
-        elif scenario == "wait":
-            found = wait(comm)
+            if scenario == "work and wait":
+                found = (found or {}) | (wait(comm) or {})
         elif scenario == "listen":
             found = {"addresses": comm.gather(sorted(listening() - before))}
         else:

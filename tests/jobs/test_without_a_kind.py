@@ -67,7 +67,8 @@ told("train", "--help")  # a command that is not there is refused in words
 failed = []
 for package in (datagen, dlemu):
     for module in pkgutil.walk_packages(package.__path__, package.__name__ + ".", onerror=failed.append):
-        if module.name == "dlemu.__main__" or any(name in module.name for name in ("tensorflow", "_tf_", "_torch", "dali")):
+        framework = any(name in module.name for name in ("tensorflow", "_tf_", "_torch", "dali"))
+        if framework or module.name == "dlemu.__main__":
             continue
         try:
             importlib.import_module(module.name)
