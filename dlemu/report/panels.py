@@ -55,12 +55,16 @@ def bars(
     base = alt.Chart(data(rows)).encode(x=alt.X("side:N", title=None, axis=alt.Axis(labelAngle=0, ticks=False)))
     layers = [
         base.mark_bar(size=min(46, width // 4)).encode(y=y, color=side_colour(names, canvas)),
-        base.transform_filter("datum.high > datum.low").mark_rule(color=INK).encode(y="low:Q", y2="high:Q"),
-        base.mark_text(baseline="bottom", dy=-3, color=INK, fontSize=11).encode(y="high:Q", text="text:N"),
+        base.transform_filter("datum.high > datum.low")
+        .mark_rule(color=INK)
+        .encode(y=alt.Y("low:Q"), y2=alt.Y2("high:Q")),
+        base.mark_text(baseline="bottom", dy=-3, color=INK, fontSize=11).encode(
+            y=alt.Y("high:Q"), text=alt.Text("text:N")
+        ),
     ]
     if level is not None:
         line = alt.Chart(data([{"level": level}])).mark_rule(color=GREEN, strokeDash=[6, 4], strokeWidth=1.5)
-        layers.append(line.encode(y="level:Q"))
+        layers.append(line.encode(y=alt.Y("level:Q")))
     return alt.layer(*layers).properties(width=width, height=_HEIGHT)
 
 
