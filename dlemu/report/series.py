@@ -73,6 +73,14 @@ class RunSeries:
         return float(point.settings[self.axis]) if numeric else self.shown(point, self.axis)
 
     @property
+    def judged(self) -> str:
+        """The metric to draw beside the threshold: that of runs, or that of searches where all points have only it."""
+        catalogue = self.catalogue
+        names = (catalogue.judged, catalogue.searched)
+        everywhere = (name for name in names if all(name in point.figures.metrics for point in self.points))
+        return next(everywhere, catalogue.judged)
+
+    @property
     def threshold_percent(self) -> float | None:
         """The AU at which a run passes; None if no run has a threshold."""
         known = (point.figures.threshold_percent for point in self.points)

@@ -28,6 +28,11 @@ OLDER_COMPARE = "compare_checkpoints.json"
 # size.json
 
 
+def _name_sustained(answer: Trial | CountResult | PredictedAu) -> None:
+    """Set the AU by the name that it has in summary.json, also for files of older versions, which lack it."""
+    object.__setattr__(answer, "au_sustained_percent", answer.au_percent)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Question:
     """What a search is to find out; a search goes on with the trials of an earlier one that has an equal question."""
@@ -53,6 +58,9 @@ class Trial:
     folder: str
     """The run's folder, in the folder of the search."""
     au_percent: float
+    """`au_sustained_percent` by its older name; `au_percent` of the run is `au_headline_percent`."""
+    au_sustained_percent: float | None = None
+    """The AU that decides, over the steady windows of the trial."""
     half_width_percent: float
     settled: bool
     """The verdict is certain at the confidence requested; a trial ends early as soon as it is."""
@@ -67,7 +75,7 @@ class Trial:
     ceiling_au_percent: float | None = None
     samples_per_second: float
     app_mb_per_second: float
-    """1e6 bytes/s that the loaders read."""
+    """1e6 bytes/s that the loaders read in the whole trial, its start and end included."""
     device_mb_per_second: float | None = None
     device_bytes_percent_of_app: float | None = None
     mb_per_accelerator: float = 0.0
@@ -78,6 +86,9 @@ class Trial:
     page_cache_warning: str | None = None
     """The warning in the run's summary.json when the page cache may have served some or all reads."""
 
+    def __post_init__(self) -> None:
+        _name_sustained(self)
+
 
 @dataclass(frozen=True, kw_only=True)
 class CountResult:
@@ -85,6 +96,9 @@ class CountResult:
 
     accelerators: int
     au_percent: float
+    """`au_sustained_percent` by its older name."""
+    au_sustained_percent: float | None = None
+    """The mean over the trials."""
     half_width_percent: float
     settled: bool
     """The threshold is outside the interval."""
@@ -92,6 +106,9 @@ class CountResult:
     """None while the verdict is open."""
     trials: int
     """Number of trials."""
+
+    def __post_init__(self) -> None:
+        _name_sustained(self)
 
 
 class Bracket(msgspec.Struct, frozen=True, kw_only=True):  # no field of a dataclass can be named `pass`
@@ -110,7 +127,7 @@ class SizeLimit:
     what: str
     """A cause of docs/metrics.md, section 6; or `host`: can't run more ranks; `count`: no more tried; `not known`."""
     evidence: tuple[str, ...] = ()
-    """`seen` as sentences."""
+    """`seen` as sentences; rates and shares of time in them are of one whole trial, its start and end included."""
     seen: tuple[Finding, ...] = ()
     """What the failing trials saw and what they advise, or why no more were tried; empty in older files."""
 
@@ -121,8 +138,9 @@ class NextAccelerator:
 
     accelerators: int
     wanted_mb_per_second: float
+    """For an AU of `threshold_percent`."""
     most_delivered_mb_per_second: float | None
-    """The highest rate of all trials."""
+    """The highest `app_mb_per_second` of all trials."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,8 +157,12 @@ class PredictedAu:
 
     accelerators: int
     au_percent: float
-    """Sustained AU."""
+    """`au_sustained_percent` by its older name."""
+    au_sustained_percent: float | None = None
     au_interval_percent: tuple[float, float]
+
+    def __post_init__(self) -> None:
+        _name_sustained(self)
 
 
 @dataclass(frozen=True, kw_only=True)

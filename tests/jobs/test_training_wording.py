@@ -104,7 +104,7 @@ SEEN: list[tuple[Seen, dict[str, Any], str]] = [
     (
         Seen.RATES,
         {"given_mb_per_second": 1234.56, "wanted_mb_per_second": 5432.19},
-        "the storage delivered 1,234.6 MB/s; the accelerators need 5,432.2 MB/s",
+        "the storage delivered 1,234.6 MB/s; accelerators that never wait take 5,432.2 MB/s",
     ),
     (
         Seen.DEVICE,

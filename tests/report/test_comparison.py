@@ -97,7 +97,7 @@ def test_both_sides_stand_over_their_accelerators_with_the_pass_line(
     figure = find(FOLDER, "au_of_both", "draw")(searches, DESK)
     assert set(column(figure, "level")) == {90.0}
     for name, side in zip(searches.names, searches.answer.sides, strict=True):
-        expected = [tried.figures.mean("au_percent") for tried in side.runs]
+        expected = [tried.figures.mean("au_sustained_percent") for tried in side.runs]
         assert set(expected) <= set(column(figure, "value", line=name))
     assert sweeps.names == ("A: fast", "B: slow")
     figure = find(FOLDER, "metrics", "draw")(sweeps, DESK)

@@ -80,7 +80,9 @@ def test_the_page_of_a_sweep_of_checkpoints_has_its_points(tmp_path: Path) -> No
 
 def test_a_search_is_drawn_with_its_intervals_and_its_verdicts(size: RunSeries) -> None:
     assert isinstance(size.answer, SizeAnswer)
-    drawn, counts = metric_rows(size, "au_percent"), size.answer.counts
+    assert size.judged == "au_sustained_percent"
+    assert not metric_rows(size, "au_percent"), "that of the counted steps is another AU"
+    drawn, counts = metric_rows(size, size.judged), size.answer.counts
     assert [row["at"] for row in drawn] == [4, 8, 9]
     assert [row["value"] for row in drawn] == [count.au_percent for count in counts]
     assert [row["verdict"] for row in drawn] == ["pass", "pass", "fail"]
@@ -188,7 +190,8 @@ def test_the_terminal_says_the_answer_of_a_search_and_why(tmp_path: Path) -> Non
     assert any(line.split() == ["8", "98.15", "97.35", "to", "98.95", "2", "77.60", "pass"] for line in lines)
     for line in (
         "- the device was busy 99 % of the time",
-        "- 9 would need 81.00 MB/s; the storage delivered 80.00 at most",
+        "- for an AU of 90 %, 9 would need 81.00 MB/s; the most that the storage delivered, to a trial or the read "
+        "probe, is 80.00 MB/s",
         "8 x h100 pass (au 98.2 % +- 0.8), 9 fail (88.2 % +- 0.8): limited by storage",
         "5 trials took 75 s; every count up to the edge at full length would take 15 min",
         "results: results/x",

@@ -122,7 +122,7 @@ _SEEN: Wording = {
     Seen.CORES_WERE_FREE: "cores were idle",
     Seen.CACHE_SERVED: "the page cache served the data, and cores were idle",
     Seen.READS: _reads,
-    Seen.RATES: "the storage delivered {given_mb_per_second:,.1f} MB/s; the accelerators need "
+    Seen.RATES: "the storage delivered {given_mb_per_second:,.1f} MB/s; accelerators that never wait take "
     "{wanted_mb_per_second:,.1f} MB/s",
     Seen.DEVICE: _device,
     Seen.ANSWERS: "the server's first byte came after {first_byte_ms:.3g} ms, the last after {last_byte_ms:.3g} ms "

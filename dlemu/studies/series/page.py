@@ -46,11 +46,12 @@ def print_answer(answer: SizeAnswer, folder: str, console: Console) -> None:
     word = answer.outcome or verdict_word(answer.passed)
     tones: dict[str, Tone] = {"pass": "good", "fail": "bad"}
     tone = tones.get(word, "open")
-    wanted = f"{more.accelerators} would need {number(more.wanted_mb_per_second)} MB/s"
+    wanted = f"for an AU of {answer.threshold_percent:g} %, {more.accelerators} would need"
+    delivered = "the most that the storage delivered, to a trial or the read probe, is"
     lines: list[Cell] = [
         *(f"- {sentence}" for sentence in answer.limited_by.evidence),
         *(Line(f"- {issue}", "caution") for issue in answer.issues),
-        f"- {wanted}; the storage delivered {number(answer.storage_mb_per_second)} at most",
+        f"- {wanted} {number(more.wanted_mb_per_second)} MB/s; {delivered} {number(answer.storage_mb_per_second)} MB/s",
         Line(answer.verdict, tone),
     ]
     if answer.at_least:
@@ -75,10 +76,11 @@ def _counts_table(answer: SizeAnswer) -> Table:
 
     question = answer.question
     predicted = ["predicted"] if answer.predicted else []
-    names = ("accelerators", "au %", "interval", *predicted, "trials", "MB/s", "verdict")
+    names = ("accelerators", "sustained\nau %", "interval", *predicted, "trials", "MB/s", "verdict")
     head = columns(*names, right=range(len(names) - 1), whole=range(len(names)))
     title = f"{question.workload}: how many {f'x {question.accelerator}' if question.accelerator else 'accelerators'}"
-    return Table(title=title, columns=head, rows=[row(tried) for tried in answer.counts])
+    notes = ["au: of the steady part of the trials; MB/s: of whole trials, their start and end included"]
+    return Table(title=title, columns=head, rows=[row(tried) for tried in answer.counts], notes=notes)
 
 
 def _predicted(answer: SizeAnswer, accelerators: int) -> str:
@@ -285,7 +287,6 @@ def _trials_table(answer: SizeAnswer) -> Table:
         )
         for trial in answer.trials
     ]
-    head = columns(
-        *("accelerators", "AU, %", "interval", "loader MB/s", "device MB/s", "seconds", "settled"), right=range(6)
-    )
+    names = ("accelerators", "sustained AU, %", "interval", "loader MB/s", "device MB/s", "seconds", "settled")
+    head = columns(*names, right=range(len(names) - 1))
     return Table(title="Trials, in order", columns=head, rows=rows, folded=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from dlemu.jobs.training.metrics import AU_SUSTAINED
 from dlemu.metrics.catalogue import RUN
 from dlemu.report.page import Opened
 from dlemu.report.series import Point, RunSeries, point_of
@@ -47,7 +48,8 @@ def figures_of_count(answer: SizeAnswer, count: CountResult) -> JobFigures:
     trials = answer.trials_of(count.accelerators)
     limit = trials[-1].limited_by if trials else None
     catalogue = catalogue_of(KIND_OF_TRIALS)
-    metrics = {metric.name: _mean_of(getattr(trial, metric.name, None) for trial in trials) for metric in catalogue}
+    copied = (metric.name for metric in catalogue if metric.name != catalogue.judged)  # a trial's is the sustained AU
+    metrics = {name: _mean_of(getattr(trial, name, None) for trial in trials) for name in copied}
     return JobFigures(
         kind=KIND_OF_TRIALS,
         workload=answer.question.workload,
@@ -57,7 +59,7 @@ def figures_of_count(answer: SizeAnswer, count: CountResult) -> JobFigures:
         limited_by={RUN: limit.what if limit else None},
         threshold_percent=answer.threshold_percent,
         metrics={name: value for name, value in metrics.items() if value is not None}
-        | {"au_percent": Value(count.au_percent, count.half_width_percent)},
+        | {AU_SUSTAINED: Value(count.au_percent, count.half_width_percent)},
     )
 
 
@@ -79,6 +81,6 @@ def _predicted_points(answer: SizeAnswer) -> Iterator[Point]:
                 ranks=predicted.accelerators,
                 passed=None if abs(above) <= half_width else above > 0,
                 threshold_percent=answer.threshold_percent,
-                metrics={"au_percent": Value(predicted.au_percent, half_width)},
+                metrics={AU_SUSTAINED: Value(predicted.au_percent, half_width)},
             )
             yield Point(line="predicted", settings={}, figures=figures)

@@ -18,7 +18,9 @@ def draw(comparison: OpenedComparison, canvas: Canvas) -> Figure | None:
     catalogue = comparison.catalogue
     single = all(len(side.runs) == 1 for side in comparison.answer.sides)
     panel = _bars if single else _lines
-    panels = [panel(comparison, metric, canvas) for metric in catalogue.drawn]
+    judged = comparison.series.judged
+    shown = [catalogue[judged] if metric.name == catalogue.judged else metric for metric in catalogue.drawn]
+    panels = [panel(comparison, metric, canvas) for metric in shown]
     chart = grid(panels, canvas, 3 if single and not canvas.narrow else 1 if canvas.narrow and not single else 2)
     if chart is None:
         return None
@@ -48,7 +50,7 @@ def _bars(comparison: OpenedComparison, metric: Metric, canvas: Canvas) -> Panel
         values=[side.runs[0].figures.metrics.get(metric.name) for side in comparison.answer.sides],
         title=metric.label,
         canvas=canvas,
-        level=comparison.series.threshold_percent if metric.name == comparison.catalogue.judged else None,
+        level=comparison.series.threshold_percent if metric.name == comparison.series.judged else None,
         maximum=_maximum(metric),
     )
 

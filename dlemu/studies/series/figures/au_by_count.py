@@ -27,28 +27,29 @@ MOST_LINES = 3
 def draw(series: RunSeries, canvas: Canvas) -> Figure | None:
     marks = [
         row | {"low": max(0.0, row["low"]), "high": min(100.0, row["high"])}
-        for row in metric_rows(series, "au_percent")
+        for row in metric_rows(series, series.judged)
     ]
     if not marks or series.catalogue.judged != "au_percent":
         return None
+    metric = series.catalogue[series.judged]
     ceilings = metric_rows(series, "ceiling_au_percent")
     passing = [] if series.threshold_percent is None else [series.threshold_percent]
     domain = percent_domain([row["low"] for row in marks] + [row["value"] for row in ceilings] + passing)
     scale = alt.Scale(domain=domain, nice=False, clamp=True)
-    y, level = (alt.Y(field, title="AU, %", scale=scale) for field in ("value:Q", "level:Q"))
+    y, level = (alt.Y(field, title=metric.label, scale=scale) for field in ("value:Q", "level:Q"))
     # AU falls to the right, so the label has room on the left.
     layers = [rule(value, f"pass {value:g} %", GREEN, level, left=True) for value in passing]
     if ceilings:
         dots = alt.Chart(data(ceilings)).mark_line(color=PURPLE, strokeDash=[2, 3], strokeWidth=1.4)
         layers.append(alt.layer(dots.encode(x=x_axis(series), y=y, detail=alt.Detail("line:N"))))
-    layers.append(bars(series, marks, "AU, %", scale, canvas))
+    layers.append(bars(series, marks, metric.label, scale, canvas))
     chart = alt.layer(*layers, lines(series, marks, y, canvas))
     caption = "Filled points passed, hollow ones did not."
     if any(row["low"] != row["high"] for row in marks):
         caption += " Bars are intervals: 95 % over the epochs of a run, or those of a search."
     if ceilings:
         caption += " Dotted: the emulator's own ceiling, its AU on this host without any storage."
-    title = f"AU against {series.axis}{_found(series, marks)}"
+    title = f"{metric.title[0].upper()}{metric.title[1:]} against {series.axis}{_found(series, marks)}"
     return Figure(title, caption, chart.properties(width=canvas.width, height=260))
 
 
