@@ -49,6 +49,8 @@ class OwnFolder:
             remove_claimed(self.path, keep_folder=True)
         for folder in reversed(self.made):
             with contextlib.suppress(OSError):  # not empty: something else was put there
+                if os.listdir(folder) == [MARKER]:
+                    os.unlink(os.path.join(folder, MARKER))
                 os.rmdir(folder)
 
 

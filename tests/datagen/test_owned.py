@@ -7,6 +7,7 @@ import errno
 import fcntl
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +73,13 @@ def test_what_was_claimed_goes_and_nothing_else(tmp_path: Path) -> None:
     Path(live, "lock").touch()
     taken.drop()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_was_made_goes_although_it_was_marked_for_others(tmp_path: Path) -> None:
+    taken = replace(owned.take_folder(str(tmp_path / "run"), "output.folder"), made=(str(tmp_path / "kv"),))
+    owned.take_folder(str(tmp_path / "kv"), "kv.folder")
+    taken.drop()
+    assert list(tmp_path.iterdir()) == [tmp_path / "run"]
 
 
 def test_files_of_others_stay_where_dlemu_removes_its_own(tmp_path: Path) -> None:

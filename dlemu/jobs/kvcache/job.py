@@ -91,7 +91,11 @@ class KvCacheKind(RowsKind):
         return blocks_folder(job) if is_local(job) else None
 
     def begin(self, job: Job) -> Job:
-        create_run_folder(job)
+        try:
+            create_run_folder(job)
+        except (UserError, OSError):
+            remove_run(job)
+            raise
         return job
 
     def check_host(self, job: Job, local_ranks: int) -> None:

@@ -83,6 +83,13 @@ OPTIONS = {
 }
 
 
+_WITHOUT_EFFECT = (
+    *("block_tokens", "trace_block_tokens", "think_seconds", "turns"),
+    *("prompt_tokens", "turn_tokens", "output_tokens", "system_prompts", "system_tokens"),
+)
+"""Settings of dlemu's own load, in whose place an option has its own."""
+
+
 def with_option_defaults(settings: KvSettings) -> KvSettings:
     """Return the settings with the option's model and users where unset; raises UserError for impossible settings."""
     option = OPTIONS[settings.option]
@@ -102,10 +109,20 @@ def with_option_defaults(settings: KvSettings) -> KvSettings:
             f"kv.option={settings.option} has {option.memory_gib} GiB of host memory: wanted neither kv.gpu_gb nor "
             "kv.dram_gb"
         )
+    users = settings.users or option.users
+    threads, default = min(users, MAX_WORKERS), KvSettings()
+    ignored = [name for name in _WITHOUT_EFFECT if getattr(settings, name) != getattr(default, name)]
+    if settings.threads not in (default.threads, threads):
+        ignored.append("threads")
+    if ignored:
+        raise UserError(
+            f"kv.option={settings.option} has its own load and a thread for each user: "
+            f"{', '.join(f'kv.{name}' for name in ignored)} would have no effect; leave "
+            f"{'them' if len(ignored) > 1 else 'it'} out (workload=mlperf_kv sets none of them)"
+        )
     own = {"kv_heads"} if settings.latent_dim else set()  # with latent attention there are none
     shape = {name: value for name, value in option.shape.items() if name not in own and not getattr(settings, name)}
-    users = settings.users or option.users
-    return replace(settings, **shape, users=users, threads=min(users, MAX_WORKERS))
+    return replace(settings, **shape, users=users, threads=threads)
 
 
 @dataclass(frozen=True, slots=True)

@@ -128,6 +128,13 @@ def test_a_folder_with_files_of_others_is_refused(tmp_path: Path) -> None:
     assert (left(tmp_path), (tmp_path / "run").exists()) == (["kv/thesis.tex"], False)
 
 
+def test_a_refused_run_leaves_no_folder_of_blocks(tmp_path: Path) -> None:
+    refused = dlemu(*words(tmp_path, "run", "kv.shrink=1", "kv.users=500", "kv.prompt_tokens=100000"))
+    assert refused.status == 2
+    assert "the blocks take up to" in refused.err
+    assert list(tmp_path.iterdir()) == []
+
+
 REPOSITORY = str(Path(__file__).parents[3])
 FULL_LATER = ("call=write", "at=100", "how=ENOSPC")
 MPIRUN = Path(sys.executable).parent / "mpirun"
@@ -166,7 +173,9 @@ OFFICIAL = ("workload=mlperf_kv", "kv.users=3", "kv.seed=7", "kv.threads=3")
 @pytest.mark.slow
 @pytest.mark.parametrize("option", [1, 2])
 def test_the_official_load_has_its_own_number_and_the_true_one(option: int, tmp_path: Path) -> None:
-    done = dlemu(*words(tmp_path, "run", *OFFICIAL, f"kv.option={option}", "ranks=2"), "--json")
+    own = ("kv.think_seconds", "kv.system_prompts", "kv.threads=2")  # of dlemu's load: an option has its own
+    given = [word for word in words(tmp_path, "run", *OFFICIAL) if not word.startswith(own)]
+    done = dlemu(*given, f"kv.option={option}", "ranks=2", "--json")
     assert done.status == 0, done.err
     found = json.loads(done.out)
     official = found["official"]

@@ -150,11 +150,21 @@ def test_what_is_written_is_read_once_and_again_for_each_32_tokens(context: int,
         "kv.load=2",
         "kv.dram_gb=1",
         "kv.gpu_gb=1",
+        "kv.block_tokens=16",
+        "kv.think_seconds=2",
+        "kv.turns=2",
+        "kv.threads=3",
     ],
 )
 def test_what_the_official_load_has_not_is_refused(words: str) -> None:
     with pytest.raises(UserError, match=re.escape(words.partition("=")[0])):
         settings_of(1, words)
+
+
+def test_settings_that_were_completed_are_complete() -> None:
+    settings = settings_of(1, "kv.users=7")
+    assert settings.threads == 7
+    assert with_option_defaults(settings) == settings
 
 
 @pytest.mark.parametrize("option", [1, 2, 3])
