@@ -129,7 +129,10 @@ def test_what_was_written_is_read_by_other_ranks_in_byte_ranges(tmp_path: Path) 
         parts = done.rows[(done.rows["file"] == WHOLE) & (done.rows["phase"] == READ)]["bytes"]
         assert int(parts.sum()) == sum(path.stat().st_size for path in files_of(tmp_path, 1))
         assert int(np.ptp(parts)) <= 4 * 4096
-        assert (done.summary.what.files, done.summary.what.bytes) == (len(files_of(tmp_path, 1)), int(parts.sum()))
+        what = done.summary.what
+        assert (what.files, what.bytes) == (len(files_of(tmp_path, 1)), int(parts.sum()))
+        assert (what.ranks_of_job, what.data, what.format, what.written_by_ranks) == (4, 4, "torch", 4)
+        assert done.summary == read_checkpoint_run(done.folder).summary
 
 
 def test_ranks_of_a_larger_job_write_its_files(tmp_path: Path) -> None:

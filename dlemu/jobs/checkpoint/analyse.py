@@ -13,7 +13,7 @@ from dlemu.checkpoints.stored import folder_of
 from dlemu.config.schema import Checkpoint
 from dlemu.jobs.checkpoint.issues import Issue
 from dlemu.jobs.checkpoint.limits import PhaseActivity, judge_checkpoints
-from dlemu.jobs.checkpoint.measured import CheckpointRunFacts, MeasuredCheckpoints
+from dlemu.jobs.checkpoint.measured import CheckpointRunFacts, MeasuredCheckpoints, WrittenBy
 from dlemu.jobs.checkpoint.summary import (
     Asynchronous,
     CheckpointFacts,
@@ -361,20 +361,20 @@ def _asynchronous(run: MeasuredCheckpoints, write: PhaseSummary | None) -> Async
 
 def _facts_of(facts: CheckpointRunFacts) -> CheckpointFacts:
     plan, sizes, workload, settings = facts.plan, facts.sizes, facts.workload, facts.workload.checkpoint
-    journal = facts.journal
+    journal, by = facts.journal, facts.written_by or WrittenBy.of(plan)
     return CheckpointFacts(
         folder=settings.checkpoint_folder,
         model=workload.model.name,
-        format=settings.format,
+        format=by.format,
         parameters=parameters(workload.model),
         files=sizes.files,
         bytes=sizes.bytes,
         tensor_bytes=sizes.tensor_bytes,
-        ranks_of_job=plan.grid.ranks,
-        first_rank=plan.ranks.start,
+        ranks_of_job=by.ranks_of_job,
+        first_rank=by.first_rank,
         tensor=plan.grid.tensor,
         pipeline=plan.grid.pipeline,
-        data=plan.grid.data,
+        data=by.data,
         zero_stage=plan.grid.zero_stage,
         content=settings.content if settings.randomize_tensor else "ones",
         fsync=settings.fsync,
@@ -386,6 +386,7 @@ def _facts_of(facts: CheckpointRunFacts) -> CheckpointFacts:
         evicted=settings.evict_page_cache,
         kept=len(set(journal.complete) - set(journal.removed)),
         transfer_size=settings.transfer_size,
+        written_by_ranks=facts.written_by.ranks if facts.written_by else None,
     )
 
 

@@ -25,6 +25,28 @@ _TIME_COLUMNS = ("began_ns", "started_ns", "opened_ns", "moved_ns", "synced_ns",
 
 
 @dataclass(frozen=True, kw_only=True)
+class WrittenBy:
+    """The ranks that wrote a checkpoint, and how."""
+
+    ranks: int
+    first_rank: int
+    ranks_of_job: int
+    data: int
+    format: str
+
+    @classmethod
+    def of(cls, plan: CheckpointPlan) -> WrittenBy:
+        """Return what a plan says of the writers."""
+        return cls(
+            ranks=len(plan.ranks),
+            first_rank=plan.ranks.start,
+            ranks_of_job=plan.grid.ranks,
+            data=plan.grid.data,
+            format=plan.format,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
 class CheckpointRunFacts(RunFacts):
     """facts.json: all that the results depend on besides rows and telemetry. `seed` determines the content."""
 
@@ -36,6 +58,8 @@ class CheckpointRunFacts(RunFacts):
     own_sizes: CheckpointSizes | None = None
     """Sizes if the format is a user's module, which is not imported to read a result, or if others wrote the
     checkpoints (`reshard`); else None."""
+    written_by: WrittenBy | None = None
+    """The ranks that wrote what other ranks read (`reshard`); None where the workload says it."""
 
     @property
     def plan(self) -> CheckpointPlan:

@@ -105,11 +105,11 @@ def left_behind(summary: CheckpointSummary) -> Iterator[str]:
 
 def _work(summary: CheckpointSummary) -> str:
     what = summary.what
-    share = (
-        ""
-        if what.ranks_of_job == summary.ranks
-        else (f"ranks {what.first_rank} to {what.first_rank + summary.ranks - 1} of {what.ranks_of_job:,}; ")
-    )
+    ranks = what.written_by_ranks or summary.ranks
+    share = count(ranks, "rank") if what.written_by_ranks else ""
+    if what.ranks_of_job != ranks:
+        share = f"ranks {what.first_rank} to {what.first_rank + ranks - 1} of {what.ranks_of_job:,}"
+    share = f"{'written by ' if what.written_by_ranks else ''}{share}; " if share else ""
     grid = f"TP {what.tensor} x PP {what.pipeline} x DP {what.data}, ZeRO {what.zero_stage}"
     return f"{share}{count(what.files, 'file')}, format {what.format}; {grid}"
 
@@ -289,8 +289,9 @@ def open_page(folder: str) -> Opened:
 def about(run: CheckpointRun) -> About:
     """Return when and on which hosts a run was measured, and its settings as tables."""
     summary = run.summary
+    what = (row for row in flat(summary.what) if row != ("written_by_ranks", None))  # of most runs there is none
     tables = [
-        facts_table("What was measured, and how", flat(summary.what)),
+        facts_table("What was measured, and how", what),
         *environment_of(summary.environment, "the checkpoints"),
     ]
     return About(summary.started_at, summary.hosts, f"Checkpoints in {summary.what.folder}", tables)

@@ -7,12 +7,12 @@ from functools import cached_property
 
 from datagen.registry import is_built_in
 from datagen.withheld import public_text, scrubbed
-from dlemu.checkpoints.checkpoint_plan import FORMATS, CheckpointSizes
+from dlemu.checkpoints.checkpoint_plan import FORMATS, CheckpointPlan, CheckpointSizes
 from dlemu.config.published import published
 from dlemu.jobs.checkpoint.analyse import analyse_checkpoints
 from dlemu.jobs.checkpoint.journal import CheckpointJournal
 from dlemu.jobs.checkpoint.loop import CheckpointLog
-from dlemu.jobs.checkpoint.measured import CheckpointRunFacts, MeasuredCheckpoints
+from dlemu.jobs.checkpoint.measured import CheckpointRunFacts, MeasuredCheckpoints, WrittenBy
 from dlemu.jobs.checkpoint.plan import CheckpointJob
 from dlemu.jobs.checkpoint.summary import CheckpointSummary
 from dlemu.results.measured import sent_state
@@ -52,12 +52,18 @@ def make_checkpoint_facts(
         journal=journal,
         recorders=recorders,
         own_sizes=_own_sizes(job),
+        written_by=None if _written(job) == job.plan else WrittenBy.of(_written(job)),
         failure=None if failure is None else scrubbed(failure, job.workload.storage.storage_options),
     )
 
 
+def _written(job: CheckpointJob) -> CheckpointPlan:
+    """Return which files of a checkpoint there are: by the writer's plan where others wrote what is read."""
+    others = job.settings.reshard and job.sources and not job.writes
+    return job.sources[0].plan if others else job.plan
+
+
 def _own_sizes(job: CheckpointJob) -> CheckpointSizes | None:
     """Return the sizes of a checkpoint if they don't follow from the workload, else None."""
-    others = job.settings.reshard and job.sources and not job.writes
-    written = job.sources[0].plan if others else job.plan
+    written = _written(job)
     return None if written == job.plan and is_built_in(FORMATS, job.settings.format) else written.sizes

@@ -135,6 +135,8 @@ class CheckpointFacts:
     """Number of this run's complete checkpoints that are left in the folder."""
     transfer_size: int | None = None
     """Maximum bytes of a write or read call; null in results of older versions."""
+    written_by_ranks: int | None = None
+    """Number of ranks that wrote what others read (`reshard`); `format`, `data` and the job's ranks are theirs, too."""
 
 
 @dataclass(frozen=True, kw_only=True)
