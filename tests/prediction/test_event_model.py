@@ -70,6 +70,19 @@ def test_decoding_shares_the_cores() -> None:
     assert au(decoding) == pytest.approx(0.5, rel=0.05)
 
 
+def test_sleeping_workers_need_no_core() -> None:
+    """Four workers decode for 0.1 ms and sleep for 39 ms a batch: 100 batches/s on one core, as many as asked for."""
+    shape = (2, 200)
+    sleeping = scene(
+        *shape,
+        after_seconds=np.full(shape, 0.0001),
+        asleep_seconds=np.full(shape, 0.039),
+        cores=1.0,
+        rate=rates(flat(1e6), 64),
+    )
+    assert au(sleeping) == pytest.approx(1.0, rel=0.02)
+
+
 def test_who_began_to_decode_alone_is_slowed_by_who_comes_after() -> None:
     """One core, 40 ms each: A's from 0 alone, B's from 20 ms. A has 20 ms of work left then, and gets half a core."""
     far = rates((CurvePoint(readers=1, mb_per_second=50.0), CurvePoint(readers=2, mb_per_second=100.0)), 2)
@@ -93,6 +106,7 @@ def test_ranks_wait_for_the_slowest() -> None:
     in_turn=st.booleans(),
     synchronous=st.booleans(),
     decodes=st.booleans(),
+    sleeps=st.booleans(),
     late=st.sampled_from([0.0, 0.003]),
     seed=st.integers(0, 1000),
 )
@@ -104,6 +118,7 @@ def test_no_rule_of_a_loader_is_broken(
     in_turn: bool,
     synchronous: bool,
     decodes: bool,
+    sleeps: bool,
     late: float,
     seed: int,
 ) -> None:
@@ -115,6 +130,7 @@ def test_no_rule_of_a_loader_is_broken(
         steps,
         work_bytes=random.exponential(MB, shape),
         after_seconds=random.exponential(0.005, shape) * decodes,
+        asleep_seconds=random.exponential(0.005, shape) if sleeps else None,
         compute_seconds=random.uniform(0, 0.03, shape),
         workers=workers,
         window=window,

@@ -54,6 +54,16 @@ def test_of_a_long_epoch_its_first_steps_are_simulated(most_rows: int, simulated
     assert run.rows["step"].max() == simulated
 
 
+@pytest.mark.parametrize(("preprocess", "took_ms"), [("sleep", 20), ("burn", 40)])
+def test_only_preprocessing_that_burns_shares_the_cores_with_decoding(preprocess: Any, took_ms: float) -> None:
+    """Two ranks of a worker each, one core: 4 x 5 ms a batch asleep, or on a core that both want."""
+    asked = workload(steps=30, step_seconds=0.001, read_threads=1, preprocess=preprocess)
+    asked = replace(asked, reader=replace(asked.reader, preprocess_time=Duration(mean=0.005)))
+    decodes = replace(given_speed(10_000.0, cores=1), decode_seconds_per_sample=1e-6)
+    rows = Model(asked, decodes).run(2, as_it_is=True).rows
+    assert np.median(rows["finished_ns"] - rows["started_ns"]) / 1e6 == pytest.approx(took_ms, rel=0.05)
+
+
 def test_epochs_follow_one_another() -> None:
     rows = Model(epochs(3), FAST).run(2, as_it_is=True).rows
     begin = [rows["free_ns"][rows["epoch"] == number].min() for number in (1, 2, 3)]

@@ -60,6 +60,8 @@ class Scene:
     cores: float
     """Cores of all hosts, which batches that are decoded at the same time share evenly."""
     costs: HostCosts
+    asleep_seconds: Floats | None = None
+    """Time that a worker then sleeps, for which it needs no core; None: it does not."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,6 +98,7 @@ class _Epoch:
         self._share = [0.0, *(np.maximum(scene.rate[1:], 1e-3) / readers).tolist()]
         self._work, self._compute = scene.work_bytes.ravel().tolist(), scene.compute_seconds.ravel().tolist()
         self._after = scene.after_seconds.ravel().tolist() if scene.after_seconds.any() else None
+        self._asleep = None if scene.asleep_seconds is None else scene.asleep_seconds.ravel().tolist()
         count = ranks * steps
         self._ready, self._started = [0.0] * count, [0.0] * count
         self._read, self._finished = [0.0] * count, [0.0] * count
@@ -106,7 +109,7 @@ class _Epoch:
     def run(self) -> EpochTimes:
         """Process the events in order of time."""
         scene, steps, ranks, workers = self._scene, self._steps, self._ranks, self._workers
-        work, compute, after = self._work, self._compute, self._after
+        work, compute, after, asleep = self._work, self._compute, self._after, self._asleep
         ready, started, read, finished, done = self._ready, self._started, self._read, self._finished, self._done
         share, free, requested = self._share, self._free, self._requested
         costs, in_turn, ahead = scene.costs, scene.in_turn, not (scene.synchronous or self._own)
@@ -120,7 +123,8 @@ class _Epoch:
         taken, delivered = [0] * ranks, [0] * ranks
         reads: list[tuple[float, int]] = []
         making: list[tuple[float, int]] = []  # batches being decoded or preprocessed, by the value of `made` at the end
-        # Moment, and -1: the step is over; -2 - rank: the rank gets a batch; or -2 - ranks: all trainers request one.
+        # Moment, and -1: the step is over; -2 - rank: the rank gets a batch; -2 - ranks: all trainers request one; or a
+        # batch whose worker has slept.
         timed: list[tuple[float, int]] = []
         active = 0
         now, given, rate = 0.0, 0.0, 0.0  # `rate`: growth of `given` per second
@@ -150,6 +154,26 @@ class _Epoch:
                 idle[rank] -= 1
                 begun[rank] = number + 1
                 begin(rank * steps + number)
+
+        def finish(batch: int) -> None:
+            """Have the batch delivered if its trainer waits for it; the worker begins its next one."""
+            rank, number = divmod(batch, steps)
+            finished[batch] = now
+            done[batch] = 1
+            if requested[rank] and delivered[rank] == number:
+                requested[rank] = 0
+                heappush(timed, (now + hand_over, -2 - rank))
+            if in_turn:
+                following = number + workers
+                if following < queued[rank]:
+                    begin(rank * steps + following)
+                else:
+                    resting[rank * workers + number % workers] = 1
+            elif begun[rank] < queued[rank]:
+                begin(rank * steps + begun[rank])
+                begun[rank] += 1
+            else:
+                idle[rank] += 1
 
         def request_batch(rank: int) -> None:
             """Have the rank's next batch delivered once it is complete."""
@@ -219,6 +243,10 @@ class _Epoch:
                             request_batch(rank)
                     rate = share[active]
                     continue
+                if code >= 0:
+                    finish(code)
+                    rate = share[active]
+                    continue
                 # A trainer receives a batch.
                 rank = -2 - code
                 number = delivered[rank]
@@ -243,23 +271,10 @@ class _Epoch:
                     heappush(making, (made + after[batch], batch))
                     rate, pace = share[active], share_cores()
                     continue
-            rank, number = divmod(batch, steps)
-            finished[batch] = now
-            done[batch] = 1
-            if requested[rank] and delivered[rank] == number:
-                requested[rank] = 0
-                heappush(timed, (now + hand_over, -2 - rank))
-            if in_turn:
-                following = number + workers
-                if following < queued[rank]:
-                    begin(rank * steps + following)
-                else:
-                    resting[rank * workers + number % workers] = 1
-            elif begun[rank] < queued[rank]:
-                begin(rank * steps + begun[rank])
-                begun[rank] += 1
+            if asleep is None:
+                finish(batch)
             else:
-                idle[rank] += 1
+                heappush(timed, (now + asleep[batch], batch))
             rate = share[active]
         shape = ranks, steps
         arrays = (np.array(times).reshape(shape) for times in (ready, started, read, finished))

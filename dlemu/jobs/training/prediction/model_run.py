@@ -230,18 +230,20 @@ class Model:
             work_bytes = app_bytes * work
             decode = plan.batch_size * calibration.decode_seconds_per_sample
             preprocessing = preprocessing_seconds(self.workload, app_bytes.shape, random)
-            needs_cores = decode or (reader.preprocess == "burn" and preprocessing.any())
+            sleeps = reader.preprocess == "sleep"
+            on_core = decode + (np.zeros_like(preprocessing) if sleeps else preprocessing)
             scene = Scene(
                 app_bytes=app_bytes,
                 work_bytes=work_bytes,
-                after_seconds=decode + preprocessing + costs.between_seconds,
+                after_seconds=on_core + costs.between_seconds,
+                asleep_seconds=preprocessing if sleeps else None,
                 compute_seconds=computation_seconds(self.workload, job.ranks, epoch.number, epoch.steps),
                 rate=rate,
                 workers=reader.read_threads,
                 window=job.batches_ahead,
                 in_turn=job.traits.in_turn,
                 synchronous=self.workload.train.synchronous,
-                cores=cores if needs_cores else np.inf,
+                cores=cores if on_core.any() else np.inf,
                 costs=replace(
                     costs,
                     hand_over_seconds=max(0.0, costs.hand_over_seconds - costs.between_seconds),
