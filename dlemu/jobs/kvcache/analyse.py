@@ -388,6 +388,8 @@ def _limit(data: RunRows, backlog: Backlog | None) -> KvLimit | None:
     if served is not None and served < NOT_READ_PERCENT:
         what = "page cache"
         evidence.append(f"the storage served {served:.0f} % of the bytes, memory the rest")
+    elif backlog.compute_grows and not data.waits_for_storage:
+        what = "accelerators"  # their time is emulated, so no lateness of the emulator makes them fall behind
     elif late > _LATE_SHARE * load:
         what = "emulator"
         evidence.append(

@@ -119,10 +119,11 @@ def test_there_are_no_latencies_of_what_was_not_sustained() -> None:
     assert found.backlog is not None
     assert found.backlog.storage_grows
     assert not found.backlog.compute_grows
-    queue = result(*[prompt(at, start=0.5 * at, compute=3) for at in range(1, 100)])
-    assert "the accelerators fell behind" in queue.verdict
-    assert queue.limited_by is not None
-    assert queue.limited_by.what == "accelerators"
+    for late_ns in (0, 1e8):  # later than the reads take
+        queue = result(*[prompt(at, load=0.01, start=0.5 * at, compute=3, late_ns=late_ns) for at in range(1, 100)])
+        assert "the accelerators fell behind" in queue.verdict
+        assert queue.limited_by is not None
+        assert queue.limited_by.what == "accelerators"
     given_up = result(*STEADY, prompt(99) | {"computed_ns": -BEGIN / SECOND})
     assert given_up.sustained is False
     assert given_up.backlog is not None
