@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from dlemu.metrics.au import au_percent
 from dlemu.metrics.rows import (
     Columns,
     Rows,
@@ -135,6 +136,14 @@ def loss_percent_per_epoch(rows: Rows, kept: Rows) -> tuple[Loss, ...]:
 def kept_loss_percent(kept: Rows) -> Loss:
     """Return the loss of the kept steps' rows, in % of their time; the parts add up to 100 - `au`."""
     return _loss(kept, by_step(kept), slice(None))
+
+
+def emulated_percent(kept: Rows) -> float:
+    """Return the AU of the kept steps' rows if waits for an accelerator that computes longer counted as computation.
+
+    Of a run without storage, what is missing to 100 is the emulator's overhead. NaN for no time.
+    """
+    return au_percent(kept) + kept_loss_percent(kept).uneven_computation
 
 
 def total_ns(rows: Rows) -> int:

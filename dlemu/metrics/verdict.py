@@ -14,7 +14,7 @@ from typing import Literal
 from dlemu.metrics.cache import PARTLY_READ_PERCENT
 from dlemu.metrics.findings import Number
 
-JUDGEMENT_VERSION = 3
+JUDGEMENT_VERSION = 4
 """Raised whenever a rule for verdicts or causes changes: lets an audit tell an outdated verdict from an edited one."""
 VerdictBy = Literal["sustained", "au", "rules"]
 Outcome = Literal["pass", "fail", "undecided", "no verdict"]
@@ -35,6 +35,7 @@ class VerdictCode(StrEnum):
     UNDECIDED = "undecided"
     INCOMPLETE = "incomplete"
     NOTHING_COMPUTED = "nothing_computed"
+    UNEVEN_COMPUTATION = "uneven_computation"
     EMULATOR_TOO_SLOW = "emulator_too_slow"
     CACHE_SERVED = "cache_served"
     TOO_FEW_STEPS = "too_few_steps"
@@ -79,6 +80,9 @@ class Evidence:
     au_sustained: float | None
     au_whole: float | None
     """AU of all steps."""
+    au_without_waits: float | None = None
+    """AU of the kept steps if no accelerator had waited for data: below 100 where computation times, drawn at random,
+    differ between ranks; None where nothing computed."""
     uncertainty_percent: float | None
     """U (k = 2) of the sustained AU; None where too little was measured to estimate it."""
     epochs: int
@@ -108,9 +112,10 @@ def judge(evidence: Evidence) -> Verdict:
     """Return the verdict.
 
     An AU below the threshold is a fail only if the emulator alone reaches the threshold on this host and the host did
-    not limit the run; an AU above it is a pass only if the storage served the bytes. A pass by the headline AU needs
-    more kept steps than batches that were read ahead during the uncounted first step, unless the whole AU passes, too.
-    An AU closer to the threshold than its uncertainty is undecided.
+    not limit the run, and if computation times that differ between ranks would not keep it there on any storage; an AU
+    above it is a pass only if the storage served the bytes. A pass by the headline AU needs more kept steps than
+    batches that were read ahead during the uncounted first step, unless the whole AU passes, too. An AU closer to the
+    threshold than its uncertainty is undecided.
     """
     threshold, au = evidence.threshold_percent, evidence.judged
     if not evidence.complete:
@@ -122,6 +127,10 @@ def judge(evidence: Evidence) -> Verdict:
     numbers: dict[str, Number] = {"by": evidence.by, "au_percent": au, "threshold_percent": threshold}
     if margin is not None:
         numbers["uncertainty_percent"] = margin
+    if au < threshold and evidence.au_without_waits is not None and evidence.au_without_waits < threshold:
+        return Verdict(
+            VerdictCode.UNEVEN_COMPUTATION, numbers | {"au_without_waits_percent": evidence.au_without_waits}
+        )
     if au < threshold and evidence.ceiling_au is not None and evidence.ceiling_au < threshold:
         return Verdict(VerdictCode.EMULATOR_TOO_SLOW, numbers | {"ceiling_au_percent": evidence.ceiling_au})
     if au >= threshold and not evidence.cached and served is not None and served < PARTLY_READ_PERCENT:

@@ -157,6 +157,13 @@ def test_an_emulator_that_can_not_pass_gives_no_verdict_on_the_storage(dataset: 
     assert told["verdict_code"] == "emulator_too_slow"
 
 
+def test_computation_times_that_no_storage_can_even_out_give_no_verdict(dataset: Path, tmp_path: Path) -> None:
+    drawn = ("train.computation_time={mean: 0.01, stdev: 0.01}", "train.epochs=1", "metric.au=0.9")
+    ended = dlemu("train", *small_run(tmp_path / "run", dataset, *drawn))
+    assert ended.status == 4, ended.err
+    assert summary(tmp_path / "run")["verdict_code"] == "uneven_computation"
+
+
 @pytest.mark.parametrize("loader", ["pytorch", "threads"])
 def test_a_ceiling_that_is_cut_short_leaves_the_run_as_it_is(loader: str, dataset: Path, tmp_path: Path) -> None:
     """Batches of it that nobody took are on their way when the first epoch begins."""

@@ -45,6 +45,12 @@ VERDICTS: list[tuple[VerdictCode, dict[str, Any], str]] = [
         "NO VERDICT: no computation to judge (train.computation_time is 0, or every step was excluded)",
     ),
     (
+        VerdictCode.UNEVEN_COMPUTATION,
+        AU | {"au_without_waits_percent": 89.75},
+        "NO VERDICT on the storage: AU 89.50 % is below 90 %, but computation times, drawn at random for each rank, "
+        "allow only 89.75 % on any storage; use fewer ranks or a smaller stdev",
+    ),
+    (
         VerdictCode.EMULATOR_TOO_SLOW,
         AU | {"ceiling_au_percent": 80.0},
         "NO VERDICT on the storage: AU 89.50 % is below 90 %, but even without storage the emulator reaches only "

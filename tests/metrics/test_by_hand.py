@@ -205,6 +205,12 @@ def test_how_much_longer_to_run_is_by_the_square_of_what_is_wanted() -> None:
         ({"complete": False}, VerdictCode.INCOMPLETE, {}),
         ({"au": None}, VerdictCode.NOTHING_COMPUTED, {}),
         ({"au": 89.0, "ceiling_au": 80.0}, VerdictCode.EMULATOR_TOO_SLOW, {"ceiling_au_percent": 80.0}),
+        ({"au": 89.0, "au_without_waits": 90.0}, VerdictCode.FAIL, {}),
+        (
+            {"au": 82.0, "au_without_waits": 89.0, "ceiling_au": 80.0},
+            VerdictCode.UNEVEN_COMPUTATION,
+            {"au_without_waits_percent": 89.0},
+        ),
         ({"au": 90.0, "au_sustained": 89.0}, VerdictCode.PASS, {"sustained_au_percent": 89.0}),
         ({"au_whole": 80.0, "kept_steps": 2}, VerdictCode.TOO_FEW_STEPS, {"kept_steps": 2, "prefetched_steps": 5}),
     ],

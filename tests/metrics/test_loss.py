@@ -12,7 +12,14 @@ from hypothesis import strategies as st
 
 from dlemu.jobs.training.steplog import STEP_DTYPE, StepRows
 from dlemu.metrics.au import au_percent, kept_rows
-from dlemu.metrics.loss import Loss, kept_loss_percent, loss_percent, loss_percent_per_epoch, wait_parts
+from dlemu.metrics.loss import (
+    Loss,
+    emulated_percent,
+    kept_loss_percent,
+    loss_percent,
+    loss_percent_per_epoch,
+    wait_parts,
+)
 from dlemu.metrics.rows import in_order
 from tests.runs import make_job, make_log, with_blocks
 
@@ -125,6 +132,7 @@ def test_what_longer_computations_cost_is_nobody_s_reading() -> None:
     total = 2 * (30 + 32)
     assert shares.uneven_computation == pytest.approx(100 * 40 / total)
     assert shares.reading == pytest.approx(100 * 4 / total)
+    assert emulated_percent(rows) == pytest.approx(100 * (total - 4) / total), "4 ms of waiting are the emulator's"
 
 
 def test_dropped_steps_have_a_share_of_their_own() -> None:

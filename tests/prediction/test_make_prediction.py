@@ -235,6 +235,15 @@ def test_a_limit_is_shown_by_what_changes_without_it() -> None:
     assert (asked.workload, asked.accelerator) == ("handmade", "")
 
 
+def test_computation_times_that_differ_are_no_limit_of_the_storage() -> None:
+    asked = workload(ranks=4, steps=60)
+    drawn = Duration(type="normal", mean=0.05, stdev=0.02)
+    answer = predict(
+        replace(asked, train=replace(asked.train, computation_time=drawn)), given_speed(1e5, cores=4), ranks=4
+    )
+    assert (answer.passed, answer.limited_by.what) == (False, "nothing")
+
+
 def test_what_would_make_it_worse_is_not_offered() -> None:
     """A disk that seeks: the more readers, the less each second brings."""
     asked = workload(ranks=2, steps=100)

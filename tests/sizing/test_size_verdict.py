@@ -344,6 +344,11 @@ def test_a_sentence_counts_as_people_do(name: str, accelerators: int, words: str
         ),
         (Finding(Seen.MOST_ASKED, numbers={"most": 9}), STORAGE, "limited by storage"),
         (Finding(Seen.MOST_ASKED, numbers={"most": 9}), CPU, "limited by host CPU"),
+        (
+            Finding(Seen.MOST_ASKED, numbers={"most": 9}),
+            Limit(what="nothing", confidence="high"),
+            "limited by computation times that differ between accelerators, not by data",
+        ),
     ],
 )
 def test_a_search_that_the_storage_did_not_end_may_feed_more(why: Finding, limit: Limit | None, words: str) -> None:

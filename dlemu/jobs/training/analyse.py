@@ -56,7 +56,7 @@ from dlemu.metrics.limit import (
     Seen,
     judge_limit,
 )
-from dlemu.metrics.loss import kept_loss_percent, loss_percent, loss_percent_per_epoch
+from dlemu.metrics.loss import Loss, kept_loss_percent, loss_percent, loss_percent_per_epoch
 from dlemu.metrics.ran_out import find_first_touch, find_ran_out
 from dlemu.metrics.rates import first_batch_seconds, late_handover_share, per_second, percentiles_ms, training_ns
 from dlemu.metrics.rows import Rows, StepTable, chunks, is_any, sum_of
@@ -86,7 +86,8 @@ def analyse(run: MeasuredTraining) -> Summary:
     served = None
     if proof and metrics.device_bytes_percent_of_app:
         served = served_by_storage(run.training, proof.from_storage_percent, metrics.device_bytes_percent_of_app)
-    evidence = _evidence(facts, metrics, served, supply_known=is_supply_known(run.training))
+    kept_loss = kept_loss_percent(kept)
+    evidence = _evidence(facts, metrics, served, kept_loss, supply_known=is_supply_known(run.training))
     verdict = judge(evidence)
     findings = (*_lost_steps(run), *_issues(facts, metrics, evidence), *find_recording_gaps(run))
     summary = Summary(
@@ -147,7 +148,7 @@ def analyse(run: MeasuredTraining) -> Summary:
     return replace(
         summary,
         loss_percent=loss_percent(run.training, kept),
-        kept_loss_percent=kept_loss_percent(kept),
+        kept_loss_percent=kept_loss,
         loss_percent_per_epoch=loss_percent_per_epoch(run.training, kept),
         limited_by=in_words(limit) if limit else None,
         page_cache=PageCache(
@@ -403,16 +404,20 @@ def _read_settings(facts: Facts, read_calls: int | None) -> ReadSettings:
     )
 
 
-def _evidence(facts: Facts, metrics: Metrics, served_percent: float | None, *, supply_known: bool) -> Evidence:
+def _evidence(
+    facts: Facts, metrics: Metrics, served_percent: float | None, kept_loss: Loss, *, supply_known: bool
+) -> Evidence:
     settings, ahead = facts.workload.metric, facts.batches_ahead
+    au = metrics.au_percent.mean if metrics.au_percent else None
     shortest = min(block.steps for epoch in facts.schedule for block in epoch.blocks)
     return Evidence(
         complete=facts.failure is None,
         threshold_percent=100 * settings.au,
         by=settings.verdict,
-        au=metrics.au_percent.mean if metrics.au_percent else None,
+        au=au,
         au_sustained=metrics.sustained_percent,
         au_whole=metrics.au_whole_percent.mean if metrics.au_whole_percent else None,
+        au_without_waits=100 * au / (au + kept_loss.uneven_computation) if au else None,
         uncertainty_percent=metrics.au_uncertainty.expanded_percent if metrics.au_uncertainty else None,
         epochs=len(facts.schedule),
         from_storage_percent=served_percent,

@@ -34,7 +34,8 @@ from dlemu.jobs.training.scaling import try_other_readers
 from dlemu.jobs.training.schedule import Epoch
 from dlemu.jobs.training.steplog import EVALUATION, STEP_DTYPE, TRAINING, StepLog, StepRows, log_name, read_log
 from dlemu.loaders.loader_base import Loader, LoaderSpec
-from dlemu.metrics.au import au_percent, kept_rows
+from dlemu.metrics.au import kept_rows
+from dlemu.metrics.loss import emulated_percent
 from dlemu.results.journal import read_journal
 from dlemu.results.wording import count
 from dlemu.runner.recording import Recording, recorded, recorder_for, stopped
@@ -243,7 +244,7 @@ class _Trainer:
         with self._batch_queue("ceiling", 0, steps) as batch_queue:
             loop.run(step_range, free_ns, batch_queue)
         logs = self._comm.gather(log.rows.copy())
-        percent = math.nan if logs is None else au_percent(kept_rows(np.concatenate(logs), 1, 0))
+        percent = math.nan if logs is None else emulated_percent(kept_rows(np.concatenate(logs), 1, 0))
         return None if math.isnan(percent) else percent
 
     def cpu_seconds(self) -> float:

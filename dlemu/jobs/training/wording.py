@@ -30,6 +30,7 @@ _VERDICT_WORDS: dict[str, str] = {
     VerdictCode.PASS: "PASS",
     VerdictCode.FAIL: "FAIL",
     VerdictCode.UNDECIDED: "UNDECIDED",
+    VerdictCode.UNEVEN_COMPUTATION: _NOT_ON_STORAGE,
     VerdictCode.EMULATOR_TOO_SLOW: _NOT_ON_STORAGE,
     VerdictCode.HOST_LIMITED: _NOT_ON_STORAGE,
 }
@@ -40,6 +41,8 @@ _VERDICTS: dict[str, str] = {
     VerdictCode.UNDECIDED: "{value} is too close to {threshold_percent:g} % to call; run longer: train.epochs={epochs}",
     VerdictCode.INCOMPLETE: "the run did not complete",
     VerdictCode.NOTHING_COMPUTED: "no computation to judge (train.computation_time is 0, or every step was excluded)",
+    VerdictCode.UNEVEN_COMPUTATION: "{value} is below {threshold_percent:g} %, but computation times, drawn at random "
+    "for each rank, allow only {au_without_waits_percent:.2f} % on any storage; use fewer ranks or a smaller stdev",
     VerdictCode.EMULATOR_TOO_SLOW: "{value} is below {threshold_percent:g} %, but even without storage the emulator "
     "reaches only {ceiling_au_percent:.2f} % on this host; use fewer ranks or a host with more cores",
     VerdictCode.CACHE_SERVED: "only {from_storage_percent:.0f} % of the bytes came from storage ({value}); bypass or "

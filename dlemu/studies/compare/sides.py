@@ -143,7 +143,7 @@ def _of_size(folder: str, sized: SizeAnswer) -> Side:
         name=folder,
         workload=sized.question.workload,
         accelerators=sized.max_accelerators,
-        may_feed_more=sized.limited_by.what in ("count", *HOST),
+        may_feed_more=sized.limited_by.what in ("count", "nothing", *HOST),
         gb_per_second=_most_delivered(sized),
         counts=runs,
         about=conditions[0] if conditions else None,

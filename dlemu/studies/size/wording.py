@@ -97,6 +97,8 @@ def _limit(answer: SizeAnswer) -> str:
         return f"no more were tried: {answer.limited_by.evidence[0]}"
     if what == "host":
         limit = f"this host can't hold more: {answer.limited_by.evidence[0]}"
+    elif what == "nothing":
+        limit = "limited by computation times that differ between accelerators, not by data"
     else:
         limit = "what limits it is unknown" if what == "not known" else f"limited by {what}"
     if answer.host_only:

@@ -309,7 +309,9 @@ class _Predictor:
             },
         )
         limit: Limit = "storage" if self.saturated else "unknown"
-        if cores - now >= max(HELPS_PERCENT, faster - now):
+        if max(faster, readers, cores) - now < HELPS_PERCENT and self._workload.train.computation_time.type != "fixed":
+            limit = "nothing"  # what is lost, is lost to computation times that differ between accelerators
+        elif cores - now >= max(HELPS_PERCENT, faster - now):
             limit = "host CPU"
         elif readers - now >= max(HELPS_PERCENT, 0.5 * (faster - now)):  # half suffices: readers cost only a setting
             limit = "loader"
