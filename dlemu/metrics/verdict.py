@@ -120,8 +120,8 @@ def judge(evidence: Evidence) -> Verdict:
     threshold, au = evidence.threshold_percent, evidence.judged
     if not evidence.complete:
         return Verdict(VerdictCode.INCOMPLETE, {})
-    # Without a kept step there is no headline AU, and then the sustained AU is not judged either. The AU of all steps is
-    # 0 where computation takes no time.
+    # Without a kept step there is no headline AU, and then the sustained AU is not judged either. Where
+    # computation takes no time, the AU of all steps is 0.
     if au is None or math.isnan(au) or evidence.au_whole == 0 or (evidence.by == "sustained" and evidence.au is None):
         return Verdict(VerdictCode.NOTHING_COMPUTED, {})
     margin, served = evidence.uncertainty_percent, evidence.from_storage_percent
