@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from datagen.errors import UserError
+from dlemu.studies.record.loops import training_loop
 from dlemu.studies.record.recipe import workload_of
 from dlemu.studies.record.recording import analyse, files_of
 from tests.recording.made_rows import MS, Trainer, steady
@@ -114,6 +115,19 @@ def test_a_loader_that_is_made_anew_for_each_pass_is_one() -> None:
         anew.over(number)
     recording = analyse(anew.processes, 4)
     assert (recording.problems, recording.loaders_per_rank) == ((), 1)
+
+
+def test_a_loader_that_is_made_anew_is_one_without_a_known_optimizer_too() -> None:
+    """Two passes with gradients are training; one without is none, though its loader looks alike."""
+    anew = Trainer()
+    for loader, grad in ((1, True), (2, False), (3, True)):
+        number = anew.begin(loader)
+        for _ in range(40):
+            anew.batch(number, 0.1, 25, steps=0, grad=grad)
+        anew.over(number)
+    loop = training_loop(anew.rows, 0)
+    assert loop is not None
+    assert ([one.loader for one in loop.passes], loop.evaluations) == ([1, 3], 1)
 
 
 def test_loaders_that_feed_each_step_become_one_that_does_the_work_of_all() -> None:

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import bisect
 import itertools
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from msgspec.structs import astuple, replace
 from numpy.typing import NDArray
 
 from dlemu.studies.record.rows import Batch, Over, Pass, ProcessRows
@@ -200,14 +203,18 @@ def _training(rows: ProcessRows, batches: dict[int, list[Batch]], request_times:
         ends = [(batch.t1, bisect.bisect_left(request_times, batch.t1)) for batch in batches[one.number] if batch.grad]
         bodies = [request_times[index] - delivered for delivered, index in ends if index < len(request_times)]
         body[one.number] = float(np.mean(bodies or [0]))
-    total: dict[int, float] = {}
+    used = Counter(one.loader for one in passes)
+    alike: dict[tuple[Any, ...], list[Pass]] = {}
     for one in passes:
-        total[one.loader] = total.get(one.loader, 0.0) + body[one.number] * len(batches[one.number])
+        # A loader that is created again for each pass has another number each time, but the same settings.
+        same = replace(one, number=0, t=0, loader=one.loader if used[one.loader] > 1 else 0)
+        alike.setdefault(astuple(same), []).append(one)
+    total = {key: sum(body[one.number] * len(batches[one.number]) for one in own) for key, own in alike.items()}
     if not total or max(total.values()) == 0:
         return []
-    chosen = max(total, key=lambda loader: total[loader])
-    longest = max(body[one.number] for one in passes if one.loader == chosen)
-    return [one for one in passes if one.loader == chosen and body[one.number] >= _SHORT_BODY * longest]
+    own = alike[max(total, key=lambda key: total[key])]
+    longest = max(body[one.number] for one in own)
+    return [one for one in own if body[one.number] >= _SHORT_BODY * longest]
 
 
 def _steps_within(steps: Sequence[int], batches: Sequence[Batch]) -> int:
