@@ -190,8 +190,8 @@ def test_the_terminal_says_the_answer_of_a_search_and_why(tmp_path: Path) -> Non
     assert any(line.split() == ["8", "98.15", "97.35", "to", "98.95", "2", "77.60", "pass"] for line in lines)
     for line in (
         "- the device was busy 99 % of the time",
-        "- for an AU of 90 %, 9 would need 81.00 MB/s; the most that the storage delivered, to a trial or the read "
-        "probe, is 80.00 MB/s",
+        "- for an AU of 90 %, 9 would need 81.00 MB/s; in trials and read probe the storage delivered at most 80.00 "
+        "MB/s",
         "8 x h100 pass (au 98.2 % +- 0.8), 9 fail (88.2 % +- 0.8): limited by storage",
         "5 trials took 75 s; every count up to the edge at full length would take 15 min",
         "results: results/x",

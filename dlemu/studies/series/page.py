@@ -47,11 +47,11 @@ def print_answer(answer: SizeAnswer, folder: str, console: Console) -> None:
     tones: dict[str, Tone] = {"pass": "good", "fail": "bad"}
     tone = tones.get(word, "open")
     wanted = f"for an AU of {answer.threshold_percent:g} %, {more.accelerators} would need"
-    delivered = "the most that the storage delivered, to a trial or the read probe, is"
     lines: list[Cell] = [
         *(f"- {sentence}" for sentence in answer.limited_by.evidence),
         *(Line(f"- {issue}", "caution") for issue in answer.issues),
-        f"- {wanted} {number(more.wanted_mb_per_second)} MB/s; {delivered} {number(answer.storage_mb_per_second)} MB/s",
+        f"- {wanted} {number(more.wanted_mb_per_second)} MB/s; in trials and read probe the storage delivered at most "
+        f"{number(answer.storage_mb_per_second)} MB/s",
         Line(answer.verdict, tone),
     ]
     if answer.at_least:
