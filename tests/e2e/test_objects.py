@@ -128,6 +128,7 @@ def test_checkpoints_are_uploaded_and_read_back(s3: S3, tmp_path: Path) -> None:
     folder = {"checkpoint": WORKLOAD["checkpoint"] | {"checkpoint_folder": "saved/llama"}}  # type: ignore[operator]
     (tmp_path / "configs" / "workload" / "small.yaml").write_text(yaml.safe_dump(WORKLOAD | folder))
     words = ["workload=small", "-cd", str(tmp_path / "configs"), "ranks=2", *s3.settings, "metric.put_price=5"]
+    words.append("output.report=false")
     counts = ("checkpoint.num_checkpoints_write=2", "checkpoint.num_checkpoints_read=1", "checkpoint.keep_last=1")
     ended = dlemu("checkpoint", *words, *counts, "checkpoint.verify=true", f"output.folder={tmp_path / 'run'}")
     assert ended.status == 0, ended.err
@@ -146,7 +147,7 @@ def test_checkpoints_are_uploaded_and_read_back(s3: S3, tmp_path: Path) -> None:
         "checkpoint", *words, "checkpoint.num_checkpoints_write=0", counts[1], f"output.folder={tmp_path / 'r'}"
     )
     assert again.status == 0, again.err
-    once = ("checkpoint.num_checkpoints_write=1", counts[1], "checkpoint.writers=1,2", "output.report=false")
+    once = ("checkpoint.num_checkpoints_write=1", counts[1], "checkpoint.writers=1,2")
     swept = dlemu("sweep", *words, *once, f"output.folder={tmp_path / 'swept'}")
     assert swept.status == 0, swept.err
     left = {path.parent.name for path in (s3.folder / "saved" / "llama").rglob("*") if path.is_file()}

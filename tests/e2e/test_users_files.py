@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 from collections.abc import Callable
@@ -14,6 +15,7 @@ from PIL import Image
 
 from tests.e2e.harness import DLEMU, DLIO, Ended, dlemu, small_run, start, until, wait
 from tests.fuzzing.ends import commands, has_traceback
+from tests.goldens.render import RESULTS
 from tests.users_files import UsersFiles
 
 pytestmark = pytest.mark.slow
@@ -176,8 +178,9 @@ def test_options_that_name_a_place_leave_what_lies_there(option: str, result: Pa
     assert ("did not make, such as" in ended.err) == refused
 
 
-def test_a_figure_of_others_is_not_replaced(result: Path, tmp_path: Path) -> None:
-    words = ("report", str(result), "--output", str(tmp_path / "page.html"), "--svg")
+def test_a_figure_of_others_is_not_replaced(tmp_path: Path) -> None:
+    few = shutil.copytree(RESULTS / "pack", tmp_path / "result")  # its page has one figure
+    words = ("report", str(few), "--output", str(tmp_path / "page.html"), "--svg")
     assert dlemu(*words).status == 0
     own = next((tmp_path / "figures").glob("*.svg"))
     assert dlemu(*words).status == 0, "its own it makes anew"
