@@ -62,11 +62,7 @@ def prepare(spec: DatasetSpec, storage: StorageSpec = FOLDERS) -> None:
         UserError: the settings are impossible, the folder can't be written, or it holds another dataset.
         SpaceError: the dataset won't fit.
     """
-    if spec.source == "folder":
-        raise UserError(
-            f"dataset.source=folder: {spec.data_folder} holds your own files, which are only read; to make a dataset "
-            "of their sizes leave dataset.source out and set dataset.data_folder to a new folder"
-        )
+    refuse_own_files(spec)
     files, opened = files_of(spec), open_storage(storage.buffered)
     try:
         opened.preflight(spec.data_folder)
@@ -209,7 +205,7 @@ def _refuse_other_dataset(spec: DatasetSpec, storage: StorageBase) -> None:
     """Raise UserError when the folder holds a dataset made with other settings, or by another tool."""
     made = manifest.read(spec.data_folder, storage)
     if made is None:
-        _refuse_foreign_files(spec, storage)
+        refuse_foreign_files(spec, storage)
         return
     differing = manifest.differing_keys(made.spec, spec)
     if made.content_version != CONTENT_VERSION:
@@ -231,7 +227,17 @@ def _refuse_links(files: Files, storage: StorageBase) -> None:
         )
 
 
-def _refuse_foreign_files(spec: DatasetSpec, storage: StorageBase) -> None:
+def refuse_own_files(spec: DatasetSpec) -> None:
+    """Raise UserError for the folder of a user's own files, where nothing is made."""
+    if spec.source == "folder":
+        raise UserError(
+            f"dataset.source=folder: {spec.data_folder} holds your own files, which are only read; to make a dataset "
+            "of their sizes leave dataset.source out and set dataset.data_folder to a new folder"
+        )
+
+
+def refuse_foreign_files(spec: DatasetSpec, storage: StorageBase) -> None:
+    """Raise UserError for a folder without a manifest that holds files, among which nothing is made."""
     if storage.local_path(spec.data_folder) is not None:
         try:
             check_usable(spec.data_folder, "dataset.data_folder")

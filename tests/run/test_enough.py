@@ -119,6 +119,14 @@ def test_own_files_that_are_too_few_are_not_made(tmp_path: Path) -> None:
         prepare(TRAINING, missing, 2, wants_verdict=True)
 
 
+def test_nothing_is_offered_to_be_made_among_files_of_others(tmp_path: Path) -> None:
+    (tmp_path / "mine.npz").write_bytes(b"mine")
+    with pytest.raises(UserError, match="holds files that dlemu did not make, such as"):
+        to_make(load([*small(tmp_path), f"dataset.data_folder={tmp_path}"]), 2, given=True)
+    with pytest.raises(UserError, match="are only read"):
+        to_make(load(["dataset.source=folder", f"dataset.data_folder={tmp_path}"]), 2, given=False)
+
+
 @pytest.mark.parametrize(("ranks", "warned"), [(1, False), (2, True)])
 def test_datagen_says_what_is_too_small_for_the_ranks_at_hand(ranks: int, warned: bool, tmp_path: Path) -> None:
     events: list[Event] = []

@@ -8,6 +8,7 @@ from math import ceil
 
 from datagen import manifest
 from datagen.errors import UserError
+from datagen.generate import refuse_foreign_files, refuse_own_files
 from datagen.layout import stored_sample_bytes
 from datagen.spec import DatasetSpec
 from datagen.storage.storage_base import open_storage
@@ -128,9 +129,13 @@ def to_make(workload: Workload, ranks: int, *, given: bool) -> Making:
     """Return the workload changed to first generate what is missing of its dataset, as large as these ranks need.
 
     If the user has `given` the number of files, that is kept. Else a dataset that exists, or was begun, is used as it
-    is; raises UserError if it can't give a verdict.
+    is; raises UserError if it can't give a verdict, or if nothing can be made among the files of the folder.
     """
-    made = manifest.read(workload.dataset.data_folder, open_storage(workload.storage_spec.buffered))
+    storage = open_storage(workload.storage_spec.buffered)
+    refuse_own_files(workload.dataset)
+    made = manifest.read(workload.dataset.data_folder, storage)
+    if made is None:
+        refuse_foreign_files(workload.dataset, storage)
     files, files_there = workload.dataset.num_files_train, made.spec.num_files_train if made else 0
     if not given and workload.workflow.train and mean_seconds(workload.train.computation_time) > 0:
         files = files_there or enough(workload, ranks).files
