@@ -91,11 +91,7 @@ class KvCacheKind(RowsKind):
         return blocks_folder(job) if is_local(job) else None
 
     def begin(self, job: Job) -> Job:
-        try:
-            create_run_folder(job)
-        except (UserError, OSError):
-            remove_run(job)
-            raise
+        create_run_folder(job)
         return job
 
     def check_host(self, job: Job, local_ranks: int) -> None:

@@ -68,9 +68,13 @@ def create_run_folder(job: Job) -> None:
             _remove(os.path.join(folder, name.rstrip("/")))
     owned.claim(folder, os.path.basename(run) + "/")
     _make_run_folder(run)
-    owned.claim(run)
-    if job.workload.section(KvSettings).odirect:
-        _check_direct(run)
+    try:
+        owned.claim(run)
+        if job.workload.section(KvSettings).odirect:
+            _check_direct(run)
+    except (UserError, OSError):
+        remove_run(job)
+        raise
 
 
 def _make_run_folder(run: str) -> None:

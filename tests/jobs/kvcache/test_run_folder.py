@@ -51,6 +51,15 @@ def test_a_host_that_does_not_share_the_folder_makes_it_once_for_all_its_ranks(t
         assert Path(first).parent == Path(second).parent == Path(run_folder.run_folder(one))
 
 
+def test_a_run_that_can_not_begin_leaves_the_folder_of_another(tmp_path: Path) -> None:
+    one = job(tmp_path / "kv")
+    run_folder.create_run_folder(one)
+    with run_folder.created_rank_folder(one, 0, 3) as folder:
+        with pytest.raises(FileExistsError):
+            run_folder.create_run_folder(one)
+        assert os.path.isdir(folder)
+
+
 def test_a_folder_whose_file_system_has_no_such_flags_is_made_all_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
