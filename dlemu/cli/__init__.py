@@ -51,6 +51,8 @@ _ORDER = (
     *("watch", "report", "schema", "workloads", "workload", "doctor", "mlperf", "audit"),
 )
 """Order in which commands are listed; those of plug-ins follow alphabetically."""
+_OPTIONS_OF_OTHERS = ("cached", "json", "make", "no_report", "output", "yes")
+"""Options of some commands, which are no settings where a command lacks them."""
 _RANKS_OPTIONS = ("accelerators", "num_accelerators", "gpus", "ranks", "nproc", "np", "n")  # mpirun's, MLPerf's, ...
 _WITHOUT_KIND = {
     "demo": "Try it: a small dataset, 18 emulated H100s, a verdict.",
@@ -185,7 +187,7 @@ def _intended_setting(error: click.NoSuchOption) -> str:
     if key in _RANKS_OPTIONS:
         given = re.search(rf" --?(?:{'|'.join(_RANKS_OPTIONS)})[ =]?([0-9]+)(?= |$)", " ".join(sys.argv))
         return f"ranks={given[1] if given else '...'}"
-    if not error.option_name.startswith("--"):
+    if not error.option_name.startswith("--") or key in _OPTIONS_OF_OTHERS:
         return ""
     if not error.possibilities:
         return f"{key}=..."

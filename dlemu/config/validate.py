@@ -12,6 +12,7 @@ from datagen.spec import build, joined_problems
 from datagen.storage.storage_base import FOLDER_TYPES, open_storage
 from dlemu.config.duration import is_zero
 from dlemu.config.loader_settings import LOADERS, loader_problems
+from dlemu.config.model import Model
 from dlemu.config.schema import Workload
 from dlemu.config.sections import sections
 from dlemu.config.workload_files import nearest
@@ -68,7 +69,7 @@ def check_checkpoints(workload: Workload) -> None:
         problems.append(
             f"workload {workload.model.name!r} does not say how large a model's checkpoint is: wanted a workload that"
             " does, as in `dlemu checkpoint workload=llama3_8b scale=laptop` (`dlemu workloads` lists them), or"
-            " its bytes in model.model_size_bytes"
+            f" its bytes in model.model_size_bytes, other than the default of {Model.model_size_bytes:,}"
         )
     if max(settings.num_checkpoints_write, settings.num_checkpoints_read) < 1:
         problems.append(

@@ -30,6 +30,7 @@ def ended(words: list[str], monkeypatch: pytest.MonkeyPatch) -> object:
         (["train", "--ranks", "4"], "settings are given as KEY=VALUE, without dashes: ranks=4\n"),
         (["size", "workload=unet3d", "--accelerators", "8", "--make"], "without dashes: ranks=8\n"),
         (["predict", "--gpus=8"], "without dashes: ranks=8\n"),
+        (["datagen", "--yes"], "No such option"),
         (["train", "-np", "8"], "without dashes: ranks=8\n"),
         (["train", "-n", "8"], "without dashes: ranks=8\n"),
         (["train", "--np", "8"], "without dashes: ranks=8\n"),

@@ -80,6 +80,11 @@ ADVICE: list[tuple[Advice, dict[str, Any], str]] = [
         "checkpoint.odirect=true avoids the copy into the page cache; else more cores, or fewer ranks",
     ),
     (Advice.MORE_CORES, {}, "more cores, or fewer ranks"),
+    (
+        Advice.VERIFY_LESS,
+        {},
+        "checkpoint.verify=true takes CPU time for every byte: without it only the first are compared",
+    ),
     (Advice.FASTER_LINK, {}, "a faster link, or more hosts"),
     (Advice.MORE_THREADS, WRITERS, "each thread is busy copying: raise checkpoint.writers (now 7)"),
     (

@@ -417,6 +417,12 @@ ISSUES: list[tuple[Issue, dict[str, Any], str]] = [
     ),
     (
         Issue.HOST_LATE,
+        {"percent": 75.0, "ranks": 1},
+        "75 % of the wait came after the batch was ready in its worker: the host was late, not the storage; use "
+        "more cores",
+    ),
+    (
+        Issue.HOST_LATE,
         {"percent": 75.0},
         "75 % of the wait came after the batch was ready in its worker: the host was late, not the storage; use "
         "fewer ranks or more cores",

@@ -142,6 +142,11 @@ def test_what_a_read_had_of_the_storage_is_at_most_all(percent: float, served: f
     assert list(seen(**READ, ceiling_gb_per_second=5.0)) == [Seen.THREADS]
 
 
+def test_where_every_byte_is_compared_that_is_named_first() -> None:
+    limit = judge_checkpoints(activity(**READ, cpu_wait_percent=50.0, verified=True))
+    assert [said.code for said in limit.to_do] == [Advice.VERIFY_LESS, Advice.SPARE_CACHE_COPY]
+
+
 def test_who_is_past_the_page_cache_is_not_sent_there() -> None:
     there = {Advice.SPARE_CACHE_COPY, Advice.MORE_THREADS_OR_DIRECT, Advice.EVICT, Advice.GO_PAST_CACHE}
     for changes in ({"cpu_wait_percent": 99.0}, {"cpu_percent": 99.0}, READ | {"from_storage_percent": 1.0}):

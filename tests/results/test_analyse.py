@@ -91,7 +91,8 @@ def finished(job: TrainingJob, share: float) -> RunLog:
 
 def test_waiting_behind_the_worker_is_told_where_it_is_most_of_it_and_something_was_lost() -> None:
     job = make_job(steps=40)
-    assert numbers_of(summary_of(job, finished(job, 0.75)), Issue.HOST_LATE) == {"percent": near(75, 0.5)}
+    late = {"percent": near(75, 0.5), "ranks": job.ranks}
+    assert numbers_of(summary_of(job, finished(job, 0.75)), Issue.HOST_LATE) == late
     assert numbers_of(summary_of(job, finished(job, 0.45)), Issue.HOST_LATE) is None
     half = summary_of(job, finished(job, 0.5))
     assert half.metrics.handover_share_of_wait == 0.5

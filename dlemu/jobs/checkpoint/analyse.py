@@ -150,6 +150,7 @@ def _phase(run: MeasuredCheckpoints, phase: int) -> PhaseSummary | None:
         throttled_percent=host.throttled_percent,
         threads=int(rows["threads"].max()),
         evicted=run.facts.workload.checkpoint.evict_page_cache,
+        verified=phase == READ and run.facts.workload.checkpoint.verify,
         past_page_cache=run.facts.workload.checkpoint.odirect or bool(run.facts.journal.requests),
     )
     return PhaseSummary(

@@ -44,6 +44,7 @@ class Advice(StrEnum):
     RAISE_CPU_LIMIT = "raise_cpu_limit"
     SPARE_CACHE_COPY = "spare_cache_copy"
     MORE_CORES = "more_cores"
+    VERIFY_LESS = "verify_less"
     FASTER_LINK = "faster_link"
     MORE_THREADS = "more_threads"
     MORE_THREADS_OR_DIRECT = "more_threads_or_direct"
@@ -84,6 +85,8 @@ class PhaseActivity:
     """The files were evicted from the page cache before reading."""
     throttled_percent: float | None = None
     """Share of the CPU limit's periods (cgroup) in which processes were throttled, on the most throttled host."""
+    verified: bool = False
+    """Every byte read was compared, by the reading threads."""
     past_page_cache: bool = False
     """The page cache is bypassed: by O_DIRECT, or because the files are in an object store."""
 
@@ -102,17 +105,19 @@ def _judged(activity: PhaseActivity) -> tuple[What, Confidence, tuple[Finding, .
     if activity.starved_percent >= STARVED_PERCENT:
         confidence: Confidence = "high" if activity.starved_percent > 30 else "medium"  # three times the threshold
         return "generation", confidence, (Finding(Advice.MORE_CORES_A_RANK),)
+    less: tuple[Finding, ...] = (Finding(Advice.VERIFY_LESS),) if activity.verified else ()
     device_full = (activity.device_busy_percent or 0.0) >= BUSY_PERCENT
     if activity.cpu_wait_percent >= WAIT_PERCENT and not device_full:
         code = Advice.MORE_CORES if activity.past_page_cache else Advice.SPARE_CACHE_COPY
         if (activity.throttled_percent or 0.0) >= HELD_BACK_PERCENT:
             code = Advice.RAISE_CPU_LIMIT
-        return "host CPU", "high" if activity.cpu_wait_percent >= 2 * WAIT_PERCENT else "medium", (Finding(code),)
+        confidence = "high" if activity.cpu_wait_percent >= 2 * WAIT_PERCENT else "medium"
+        return "host CPU", confidence, (*less, Finding(code))
     if (activity.link_percent or 0.0) >= BUSY_PERCENT:
         return "network", "high", (Finding(Advice.FASTER_LINK),)
     if activity.cpu_percent >= THREAD_PERCENT and not device_full:
         code = Advice.MORE_THREADS if activity.past_page_cache else Advice.MORE_THREADS_OR_DIRECT
-        return "host CPU", "medium", (Finding(code, numbers=threads),)
+        return "host CPU", "medium", (*less, Finding(code, numbers=threads))
     what: What = "storage write" if activity.phase == "write" else "storage read"
     sure = device_full or (
         activity.device_busy_percent is not None and activity.call_percent + activity.fsync_percent >= 90

@@ -67,9 +67,11 @@ def plan_checkpoints(workload: Workload, ranks: int, folder: str, started_at: st
         started_at=started_at,
     )
     if not job.checkpoint_bytes:
+        given = workload.model.model_size_bytes  # transformers consist of their layers alone
+        instead = f"leave out model.type={workload.model.type}" if given else "give model.model_size_bytes"
         raise UserError(
             "a checkpoint of this model is empty: wanted a workload with model.num_layers and model.transformer, "
-            "such as workload=llama3_8b, or model.model_size_bytes"
+            f"such as workload=llama3_8b; or {instead}"
         )
     replaced = tuple(number for number in stored if number <= job.writes)
     for number in replaced:

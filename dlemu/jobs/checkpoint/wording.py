@@ -130,6 +130,7 @@ _ADVICE: Wording = {
     Advice.SPARE_CACHE_COPY: "checkpoint.odirect=true avoids the copy into the page cache; else more cores, or fewer "
     "ranks",
     Advice.MORE_CORES: "more cores, or fewer ranks",
+    Advice.VERIFY_LESS: "checkpoint.verify=true takes CPU time for every byte: without it only the first are compared",
     Advice.FASTER_LINK: "a faster link, or more hosts",
     Advice.MORE_THREADS: _more_threads,
     Advice.MORE_THREADS_OR_DIRECT: _more_threads_or_direct,

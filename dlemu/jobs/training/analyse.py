@@ -474,7 +474,7 @@ def _issues(facts: Facts, metrics: Metrics, evidence: Evidence) -> Iterator[Find
     yield from _notes(facts.loader_notes)
     share = metrics.handover_share_of_wait or 0.0
     if metrics.au_percent and share > 0.5 and (metrics.au_percent.mean or 0.0) < 99:  # from 99 % on, hardly any wait
-        yield Finding(Issue.HOST_LATE, "caution", {"percent": 100 * share})
+        yield Finding(Issue.HOST_LATE, "caution", {"percent": 100 * share, "ranks": facts.ranks})
 
 
 _FIRST_VERSION_OF_MATCHED = 2

@@ -333,6 +333,11 @@ def _dropped(*, samples: int, of_samples: int, batch_size: int, ranks: int) -> s
     return f"{samples} of {of_samples} samples are dropped per epoch: they do not fill a batch of {batch_size} on {on}"
 
 
+def _host_late(*, percent: float, ranks: int = 0) -> str:
+    late = f"{percent:.0f} % of the wait came after the batch was ready in its worker: the host was late"
+    return f"{late}, not the storage; use {'more cores' if ranks == 1 else 'fewer ranks or more cores'}"
+
+
 def _unusual_requests(*, library: str | None) -> str:
     return (
         f"reader.engine=fast makes fewer and larger read calls than {library or 'any library'} does: on storage "
@@ -359,8 +364,7 @@ _ISSUES: Wording = {
     Issue.PREFETCH_BIAS: "up to {prefetched_steps} batches of an epoch are read during its first step, which AU does "
     "not count: if the storage is too slow, AU could be {factor:.2f} times too high; use more files or fewer "
     "ranks",
-    Issue.HOST_LATE: "{percent:.0f} % of the wait came after the batch was ready in its worker: the host was late, "
-    "not the storage; use fewer ranks or more cores",
+    Issue.HOST_LATE: _host_late,
     Issue.TELEMETRY_MISSING: "telemetry of {host} is missing: its recorder was killed or stopped before it recorded "
     "anything",
     Issue.TELEMETRY_CUT_SHORT: _cut_short,
