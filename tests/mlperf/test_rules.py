@@ -261,7 +261,11 @@ def test_the_batch_of_the_edition_counts_where_the_runs_is_not_known() -> None:
 def test_edges_belong_to_those_who_keep_the_rules() -> None:
     assert found(au_percent=90) == []
     least = smallest_dataset(UNET3D, 7, 8, 1024 * GIB).files
-    assert found(memory_gib=1024, num_files=-(-least * 99 // 100)) == [("warning", "dataset.size")], "1 % below"
+    assert found(memory_gib=1024, num_files=least - 1) == [("warning", "dataset.size")], "v2.0's tool rounds down"
+    assert found(memory_gib=1024, num_files=least - 2) == [("error", "dataset.size")]
+    old = {"memory_gib": 1024, "checkpoint": None, "core_config": None}
+    assert ("warning", "dataset.size") in found("1.0", num_files=-(-least * 99 // 100), **old), "1 % below"
+    assert ("error", "dataset.size") in found("1.0", num_files=least * 98 // 100, **old)
     assert found(num_files=27999) == [("error", "dataset.size")], "steps are not measured, as memory is"
     assert found(record_bytes=146600628 * (1 + 7e-6)) == [], "an older DLIO wrote it without its fraction"
     assert found(record_bytes=146600628 * (1 + 2e-5)) == [("error", "settings.changed")]
@@ -280,9 +284,9 @@ def test_near_the_bound_says_what_would_be_enough() -> None:
     assert "37,501 files" in near.seen
     assert "37,501 files or more" in near.wanted
     assert "37877" in near.fix
-    (below,) = told("2.0", "dataset.size", replace(at_bound, num_files=37400))
-    assert "v2.0's tool" in below.wanted
-    assert "37,400 files" in below.seen
+    (below,) = told("2.0", "dataset.size", replace(at_bound, num_files=37500))
+    assert "v2.0's tool rounds down" in below.wanted
+    assert "37,500 files" in below.seen
     assert "37877" in below.fix
 
 
@@ -350,7 +354,9 @@ def test_close_to_the_bound_is_a_warning_and_just_below_it_depends_on_the_editio
     at_bound = smallest_dataset(UNET3D, 7, 8, 1024 * GIB).files
     assert found(memory_gib=1024, num_files=at_bound) == [("warning", "dataset.near")]
     # Published runs of v1.0 lie at 4.986 to 4.995 times the memory: it was typed in whole GB.
-    assert found(memory_gib=1024, num_files=int(at_bound * 0.998)) == [("warning", "dataset.size")]
+    old = {"memory_gib": 1024, "num_files": int(at_bound * 0.998), "checkpoint": None, "core_config": None}
+    assert ("warning", "dataset.size") in found("1.0", **old)
+    assert found(memory_gib=1024, num_files=int(at_bound * 0.998)) == [("error", "dataset.size")]
     assert found(memory_gib=1024, num_files=int(at_bound * 0.98)) == [("error", "dataset.size")]
     b200 = {"accelerator": "b200", "computation_seconds": 0.162, "memory_gib": 1024, "core_config": None}
     assert found("3.0", num_files=at_bound - 1, **b200) == [("error", "dataset.size")]

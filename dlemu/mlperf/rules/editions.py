@@ -54,7 +54,9 @@ class Edition:
     checks_tree: bool
     """The tool also checks the submission's folders and files, and the time between runs."""
     exact_size: bool
-    """The tool rounds the smallest dataset up and uses measured memory, so any run below the bound is rejected."""
+    """The tool rounds the smallest dataset up, so any run below the bound is rejected."""
+    typed_memory: bool
+    """The memory that was entered decides, never what was measured."""
     prefetch_sizes: tuple[int, ...]
     """Values of `reader.prefetch_size` that the text allows; empty: any."""
     counts_first_step: bool
@@ -195,6 +197,7 @@ EDITIONS = {
             warm_up=False,
             counts_runs=True,
             checks_tree=False,
+            typed_memory=True,
             exact_size=False,
             prefetch_sizes=(),
             counts_first_step=True,
@@ -210,6 +213,7 @@ EDITIONS = {
             warm_up=True,
             counts_runs=False,
             checks_tree=False,
+            typed_memory=False,
             exact_size=False,
             prefetch_sizes=(0, 1, 2),
             counts_first_step=False,
@@ -225,6 +229,7 @@ EDITIONS = {
             warm_up=True,
             counts_runs=True,
             checks_tree=True,
+            typed_memory=False,
             exact_size=True,
             prefetch_sizes=(0, 1, 2),
             counts_first_step=False,
