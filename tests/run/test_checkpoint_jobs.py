@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import subprocess
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,6 +20,7 @@ from dlemu.checkpoints.io_rows import READ, WHOLE, WRITE
 from dlemu.checkpoints.stored import NOTE
 from dlemu.config import load
 from dlemu.jobs.checkpoint.folder import read_checkpoint_run
+from dlemu.jobs.checkpoint.loop import _CheckpointRank
 from dlemu.jobs.checkpoint.page import checkpoint_table, left_behind
 from dlemu.jobs.checkpoint.prepare import check_checkpoint_host, with_writes_first
 from dlemu.jobs.checkpoint.result import CheckpointRun
@@ -343,3 +347,17 @@ def test_what_stays_is_said_with_a_command_that_removes_just_that(tmp_path: Path
     rows = {name for name, *_ in checkpoint_table(only_read.summary).rows}
     assert "read" in rows
     assert "written" not in rows
+
+
+@pytest.mark.parametrize("seconds", [0.4, 4.0])
+def test_the_ceiling_is_measured_for_a_share_of_the_time_given(
+    seconds: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = itertools.count()
+    monkeypatch.setattr("dlemu.jobs.checkpoint.loop.time.monotonic", lambda: next(clock) / 100)
+    metric = SimpleNamespace(ceiling_seconds=seconds)
+    job = SimpleNamespace(seed=1, workload=SimpleNamespace(metric=metric))
+    comm = SimpleNamespace(gather=lambda rate: [rate])
+    rank: Any = SimpleNamespace(_job=job, _comm=comm, _barrier=lambda: 0)
+    assert _CheckpointRank._measure_ceiling(rank, [memoryview(bytearray(4096)) for _ in range(2)])
+    assert next(clock) / 100 == pytest.approx(seconds / 4, abs=0.05)

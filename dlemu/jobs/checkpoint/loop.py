@@ -38,8 +38,8 @@ from dlemu.telemetry import read_logs as read_telemetry
 
 _MOVERS = ("mover_cpu_ns", "mover_cpu_wait_ns")
 _ENDLESS_BYTES = 1 << 50  # a pebibyte: no host generates that much during the measurement
-_MOST_CEILING_SECONDS = 0.25
-"""Maximum duration of measuring content generation, on all cores: some GB, far more than the caches hold."""
+_CEILING_SHARE = 0.25
+"""Of `metric.ceiling_seconds`: generating content takes no longer to measure, by default some GB on all cores."""
 _PRIVATE = re.compile(rb"^Private_(?:Clean|Dirty):\s+(\d+) kB", re.MULTILINE)
 
 Watcher = Callable[[int, int, int, int], None]
@@ -210,7 +210,7 @@ class _CheckpointRank:
 
     def _measure_ceiling(self, buffers: list[memoryview]) -> float | None:
         """Return the rate at which all ranks generate content without writing it, 1e9 bytes/s; None if switched off."""
-        seconds = min(self._job.workload.metric.ceiling_seconds, _MOST_CEILING_SECONDS)
+        seconds = _CEILING_SHARE * self._job.workload.metric.ceiling_seconds
         if seconds <= 0:
             return None
         content = BulkContent(self._job.seed)
