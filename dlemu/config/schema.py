@@ -279,7 +279,7 @@ class Metric:
     ceiling_seconds: Annotated[float, at_least(0, MOST_SECONDS), SECONDS] = 1.0
     """How long the ceiling (AU of this host without any storage) is measured before the run; 0 skips it.
 
-    Ceilings take at least 4 steps; those of checkpoint jobs a quarter of the time, as generating content needs no longer.
+    Ceilings take at least 4 steps; those of checkpoint jobs a quarter of it: generating content needs no longer.
     """
     scaling_seconds: Annotated[float, at_least(0, MOST_SECONDS), SECONDS] = 1.0
     """After a run that waited for reads: duration of each test of whether more readers get more MB/s; 0: no test.

@@ -350,9 +350,7 @@ def test_what_stays_is_said_with_a_command_that_removes_just_that(tmp_path: Path
 
 
 @pytest.mark.parametrize("seconds", [0.4, 4.0])
-def test_the_ceiling_is_measured_for_a_share_of_the_time_given(
-    seconds: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_ceiling_is_measured_for_a_share_of_the_time_given(seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = itertools.count()
     monkeypatch.setattr("dlemu.jobs.checkpoint.loop.time.monotonic", lambda: next(clock) / 100)
     metric = SimpleNamespace(ceiling_seconds=seconds)
