@@ -184,7 +184,7 @@ def test_fio_is_asked_for_the_cell(access: Any, moved: str, increment: str | Non
     assert words.pop("name")
     assert words == {
         "rw": access, "iodepth": "16", "numjobs": "3", "bs": "4096", "size": "98304", "direct": "1",
-        "ioengine": "libaio", "time_based": "1", "runtime": "1.5", "ramp_time": "0.5", "norandommap": "1",
+        "ioengine": "libaio", "time_based": "1", "runtime": "1500ms", "ramp_time": "500ms", "norandommap": "1",
         "randrepeat": "0", "group_reporting": "1", "thread": "1", "output-format": "json",
         "refill_buffers": str(int(access.endswith("write"))),  # else a drive may find all writes equal
     } | ({} if increment is None else {"offset_increment": increment})  # fmt: skip

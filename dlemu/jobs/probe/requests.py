@@ -108,8 +108,8 @@ def _by_fio(cell_spec: CellSpec, path: str, size_bytes: int, seconds: float) -> 
         "bs": str(cell_spec.size_bytes),
         "size": str(size_bytes // cell_spec.size_bytes * cell_spec.size_bytes),
         "time_based": "1",
-        "ramp_time": f"{SETTLE_SECONDS:g}",
-        "runtime": f"{seconds:g}",
+        "ramp_time": _fio_time(SETTLE_SECONDS),
+        "runtime": _fio_time(seconds),
         "norandommap": "1",
         "randrepeat": "0",
         "refill_buffers": "1" if cell_spec.writes else "0",
@@ -128,6 +128,11 @@ def _by_fio(cell_spec: CellSpec, path: str, size_bytes: int, seconds: float) -> 
         what = (ended.err or ended.out).strip()[-400:].replace(f"/proc/self/fd/{descriptor}", path)
         raise DlemuError(f"{ended.how}: {what}".rstrip(": "))
     return cell_of_fio(json.loads(ended.out[ended.out.index("{") :]), cell_spec)
+
+
+def _fio_time(seconds: float) -> str:
+    """Return a time as fio reads it: of a number of seconds it drops the fraction, so that 0.5 would be none."""
+    return f"{round(seconds * 1e3)}ms"
 
 
 def cell_of_fio(report: dict[str, Any], cell_spec: CellSpec) -> ProbeCell:
