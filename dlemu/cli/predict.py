@@ -56,14 +56,19 @@ def command(
     Exit status: 0 it passes (without ranks: at least one accelerator does), 1 it does not, 2 a usage error, 3 a reader
     failed, 4 too close to call, 128 + signal.
     """
+    import signal
+
     from dlemu.cli.frontends import make_here
     from dlemu.cli.options import say_part, show_answer
+    from dlemu.comm import interrupt_once
     from dlemu.config import completed, explained, load
     from dlemu.metrics.verdict import EXIT_STATUSES
     from dlemu.mlperf.audit.foreign_times import foreign_run
     from dlemu.results.kinds import kind_of
     from dlemu.runner.prediction_request import PredictionRequest
     from dlemu.studies.predict import known_workload, predict
+
+    signal.signal(signal.SIGTERM, interrupt_once())  # as Ctrl-C does, it leaves no temporary file
 
     request = PredictionRequest(
         from_folder=from_folder,

@@ -31,6 +31,11 @@ def command(folders: tuple[str, ...], png: bool, svg: bool, interactive: bool, o
 
     Exit status: 0, or 2 when a folder holds no result.
     """
+    import signal
+
+    from dlemu.comm import interrupt_once
+
+    signal.signal(signal.SIGTERM, interrupt_once())  # as Ctrl-C does, it leaves no temporary file
     pages = [folders] if output else [(folder,) for folder in folders]
     for together in pages:
         _make(together, ("png",) * png + ("svg",) * svg, output, interactive=interactive)

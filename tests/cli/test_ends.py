@@ -8,6 +8,7 @@ import click
 import pytest
 
 from datagen.errors import DlemuError, UserError
+from dlemu.__main__ import main
 from dlemu.cli import guarded
 from dlemu.comm import Failure, Interrupted
 from dlemu.runner.ranks import RunFailedError
@@ -55,3 +56,24 @@ def test_what_nobody_foresaw_has_a_traceback_and_is_no_verdict(
         guarded(command, "dlemu")
     assert ended.value.code == 3
     assert "Traceback" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "step"),
+    [
+        ("report x", "dlemu.studies.pages.write_page"),
+        ("compare a b", "dlemu.studies.compare.sides.read_sides"),
+        ("predict workload=unet3d --mb-per-second 7", "dlemu.studies.predict.predict"),
+    ],
+)
+def test_sigterm_ends_what_only_reads_and_writes_files_as_ctrl_c_does(
+    words: str, step: str, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    monkeypatch.setattr(step, lambda *arguments, **more: signal.raise_signal(signal.SIGTERM))
+    monkeypatch.setattr("sys.argv", ["dlemu", *words.split()])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    signal.signal(signal.SIGTERM, before)
+    assert ended.value.code == 143
+    assert "interrupted by SIGTERM" in capfd.readouterr().err

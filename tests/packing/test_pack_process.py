@@ -12,10 +12,12 @@ import psutil
 import pytest
 from PIL import Image
 
+from datagen.generate import NO_SPACE
 from datagen.packing.packed_set import PackedFile, Skipped
+from datagen.storage.storage_base import NULL_STORAGE, open_storage
 from dlemu import DlemuError
 from dlemu.jobs.pack import process as pack_process
-from dlemu.jobs.pack.worker import _shortened
+from dlemu.jobs.pack.worker import _shortened, _write_failed
 from dlemu.telemetry import HostTelemetry, Task
 
 
@@ -62,3 +64,9 @@ def test_a_file_with_many_skipped_images_is_reported_with_all_of_them() -> None:
     assert len(pickle.dumps(_shortened(many))) < 100_000
     few = replace(many, skipped=skipped[:9])
     assert _shortened(few) == few
+
+
+@pytest.mark.parametrize("number", NO_SPACE)
+def test_no_room_says_what_may_be_short(number: int) -> None:
+    failed = _write_failed(OSError(number, os.strerror(number)), "/nowhere/a.tar", open_storage(NULL_STORAGE))
+    assert "Free some space (or raise the limit on file sizes) and run the same command again" in str(failed)

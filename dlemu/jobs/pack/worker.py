@@ -268,8 +268,8 @@ def _write_failed(error: OSError, path: str, storage: StorageBase) -> UserError:
     with contextlib.suppress(OSError):
         free = storage.free_bytes(os.path.dirname(path))
     return UserError(
-        f"no room for {path} ({reason}): {'?' if free is None else free} bytes are left. Free some space and run "
-        "the same command again: it continues after the finished files"
+        f"no room for {path} ({reason}): {'?' if free is None else free} bytes are left. Free some space (or "
+        "raise the limit on file sizes) and run the same command again: it continues after the finished files"
     )
 
 
