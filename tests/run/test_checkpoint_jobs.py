@@ -126,7 +126,7 @@ def test_one_part_of_a_job_does_not_make_room_for_another(tmp_path: Path) -> Non
 def test_what_was_written_is_read_by_other_ranks_in_byte_ranges(tmp_path: Path) -> None:
     run(tmp_path, "wrote", num_checkpoints_read="0", ranks="4", num_checkpoints_write="1")
     read = {"num_checkpoints_write": "0", "num_checkpoints_read": "1"}
-    with pytest.raises(UserError, match=r"written by 4 ranks on 1 hosts .*as many ranks, or set checkpoint.reshard"):
+    with pytest.raises(UserError, match=r"written by 4 ranks on 1 host .*as many ranks, or set checkpoint.reshard"):
         run(tmp_path, "refused", **read)
     for ranks in ("3", "1"):
         done = run(tmp_path, f"by{ranks}", **read, ranks=ranks, reshard="true", transfer_size="4096")

@@ -223,8 +223,8 @@ def _not_readable(job: CheckpointJob, note: StoredNote, plan: CheckpointPlan) ->
     missing = [rank for rank in job.plan.ranks if rank not in plan.ranks]
     if plan.grid != job.plan.grid or missing:
         yield (
-            f"it was written by {note.ranks} ranks on {note.hosts} hosts (ranks {plan.ranks.start} to "
-            f"{plan.ranks.stop - 1} of {plan.grid.ranks}), and {job.ranks} would read it (ranks "
+            f"it was written by {count(note.ranks, 'rank')} on {count(note.hosts, 'host')} (ranks {plan.ranks.start} "
+            f"to {plan.ranks.stop - 1} of {plan.grid.ranks}), and {job.ranks} would read it (ranks "
             f"{job.plan.ranks.start} to {job.plan.ranks.stop - 1} of {job.plan.grid.ranks}): use as many ranks, "
             "or set checkpoint.reshard=true to read it in byte ranges"
         )
