@@ -167,7 +167,8 @@ class RunList(ABC, Generic[What, Run, A]):
                 f"`dlemu {self.shown_by} {shlex.quote(self.folder)}`"
             )
         before, now = asdict(saved.question), asdict(self.question)
-        differing = [f"{key} was {before[key]!r}, is {now[key]!r}" for key in now if before[key] != now[key]]
+        changed = (key for key in now if before[key] not in (None, now[key]))  # None: not recorded by an older version
+        differing = [f"{key} was {before[key]!r}, is {now[key]!r}" for key in changed]
         if differing:
             raise UserError(
                 f"{self.folder} holds an interrupted {self.noun} with other settings ({'; '.join(differing)}); "

@@ -50,6 +50,8 @@ class Question:
     division: str
     organisation: str
     system: str
+    hosts: int | None = None
+    """None in records of older versions."""
 
 
 @dataclass(frozen=True, kw_only=True)

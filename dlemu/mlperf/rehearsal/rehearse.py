@@ -90,6 +90,7 @@ class Rehearsal:
             division=self.plan.division,
             organisation=self.plan.organisation,
             system=self.plan.system,
+            hosts=self.size.hosts,
         )
 
     def run(self) -> Rehearsed:

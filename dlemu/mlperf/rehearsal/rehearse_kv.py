@@ -77,6 +77,8 @@ class KvQuestion:
     division: str
     organisation: str
     system: str
+    hosts: int | None = None
+    """None in records of older versions."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -301,6 +303,7 @@ class Trials(RunList[tuple[int, int], Trial, KvRecord]):
             division=rehearsal.division,
             organisation=rehearsal.organisation,
             system=rehearsal.system,
+            hosts=rehearsal.hosts,
         )
         super().__init__(rehearsal.folder, question, planned, self._report_event)
         self._rehearsal = rehearsal
