@@ -221,7 +221,7 @@ MUTATIONS: list[tuple[str, str, str, Change]] = [
     # edition(s), severity, rule, change
     # 14,000 files of 146,600,628 bytes are 5 times 382.3 GiB.
     ("1.0 2.0 3.0", "warning", "dataset.near", lambda root: _memory(root, 381.5)),
-    ("1.0 2.0", "warning", "dataset.size", lambda root: _memory(root, 384)),
+    ("1.0", "warning", "dataset.size", lambda root: _memory(root, 384)),
     ("3.0", "error", "dataset.size", lambda root: _memory(root, 384)),
     ("1.0 2.0 3.0", "error", "dataset.size", lambda root: _memory(root, 400)),
     ("1.0 2.0 3.0", "error", "settings.changed", config("metric", "au", value=0.85)),
