@@ -219,7 +219,8 @@ class Printed:
 
 
 _READ_BY: Mapping[str, Callable[[object], object]] = {
-    **dict.fromkeys(("num_hosts", "epochs", "num_files_train", "num_samples_per_file"), partial(count, least=0)),
+    **dict.fromkeys(("num_hosts", "epochs", "num_files_train"), partial(count, least=0)),
+    "num_samples_per_file": count,
     **dict.fromkeys(("start", "end"), moment),
     "host_memory_GB": numbers,
 }

@@ -198,6 +198,8 @@ def read_logs(folder: str, names: list[str], started: str | None, findings: list
         content = read_json(os.path.join(folder, name), findings)
         arrays[rank] = _blocks(content, name, findings)
         if isinstance(content, Mapping):
+            if _is_foreign(content.get("host_memory_GB")):
+                findings.append(_no_number(name, "host_memory_GB", content["host_memory_GB"]))
             hosts[rank] = RankHost(name=text(content.get("hostname")), memory_gib=number(content.get("host_memory_GB")))
     start_us = stamp_us(started)
     spans = {max(0, rank): read_spans(os.path.join(folder, stats[rank]), start_us, findings) for rank in sorted(stats)}
@@ -242,12 +244,26 @@ def _arrays(epoch_output: Mapping[str, Any], name: str, where: str, findings: li
         lengths = ", ".join(f"{key} {len(values)}" for key, values in lists.items() if values is not None)
         findings.append(unusable(f"{where}: lists of unequal length ({lengths})"))
         return None
+    printed = {key: mapping(epoch_output.get(key)).get(name) for key in ("au", "throughput")}
+    findings += [_no_number(where, key, value) for key, value in printed.items() if _is_foreign(value)]
     return BlockArrays(
         load=load,
         proc=proc,
         compute=compute,
-        printed_au_percent=number(mapping(epoch_output.get("au")).get(name)),
-        printed_samples_per_second=number(mapping(epoch_output.get("throughput")).get(name)),
+        printed_au_percent=number(printed["au"]),
+        printed_samples_per_second=number(printed["throughput"]),
+    )
+
+
+def _is_foreign(value: object) -> bool:
+    """Return whether a value is there that is no number at all; NaN is one, of a block that was cut short."""
+    return value is not None and (isinstance(value, bool) or not isinstance(value, (int, float)))
+
+
+def _no_number(where: str, key: str, value: object) -> Finding:
+    fix = "copy the file from the run again; the value is left out"
+    return Finding(
+        "error", "file.unusable", f"{where}: {key} is {repr(value)[:60]}", "a number, as DLIO writes it", fix
     )
 
 
