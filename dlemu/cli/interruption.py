@@ -8,6 +8,7 @@ import sys
 
 from rich.console import Console
 
+from datagen.errors import SpaceError
 from dlemu.cli import complain
 from dlemu.comm import Interrupted, interrupt_once
 from dlemu.config.literal import override
@@ -28,6 +29,13 @@ def interrupted(stop: Interrupted, finished: str, folder: str) -> int:
     """Print on stderr what is kept and how to continue; return the exit status."""
     complain(f"interrupted by {signal.Signals(stop.signal_number).name}; {finished} are kept: {resume_advice(folder)}")
     return stop.exit_status
+
+
+def out_of_space(error: SpaceError, finished: str, folder: str) -> SpaceError:
+    """Return an error that also says how to continue once there is space; the same if nothing had begun."""
+    if not folder:
+        return error
+    return SpaceError(f"{error}; {finished} are kept: once there is space, {resume_advice(folder)}")
 
 
 def resume_advice(folder: str) -> str:

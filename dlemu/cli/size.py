@@ -62,8 +62,9 @@ def command(
     Exit status: 0 found (--at-least: that many pass), 1 none passes (--at-least: fewer), 2 a usage error, 3 a trial
     failed, 4 no verdict (too close to call, the host was the limit, too few samples for that many), 128 + signal.
     """
+    from datagen.errors import SpaceError
     from dlemu.cli.frontends import make_here
-    from dlemu.cli.interruption import Watched, interrupted
+    from dlemu.cli.interruption import Watched, interrupted, out_of_space
     from dlemu.cli.options import show_answer
     from dlemu.comm import Interrupted
     from dlemu.config import explained, load
@@ -102,6 +103,8 @@ def command(
         )
     except Interrupted as stop:
         raise SystemExit(interrupted(stop, "finished trials", watched.folder)) from None
+    except SpaceError as full:
+        raise out_of_space(full, "finished trials", watched.folder) from full
     show_answer(answer, watched.folder, print_answer, as_json=as_json, page=watched.wants_page)
     raise SystemExit(EXIT_STATUSES[answer.outcome or "no verdict"])
 

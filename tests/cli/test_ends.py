@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Callable
 
 import click
 import pytest
 
-from datagen.errors import DlemuError, UserError
+from datagen.errors import DlemuError, SpaceError, UserError
 from dlemu.__main__ import main
 from dlemu.cli import guarded
 from dlemu.comm import Failure, Interrupted
 from dlemu.runner.ranks import RunFailedError
+from dlemu.runner.run_list import RunsPlanned
 
 CRASHED = Failure(rank=1, kind="KeyError", message="rank 1: KeyError", status=3, at_ns=0, traceback="Traceback ...")
 
@@ -77,3 +79,22 @@ def test_sigterm_ends_what_only_reads_and_writes_files_as_ctrl_c_does(
     signal.signal(signal.SIGTERM, before)
     assert ended.value.code == 143
     assert "interrupted by SIGTERM" in capfd.readouterr().err
+
+
+def test_a_sweep_that_runs_out_of_space_says_how_to_go_on(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fill(*_: object, on_event: Callable[[RunsPlanned], None], **more: object) -> None:
+        on_event(RunsPlanned(folder="results/s", runs=2, finished_runs=0, wants_page=False))
+        raise SpaceError("the disk is full")
+
+    before = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
+    monkeypatch.setattr("dlemu.studies.sweep.run.sweep", fill)
+    monkeypatch.setattr("sys.argv", ["dlemu", "sweep", "workload=unet3d", "ranks=1,2"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    signal.signal(signal.SIGTERM, before[0])
+    signal.signal(signal.SIGINT, before[1])
+    assert ended.value.code == 2
+    again = "continue with `dlemu sweep workload=unet3d ranks=1,2 output.folder=results/s`"
+    assert f"the disk is full; finished points are kept: once there is space, {again}" in capfd.readouterr().err
