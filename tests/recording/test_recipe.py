@@ -386,3 +386,25 @@ def test_a_recipe_is_relied_on_only_where_its_replay_is_the_job() -> None:
     assert "the recorder saw 94.0 %" in verdict(replace(recording, coverage_percent=94.0), (), good)
     assert verdict(recording, ("several loaders",), good) == "several loaders"
     assert verdict(recording, (), None) == "it was not replayed"
+
+
+def test_the_page_shows_what_was_measured_and_not_the_recipe_s_correction_of_it() -> None:
+    measured = recorded()
+    added = 0.004
+    corrected = replace(measured, computation=measured.computation.longer(added), hand_over_added=added)
+    first, then = (_computing(one) for one in (measured, corrected))
+    assert then.startswith(first)
+    assert f"; {1000 * corrected.computation.mean:.2f} in the recipe, whose replay takes less time" in then
+
+
+def _computing(recording: Recording) -> str:
+    tables = list(_tables(RecordAnswer(complete=True, recording=recording, data=None)))
+    return next(row[1] for row in tables[1].rows if row[0] == "computing")  # type: ignore[return-value]  # no Line
+
+
+def test_the_waits_of_a_job_without_workers_are_not_those_of_workers() -> None:
+    recording = recorded()
+    alone = replace(recording, loading=replace(recording.loading, workers=0))
+    for one, who in ((recording, "the workers"), (alone, "the trainer, which reads by itself,")):
+        table = next(iter(_tables(RecordAnswer(complete=True, recording=one, data=None))))
+        assert f"what {who} did meanwhile" in str(table.notes[0])

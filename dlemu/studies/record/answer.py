@@ -147,7 +147,7 @@ class Recording:
     samples_per_second: float
     """All ranks together, while training."""
     computation: Spread
-    """Compute time of a batch on its accelerator."""
+    """Compute time of a batch on its accelerator, as the recipe has it: what was measured, and `hand_over_added`."""
     computation_from: Literal["device", "ready steps", "all steps", "nothing"]
     """Source of `computation`: `device`, events on the accelerator; else the trainer's clock, over these steps."""
     step_cpu: Spread

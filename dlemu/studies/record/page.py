@@ -82,19 +82,31 @@ def _tiles(recording: Recording) -> Iterator[Tile]:
     shown = (
         ("samples/s", "samples_per_second", recording.samples_per_second, "of all ranks, while training"),
         ("step", "parts", 1000 * recording.parts.step, "ms, mean"),
-        ("computing", "computation", 1000 * recording.computation.mean, f"ms per batch, {_source(recording)}"),
+        ("computing", "computation", 1000 * _measured_computation(recording), f"ms per batch, {_source(recording)}"),
     )
     for name, key, value, what in shown:
         yield Tile(name, f"recording.{key}", repr(value), number(value), what)
 
 
 def _source(recording: Recording) -> str:
-    return _SOURCES[recording.computation_from]
+    source, added = _SOURCES[recording.computation_from], recording.hand_over_added
+    if not added:
+        return source
+    how = "less" if added > 0 else "more"
+    in_recipe = number(1000 * recording.computation.mean)
+    return f"{source}; {in_recipe} in the recipe, whose replay takes {how} time to receive a batch"
+
+
+def _measured_computation(recording: Recording) -> float:
+    """Return the seconds that were measured; `computation` is corrected by what a replay takes to receive a batch."""
+    mean = recording.computation.mean
+    return mean - recording.hand_over_added if mean else 0.0  # nothing was left of it: how much there was is not kept
 
 
 def _tables(answer: RecordAnswer) -> Iterator[Table]:
     recording = answer.recording
     parts, cached = recording.parts, recording.cached_percent
+    who = "the workers" if recording.loading.workers else "the trainer, which reads by itself,"
     more = [f"{cached} % of the data came from memory (the page cache), not from storage"] if cached else []
     yield Table(
         title="Where a step's time goes",
@@ -103,7 +115,7 @@ def _tables(answer: RecordAnswer) -> Iterator[Table]:
             (label, number(1000 * getattr(parts, name)), percent(100 * getattr(parts, name) / parts.step))
             for name, label in PARTS.items()
         ],
-        notes=["waits are split by what the workers did meanwhile: blocked, queueing for a core, or computing", *more],
+        notes=[f"waits are split by what {who} did meanwhile: blocked, queueing for a core, or computing", *more],
     )
     yield Table(title="What was recorded", columns=columns("", "", whole=(0,)), rows=list(_facts(answer)))
     if answer.replays:
@@ -116,7 +128,7 @@ def _facts(answer: RecordAnswer) -> Iterator[tuple[str, str]]:
         "batches",
         f"{recording.steps} of {recording.batch_size} samples per rank, {recording.ready_steps} of them ready",
     )
-    yield "computing", f"{number(1000 * recording.computation.mean)} ms per batch, {_source(recording)}"
+    yield "computing", f"{number(1000 * _measured_computation(recording))} ms per batch, {_source(recording)}"
     yield "the trainer's own CPU", f"{number(1000 * recording.step_cpu.mean)} ms per batch"
     if recording.gradient_accumulation_steps > 1:
         yield "gradient accumulation", f"{recording.gradient_accumulation_steps} batches per step"
