@@ -64,8 +64,8 @@ class Catalogue:
     """Parts of the job that each get their own `limited by`: writing, reading."""
     judged: str = ""
     """The metric that is compared with a threshold; empty for a job that neither passes nor fails."""
-    searched: str = ""
-    """The metric that searches compare with it instead, which stop their runs early."""
+    decisive: str = ""
+    """The metric that is compared with it instead where a result has it: older ones, and those of others, do not."""
     note: str = ""
     """What a reader of its figures must know, a sentence."""
 

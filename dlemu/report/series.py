@@ -74,9 +74,9 @@ class RunSeries:
 
     @property
     def judged(self) -> str:
-        """The metric to draw beside the threshold: that of runs, or that of searches where all points have only it."""
+        """The metric to draw beside the threshold: the one that decides, where all points have it."""
         catalogue = self.catalogue
-        names = (catalogue.judged, catalogue.searched)
+        names = (catalogue.decisive, catalogue.judged)
         everywhere = (name for name in names if all(name in point.figures.metrics for point in self.points))
         return next(everywhere, catalogue.judged)
 

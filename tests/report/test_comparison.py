@@ -156,7 +156,7 @@ def test_no_year_follows_from_runs_that_did_other_work(tmp_path: Path) -> None:
 def test_axes_of_au_end_at_100(runs: OpenedComparison, sweeps: OpenedComparison) -> None:
     for comparison in (runs, sweeps):
         drawn = json.dumps(find(FOLDER, "metrics", "draw")(comparison, DESK).chart.to_dict())
-        titled = re.findall(r'"scale": \{"domain": \[([^]]*)\][^}]*\}, "title": "AU, %"', drawn)
+        titled = re.findall(r'"scale": \{"domain": \[([^]]*)\][^}]*\}, "title": "(?:sustained )?AU, %"', drawn)
         assert titled
         assert all(float(domain.split(",")[1]) == 100 for domain in titled)
 

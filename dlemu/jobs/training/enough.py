@@ -8,7 +8,6 @@ from math import ceil
 
 from datagen import manifest
 from datagen.errors import UserError
-from datagen.generate import refuse_foreign_files, refuse_own_files
 from datagen.layout import stored_sample_bytes
 from datagen.spec import DatasetSpec
 from datagen.storage.storage_base import open_storage
@@ -131,6 +130,8 @@ def to_make(workload: Workload, ranks: int, *, given: bool) -> Making:
     If the user has `given` the number of files, that is kept. Else a dataset that exists, or was begun, is used as it
     is; raises UserError if it can't give a verdict, or if nothing can be made among the files of the folder.
     """
+    from datagen.generate import refuse_foreign_files, refuse_own_files  # most runs make nothing
+
     storage = open_storage(workload.storage_spec.buffered)
     refuse_own_files(workload.dataset)
     made = manifest.read(workload.dataset.data_folder, storage)

@@ -135,6 +135,6 @@ CATALOGUE = Catalogue(
     rank=ACCELERATOR,
     repetition="epoch",
     judged="au_percent",
-    searched=AU_SUSTAINED,
+    decisive=AU_SUSTAINED,
     note="Of whole runs; device figures are of the devices behind the dataset, from the kernel's counters.",
 )

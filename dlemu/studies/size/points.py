@@ -58,7 +58,7 @@ def figures_of_count(answer: SizeAnswer, count: CountResult) -> JobFigures:
         limited_by={RUN: limit.what if limit else None},
         threshold_percent=answer.threshold_percent,
         metrics={name: value for name, value in metrics.items() if value is not None}
-        | {catalogue.searched: Value(count.au_percent, count.half_width_percent)},
+        | {catalogue.decisive: Value(count.au_percent, count.half_width_percent)},
     )
 
 
@@ -80,6 +80,6 @@ def _predicted_points(answer: SizeAnswer) -> Iterator[Point]:
                 ranks=predicted.accelerators,
                 passed=None if abs(above) <= half_width else above > 0,
                 threshold_percent=answer.threshold_percent,
-                metrics={catalogue_of(KIND_OF_TRIALS).searched: Value(predicted.au_percent, half_width)},
+                metrics={catalogue_of(KIND_OF_TRIALS).decisive: Value(predicted.au_percent, half_width)},
             )
             yield Point(line="predicted", settings={}, figures=figures)

@@ -1,4 +1,4 @@
-"""Both sides' AU against accelerators, with the pass line."""
+"""Both sides' sustained AU against accelerators, with the pass line."""
 
 from __future__ import annotations
 
