@@ -155,7 +155,7 @@ class Reader:
     """How Python starts the worker processes."""
     nice: Annotated[int, Range(0, 19, "0 to 19")] = 10
     """Niceness of the workers, so that a trainer never waits long for a core (0 to 19). The PyTorch worker of an
-    epoch's first batch has half of it, as its rank waits for that one."""
+    epoch's first batch has a quarter of it, as its rank waits for that one."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -124,7 +124,7 @@ def _init_worker(nice: int, rank_process: int, worker: int) -> None:
     Where more workers wake than there are cores, as they all do at the start of an epoch, the others read ahead with
     what it leaves: a job of as many ranks has a core for each, so that waiting for one is not the storage's.
     """
-    init_worker(nice if worker else nice // 2, rank_process)
+    init_worker(nice if worker else nice // 4, rank_process)
 
 
 def _let_go(error: BaseException) -> None:

@@ -267,9 +267,9 @@ def test_a_killed_worker_is_explained(dataset: DatasetSpec) -> None:
 
 def test_the_worker_of_an_epochs_first_batch_goes_before_the_others(dataset: DatasetSpec) -> None:
     own, before = os.getpriority(os.PRIO_PROCESS, 0), set(psutil.Process().children())
-    for loader in started("pytorch", make_spec(dataset, nice=4)):
+    for loader in started("pytorch", make_spec(dataset, nice=8)):
         workers = sorted(set(psutil.Process().children()) - before, key=lambda process: process.pid)
-        assert [worker.nice() - own for worker in workers] == [2, 4]
+        assert [worker.nice() - own for worker in workers] == [2, 8]
         for epoch in (1, 2):
             assert [batch.trace.worker for batch in loader.batches("train", epoch, 3)] == [0, 1, 0]
 
