@@ -45,7 +45,7 @@ def published(workload: Workload) -> Workload:
 def _without_users(section: S) -> S:
     """Return a section with `public_text` applied to each of its texts."""
     changed: dict[str, Any] = {}
-    for field in fields(section):  # type: ignore[arg-type]  # a dataclass
+    for field in fields(section):  # type: ignore[arg-type]  # no type says `any dataclass`
         value = getattr(section, field.name)
         if isinstance(value, str):
             changed[field.name] = public_text(value)
@@ -53,7 +53,7 @@ def _without_users(section: S) -> S:
             changed[field.name] = tuple(map(public_text, value))
         elif is_dataclass(value):
             changed[field.name] = _without_users(value)
-    return replace(section, **changed)  # type: ignore[type-var]  # a dataclass, too
+    return replace(section, **changed)  # type: ignore[type-var]  # nor here
 
 
 def _public_tree(tree: Mapping[str, Any]) -> dict[str, Any]:

@@ -16,4 +16,4 @@ class OneFilePerShard:
 
     def layout(self, shard: Shard) -> FileLayout:
         """Return the layout of one shard's file."""
-        raise NotImplementedError
+        raise NotImplementedError  # each format that derives from it has its own
