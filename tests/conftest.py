@@ -8,7 +8,9 @@ from __future__ import annotations
 import gc
 import importlib
 import os
+import shutil
 import signal
+import tempfile
 import traceback
 from collections.abc import Iterator
 from itertools import chain
@@ -29,13 +31,21 @@ settings.load_profile("any_machine")
 CHILD_PASSED, CHILD_FAILED = 0, 1
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     """Set up what the processes that tests start inherit.
+
+    What they leave in the folder for temporary files goes with it at the end: torchrun, for one, leaves its logs
+    there. pytest keeps its own folders beside it.
 
     They hear Ctrl-C: a shell that starts something in the background has it ignored. And they keep the modules that
     they compile, whatever the environment says: without, each of a thousand commands compiles dlemu again.
     """
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())
+        folder = os.environ["TMPDIR"] = tempfile.mkdtemp(prefix="tests-")  # short: there are sockets in it
+        config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
+    tempfile.tempdir = None  # read TMPDIR again
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # dlemu sets it too: else each start makes threads for nothing
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
