@@ -29,22 +29,25 @@ def offsets_in(source: Source, records: int, read_headers: Callable[[], Offsets]
     try:
         file = version_of(source.path, os.stat(source.path))
     except OSError:
-        if "://" not in source.path:
-            return read_headers()
-        file = source.path, source.size_bytes, 0  # reading finds out if the object was replaced by one as large
+        file = object_version(source.path, source.size_bytes)
     if len(_known.get(file, ())) <= records:
         _known[file] = read_headers()
     return _known[file][: records + 1]
 
 
-def learn_offsets(path: str, status: os.stat_result, offsets: Sequence[int]) -> None:
-    """Keep the offsets of a file whose headers were read for another reason; `status` is the open file's."""
-    _known[version_of(path, status)] = np.array(offsets, np.int64)
+def learn_offsets(file: Version, offsets: Sequence[int]) -> None:
+    """Keep the offsets of a file whose headers were read for another reason."""
+    _known[file] = np.array(offsets, np.int64)
 
 
 def version_of(path: str, status: os.stat_result) -> Version:
     """Return the key of what is known of a file until it changes."""
     return path, status.st_size, status.st_mtime_ns
+
+
+def object_version(path: str, size_bytes: int) -> Version:
+    """Return the key of an object: reading it finds out if another one as large has replaced it."""
+    return path, size_bytes, 0
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,6 +6,7 @@ class, or deeper; hidden files are skipped, as are files that are not of the mos
 
 from __future__ import annotations
 
+import io
 import os
 import struct
 import tarfile
@@ -13,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,12 +23,12 @@ from datagen import registry
 from datagen.errors import DatasetError, DlemuError, UserError
 from datagen.extras import library
 from datagen.formats.format_base import FORMATS, Format
-from datagen.known_offsets import Version, learn_offsets, version_of
+from datagen.known_offsets import Version, learn_offsets, object_version, version_of
 from datagen.layout import Layout
 from datagen.regular import open_regular
 from datagen.scan import FORMAT_OF_ENDING, SHOWN_NAMES, has_ending, sizes_on_disk
 from datagen.spec import DatasetSpec, ParquetSpec
-from datagen.storage.storage_base import StorageBase, StorageSpec, open_storage
+from datagen.storage.storage_base import StorageBase, StorageSpec, StoredFile, open_storage
 from datagen.unread import unread
 
 RAW = "raw"
@@ -39,6 +40,8 @@ COUNTED_FILES = 256
 """Maximum files whose samples are counted, evenly spaced among all files."""
 _COUNTING_THREADS = 16
 """A tar has a header for each member: where a read takes milliseconds, one after another would take minutes."""
+_HEADERS_AT_ONCE_BYTES = 32 << 10
+"""What a request to an object store brings: headers of several small members, in about the time that one takes."""
 QUANTILES = 65  # steps of 1.6 %: each is a number in config.yaml
 FLAT = ("indexed_binary", "mmap_indexed_binary")
 """Formats without framing, such as tokens: a user's files are cut into records of `record_length_bytes`."""
@@ -137,7 +140,7 @@ def _inspect(spec: DatasetSpec, storage: StorageBase) -> UserFolder:
         record_element_type="uint8",
         compression="none",
         enable_chunking=False,
-        parquet=_with_group_rows(spec.parquet, layout, storage) if name == "parquet" else spec.parquet,
+        parquet=_with_group_rows(spec.parquet, layout, sizes, storage) if name == "parquet" else spec.parquet,
     )
     return UserFolder(completed, layout, sizes, (seen, *notes, *more))
 
@@ -216,21 +219,13 @@ def _with_samples(
     if name in FLAT:
         return _cut(name, layout, sizes, spec)
     count = COUNTERS.get(name)
-    local = storage.local_path(layout.path(0))
-    if count is None or local is None:
-        if local is not None and name != RAW and not _can_read(name, layout, storage):
+    if count is None:
+        if storage.local_path(layout.path(0)) is not None and name != RAW and not _can_read(name, layout, storage):
             note = f"{name} files of this structure are read whole, as bytes: each is one sample"
             return RAW, layout, sizes, [note]
-        samples = spec.num_samples_per_file if count is not None else 1
-        notes = []
-        if count is not None and samples == 1:  # also the default; counting would take a request for each record
-            notes.append(
-                f"samples of {name} files are not counted in an object store, and 1 of each file is read: set "
-                "dataset.num_samples_per_file to how many each holds"
-            )
-        return name, replace(layout, num_samples_per_file=samples), sizes, notes
+        return name, layout, sizes, []
     counted = _some_files(layout)
-    counts = np.array(_in_each(count, [str(storage.local_path(layout.path(file))) for file in counted]))
+    counts = np.array(_in_each(count, layout, sizes, counted, storage))
     if len(counted) < layout.num_files:
         samples = int(counts.min())
         notes = [f"{samples} samples of each file are read: the fewest of {len(counted)} files that were counted"]
@@ -254,33 +249,60 @@ def _some_files(layout: Layout) -> list[int]:
     return sorted({int(place * step) for place in range(min(layout.num_files, COUNTED_FILES))})
 
 
-_found: dict[tuple[Callable[[str], int], Version], int] = {}
+Finder = Callable[[BinaryIO, Version], int]
+"""Finds a number in an open file."""
+
+_found: dict[tuple[Finder, Version], int] = {}
 """What was found in a file, until it changes: a command looks at a folder repeatedly."""
 
 
-def _in_each(find: Callable[[str], int], paths: Sequence[str]) -> list[int]:
-    """Return what `find` returns for each file; one that has not changed since is not opened again."""
+def _in_each(
+    find: Finder, layout: Layout, sizes: NDArray[np.int64], files: Sequence[int], storage: StorageBase
+) -> list[int]:
+    """Return what `find` returns for each of some files; one that has not changed since is not opened again."""
+    threads = min(_COUNTING_THREADS, len(files))
 
-    def found(path: str) -> int:
-        try:
-            key = find, version_of(path, os.stat(path))
-            if key not in _found:
-                with unread([path]):
-                    _found[key] = find(path)
-            return _found[key]
-        except (OSError, ValueError, tarfile.TarError) as error:
-            raise DatasetError(
-                f"{path}: its samples can't be counted ({error}); move it away, or restore it"
-            ) from error
+    def found(path: str, size_bytes: int, storage: StorageBase) -> int:
+        local = storage.local_path(path)
+        version = object_version(path, size_bytes) if local is None else version_of(local, os.stat(local))
+        if (find, version) not in _found:
+            with unread([local] if local else []), _opened(path, storage) as file:
+                _found[find, version] = find(file, version)
+        return _found[find, version]
 
-    with ThreadPoolExecutor(_COUNTING_THREADS, "counting") as pool:
-        return list(pool.map(found, paths))
+    def of_thread(first: int) -> list[int]:
+        own, numbers = storage.of_thread(), []
+        for file in files[first::threads]:
+            path = layout.path(file)
+            try:
+                numbers.append(found(path, int(sizes[file]), own))
+            except (OSError, ValueError, tarfile.TarError) as error:
+                raise DatasetError(
+                    f"{path}: its samples can't be counted ({error}); move it away, or restore it"
+                ) from error
+        return numbers
+
+    all_numbers = [0] * len(files)
+    with ThreadPoolExecutor(threads, "counting") as pool:
+        for first, numbers in enumerate(pool.map(of_thread, range(threads))):
+            all_numbers[first::threads] = numbers
+    return all_numbers
 
 
-def _with_group_rows(parquet: ParquetSpec, layout: Layout, storage: StorageBase) -> ParquetSpec:
+def _opened(path: str, storage: StorageBase) -> BinaryIO:
+    """Open a file to read its headers."""
+    local = storage.local_path(path)
+    if local is not None:
+        return os.fdopen(open_regular(local), "rb")
+    return io.BufferedReader(StoredFile(path, storage.open(path)), _HEADERS_AT_ONCE_BYTES)
+
+
+def _with_group_rows(
+    parquet: ParquetSpec, layout: Layout, sizes: NDArray[np.int64], storage: StorageBase
+) -> ParquetSpec:
     """Return the settings with the rows of the files' row groups, from which the room for a batch follows."""
-    paths = [path for file in _some_files(layout) if (path := storage.local_path(layout.path(file))) is not None]
-    return replace(parquet, row_group_size=min(_in_each(group_rows, paths))) if paths else parquet
+    rows = _in_each(group_rows, layout, sizes, _some_files(layout), storage)
+    return replace(parquet, row_group_size=min(rows))
 
 
 def _cut(
@@ -324,27 +346,25 @@ def _can_read(name: str, layout: Layout, storage: StorageBase) -> bool:
     return not errors
 
 
-def _count_rows(path: str) -> int:
+def _count_rows(file: BinaryIO, _: Version) -> int:
     parquet: Any = library("pyarrow.parquet", "parquet")
-    with os.fdopen(open_regular(path), "rb") as file:
-        return int(parquet.read_metadata(file).num_rows)
+    return int(parquet.read_metadata(file).num_rows)
 
 
-def group_rows(path: str) -> int:
+def group_rows(file: BinaryIO, _: Version | None = None) -> int:
     """Return the mean rows of a row group, without the last, which has what is left."""
     parquet: Any = library("pyarrow.parquet", "parquet")
-    with os.fdopen(open_regular(path), "rb") as file:
-        metadata = parquet.read_metadata(file)
+    metadata = parquet.read_metadata(file)
     rows = [int(metadata.row_group(group).num_rows) for group in range(metadata.num_row_groups)]
     rows = rows[:-1] or rows
     return max(1, sum(rows) // max(1, len(rows)))
 
 
-def _count_tar_samples(path: str) -> int:
+def _count_tar_samples(file: BinaryIO, version: Version) -> int:
     """Count the samples of a WebDataset tar: members that are the same up to the first dot of the base name."""
-    with os.fdopen(open_regular(path), "rb") as file, tarfile.open(fileobj=file, mode="r:") as tar:
+    with tarfile.open(fileobj=file, mode="r:") as tar:
         keys: dict[tuple[str, str], int] = {}
-        last, changes, found = None, 0, os.fstat(file.fileno())
+        last, changes, (_, size_bytes, _) = None, 0, version
         for member in tar:
             folder, _, base = member.name.rpartition("/")
             key = folder, base.partition(".")[0]
@@ -353,29 +373,26 @@ def _count_tar_samples(path: str) -> int:
                 changes += key != last
                 last = key
         # If the members of each sample lie together, and the end marker is there; else reading the file finds out.
-        if changes == len(keys) and found.st_size >= tar.offset + 2 * tarfile.BLOCKSIZE:
-            learn_offsets(path, found, [*keys.values(), tar.offset])
+        if changes == len(keys) and size_bytes >= tar.offset + 2 * tarfile.BLOCKSIZE:
+            learn_offsets(version, [*keys.values(), tar.offset])
         return len(keys)
 
 
-def _count_tfrecords(path: str) -> int:
-    descriptor = open_regular(path)
-    try:
-        found, offsets = os.fstat(descriptor), [0]
-        while offsets[-1] < found.st_size:
-            head = os.pread(descriptor, _LENGTH.size, offsets[-1])
-            if len(head) < _LENGTH.size:
-                raise ValueError(f"a record that ends at byte {offsets[-1] + len(head)}")
-            offsets.append(offsets[-1] + _FRAMING_BYTES + _LENGTH.unpack(head)[0])
-        if offsets[-1] != found.st_size:
-            raise ValueError("it is not a tfrecord file, or is truncated")
-        learn_offsets(path, found, offsets)
-        return len(offsets) - 1
-    finally:
-        os.close(descriptor)
+def _count_tfrecords(file: BinaryIO, version: Version) -> int:
+    (_, size_bytes, _), offsets = version, [0]
+    while offsets[-1] < size_bytes:
+        file.seek(offsets[-1])
+        head = file.read(_LENGTH.size)
+        if len(head) < _LENGTH.size:
+            raise ValueError(f"a record that ends at byte {offsets[-1] + len(head)}")
+        offsets.append(offsets[-1] + _FRAMING_BYTES + _LENGTH.unpack(head)[0])
+    if offsets[-1] != size_bytes:
+        raise ValueError("it is not a tfrecord file, or is truncated")
+    learn_offsets(version, offsets)
+    return len(offsets) - 1
 
 
-COUNTERS: dict[str, Callable[[str], int]] = {
+COUNTERS: dict[str, Finder] = {
     "parquet": _count_rows,
     "webdataset": _count_tar_samples,
     "tfrecord": _count_tfrecords,

@@ -442,12 +442,10 @@ def largest_record_bytes(file_format: RecordFormat, layout: Layout, storage: Sto
     Raises:
         DatasetError: a file can't be read, or is damaged.
     """
-
-    # A client of a remote storage is for one thread.
-    threads = 1 if storage.is_remote else min(_LOOKING_THREADS, layout.num_files)
+    threads = min(_LOOKING_THREADS, layout.num_files)
 
     def largest(first: int) -> int:
-        files = OpenFiles(storage, file_format, layout, 1)
+        files = OpenFiles(storage.of_thread(), file_format, layout, 1)
         try:
             return max(files.get(file)[2].largest_bytes() for file in range(first, layout.num_files, threads))
         finally:

@@ -29,7 +29,8 @@ TABLES = ("accelerators", "scales")
 """Sections whose keys are names that a user chose."""
 
 OF_OWN_DATA = (
-    *("num_files_train", "num_files_eval", "num_subfolders_train", "num_subfolders_eval", "record_dims"),
+    *("num_files_train", "num_files_eval", "num_subfolders_train", "num_subfolders_eval"),
+    *("num_samples_per_file", "record_dims"),
     *("record_length_bytes", "record_length_bytes_stdev", "record_length_bytes_quantiles", "compression"),
 )
 """Settings of a dataset that are determined from the files if these are the user's own (dataset.source=folder)."""

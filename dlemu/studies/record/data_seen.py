@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 from datagen.errors import DlemuError
 from datagen.own_folder import MIN_SHARE_OF_KIND, RAW, group_rows
+from datagen.regular import open_regular
 from dlemu.studies.record.answer import Data, Recording, Spread
 from dlemu.studies.record.recipe import PIECES
 
@@ -78,8 +79,9 @@ def data_of(files: Counter[str], recording: Recording) -> Data | None:
 def _group_rows(paths: list[str]) -> int:
     """Return the rows of a row group of the first file that can be read; 0 if there is none."""
     for path in paths:
-        with contextlib.suppress(OSError, ValueError, DlemuError):  # pyarrow's own errors are ValueErrors
-            return group_rows(path)
+        # pyarrow's own errors are ValueErrors
+        with contextlib.suppress(OSError, ValueError, DlemuError), os.fdopen(open_regular(path), "rb") as file:
+            return group_rows(file)
     return 0
 
 
