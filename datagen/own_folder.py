@@ -28,7 +28,7 @@ from datagen.layout import Layout
 from datagen.regular import open_regular
 from datagen.scan import FORMAT_OF_ENDING, SHOWN_NAMES, has_ending, sizes_on_disk
 from datagen.spec import DatasetSpec, ParquetSpec
-from datagen.storage.storage_base import StorageBase, StorageSpec, StoredFile, open_storage
+from datagen.storage.storage_base import Listed, StorageBase, StorageSpec, StoredFile, open_storage
 from datagen.unread import unread
 
 RAW = "raw"
@@ -85,7 +85,8 @@ def _inspect(spec: DatasetSpec, storage: StorageBase) -> UserFolder:
         raise DatasetError(f"{folder} is not a folder: set dataset.data_folder to the folder of your files")
     if storage.is_folder(f"{folder}/{_TRAIN}"):
         folder = f"{folder}/{_TRAIN}"
-    listed = sorted(_files_below(storage, folder))
+    stated_bytes = _files_below(storage, folder)
+    listed = sorted(stated_bytes)
     if not listed:
         raise DatasetError(f"{folder} holds no files: set dataset.data_folder to the folder of your files")
     name, names = spec.format, _flat_files(spec.format, listed)
@@ -105,7 +106,9 @@ def _inspect(spec: DatasetSpec, storage: StorageBase) -> UserFolder:
         extension=os.path.splitext(names[0])[1].lstrip("."),
         names=tuple(names),
     )
-    sizes = sizes_on_disk(layout, storage)
+    stated = [stated_bytes[name] for name in names]
+    # Listed with the names by object stores; a request for each of a million objects would take minutes.
+    sizes = sizes_on_disk(layout, storage) if None in stated else np.array(stated, np.int64)
     if empty := int((sizes == 0).sum()):
         full = np.flatnonzero(sizes)
         layout, sizes = _subset(layout, full), sizes[full]
@@ -155,18 +158,22 @@ def _subset(layout: Layout, files: Sequence[int] | NDArray[np.intp]) -> Layout:
     return replace(layout, names=names, num_files=len(names))
 
 
-def _files_below(storage: StorageBase, folder: str, below: str = "", depth: int = 0) -> list[str]:
-    """Return the paths, below a folder, of all files that are not hidden or in a hidden folder."""
+def _files_below(storage: StorageBase, folder: str, below: str = "", depth: int = 0) -> dict[str, int | None]:
+    """Return the paths, below a folder, of all files that are not hidden or in a hidden folder, with stated sizes."""
     if depth > MAX_DEPTH:
         raise UserError(f"{folder}/{below} is more than {MAX_DEPTH} folders deep: remove the link that leads back up")
-    found: list[str] = []
+    found: dict[str, int | None] = {}
     folders: list[str] = []
     with storage.entries(f"{folder}/{below}".rstrip("/")) as entries:
         for entry in entries:
-            if not entry.name.startswith("."):
-                (folders if entry.is_dir() else found).append(f"{below}{entry.name}")
+            if entry.name.startswith("."):
+                continue
+            if entry.is_dir():
+                folders.append(f"{below}{entry.name}")
+            else:
+                found[f"{below}{entry.name}"] = entry.size_bytes if isinstance(entry, Listed) else None
     for name in folders:
-        found += _files_below(storage, folder, f"{name}/", depth + 1)
+        found |= _files_below(storage, folder, f"{name}/", depth + 1)
     return found
 
 

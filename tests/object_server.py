@@ -23,7 +23,7 @@ from xml.sax.saxutils import escape
 
 PIECE_BYTES = 256 << 10
 _LISTED = (
-    "<LastModified>2026-01-01T00:00:00.000Z</LastModified><ETag>&quot;1&quot;</ETag><Size>1</Size>"
+    "<LastModified>2026-01-01T00:00:00.000Z</LastModified><ETag>&quot;1&quot;</ETag>"
     "<StorageClass>STANDARD</StorageClass>"
 )
 """What every object is listed with: clients of others want it."""
@@ -197,6 +197,9 @@ class ObjectServer:
             return 204, {}, memoryview(b"")
         return self._stored(request, body)
 
+    def _size(self, key: str) -> int:
+        return len(self.objects[key]) if key in self.objects else self.behaviour.listed_bytes
+
     def _object(self, request: Request) -> tuple[int, dict[str, str], memoryview]:
         data = self.objects.get(request.key)
         if data is None and request.method == "HEAD" and self.behaviour.listed_keys and "/train/" in request.key:
@@ -273,7 +276,9 @@ class ObjectServer:
         if encoding:
             page += f"<EncodingType>{encoding}</EncodingType>"
             text = partial(quote_plus, safe="/")
-        contents = "".join(f"<Contents><Key>{text(name)}</Key>{_LISTED}</Contents>" for name in names)
+        contents = "".join(
+            f"<Contents><Key>{text(name)}</Key><Size>{self._size(name)}</Size>{_LISTED}</Contents>" for name in names
+        )
         prefixes = "".join(f"<CommonPrefixes><Prefix>{text(name)}</Prefix></CommonPrefixes>" for name in folders)
         truncated = str(more).lower()
         page += f"<IsTruncated>{truncated}</IsTruncated>{token}{contents}{prefixes}"

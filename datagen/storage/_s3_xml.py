@@ -13,6 +13,8 @@ from typing import NamedTuple
 from urllib.parse import unquote_plus
 from xml.parsers import expat
 
+from datagen.storage._http_exchange import number_in
+
 PAGE_KEYS = 1000  # ListObjectsV2 returns at most 1000 keys per page
 LIST_BYTES = 8 << 20
 """Maximum size of a page: 1000 keys of 1024 bytes, each byte written as a character reference, and their metadata."""
@@ -39,7 +41,8 @@ class ErrorDetails(NamedTuple):
 class Page:
     """A page of a listing."""
 
-    keys: list[str] = field(default_factory=list)
+    objects: list[tuple[str, int | None]] = field(default_factory=list)
+    """Key and size of each object; None if the page does not state a size."""
     folders: list[str] = field(default_factory=list)
     """Common prefixes, with their final slash."""
     continuation: str = ""
@@ -87,11 +90,15 @@ def check_completed(body: bytes) -> None:
 
 def page_in(body: bytes) -> Page:
     """Return a page of a listing. Raises WrongXmlError."""
-    page, fields, roots = Page(), dict[str, str](), set[str]()
+    page, fields, contents, roots = Page(), dict[str, str](), dict[str, str](), set[str]()
 
     def take(path: Sequence[str], text: str) -> None:
-        if len(path) == 3 and path[1:] == ["Contents", "Key"]:
-            page.keys.append(text)
+        if len(path) == 3 and path[1] == "Contents":
+            contents[path[2]] = text
+        elif path[1:] == ["Contents"]:
+            if "Key" in contents:
+                page.objects.append((contents["Key"], number_in(contents.get("Size", ""))))
+            contents.clear()
         elif len(path) == 3 and path[1:] == ["CommonPrefixes", "Prefix"]:
             page.folders.append(text)
         elif len(path) == 2:
@@ -103,7 +110,7 @@ def page_in(body: bytes) -> Page:
     if roots != {"ListBucketResult"}:
         raise WrongXmlError(f"is {min(roots)[:60]!r} where a listing was expected")
     if fields.get("EncodingType") == "url":  # keys may have characters that XML can't express
-        page.keys = [unquote_plus(key) for key in page.keys]
+        page.objects = [(unquote_plus(key), size_bytes) for key, size_bytes in page.objects]
         page.folders = [unquote_plus(folder) for folder in page.folders]
     if fields.get("IsTruncated") != "false":
         page.continuation = fields.get("NextContinuationToken", "")

@@ -69,7 +69,10 @@ class Storage(StorageBase):
         if not inside and not self._files.isdir(url):
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), folder)
         yield iter(
-            [Listed(entry["name"].rstrip("/").rpartition("/")[2], entry["type"] == "directory") for entry in inside]
+            [
+                Listed(entry["name"].rstrip("/").rpartition("/")[2], entry["type"] == "directory", entry.get("size"))
+                for entry in inside
+            ]
         )
 
     def size_bytes(self, path: str) -> int:

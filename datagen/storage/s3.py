@@ -315,7 +315,7 @@ def _pages(client: Client, prefix: str) -> Iterator[list[Entry]]:
         yield entries
         if not page.continuation:
             return
-        marks = {hash(page.continuation), hash((*page.keys, *page.folders))}
+        marks = {hash(page.continuation), hash((*page.objects, *page.folders))}
         pages, listed, idle = pages + 1, listed + len(entries), 0 if entries and not marks & seen else idle + 1
         if hash(page.continuation) in seen or idle > MAX_IDLE_PAGES or listed > MAX_LISTED:
             raise UserError(
@@ -330,7 +330,8 @@ def _pages(client: Client, prefix: str) -> Iterator[list[Entry]]:
 def _entries(client: Client, prefix: str, page: Page) -> list[Entry]:
     """Return the entries of a page without their prefix. Raises UserError for a key that is not below the prefix."""
     entries: list[Entry] = []
-    for key, is_folder in (*((key, False) for key in page.keys), *((folder, True) for folder in page.folders)):
+    folders = ((folder, None, True) for folder in page.folders)
+    for key, size_bytes, is_folder in (*((*stated, False) for stated in page.objects), *folders):
         name = key[len(prefix) :].removesuffix("/" if is_folder else "")
         if not key.startswith(prefix) or "/" in name:
             raise UserError(
@@ -338,7 +339,7 @@ def _entries(client: Client, prefix: str, page: Page) -> list[Entry]:
                 "which is not directly below it: the server does not follow ListObjectsV2 for prefix and delimiter"
             )
         if name not in INVALID_NAMES:  # such keys can't be written as a path
-            entries.append(Listed(name, is_folder))
+            entries.append(Listed(name, is_folder, size_bytes))
     return entries
 
 

@@ -270,6 +270,8 @@ class Listed:
 
     name: str
     is_folder: bool = False
+    size_bytes: int | None = None
+    """As the listing states it; None if it does not."""
 
     def is_dir(self) -> bool:
         return self.is_folder

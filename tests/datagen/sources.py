@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 from datagen.buffers import AlignedBuffer
@@ -17,9 +18,10 @@ FILE = 7
 class MemorySource:
     """A file that is already in memory, and how often it was read."""
 
-    path = "file.dat"
+    _made = itertools.count()
 
     def __init__(self, data: bytes) -> None:
+        self.path = f"file-{next(self._made)}.dat"  # offsets are kept for a path: another file has another
         self._data = memoryview(data)
         self.size_bytes = len(data)
         self.reads: list[tuple[int, int]] = []

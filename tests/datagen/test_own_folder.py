@@ -219,7 +219,7 @@ def read_all(fetch: FetchSpec) -> int:
 
 
 @pytest.mark.usefixtures("keys")
-@pytest.mark.parametrize(("make", "most"), [(shards, 3), (records, 3), (tables, 5)])
+@pytest.mark.parametrize(("make", "most"), [(shards, 2), (records, 2), (tables, 4)])
 @pytest.mark.parametrize("folder", ["own", f"s3://{BUCKET}/own"])
 def test_samples_of_objects_are_those_of_files(make: Make, most: int, folder: str, tmp_path: Path) -> None:
     """They are counted before the run, by few requests, and no worker looks for headers again."""
@@ -239,7 +239,7 @@ def test_samples_of_objects_are_those_of_files(make: Make, most: int, folder: st
         looked = len(server.requests)
         assert inspect(own.spec, storage=storage).max_record_bytes == found.max_record_bytes
         again = Counter(each.key for each in server.requests[looked:] if each.key)
-        assert max(again.values()) <= most, "two HEADs, and few GETs"
+        assert max(again.values()) <= most, "their sizes are listed: no HEAD for each but the one that opens it"
         fetch = FetchSpec.for_dataset(found, found.train, storage=storage)
         here = inspect(local.spec)
         assert read_all(fetch) == read_all(FetchSpec.for_dataset(here, here.train))

@@ -61,6 +61,10 @@ def listed(storage: StorageBase, folder: str = "data") -> list[str]:
         return [entry.name for entry in entries]
 
 
+def keys_in(body: bytes) -> list[str]:
+    return [key for key, _ in page_in(body).objects]
+
+
 def page(*keys: str, more: str = "") -> bytes:
     contents = "".join(f"<Contents><Key>{key}</Key></Contents>" for key in keys)
     return f"<ListBucketResult>{contents}{more}</ListBucketResult>".encode()
@@ -82,7 +86,7 @@ def test_a_key_is_the_same_however_a_listing_writes_it(key: str, way: str) -> No
         "url": quote_plus(key),
     }[way]
     body = page(written, more="<EncodingType>url</EncodingType>" if way == "url" else "")
-    assert page_in(body).keys == [key.replace("]]>", "") if way == "cdata" else key]
+    assert keys_in(body) == [key.replace("]]>", "") if way == "cdata" else key]
 
 
 @given(st.sets(names, min_size=1, max_size=4))
@@ -191,7 +195,7 @@ def test_the_largest_page_there_may_be_is_read() -> None:
     keys = [f"{number:04}".ljust(1024, "'") for number in range(1000)]
     body = page(*(key.replace("'", "&#39;") for key in keys))
     assert len(body) < LIST_BYTES
-    assert page_in(body).keys == keys
+    assert keys_in(body) == keys
 
 
 @pytest.mark.parametrize("more", [0, 1])
@@ -211,7 +215,7 @@ def test_each_part_of_a_page_may_be_as_large_as_its_limit_and_no_larger(
             reading(body)
     monkeypatch.setattr(_s3_xml, "MAX_ELEMENTS", 7)  # three keys, each with its element around it, and the page
     with pytest.raises(WrongXmlError) if more else contextlib.nullcontext():
-        assert page_in(page("a", "b", "c", more="<a/>" * more)).keys == ["a", "b", "c"]
+        assert keys_in(page("a", "b", "c", more="<a/>" * more)) == ["a", "b", "c"]
 
 
 @given(st.binary(max_size=300) | st.text("<>/&;!-[]'\"ErorCdeKyUplaIx=?# ", max_size=80).map(str.encode))
