@@ -263,6 +263,39 @@ def test_pieces_of_the_size_read_stand_for_parts_of_records(tmp_path: Path) -> N
     assert "11,000 bytes" in next(simplified(recording, data))
 
 
+@pytest.mark.parametrize("ending", [".h5", ".npz", ".bin"])
+def test_files_of_several_samples_that_a_replay_can_not_tell_apart_are_read_in_pieces(
+    ending: str, tmp_path: Path
+) -> None:
+    """Read whole, as one sample each, they would be read 64 times as often as by the job."""
+    for number in range(4):
+        (tmp_path / f"{number}{ending}").write_bytes(bytes(64_000))
+    recording = recorded(opens_per_sample=0.02, read_bytes_per_sample=1000.0)
+    recording = replace(recording, loading=replace(recording.loading, samples=256))
+    data = data_of(Counter(map(str, tmp_path.iterdir())), recording)
+    assert data is not None
+    assert (data.format, data.files, data.samples_per_file) == ("indexed_binary", 4, 64)
+    assert workload_of(recording, data, engine="matched")["dataset"]["record_length_bytes"] == 1000
+
+
+def test_a_dataset_is_found_through_links_and_without_hidden_files(tmp_path: Path) -> None:
+    stored, folder = tmp_path / "store" / "a" / "b", tmp_path / "data" / "train"
+    for below in (stored, folder):
+        below.mkdir(parents=True)
+    (folder / "kind").symlink_to(stored)
+    (stored / "up").symlink_to(folder)  # a loop
+    for name in ("0.jpg", "1.jpg", ".2.jpg"):
+        (stored / name).write_bytes(bytes(1000))
+    (stored / ".cache").mkdir()
+    (stored / ".cache" / "3.jpg").write_bytes(bytes(1000))
+    opened = str(folder / "kind" / "0.jpg")
+    held_open = str(stored / "0.jpg")  # as the kernel names a file that stays open
+    recording = recorded(opens_per_sample=1.0, read_bytes_per_sample=1000.0)
+    data = data_of(Counter([opened, held_open]), recording)
+    assert data is not None
+    assert (data.folder, data.files, data.bytes) == (str(folder / "kind"), 2, 2000)
+
+
 @pytest.mark.parametrize(
     ("steps", "device_bytes", "cached"),
     [

@@ -113,7 +113,7 @@ class Data:
     sizes: Spread
     """Sizes of the files in the folder, bytes."""
     samples_per_file: float
-    """Of a job that reads only a part of each record: how many such parts a file has."""
+    """Of a job that reads only a part of a file for each sample: how many such parts a file has."""
     is_whole: bool
     """Whether all files with this ending in the folder were counted; false if that took too long."""
     group_rows: int = 0

@@ -7,10 +7,10 @@ import os
 import stat
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from datagen.errors import DlemuError
-from datagen.own_folder import MIN_SHARE_OF_KIND, RAW, group_rows
+from datagen.own_folder import COUNTERS, MIN_SHARE_OF_KIND, RAW, group_rows
 from datagen.regular import open_regular
 from dlemu.studies.record.answer import Data, Recording, Spread
 from dlemu.studies.record.recipe import PIECES
@@ -46,7 +46,7 @@ _CACHED_OFF = 0.1  # the same as MAX_BYTES_ERROR_PERCENT for the bytes from devi
 
 def data_of(files: Counter[str], recording: Recording) -> Data | None:
     """Return the dataset that these files belong to; None where none of them exists any more."""
-    sizes = {name: size for name in files if (size := _size(name))}
+    sizes = _distinct(files)
     if not sizes:
         return None
     endings = _endings(sizes, recording.files_per_sample * recording.loaders_per_rank)
@@ -56,13 +56,15 @@ def data_of(files: Counter[str], recording: Recording) -> Data | None:
     if not recording.mapped:  # mapped files stay open while they are read, so all of them are known
         roots = [folder] if len(folder.split(os.sep)) > _SHALLOW + 1 else sorted(set(map(os.path.dirname, opened)))
         found, is_whole = _walk(roots, endings)
-    known = [size for name in found if (size := _size(name))]
+    known = [size for name in found or opened if (size := _size(name))]
     samples, mean = _samples_per_file(recording, known), sum(known) / len(known)
     formats = {_FORMATS.get(ending, RAW) for ending in endings}
     file_format = MAPPED if recording.mapped else formats.pop() if len(formats) == 1 else RAW
     part = recording.read_bytes_per_sample / recording.files_per_sample
     if not recording.mapped and 0 < part < _PARTIAL * mean / samples:
         file_format, samples = PIECES, max(1.0, mean // part)
+    elif not recording.mapped and part and round(samples) > 1 and file_format not in COUNTERS:
+        file_format = PIECES  # a replay would read a whole file for each of its samples
     return Data(
         folder=folder,
         format=file_format,
@@ -149,6 +151,21 @@ def _read_again(data: Data, recording: Recording) -> float:
     return max(0.0, 1 - data.files * data.samples_per_file / taken)
 
 
+def _distinct(names: Iterable[str]) -> dict[str, int]:
+    """Return the sizes of regular files by name; a file that is known by several names has the first of them.
+
+    A file that stays open is also named by the kernel, without the links in its path.
+    """
+    sizes, seen = dict[str, int](), set[tuple[int, int]]()
+    for name in names:
+        with contextlib.suppress(OSError):
+            status = os.stat(name)
+            if stat.S_ISREG(status.st_mode) and status.st_size and (status.st_dev, status.st_ino) not in seen:
+                seen.add((status.st_dev, status.st_ino))
+                sizes[name] = status.st_size
+    return sizes
+
+
 def _size(name: str) -> int:
     """Return the size of a regular file; 0 for anything else, or if it no longer exists."""
     try:
@@ -181,11 +198,20 @@ def _rank_as_data(ending: str, sizes: dict[str, int]) -> tuple[int, int]:
 
 
 def _walk(roots: list[str], endings: list[str]) -> tuple[list[str], bool]:
-    """Return the files with these endings below folders, and whether the walk was complete."""
-    until, found = time.monotonic() + _WALK_SECONDS, []
+    """Return the files with these endings below folders, and whether the walk was complete.
+
+    Links are followed and hidden files left out, as in a folder of the user's own files, which a replay reads.
+    """
+    until, found, seen = time.monotonic() + _WALK_SECONDS, list[str](), set[str]()
     for root in roots:
-        for folder, _, file_names in os.walk(root):
-            found += [os.path.join(folder, name) for name in file_names if _ending(name) in endings]
+        for folder, below, file_names in os.walk(root, followlinks=True):
+            real = os.path.realpath(folder)
+            below[:] = [] if real in seen else [name for name in below if not name.startswith(".")]
+            if real in seen:  # a link leads back up, or to a folder that has another name here
+                continue
+            seen.add(real)
+            shown = (name for name in file_names if not name.startswith("."))
+            found += [os.path.join(folder, name) for name in shown if _ending(name) in endings]
             if time.monotonic() > until:
                 return found, False
     return found, True

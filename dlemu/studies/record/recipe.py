@@ -79,8 +79,8 @@ def simplified(recording: Recording, data: Data | None) -> Iterator[str]:
     if data is not None and reads_parts(data, recording):
         part = recording.read_bytes_per_sample / recording.files_per_sample
         yield (
-            f"the job reads a part of each record, {part:,.0f} bytes: a replay reads pieces of that size from all over "
-            "the files"
+            f"the job reads a part of a file for each sample, {part:,.0f} bytes: a replay reads pieces of that size "
+            "from all over the files, which it does not parse"
         )
 
 
