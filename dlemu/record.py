@@ -256,7 +256,9 @@ class _Fetch:
 
     def opened(self, path: object) -> None:
         name = os.fsdecode(path) if isinstance(path, (str, bytes, os.PathLike)) else ""
-        if not name or name.endswith(_CODE_EXTENSIONS) or name.startswith(_OS_PATHS):
+        if not name or name.endswith(_CODE_EXTENSIONS):
+            return
+        if name.startswith(_OS_PATHS) and not name.startswith("/dev/shm/"):  # opened by name there: data in memory
             return
         self.opens += 1
         self.note_file(name)

@@ -222,6 +222,26 @@ def test_files_that_a_dataset_writes_are_no_data(mode: str | None, flags: int, o
     assert hooks.local.fetch.opens == opens
 
 
+def test_a_dataset_in_shared_memory_is_data_and_devices_are_not() -> None:
+    fetch = hook_module()._Fetch()
+    for name in ("/dev/shm/images/1.jpg", "/dev/urandom", "/proc/self/io"):
+        fetch.opened(name)
+    assert (fetch.opens, fetch.new) == (1, ["/dev/shm/images/1.jpg"])
+
+
+def test_names_that_are_no_utf_8_are_read_and_a_truncated_row_is_not(tmp_path: Path) -> None:
+    name = os.fsdecode(b"/data/b\xe4r.bin")
+    process = {"k": "process", "version": VERSION, "pid": 1, "parent": None, "rank": None, "ranks": 1}
+    process |= {"python": "3", "torch": "2", "cores": 1}
+    numbers = ("t0", "t1", "bytes", "cpu", "queue", "read", "calls", "device", "system_cpu", "opens")
+    totals = (f"process_{what}{ending}" for what in ("read", "device", "cpu") for ending in ("", "_in"))
+    fetch = {"k": "fetch", "n": 1, **dict.fromkeys((*numbers, *totals), 1), "files": [name]}
+    lines = [json.dumps(row) for row in (process, fetch)]
+    (tmp_path / f"1{ENDING}").write_text("\n".join([*lines, lines[1][:-2]]))
+    (rows,) = read_rows(str(tmp_path))
+    assert [one.files for one in rows.fetches] == [[name]]
+
+
 def test_a_sitecustomize_that_was_there_still_runs(tmp_path: Path) -> None:
     (tmp_path / "site").mkdir()
     (tmp_path / "site" / "sitecustomize.py").write_text("print('the site')")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+import os
 import re
 import socket
 from collections import Counter
@@ -14,6 +15,7 @@ import numpy as np
 import pytest
 import yaml
 
+from datagen.errors import UserError
 from dlemu.config import load
 from dlemu.config.duration import Duration, mean_seconds
 from dlemu.studies.record.answer import RecordAnswer, Recording, Replay, Spread
@@ -294,6 +296,14 @@ def test_a_dataset_is_found_through_links_and_without_hidden_files(tmp_path: Pat
     data = data_of(Counter([opened, held_open]), recording)
     assert data is not None
     assert (data.folder, data.files, data.bytes) == (str(folder / "kind"), 2, 2000)
+
+
+def test_a_folder_that_results_could_not_name_is_refused(tmp_path: Path) -> None:
+    folder = tmp_path / os.fsdecode(b"b\xe4r")
+    folder.mkdir()
+    (folder / "0.jpg").write_bytes(bytes(1000))
+    with pytest.raises(UserError, match="give a link to it"):
+        data_of(Counter([str(folder / "0.jpg")]), recorded())
 
 
 @pytest.mark.parametrize(

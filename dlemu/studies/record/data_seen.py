@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator
 from datagen.errors import DlemuError
 from datagen.own_folder import COUNTERS, MIN_SHARE_OF_KIND, RAW, group_rows
 from datagen.regular import open_regular
+from dlemu.config.published import check_letters
 from dlemu.studies.record.answer import Data, Recording, Spread
 from dlemu.studies.record.recipe import PIECES
 
@@ -45,13 +46,17 @@ _CACHED_OFF = 0.1  # the same as MAX_BYTES_ERROR_PERCENT for the bytes from devi
 
 
 def data_of(files: Counter[str], recording: Recording) -> Data | None:
-    """Return the dataset that these files belong to; None where none of them exists any more."""
+    """Return the dataset that these files belong to; None where none of them exists any more.
+
+    Raises UserError if results could not name it, as its folder's name or the files' ending can't be written as UTF-8.
+    """
     sizes = _distinct(files)
     if not sizes:
         return None
     endings = _endings(sizes, recording.files_per_sample * recording.loaders_per_rank)
     opened = [name for name in sizes if _ending(name) in endings]
     folder = os.path.commonpath([os.path.dirname(name) for name in opened])
+    check_letters([folder, *endings])
     found, is_whole = opened, False
     if not recording.mapped:  # mapped files stay open while they are read, so all of them are known
         roots = [folder] if len(folder.split(os.sep)) > _SHALLOW + 1 else sorted(set(map(os.path.dirname, opened)))

@@ -8,6 +8,7 @@ noted.
 from __future__ import annotations
 
 import glob
+import json
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -190,8 +191,11 @@ def _decode(lines: Sequence[bytes]) -> ProcessRows | None:
     for line in lines:
         try:
             row = decoder.decode(line)
-        except msgspec.DecodeError:  # truncated: the last line of a killed process, or the disk was full
-            continue
+        except msgspec.DecodeError:
+            try:  # a file's name that is no UTF-8 has surrogates, which msgspec refuses
+                row = msgspec.convert(json.loads(line), Row)
+            except (ValueError, RecursionError):  # truncated: the last line of a killed process, or the disk was full
+                continue
         if isinstance(row, Process):
             if row.version != VERSION:
                 raise UserError(f"these rows have version {row.version}, wanted {VERSION}: record the job again")
