@@ -200,7 +200,7 @@ class Checkpoint:
     epochs_between_checkpoints: Annotated[int, at_least(1)] = 1
     """Epochs from one checkpoint to the next."""
     steps_between_checkpoints: Annotated[int, positive_or("-1 for none within an epoch")] = -1
-    """Also after every this many steps within an epoch; -1: only at the end of epochs."""
+    """After every this many steps of an epoch, and not at its end; -1: only at the end of epochs."""
     type: Literal["rank_zero", "all_ranks"] = "rank_zero"
     """Which ranks write a model that is described only by `model.model_size_bytes`."""
     fsync: bool = True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from datagen.errors import UserError
 from dlemu.studies.record.loops import training_loop
@@ -227,6 +228,32 @@ def test_checkpoints_are_no_computation() -> None:
     assert recording.saves is not None
     assert (recording.saves.count, recording.saves.bytes, recording.saves.batches_between) == (2, 4000, 20)
     assert recording.saves.seconds == pytest.approx(0.4)
+
+
+def test_checkpoints_every_some_steps_are_told_from_those_of_epochs() -> None:
+    """Beside evaluations, over several epochs, and with a file for each part of a checkpoint."""
+    often, once = Trainer(), Trainer()
+    for trainer, places in ((often, (9, 19)), (once, (29,))):
+        for _ in range(2):
+            number = trainer.begin()
+            for place in range(30):
+                trainer.batch(number, 0.1, 30, save_ms=400 if place in places else 0)
+                if place in places:
+                    last = trainer.rows.saves[-1]
+                    trainer.rows.saves.append(replace(last, t0=trainer.now, t1=trainer.now + 100 * MS, bytes=8000))
+                    trainer.now += 100 * MS
+                    evaluation = trainer.begin(loader=2)
+                    for _ in range(3):
+                        trainer.batch(evaluation, 0.1, 5, steps=0, grad=False)
+                    trainer.over(evaluation)
+            trainer.over(number)
+    found = [analyse(trainer.processes, 10).saves for trainer in (often, once)]
+    assert [one and (one.count, one.bytes, one.batches_between) for one in found] == [
+        (4, 12_000, 10),
+        (2, 12_000, None),
+    ]
+    assert found[0] is not None
+    assert found[0].seconds == pytest.approx(0.5)
 
 
 def test_waits_are_shared_out_by_what_the_worker_did() -> None:

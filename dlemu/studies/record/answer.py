@@ -79,7 +79,7 @@ class Saves:
     seconds: float
     """How long the trainer stalled for one checkpoint, mean."""
     batches_between: int | None
-    """None if checkpoints were written only between passes over the data, or if there was just one."""
+    """None if no pass over the training data had several checkpoints."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -352,16 +352,17 @@ def _saves(loops: Sequence[Loop]) -> Saves | None:
         return None
     first = next(loop for loop, _ in saves)
     own = [save for loop, save in saves if loop is first]
-    batches = sorted(batch.t0 for batch in first.rows.batches)
-    ends = sorted(over.t0 for over in first.rows.overs)
-    batches_before = [bisect.bisect(batches, save.t0) for save in own]
-    one_pass = all(bisect.bisect(ends, a.t0) == bisect.bisect(ends, b.t0) for a, b in itertools.pairwise(own))
-    between = round((batches_before[-1] - batches_before[0]) / (len(own) - 1)) if len(own) > 1 and one_pass else None
+    training = {one.number for one in first.passes}
+    batches = sorted(batch.t0 for batch in first.rows.batches if batch.number in training)
+    ends = sorted(over.t0 for over in first.rows.overs if over.number in training)
+    # A model, its optimizer and more, saved one after another, are one checkpoint.
+    places = sorted({bisect.bisect(batches, save.t0): bisect.bisect(ends, save.t0) for save in own}.items())
+    gaps = [later - before for (before, one), (later, other) in itertools.pairwise(places) if one == other]
     return Saves(
-        count=len(own),
-        bytes=round(sum(save.bytes for _, save in saves) / len(own)),
-        seconds=sum(save.t1 - save.t0 for save in own) / len(own) / 1e9,
-        batches_between=between or None,
+        count=len(places),
+        bytes=round(sum(save.bytes for _, save in saves) / len(places)),
+        seconds=sum(save.t1 - save.t0 for save in own) / len(places) / 1e9,
+        batches_between=round(sum(gaps) / len(gaps)) if gaps else None,
     )
 
 
