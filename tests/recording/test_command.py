@@ -12,7 +12,7 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from datagen.errors import UserError
+from datagen.errors import DlemuError, UserError
 from dlemu.cli.record import command
 from dlemu.jobs.training.folder import read_run
 from dlemu.results.kinds import kind_of
@@ -34,8 +34,6 @@ JOB = str(Path(__file__).with_name("job.py"))
         (RecordQuestion(command=("true",), out="no/job.yaml"), "make it first"),
         (RecordQuestion(command=("no-such-program-here",)), "can't be started"),
         (RecordQuestion(command=("true",)), "the job left no rows"),
-        (RecordQuestion(command=("sh", "-c", "exit 3")), "the job ended with status 3 before it took a batch"),
-        (RecordQuestion(command=("sh", "-c", "kill -9 $$")), "the job ended by signal 9 before it took a batch"),
     ],
 )
 def test_what_can_not_be_recorded_is_refused_with_what_to_do(
@@ -46,6 +44,15 @@ def test_what_can_not_be_recorded_is_refused_with_what_to_do(
     with pytest.raises(UserError, match=says.replace(".", r"\.")):
         record(question, folder=str(tmp_path / "answer"))
     assert Path("there.yaml").read_text() == "somebody's"
+
+
+@pytest.mark.parametrize(
+    ("line", "ended"), [("exit 3", "with status 3"), ("exit 2", "with status 2"), ("kill -9 $$", "by signal 9")]
+)
+def test_a_job_that_fails_before_its_first_batch_has_failed(line: str, ended: str, tmp_path: Path) -> None:
+    with pytest.raises(DlemuError, match=f"the job ended {ended} before it took a batch") as failure:
+        record(RecordQuestion(command=("sh", "-c", line)), folder=str(tmp_path / "answer"))
+    assert failure.value.exit_status == 3, "as of a job that fails later"
 
 
 def test_a_job_that_a_signal_ends_is_said_to_end_by_it() -> None:

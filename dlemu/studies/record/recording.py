@@ -153,9 +153,9 @@ def files_of(processes: Sequence[ProcessRows], skip: int) -> Counter[str]:
 def _no_training_message(processes: Sequence[ProcessRows], skip: int) -> str:
     if not processes:
         return (
-            "the job left no rows: wanted a script that takes batches from a PyTorch DataLoader. Where a launcher "
-            "drops the environment (containers, ssh, python -I), write `import dlemu.record` as the first line of the "
-            "script, and then: dlemu record --rows FOLDER"
+            "the job left no rows: wanted a script that takes batches from a PyTorch DataLoader (TensorFlow's "
+            "tf.data and JAX can't be recorded). Where a launcher drops the environment (containers, ssh, python -I), "
+            "write `import dlemu.record` as the first line of the script, and then: dlemu record --rows FOLDER"
         )
     unseen = sorted({_UNSEEN[name] for rows in processes for name in rows.process.seen if name in _UNSEEN})
     besides = f" The job uses {', '.join(unseen)}, which can't be recorded." if unseen else ""

@@ -61,7 +61,8 @@ def record(
 ) -> Recorded:
     """Record a job and write its recipe.
 
-    Raises UserError for wrong options before the job runs, and afterwards if its rows contain no training.
+    Raises UserError for wrong options before the job runs, and afterwards if its rows contain no training; DlemuError
+    if the job failed before it left any.
     """
     folder = folder or new_folder("record")
     recipe = question.out or os.path.join(folder, RECIPE)
@@ -78,7 +79,7 @@ def record(
     if not processes and status == -signal.SIGINT:
         raise Interrupted(signal.SIGINT)  # Ctrl-C before the job took its first batch
     if not processes and status:
-        raise UserError(
+        raise DlemuError(
             f"the job ended {how_ended(status)} before it took a batch from a PyTorch DataLoader: see its output "
             "above, and run it without `dlemu record --`"
         )
