@@ -205,6 +205,23 @@ def test_a_drive_of_each_host_has_the_requests_of_its_own_ranks(tmp_path: Path) 
     assert shared.gib_per_second * GIB / 1e9 == pytest.approx(4.0)
 
 
+def test_hosts_with_drives_of_their_own_are_done_when_the_one_with_the_most_bytes_is() -> None:
+    workload = load(["workload=llama3_405b", "checkpoint.node_local=true"])
+    plan = plan_checkpoint(workload.model, workload.checkpoint, workload.ranks)
+    known = KnownStorage(source="given", writes=Speed(mb_per_second=7000.0), reads=None)
+
+    def seconds(hosts: int) -> float:
+        write = predict(workload, plan, known, CheckpointQuestion(workload="llama3_405b", hosts=hosts)).write
+        assert write is not None
+        return write.seconds
+
+    on_hosts = [sum(plan.rank_bytes[first : first + 8]) for first in range(0, len(plan.ranks), 8)]
+    assert max(on_hosts) > 1.1 * min(on_hosts), "the first copy's ranks write the model, too"
+    assert seconds(64) == pytest.approx(max(on_hosts) / 7e9)
+    assert seconds(1) == pytest.approx(sum(on_hosts) / 7e9)
+    assert seconds(1000) == pytest.approx(max(plan.rank_bytes) / 7e9), "hosts without a rank do not help"
+
+
 def test_checkpoints_are_read_in_the_manner_they_are_read_in(tmp_path: Path) -> None:
     sheet = tmp_path / "sheet.yaml"
     sheet.write_text("reads: [{size: 128k, depth: 1, latency_us: 500}, {size: 128k, depth: 64, latency_us: 500}]")

@@ -94,8 +94,7 @@ def run_prediction(
     hosts = request.hosts
     if measured is not None:
         hosts = hosts if hosts > 1 else max(1, len(measured.summary.hosts))
-        node_local = measured.facts.workload.checkpoint.node_local
-        storage = _measured_storage(measured.summary, plan, drives=len(measured.summary.hosts) if node_local else 1)
+        storage = _measured_storage(measured.summary, measured.facts.workload, plan)
     elif request.drive is not None:
         sharing = -(-len(plan.ranks) // hosts) if workload.checkpoint.node_local else len(plan.ranks)
         storage = _storage_of_drive(request.drive, workload.checkpoint, sharing)
@@ -117,14 +116,17 @@ def run_prediction(
 def predict(
     workload: Workload, plan: CheckpointPlan, storage: KnownStorage, question: CheckpointQuestion
 ) -> CheckpointPrediction:
-    """Return the prediction without sentences. All ranks start together and share the storage's throughput."""
+    """Return the prediction without sentences. All ranks start together and share the storage's throughput.
+
+    Hosts with a storage of their own are done when the one with the most bytes is.
+    """
     settings, sizes = workload.checkpoint, plan.sizes
-    drives = question.hosts if settings.node_local else 1
+    most_bytes = _most_bytes(plan, question.hosts) if settings.node_local else sizes.bytes
 
     def phase(speed: Speed | None) -> PredictedPhase | None:
         if speed is None:
             return None
-        seconds = sizes.bytes / (drives * speed.mb_per_second * 1e6)
+        seconds = most_bytes / (speed.mb_per_second * 1e6)
         share = speed.half_width_percent / 100
         return PredictedPhase(
             seconds=seconds,
@@ -149,6 +151,11 @@ def predict(
         training=training,
         findings=(*storage.findings, *_missing(write, read)),
     )
+
+
+def _most_bytes(plan: CheckpointPlan, hosts: int) -> int:
+    """Return the bytes of the host with the most, where each host has as many consecutive ranks as the others."""
+    return max(int(own.sum()) for own in np.array_split(np.array(plan.rank_bytes), hosts))
 
 
 def _without_others(storage: KnownStorage, others_mb_per_second: float) -> KnownStorage:
@@ -198,8 +205,15 @@ def _storage_of_drive(path: str, settings: Checkpoint, ranks: int) -> KnownStora
     return KnownStorage(source=drive.source, writes=writes, reads=reads)
 
 
-def _measured_storage(measured: CheckpointSummary, plan: CheckpointPlan, *, drives: int) -> KnownStorage:
-    """Return the speed that a checkpoint run measured, per drive; raises UserError if it completed no checkpoint."""
+def _measured_storage(measured: CheckpointSummary, workload: Workload, plan: CheckpointPlan) -> KnownStorage:
+    """Return the speed that a checkpoint run of a workload measured; raises UserError if it completed no checkpoint.
+
+    Where each host had a storage of its own, it is the speed of that with the most bytes.
+    """
+    share = 1.0
+    if workload.checkpoint.node_local:
+        own = plan_checkpoint(workload.model, workload.checkpoint, measured.ranks)
+        share = _most_bytes(own, len(measured.hosts)) / sum(own.rank_bytes)
 
     def speed(phase: PhaseSummary | None) -> Speed | None:
         rates = [part.slowest_gib_per_second for part in phase.checkpoints] if phase is not None else []
@@ -209,7 +223,7 @@ def _measured_storage(measured: CheckpointSummary, plan: CheckpointPlan, *, driv
         mean, percent = float(np.mean(known)), SPEED_PERCENT
         if len(known) > 1:  # one checkpoint has no spread
             percent = max(percent, 100 * half_width(float(np.std(known, ddof=1)), len(known), 0.95) / mean)
-        return Speed(mb_per_second=mean * GIB / 1e6 / drives, half_width_percent=percent)
+        return Speed(mb_per_second=share * mean * GIB / 1e6, half_width_percent=percent)
 
     writes, reads = speed(measured.write), speed(measured.read)
     if writes is None and reads is None:
@@ -220,9 +234,9 @@ def _measured_storage(measured: CheckpointSummary, plan: CheckpointPlan, *, driv
         findings.append(Finding(Issue.OTHER_RANKS, "caution", dict(numbers)))
     if measured.write is not None and measured.write.steady is False:
         findings.append(Finding(Issue.NOT_STEADY, "caution"))
-    share = None if measured.read is None else measured.read.from_storage_percent
-    if reads is not None and share is not None and share < PARTLY_READ_PERCENT:
-        findings.append(Finding(Issue.NOT_READ, "loud", {"cache_percent": 100 - share}))
+    stored = None if measured.read is None else measured.read.from_storage_percent
+    if reads is not None and stored is not None and stored < PARTLY_READ_PERCENT:
+        findings.append(Finding(Issue.NOT_READ, "loud", {"cache_percent": 100 - stored}))
         reads = None
     source = f"a run of {measured.workload} with {measured.ranks} rank{'s' * (measured.ranks != 1)}"
     return KnownStorage(source=source, writes=writes, reads=reads, findings=tuple(findings))
