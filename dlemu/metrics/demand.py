@@ -6,6 +6,7 @@ b x L / c bytes a second; R accelerators take R times as much.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from datagen.layout import nominal_sample_bytes, stored_sample_bytes
@@ -27,7 +28,8 @@ class Demand:
     num_files: int
     num_samples: int
     sample_bytes: int
-    """Mean bytes read per sample, uncompressed; of formats with columns, only the columns that training reads."""
+    """Mean bytes read per sample, uncompressed; of formats with columns, only the columns that training reads, and row
+    groups as often as they are read."""
     dataset_gb: float
     """All samples as they are stored, including columns that are not read."""
     batch_size: int
@@ -43,7 +45,7 @@ class Demand:
 def demand(name: str, workload: Workload) -> Demand:
     """Return the demand of one accelerator of the workload; `name` is what the workload is called."""
     data, reader = workload.dataset, workload.reader
-    sample_bytes = nominal_sample_bytes(data)
+    sample_bytes = round(nominal_sample_bytes(data) * row_group_reads(workload))
     samples = data.num_files_train * data.num_samples_per_file
     seconds = mean_seconds(workload.train.computation_time)
     rate = reader.batch_size / seconds if seconds > 0 else None
@@ -62,3 +64,18 @@ def demand(name: str, workload: Workload) -> Demand:
         mb_per_second=None if rate is None else rate * sample_bytes / MB,
         au_threshold_percent=100 * workload.metric.au,
     )
+
+
+def row_group_reads(workload: Workload) -> float:
+    """Return how often a row group of Parquet is read in an epoch, on average; 1 for other formats.
+
+    Workers that take batches in turn each read a row group whole that their batches have rows of. Batches of B rows
+    begin at every multiple of B's greatest common divisor with a group's G rows alike, and so have rows of
+    (B + G - gcd(B, G)) / G groups on average; B rows have B / G.
+    """
+    data, reader = workload.dataset, workload.reader
+    in_order = reader.worker_streams or reader.read_threads <= 1  # a worker then keeps the group in which a batch ends
+    if data.format != "parquet" or in_order or reader.sample_shuffle != "off":
+        return 1.0
+    batch, rows = reader.batch_size, min(data.parquet.row_group_size, data.num_samples_per_file)
+    return (batch + rows - math.gcd(batch, rows)) / batch

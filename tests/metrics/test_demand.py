@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dlemu.config import load
-from dlemu.metrics.demand import demand
+from dlemu.metrics.demand import demand, row_group_reads
 
 
 def test_an_h100_on_unet3d_asks_for_seven_samples_each_323_ms() -> None:
@@ -30,3 +30,21 @@ def test_an_accelerator_that_computes_nothing_has_no_limit() -> None:
     asked = demand("own", load(["train.computation_time=0"]))
     assert asked.samples_per_second is None
     assert asked.mb_per_second is None
+
+
+@pytest.mark.parametrize(
+    ("batch", "rows", "times"), [(16384, 6144, 1.25), (48, 24, 1.0), (8, 24, 3.0), (10, 24, 3.2), (24, 288, 12.0)]
+)
+def test_workers_in_turn_read_a_row_group_for_each_batch_that_has_rows_of_it(
+    batch: int, rows: int, times: float
+) -> None:
+    words = ["dataset.format=parquet", f"dataset.parquet.row_group_size={rows}", f"reader.batch_size={batch}"]
+    words += [f"dataset.num_samples_per_file={batch * rows}", "dataset.record_length_bytes=1000"]
+    workload = load([*words, "reader.read_threads=4"])
+    assert row_group_reads(workload) == pytest.approx(times)
+    begins = range(0, rows * batch, batch)
+    groups = sum((begin + batch - 1) // rows - begin // rows + 1 for begin in begins)
+    assert groups * rows / (rows * batch) == pytest.approx(times), "counted batch by batch"
+    assert demand("own", workload).sample_bytes == pytest.approx(1000 * times, abs=50 * times), "records are square"
+    for in_order in ("reader.worker_streams=true", "reader.read_threads=1"):
+        assert row_group_reads(load([*words, "reader.read_threads=4", in_order])) == 1

@@ -111,6 +111,9 @@ def test_a_sheet_is_a_storage(tmp_path: Path) -> None:
     assert found.source.startswith("the data sheet of EXAMPLE 7450: each reader has 2 of 131,072 bytes in flight")
     assert most_mb_per_second(found.curve) == pytest.approx(6800)
     assert found.curve[0].mb_per_second == pytest.approx(2 * 0.131072 / (80e-6 + 126_976 / 6.8e9))
+    assert found.bytes_factor == 1.0
+    dlrm = calibrate_from_drive(str(sheet), load(["workload=dlrm"]), cores=4)
+    assert dlrm.bytes_factor == 1.25, "row groups that two batches share are read twice"
 
 
 @pytest.mark.parametrize(

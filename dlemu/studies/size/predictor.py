@@ -12,6 +12,7 @@ from dlemu.jobs.training.prediction.curve import straight_then_flat
 from dlemu.jobs.training.prediction.make_prediction import predict
 from dlemu.jobs.training.prediction.prediction import PredictedCount, Prediction
 from dlemu.jobs.training.prediction.run_prediction import usable_cores
+from dlemu.metrics.demand import row_group_reads
 from dlemu.studies.answers import PredictedAu, PredictedSize
 from dlemu.studies.size.size_verdict import Known
 
@@ -21,7 +22,7 @@ class Predictor:
 
     def __init__(self, workload: Workload, known: Known) -> None:
         self._workload = replace(workload, workflow=replace(workload.workflow, checkpoint=False))
-        self._calibration = _calibration(known)
+        self._calibration = _calibration(known, row_group_reads(workload))
         self._counts: dict[int, PredictedCount] = {}
         self._found = self._predict(None, known.most)
         each = workload.metric.au * known.mb_per_accelerator
@@ -64,10 +65,10 @@ class Predictor:
         return answer
 
 
-def _calibration(known: Known) -> Calibration | None:
+def _calibration(known: Known, bytes_factor: float) -> Calibration | None:
     if known.probe_mb_per_second <= 0:
         return None
-    given = given_speed(known.probe_mb_per_second, cores=usable_cores())
+    given = given_speed(known.probe_mb_per_second, cores=usable_cores(), bytes_factor=bytes_factor)
     if known.one_reader_mb_per_second <= 0:
         return given
     return replace(given, curve=straight_then_flat(known.one_reader_mb_per_second, known.probe_mb_per_second))

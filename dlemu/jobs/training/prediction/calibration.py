@@ -94,13 +94,14 @@ class Reads:
     size_bytes: Floats
 
 
-def given_speed(mb_per_second: float, *, cores: float) -> Calibration:
+def given_speed(mb_per_second: float, *, cores: float, bytes_factor: float = 1.0) -> Calibration:
     """Return the calibration of a storage with a given throughput."""
     return Calibration(
         source=f"{mb_per_second:g} MB/s as given, whatever the number of readers",
         curve=flat(mb_per_second),
         saturated=True,
         half_width_percent=0.0,
+        bytes_factor=bytes_factor,
         cores=cores,
     )
 

@@ -10,6 +10,7 @@ from dlemu.jobs.training.prediction.batches import bytes_by_file
 from dlemu.jobs.training.prediction.calibration import Calibration
 from dlemu.jobs.training.prediction.curve import Curve, CurvePoint, flat
 from dlemu.jobs.training.prediction.prediction import Issue
+from dlemu.metrics.demand import row_group_reads
 from dlemu.metrics.findings import Finding, Number
 from dlemu.results.drive import READ_AHEAD_BYTES, READ_AHEAD_REQUESTS, per_second, read_drive
 from dlemu.results.levels import Rate
@@ -27,7 +28,15 @@ def calibrate_from_drive(path: str, workload: Workload, *, cores: float) -> Cali
     curve = curve_of(drive.rates, request, in_flight)
     source = f"{drive.source}: each reader has {in_flight} of {request:,} bytes in flight"
     found = tuple(_ignored(drive.rates))
-    return Calibration(source=source, curve=curve, saturated=True, half_width_percent=0.0, cores=cores, findings=found)
+    return Calibration(
+        source=source,
+        curve=curve,
+        saturated=True,
+        half_width_percent=0.0,
+        bytes_factor=row_group_reads(workload),
+        cores=cores,
+        findings=found,
+    )
 
 
 def _ignored(known: Sequence[Rate]) -> Iterator[Finding]:

@@ -26,6 +26,7 @@ from dlemu.jobs.training.prediction.from_probe import calibrate_from_levels
 from dlemu.jobs.training.prediction.from_times import ForeignRun, calibrate_from_times
 from dlemu.jobs.training.prediction.make_prediction import MOST, predict
 from dlemu.jobs.training.prediction.prediction import PREDICT, Prediction
+from dlemu.metrics.demand import row_group_reads
 from dlemu.results.answer_files import read_answer, save_answer
 from dlemu.results.drive import nothing_left
 from dlemu.results.file_names import CONFIG
@@ -59,7 +60,8 @@ def run_prediction(source: Sequence[str] | Workload, request: PredictionRequest)
     folder = workload.output.folder or new_folder(workload.model.name, "predict-")
     check_new(folder)
     if request.mb_per_second is not None:
-        calibration = given_speed(request.mb_per_second, cores=usable_cores())
+        factor = row_group_reads(workload)
+        calibration = given_speed(request.mb_per_second, cores=usable_cores(), bytes_factor=factor)
     elif request.drive is not None:
         calibration = calibrate_from_drive(request.drive, workload, cores=usable_cores())
     elif known is not None:
