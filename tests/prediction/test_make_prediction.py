@@ -244,6 +244,15 @@ def test_computation_times_that_differ_are_no_limit_of_the_storage() -> None:
     assert (answer.passed, answer.limited_by.what) == (False, "nothing")
 
 
+def test_what_a_faster_storage_does_not_raise_is_not_limited_by_it() -> None:
+    """The host hands a batch over in 0.5 ms; steps are shorter."""
+    asked = workload(ranks=2, steps=400)
+    short = replace(asked, train=replace(asked.train, computation_time=Duration(mean=0.000375)))
+    answer = predict(short, given_speed(1e6, cores=4), ranks=2)
+    assert answer.au_sustained_percent == pytest.approx(75, abs=1)
+    assert (answer.limited_by.what, "limited by" in answer.verdict) == ("unknown", False)
+
+
 def test_what_would_make_it_worse_is_not_offered() -> None:
     """A disk that seeks: the more readers, the less each second brings."""
     asked = workload(ranks=2, steps=100)

@@ -309,8 +309,13 @@ class _Predictor:
             },
         )
         limit: Limit = "storage" if self.saturated else "unknown"
-        if max(faster, readers, cores) - now < HELPS_PERCENT and self._workload.train.computation_time.type != "fixed":
-            limit = "nothing"  # what is lost, is lost to computation times that differ between accelerators
+        if max(faster, readers, cores) - now < HELPS_PERCENT:
+            if self._workload.train.computation_time.type != "fixed":
+                limit = "nothing"  # what is lost, is lost to computation times that differ between accelerators
+            else:
+                endless = model.run(count.accelerators, speed=FASTER, most_rows=SEARCH_ROWS, shrinks=True)
+                if endless.au("sustained") - au_percent < HELPS_PERCENT:
+                    limit = "unknown"  # such as the host's delays, where they take longer than a step
         elif cores - now >= max(HELPS_PERCENT, faster - now):
             limit = "host CPU"
         elif readers - now >= max(HELPS_PERCENT, 0.5 * (faster - now)):  # half suffices: readers cost only a setting

@@ -54,7 +54,7 @@ class Seen(StrEnum):
     GAINS = "gains"
 
 
-Limit = Literal["storage", "loader", "host CPU", "nothing", "unknown"]  # unknown: not saturated storage
+Limit = Literal["storage", "loader", "host CPU", "nothing", "unknown"]  # unknown: none of them known
 Interval = tuple[float, float]
 """Lowest and highest value; in at least 9 of 10 predictions the measured value is expected between them."""
 
