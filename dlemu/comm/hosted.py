@@ -30,7 +30,7 @@ from typing import NoReturn, TypeVar
 from datagen.errors import DlemuError, SpaceError
 from dlemu.comm.cgroup_limits import out_of_memory_hint
 from dlemu.comm.comm_base import Comm, Interrupted, PeerLostError
-from dlemu.comm.failure import RANK, Failure, describe
+from dlemu.comm.failure import RANK, Failure, describe, noting
 from dlemu.comm.launched_comm import LaunchedComm
 from dlemu.comm.local import Rendezvous
 from dlemu.comm.process_control import after_fork_in_child, die_with_parent, interrupt_once
@@ -104,14 +104,15 @@ class Host:
         self.comm, self._places, self._placeholders = comm, places, placeholders
         after_fork_in_child(self._forget)
 
-    def run(self, main: Callable[[Comm], T], on_failure: OnFailure) -> T:
+    def run(self, main: Callable[[Comm], T], on_failure: OnFailure, note: str) -> T:
         """Run `main` to its end as each of the host's ranks; return the result of this process's own rank.
 
         Collective over the leaders. Raises what `main` raised in this process; what it raised in a member is raised by
-        the member's placeholder, which ends the job. Raises SpaceError when the system has no room for the processes.
+        the member's placeholder, with `note`, and ends the job. Raises SpaceError when the system has no room for the
+        processes.
         """
         token = secrets.token_hex(16)
-        members = self._fork_all(token, main, on_failure)
+        members = self._fork_all(token, main, on_failure, note)
         own = self.comm.member(0, token)
         try:
             result = main(own)
@@ -145,7 +146,7 @@ class Host:
             with contextlib.suppress(OSError):  # the placeholder has ended
                 os.kill(self._places[local_rank].process, signal.SIGCONT)
 
-    def _fork_all(self, token: str, main: Callable[[Comm], object], on_failure: OnFailure) -> list[int]:
+    def _fork_all(self, token: str, main: Callable[[Comm], object], on_failure: OnFailure, note: str) -> list[int]:
         sys.stdout.flush()
         sys.stderr.flush()
         gc.collect()
@@ -161,7 +162,7 @@ class Host:
                     self._places[local_rank].take()
                     _run_member_and_exit(self.comm, local_rank, token, ours, main, on_failure)
                 ours.close()
-                socket.send_fds(placeholder, [_RUN], [theirs.fileno()])
+                socket.send_fds(placeholder, [_RUN, os.fsencode(note)], [theirs.fileno()])
                 theirs.close()
                 members.append(process)
         except BlockingIOError as error:
@@ -216,12 +217,12 @@ def serve_placeholder(comm: LaunchedComm) -> None:
     leader.settimeout(None)
     with leader:
         while True:
-            message, descriptors, _, _ = socket.recv_fds(leader, 1, 1)
+            message, descriptors, _, _ = socket.recv_fds(leader, _LONGEST_MESSAGE, 1)
             if message == _END:
                 return
-            if message != _RUN:
+            if not message.startswith(_RUN):
                 raise PeerLostError(f"{comm.name(0)} ended without a message")
-            with socket.socket(fileno=descriptors[0]) as member:
+            with socket.socket(fileno=descriptors[0]) as member, noting(os.fsdecode(message.removeprefix(_RUN))):
                 _wait_for(member, leader, comm)
 
 

@@ -104,7 +104,9 @@ def ending_all(comm: LaunchedComm, report: Callable[[str], None]) -> Iterator[No
     except BaseException as error:
         failure = describe(comm.rank, error)
         if _should_report(comm, failure):
-            report(f"{socket.gethostname()}: {failure.text}" if comm.rank else failure.text)
+            notes = () if failure.traceback else getattr(error, "__notes__", ())  # a traceback has them
+            text = "\n".join([failure.text, *notes])
+            report(f"{socket.gethostname()}: {text}" if comm.rank else text)
         comm.abort(failure.status, failure.message)
         raise SystemExit(failure.status) from None
     comm.close()

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar, cast
 from datagen.atomic import write_text
 from datagen.errors import DlemuError, SpaceError, UserError
 from dlemu.comm import Comm, detect_launcher
-from dlemu.comm.failure import Failure, describe, first_failure
+from dlemu.comm.failure import Failure, describe, first_failure, noting
 from dlemu.comm.launch import run_ranks
 from dlemu.config.schema import Workload
 from dlemu.results.live import going_on
@@ -200,6 +200,8 @@ class LaunchedRanks:
         self._comm, self._words = comm, words
         self.leads, self.count = comm.rank == 0, comm.size
         self._guardian: Guardian | None = None
+        self._note = ""
+        """Added to a failure of the job that is guarded: the guardian saves it after the failure is reported."""
 
     def configure(self, load: Callable[[], Workload]) -> Workload:
         workload = self.agree(lambda: self._with_launched_ranks(load()))
@@ -232,10 +234,12 @@ class LaunchedRanks:
             check(self._comm.local_size)
 
     def run(self, main: Callable[[Comm], T]) -> T | None:
-        return main(self._comm)
+        with noting(self._note):
+            return main(self._comm)
 
     @contextlib.contextmanager
     def guard(self, job: Guarded, save_failed: SaveFailed) -> Iterator[None]:
+        self._note = f"kept, marked incomplete, in {job.folder}: what was measured before that, if anything"
         if self.leads:
             from dlemu.comm.guardian import watch
 
@@ -270,7 +274,8 @@ class HostedRanks(LaunchedRanks):
         return self._comm.broadcast_to_leaders(value)
 
     def run(self, main: Callable[[Comm], T]) -> T | None:
-        return self._host.run(main, lambda failure: write_failure(self._live_folder, failure))
+        with noting(self._note):
+            return self._host.run(main, lambda failure: write_failure(self._live_folder, failure), self._note)
 
     @contextlib.contextmanager
     def guard(self, job: Guarded, save_failed: SaveFailed) -> Iterator[None]:

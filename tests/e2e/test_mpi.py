@@ -84,6 +84,7 @@ def test_what_was_measured_outlives_a_killed_rank(victim: int | str, dataset: Pa
     ended = wait(process)
     assert ended.status != 0
     assert victim != 2 or "rank 2 was killed" in ended.err, "who stands in for it says so, though it had been stopped"
+    assert victim != 2 or f"kept, marked incomplete, in {folder}: what was measured" in ended.err
     until(lambda: (folder / "summary.json").exists(), "the guardian to save the run")
     told = summary(folder)
     assert told["complete"] is False
@@ -142,6 +143,7 @@ def test_a_damaged_file_ends_all_ranks_with_its_name(dataset: Path, tmp_path: Pa
     ended = wait(process)
     assert ended.status != 0
     assert str(victim) in ended.err
+    assert f"kept, marked incomplete, in {folder}: what was measured" in ended.err
     assert "Traceback" not in ended.err
     until(lambda: (folder / "summary.json").exists(), "the guardian to save the run")
     assert str(victim) in summary(folder)["failure"]

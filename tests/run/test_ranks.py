@@ -9,7 +9,7 @@ import pytest
 
 from datagen.errors import UserError
 from dlemu.comm import Interrupted, PeerLostError
-from dlemu.comm.failure import Failure, describe, killed
+from dlemu.comm.failure import Failure, describe, killed, noting
 from dlemu.runner import launched
 from dlemu.runner.launched import start_seconds
 from dlemu.runner.ranks import ForkedRanks, RunFailedError, RunUserError, cause, write_failure
@@ -95,6 +95,14 @@ def test_a_rank_that_fails_says_so_and_ends_all(
     with pytest.raises(SystemExit) as ended, launched.ending_all(comm, told.append):  # type: ignore[arg-type]
         raise error
     assert (ended.value.code, comm.did, slept) == (status, f"aborted with {status}", seconds)
+    assert re.fullmatch(said, told[0], re.DOTALL)
+
+
+@pytest.mark.parametrize(("error", "said"), [(UserError("lost"), "lost\nkept"), (ValueError("odd"), ".*: odd\nkept")])
+def test_a_failure_of_launched_ranks_says_what_is_kept(error: Exception, said: str) -> None:
+    told = list[str]()
+    with pytest.raises(SystemExit), launched.ending_all(Launched(0), told.append), noting("kept"):  # type: ignore[arg-type]
+        raise error
     assert re.fullmatch(said, told[0], re.DOTALL)
 
 
