@@ -21,7 +21,7 @@ class MemorySource:
     _made = itertools.count()
 
     def __init__(self, data: bytes) -> None:
-        self.path = f"file-{next(self._made)}.dat"  # offsets are kept for a path: another file has another
+        self.path = f"{next(self._made)}/file.dat"  # offsets are kept for a path: another file has another
         self._data = memoryview(data)
         self.size_bytes = len(data)
         self.reads: list[tuple[int, int]] = []
