@@ -180,6 +180,8 @@ class _Inspection:
         self._advice = advice
         self._format: Format = registry.find("datagen.formats", spec.format, "Format")()
         self._notes: list[str] = []
+        self._packed = False
+        """Whether `dlemu pack` made the files: samples that it did not resize are of any size."""
         self._foreign_splits: set[Split] = set()
         """Splits whose sizes do not follow from the settings, so that records are looked up in the files."""
 
@@ -260,7 +262,14 @@ class _Inspection:
     def _spec_on_disk(self, train: Layout, valid: Layout) -> DatasetSpec:
         if self._manifest is not None:
             return replace(self._manifest.spec, parquet=self._requested.parquet)  # the run chooses the columns to read
-        self._notes.append(f"{self._requested.data_folder} has no {MANIFEST_NAME}: another tool made it, or copied it")
+        from datagen.packing.packed_set import is_packed
+
+        folder = self._requested.data_folder
+        self._packed = is_packed(folder, self._storage)
+        if self._packed:
+            self._notes.append(f"{folder} was made by `dlemu pack`: its files are used as they are")
+        else:
+            self._notes.append(f"{folder} has no {MANIFEST_NAME}: another tool made it, or copied it")
         return replace(
             self._requested,
             num_files_train=train.named_files if train.names is None else train.num_files,
@@ -285,6 +294,8 @@ class _Inspection:
             self._check_sides(spec, layout, shapes)
             return sizes, largest
         self._foreign_splits.add(layout.split)
+        if self._packed:
+            return sizes_on_disk(layout, self._storage), 0
         if self._manifest is not None or len(wrong) <= looked_up // 2:  # if most differ, another tool made the files
             raise DatasetError(
                 f"{len(wrong)} of {looked_up} files looked up have the wrong size: {'; '.join(wrong[:SHOWN_NAMES])}. "

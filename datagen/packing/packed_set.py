@@ -52,6 +52,8 @@ class PackedFile:
     bytes: int
     crc32: int
     """CRC-32 of the whole file."""
+    payload_bytes: int = 0
+    """Bytes of the samples, without what the format adds; 0: unknown, older dlemu wrote the manifest."""
     skipped: tuple[Skipped, ...] = ()
 
 
@@ -198,15 +200,22 @@ def _existing_numbers(layout: Layout, storage: StorageBase) -> Iterator[int]:
                 yield int(match[1])
 
 
-def training_spec(folder: str, packed: PackedSet, sample_bytes: int) -> DatasetSpec:
-    """Return the dataset settings with which a training run reads a packed set."""
+def is_packed(folder: str, storage: StorageBase) -> bool:
+    """Return whether a folder has the manifest of a complete packed set; it is not read."""
+    (size,) = storage.sizes([os.path.join(folder, PACKED_NAME)])
+    return size is not None
+
+
+def training_spec(folder: str, packed: PackedSet) -> DatasetSpec:
+    """Return the dataset settings with which a training run reads a packed set that has samples."""
     files, samples = packed.training_shape()
+    payload = sum(file.payload_bytes or file.bytes for file in packed.made)
     return DatasetSpec(
         data_folder=folder,
         format=packed.format,
         num_files_train=files,
         num_samples_per_file=samples,
-        record_length_bytes=sample_bytes,
+        record_length_bytes=max(1, payload // packed.samples),
     )
 
 

@@ -32,6 +32,7 @@ from datagen.packing.packed_set import (
     layout_of,
     read_set,
     remove_set,
+    training_spec,
     verify_set,
     write_set,
 )
@@ -211,6 +212,14 @@ def test_training_reads_what_all_files_have() -> None:
     assert replace(packed_set, made=(made(0, 4), made(1, 4), made(2, 1))).training_shape() == (2, 4)
     assert replace(packed_set, made=(made(0, 4), made(1, 3), made(2, 4))).training_shape() == (3, 3)
     assert replace(packed_set, made=(made(0, 2),)).training_shape() == (1, 2)
+
+
+def test_the_length_of_a_record_is_that_of_its_payload_if_the_manifest_has_it() -> None:
+    packed_set = PackedSet(about={}, format="tfrecord", ending="tfrecord", files=2, images_per_file=4)
+    older = tuple(made(number, 4, b"x" * 400) for number in range(2))
+    newer = tuple(replace(file, payload_bytes=200) for file in older)
+    lengths = [training_spec("there", replace(packed_set, made=files)).record_length_bytes for files in (older, newer)]
+    assert lengths == [100, 50]
 
 
 def test_a_torn_journal_tells_of_the_whole_lines(tmp_path: Path) -> None:

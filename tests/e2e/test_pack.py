@@ -109,6 +109,10 @@ def test_packing_goes_on_after_each_kind_of_end_and_trains(images: Path, tmp_pat
     small = ["metric.ceiling_seconds=0", "metric.scaling_seconds=0", "metric.cached=true", "output.report=false"]
     trained = dlemu("train", *train, *small, "reader.data_loader=threads", "train.computation_time=0", cwd=tmp_path)
     assert trained.ran, trained.err
+    assert "dataset.record_length_bytes=768" in train, "of the pixels, without what the format adds"
+    notes = " ".join(trained.out.split())  # lines are wrapped
+    assert "was made by `dlemu pack`" in notes
+    assert "sizes differ" not in notes
     assert re.search(r"each sample once +yes", trained.out)
 
 

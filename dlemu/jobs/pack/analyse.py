@@ -209,10 +209,9 @@ def _mean(packing: PackMeasurement, probe: str, source: str, metric: str) -> flo
 
 def train_command(target: str, packed: PackedSet) -> str:
     """Return the command that trains on a packed set; empty if nothing was packed."""
-    samples = packed.samples
-    if not samples:
+    if not packed.samples:
         return ""
-    spec = training_spec(target, packed, max(1, sum(file.bytes for file in packed.made) // samples))
+    spec = training_spec(target, packed)
     words = [
         "workload=default",
         override(("dataset", "data_folder"), target),

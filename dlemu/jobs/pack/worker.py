@@ -281,7 +281,7 @@ class _PackedFile:
         self._job, self._number, self._storage = job, number, storage
         self._writer = _ChecksumWriter(storage.create_recorded(self.path))
         self._packer = job.packer(self._writer)
-        self._samples, self._source_bytes = 0, 0
+        self._samples, self._source_bytes, self._payload_bytes = 0, 0, 0
         self._skipped: list[Skipped] = []
 
     def add(self, sample: PackedSample | Skipped, source_bytes: int) -> None:
@@ -295,6 +295,7 @@ class _PackedFile:
             self.discard()
             raise UserError(f"{sample.name} does not fit into {self.path}: {error}") from error
         self._samples += 1
+        self._payload_bytes += sample.data.nbytes
 
     def finish(self) -> PackedFile:
         """Sync the file and give it its final name; a file without samples is discarded."""
@@ -311,6 +312,7 @@ class _PackedFile:
             source_bytes=self._source_bytes,
             bytes=self._writer.position,
             crc32=self._writer.crc32,
+            payload_bytes=self._payload_bytes,
             skipped=tuple(self._skipped),
         )
 
