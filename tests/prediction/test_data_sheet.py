@@ -102,6 +102,7 @@ def test_a_reader_s_requests_are_the_kernel_s_or_its_own() -> None:
     )
     assert requests_of(records, 2500) == (120_000, 1), "one batch after the other of the same file"
     assert requests_of(replace(records, reader=replace(records.reader, sample_shuffle="seed")), 2500) == (2500, 1)
+    assert requests_of(load(["workload=bert"]), 2500) == (128 * KIB, 2), "tf.data reads on, and shuffles afterwards"
 
 
 def test_a_sheet_is_a_storage(tmp_path: Path) -> None:

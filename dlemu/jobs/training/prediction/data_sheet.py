@@ -10,6 +10,7 @@ from dlemu.jobs.training.prediction.batches import bytes_by_file
 from dlemu.jobs.training.prediction.calibration import Calibration
 from dlemu.jobs.training.prediction.curve import Curve, CurvePoint, flat
 from dlemu.jobs.training.prediction.prediction import Issue
+from dlemu.loaders.traits_base import traits_of
 from dlemu.metrics.demand import row_group_reads
 from dlemu.metrics.findings import Finding, Number
 from dlemu.results.drive import READ_AHEAD_BYTES, READ_AHEAD_REQUESTS, per_second, read_drive
@@ -52,11 +53,16 @@ def _ignored(known: Sequence[Rate]) -> Iterator[Finding]:
 def requests_of(workload: Workload, sample_bytes: float) -> tuple[int, int]:
     """Return the size of a reader's requests to the drive, and how many of them it has in flight.
 
-    Through the page cache the kernel splits large reads and reads ahead; with O_DIRECT a read is one request.
+    Through the page cache the kernel splits large reads and reads ahead; with O_DIRECT a read is one request. Loaders
+    that stream files read each from its beginning, and shuffle afterwards.
     """
     reader, data = workload.reader, workload.dataset
-    in_order = data.num_samples_per_file > 1 and reader.sample_shuffle == "off"
-    together = min(reader.batch_size, data.num_samples_per_file) if in_order else 1
+    if traits_of(reader.data_loader).interleave(reader, data) is not None:
+        together = data.num_samples_per_file
+    elif data.num_samples_per_file > 1 and reader.sample_shuffle == "off":
+        together = min(reader.batch_size, data.num_samples_per_file)
+    else:
+        together = 1
     read_bytes = max(1, round(sample_bytes * together))
     if reader.odirect or read_bytes <= READ_AHEAD_BYTES:
         return read_bytes, 1
