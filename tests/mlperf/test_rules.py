@@ -305,6 +305,22 @@ def test_in_open_the_settings_that_it_frees_may_differ_and_no_other() -> None:
     assert {finding.seen for finding in differing} == {"reader.file_shuffle=off", "model.model_size=7"}
 
 
+def test_files_with_other_samples_are_counted_by_their_own() -> None:
+    # 28,000 samples: 14,000 files of two; of resnet50's 3,200,000, 2,558 files of 1,251, but 32,000 of 100.
+    doubled = changed(dataset={"num_samples_per_file": 2}) | {"samples_per_file": 2, "core_config": None}
+    assert found(division="open", **doubled, num_files=14_000) == []
+    assert found(division="open", **doubled, num_files=13_999) == [("error", "dataset.size")]
+    fewer = replace(RESNET50, samples_per_file=100, memory_gib=64)
+    (size,) = told("2.0", "dataset.size", replace(fewer, num_files=2_558), "open")
+    assert (size.severity, size.wanted[:12]) == ("error", "32,000 files")
+    (steps,) = told("2.0", "dataset.steps", replace(fewer, num_files=2_558, memory_gib=None), "open")
+    assert steps.fix == "at least 32,000 files"
+    words = ["workload=unet3d", "accelerator=h100", "ranks=8", "dataset.num_samples_per_file=2"]
+    size_told = datasize(load(words), edition=None, hosts=2, memory_gib_per_host=64, files_requested=14_000)
+    assert (size_told.files, size_told.steps_per_epoch) == (14_000, 500)
+    assert {finding.rule for finding in size_told.findings} == {"workload.differs"}
+
+
 def test_settings_of_checkpoints_count_where_checkpoints_are_saved() -> None:
     other = {"checkpoint_after_epoch": 9, "epochs_between_checkpoints": 1}
     saved = changed(checkpoint=other)

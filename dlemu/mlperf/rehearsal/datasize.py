@@ -98,6 +98,7 @@ def datasize(
     rules = _edition(workload, edition)
     official = rules.official(workload.model.name, workload.accelerator)
     assert official is not None  # ensured by _edition
+    official = replace(official, samples_per_file=workload.dataset.num_samples_per_file)
     memory_bytes = hosts * memory_gib_per_host * GIB
     bound = smallest_dataset(official, official.batch_size, workload.ranks, memory_bytes)
     files, samples = bound.comfortable_files, bound.comfortable_files * official.samples_per_file
@@ -138,6 +139,7 @@ def _facts(workload: Workload, hosts: int) -> RunFacts:
         accelerator=workload.accelerator,
         accelerators=workload.ranks,
         hosts=hosts,
+        samples_per_file=workload.dataset.num_samples_per_file,
         record_bytes=workload.dataset.record_length_bytes,
         batch_size=workload.reader.batch_size,
         computation_seconds=mean_seconds(workload.train.computation_time),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from dlemu.mlperf.rules.core_config import DEFAULTS, canonical
@@ -104,9 +104,11 @@ def check_run(edition: Edition, facts: RunFacts, division: Division) -> list[Fin
     official = edition.official(facts.workload, facts.accelerator)
     if official is None:
         return [_unknown_workload(edition, facts)]
+    # OPEN may change the samples of a file: the least number of files is then that of such files.
+    sized = replace(official, samples_per_file=facts.samples_per_file or official.samples_per_file)
     findings = [
-        *_dataset(edition, official, facts),
-        *_steps(official, facts),
+        *_dataset(edition, sized, facts),
+        *_steps(sized, facts),
         *_settings(official, facts),
         *_other_settings(edition, official, facts, division),
         *_hosts(facts),
@@ -188,7 +190,7 @@ def _whole_files_by_steps(official: Official, facts: RunFacts) -> int:
 def _steps(official: Official, facts: RunFacts) -> Iterator[Finding]:
     if facts.num_files is None or facts.accelerators is None or facts.memory_gib is not None:
         return  # with the memory, `_dataset` judges steps too; without the other two, it has reported that
-    samples = facts.num_files * (facts.samples_per_file or official.samples_per_file)
+    samples = facts.num_files * official.samples_per_file
     per_step = (facts.batch_size or official.batch_size) * facts.accelerators
     if math.ceil(samples / per_step) < STEPS_PER_EPOCH:
         fix = f"at least {math.ceil(STEPS_PER_EPOCH * per_step / official.samples_per_file):,} files"
