@@ -562,6 +562,22 @@ def test_samples_per_second_far_apart_and_one_seed_for_all_are_told(golden: Path
     assert found >= {("warning", "runs.spread"), ("info", "runs.seed")}
 
 
+@pytest.mark.parametrize(
+    ("key", "value", "told_as"),
+    [("odirect", True, "False and True"), ("prefetch_size", 0, "0 and 2"), ("transfer_size", 262144, "262144 and not")],
+)
+def test_a_setting_that_one_run_omits_is_dlios_default(
+    golden: Path, tmp_path: Path, key: str, value: Any, told_as: str
+) -> None:
+    root = shutil.copytree(golden / "2.0", tmp_path / "tree")
+    for run in runs(root)[1:]:
+        edit(config_folder(run) / "config.yaml", put("workload", "reader", key, value=value))
+    (found,) = [one.finding for one in check_folder(str(root)).findings if one.finding.rule == "runs.differ"]
+    assert found.seen.startswith(f"reader.{key}: {told_as}")
+    _first_config(root, "reader", key, value)
+    assert "runs.differ" not in {one.finding.rule for one in check_folder(str(root)).findings}
+
+
 def test_runs_of_which_two_share_a_seed_are_told(golden: Path, tmp_path: Path) -> None:
     root = tmp_path / "tree"
     shutil.copytree(golden / "2.0", root)

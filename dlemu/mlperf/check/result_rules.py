@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -14,7 +14,7 @@ from dlemu.mlperf.audit.run_settings import Setup
 from dlemu.mlperf.audit.tolerant import LARGEST_BYTES, mapping, read_json
 from dlemu.mlperf.check.submission_tree import SEPARATION, Leaf, Result, Rule
 from dlemu.mlperf.check.system_description import StatedLimit, stated_limit
-from dlemu.mlperf.rules.core_config import effective
+from dlemu.mlperf.rules.core_config import Value, canonical, effective
 from dlemu.mlperf.rules.training import unapplied
 from dlemu.results.finding import Finding, Located, Severity
 from dlemu.results.untrusted_files import open_untrusted
@@ -30,6 +30,15 @@ _REQUIRED_SETTINGS = (
     *("train.epochs", "train.computation_time", "metric.au"),
 )
 """Settings that config.yaml has for every edition's workloads; without them a run can't be checked."""
+_READER_DEFAULTS: Mapping[str, Value] = {
+    "read_threads": 1,
+    "computation_threads": 1,
+    "prefetch_size": 2,
+    "transfer_size": "not set",
+    "odirect": False,
+    "data_loader": "tensorflow",
+}
+"""Settings of the reader that a submitter may choose, once for all runs, with DLIO's defaults (`ConfigArguments`)."""
 MIN_ACCELERATORS_PER_HOST = 4
 """With fewer on a single host, v3.0's checker asks whether that host could drive more (3.3.3)."""
 GAP_FACTOR = 2
@@ -219,14 +228,20 @@ def same_job(result: Result) -> Iterator[Located]:
         ("accelerator", [leaf.setup.accelerator for leaf in result.runs]),
         ("number of accelerators", [leaf.printed.accelerators for leaf in result.runs]),
         ("number of hosts", [leaf.printed.hosts for leaf in result.runs]),
-        ("reader.read_threads", [leaf.section("reader").get("read_threads") for leaf in result.runs]),
-        ("reader.odirect", [leaf.section("reader").get("odirect") for leaf in result.runs]),
+        *((f"reader.{key}", [_reader_setting(leaf, key) for leaf in result.runs]) for key in _READER_DEFAULTS),
     ):
         seen = sorted({str(value) for value in values if value is not None})
         if len(seen) > 1:
             fix = "repeat the runs with the same settings on the same hosts"
             different = f"{what}: {' and '.join(seen[:3])}"
             yield _located(result.path, "error", "runs.differ", different, "the same in all runs", fix)
+
+
+def _reader_setting(leaf: Leaf, key: str) -> Any:
+    """Return a setting of the reader, or DLIO's default where the run's settings omit it; None if all are unknown."""
+    reader = leaf.section("reader")
+    value = canonical(reader.get(key))
+    return (_READER_DEFAULTS[key] if value is None else value) if reader else None
 
 
 def different_seeds(result: Result) -> Iterator[Located]:
