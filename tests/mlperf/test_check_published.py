@@ -85,6 +85,16 @@ def test_valid_at_recall_0_is_said(tmp_path: Path) -> None:
     assert "recall@10 0, 141.6 queries/s" in seen(checked, "vdb.listed")
 
 
+def test_a_vector_database_was_queried_anew_in_each_run(tmp_path: Path) -> None:
+    index = make_vectors(tmp_path / "vector_database/milvus/AISAQ")
+    assert "runs.copied" not in of(check_folder(str(tmp_path)), "error")
+    first, *_, last = sorted(index.rglob("statistics.json"))
+    last.write_bytes(first.read_bytes())
+    checked = check_folder(str(tmp_path))
+    assert [one.path for one in checked.findings if one.finding.rule == "runs.copied"] == [str(last.parent)]
+    assert f"as ../{first.parent.name}" in seen(checked, "runs.copied")
+
+
 def test_every_benchmark_has_its_rows_for_programs_and_on_the_page(tree: Path) -> None:
     report = check_report(check_folder(str(tree)))
     caches = next(row for row in report.others if row.category == "kv_cache")

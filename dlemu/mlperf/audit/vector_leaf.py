@@ -49,6 +49,12 @@ class VectorLeaf:
         """Printed throughput."""
         return number(self.summary.get("throughput_qps"))
 
+    @property
+    def measured(self) -> tuple[float, ...]:
+        """The measured time and latencies that it has: no two runs have the same."""
+        stated = (number(self.summary.get(name)) for name in ("total_time_seconds", *_LATENCIES))
+        return tuple(value for value in stated if value is not None)
+
 
 def is_vector_leaf(names: list[str]) -> bool:
     """Return whether a folder with these files is a run of vector_database."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 
+from dlemu.mlperf.audit.fingerprints import STAMP_DECIMALS, copied_pairs, figure_fingerprints
 from dlemu.mlperf.audit.kv_leaf import OPTIONS, KvLeaf, kv_commands, kv_numbers
 from dlemu.mlperf.audit.tolerant import count, mapping, number, read_json, text
 from dlemu.mlperf.audit.vector_leaf import VectorLeaf, vector_numbers
@@ -116,7 +117,8 @@ def _folders_apart(leaf: VectorLeaf) -> Iterator[Finding]:
 
 
 def copied_others(results: Sequence[OtherResult]) -> Iterator[Located]:
-    """Yield kv_cache runs with exactly the latencies of another run."""
+    """Yield kv_cache runs with exactly the latencies of another run, and copied runs of vector_database."""
+    yield from _copied_vectors([leaf for result in results for leaf in result.phase("run")])
     known: dict[tuple[float, ...], str] = {}
     for leaf in (leaf for result in results for leaf in result.leaves if isinstance(leaf, KvLeaf)):
         for rank in leaf.ranks:
@@ -127,3 +129,13 @@ def copied_others(results: Sequence[OtherResult]) -> Iterator[Located]:
                 wanted = "different latencies for each run"
                 yield Located(leaf.path, Finding("error", "kv.copied", seen, wanted, "submit each run once"))
                 break
+
+
+def _copied_vectors(leaves: Sequence[KvLeaf | VectorLeaf]) -> Iterator[Located]:
+    vectors = [leaf for leaf in leaves if isinstance(leaf, VectorLeaf)]
+    figures = [one for leaf in vectors for one in figure_fingerprints(leaf.path, leaf.measured, STAMP_DECIMALS)]
+    for first, second in copied_pairs(figures):
+        original, copy = sorted((first.where, second.where))
+        seen = f"the same time and latencies, to the last digit, as {os.path.relpath(original, copy)}"
+        fix = "repeat the run, and submit what it measures"
+        yield Located(copy, Finding("error", "runs.copied", seen, "numbers of its own", fix))
