@@ -578,6 +578,17 @@ def test_a_setting_that_one_run_omits_is_dlios_default(
     assert "runs.differ" not in {one.finding.rule for one in check_folder(str(root)).findings}
 
 
+@pytest.mark.parametrize("short", [("epochs",), ("metric", "train_au_percentage")])
+def test_epochs_that_a_run_left_out_are_an_error(golden: Path, tmp_path: Path, short: tuple[str, ...]) -> None:
+    root = shutil.copytree(golden / "3.0", tmp_path / "tree")
+    told_au = json.loads((first(root) / "summary.json").read_text())["metric"]["train_au_percentage"]
+    summary(*short, value=4 if short == ("epochs",) else told_au[:4])(root)
+    found = [one.finding for one in check_folder(str(root)).findings if one.finding.rule == "epochs.count"]
+    assert {(each.severity, each.seen) for each in found} == {
+        ("error", "config.yaml says 5 epochs, summary.json has 4")
+    }
+
+
 def test_runs_of_which_two_share_a_seed_are_told(golden: Path, tmp_path: Path) -> None:
     root = tmp_path / "tree"
     shutil.copytree(golden / "2.0", root)

@@ -162,9 +162,10 @@ def _counts(setup: Setup, printed: Printed, recomputed: Recomputed, *, by_dlemu:
     if recomputed.epochs and wanted and recomputed.epochs != wanted:
         seen = f"{recomputed.epochs} epochs can be recomputed"
         yield Finding("warning", "epochs.count", seen, f"{wanted} epochs", "keep the files of the whole run")
-    if configured and printed.epochs and configured != printed.epochs:
-        seen = f"config.yaml says {configured} epochs, summary.json {printed.epochs}"
-        yield Finding("warning", "epochs.count", seen, "the same run in both", _FIX)
+    done = {printed.epochs, len(printed.au_by_epoch)} - {None, 0, wanted}
+    if wanted and done:
+        seen = f"{'config.yaml' if configured else 'summary.json'} says {wanted} epochs, summary.json has {done.pop()}"
+        yield Finding("error", "epochs.count", seen, "the same run in both", _FIX)
     if printed.accelerators and recomputed.ranks_kept > printed.accelerators:
         seen = f"files of {recomputed.ranks_kept} ranks, but the summary has {printed.accelerators} accelerators"
         yield Finding("error", "ranks.count", seen, "one file per rank", "keep each run in a folder of its own")
