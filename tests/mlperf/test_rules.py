@@ -397,6 +397,9 @@ def test_facts_that_are_not_known_break_nothing_and_each_rule_that_needs_them_is
         ({"train": {"total_training_steps": 100}}, "train.total_training_steps"),
         ({"train": {"computation_time_stdev": 0.1}}, "train.computation_time_stdev"),
         ({"checkpoint": {"checkpoint_after_epoch": 9}}, "checkpoint.checkpoint_after_epoch"),
+        ({"dataset": {"compression": "gzip", "record_dims": None}}, "dataset.compression"),
+        ({"dataset": {"compression": "none", "record_dims": [64, 64]}}, "dataset.record_dims"),
+        ({"train": {"seed_change_epoch": False}}, "train.seed_change_epoch"),
     ],
 )
 def test_every_setting_of_the_workload_is_compared(sections: dict[str, Any], key: str) -> None:

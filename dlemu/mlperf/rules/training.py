@@ -220,6 +220,14 @@ def _settings(official: Official, facts: RunFacts) -> Iterator[Finding]:
         yield _changed("metric.au", f"{threshold / 100:.10g}", f"{official.au_percent / 100:.10g}")
 
 
+_NEVER_SET: Mapping[str, Any] = {
+    "dataset.compression": "none",
+    "dataset.record_dims": [],
+    "train.seed_change_epoch": True,
+}
+"""Settings that change what is read, but are neither core settings nor in any official file; with DLIO's defaults."""
+
+
 def _other_settings(edition: Edition, official: Official, facts: RunFacts, division: Division) -> Iterator[Finding]:
     """Compare all other core settings, and those that decide which steps count in the AU."""
     settings = facts.settings
@@ -227,8 +235,8 @@ def _other_settings(edition: Edition, official: Official, facts: RunFacts, divis
         yield from unapplied("workload.differs", configuration=None)
         return
     wanted = {**DEFAULTS, **official.settings, "dataset.num_samples_per_file": official.samples_per_file}
-    for key, value in wanted.items():
-        seen = settings.get(key)
+    for key, value in {**wanted, **_NEVER_SET}.items():
+        seen = _NEVER_SET.get(key) if settings.get(key) is None else settings[key]
         if key == "train.total_training_steps" and isinstance(seen, int) and seen <= 0:
             continue
         if key in edition.open_overrides and division == "open":
