@@ -30,6 +30,8 @@ _SHOWN = 3
 
 def datasize_lines(workload: Workload, datagen: str, size: Datasize, measured: str) -> Iterator[str]:
     """Yield the lines on a dataset's size; `measured` says where the figure of the hosts' memory is from."""
+    from dlemu.mlperf.rules.editions import EDITIONS
+
     bound, hosts = size.bound, f"{size.hosts} host{'s' if size.hosts > 1 else ''}"
     kind = f"{size.accelerators} x {size.accelerator}"
     yield f"{size.workload}, {kind} on {hosts} of {size.memory_gib_per_host:,.2f} GiB ({measured})"
@@ -38,7 +40,7 @@ def datasize_lines(workload: Workload, datagen: str, size: Datasize, measured: s
     yield f"  by memory       {bound.files_by_memory:>12,} files   5 x the memory of all hosts"
     yield f"  by steps        {bound.files_by_steps:>12,} files   500 steps of each accelerator in an epoch"
     yield f"  least           {bound.files:>12,} files   {bound.because}"
-    if bound.tool_files < bound.files:
+    if bound.tool_files < bound.files and not EDITIONS[size.edition].exact_size:
         why = "it rounds down, so its dataset falls just short of the rules"
         yield f"  the tool's own  {bound.tool_files:>12,} files   {why}"
     extra = "   1 % more, in case a run measures slightly more memory" if size.files > bound.files else ""

@@ -44,6 +44,13 @@ def test_the_datagen_command_makes_the_dataset_that_is_advised() -> None:
     assert "NOT ENOUGH" in told.output
 
 
+def test_only_tools_that_round_down_are_said_to() -> None:
+    told = [
+        datasize("workload=unet3d", f"accelerator={name}", "--memory-gib", "512").output for name in ("h100", "b200")
+    ]
+    assert ["it rounds down" in output for output in told] == [True, False], "v3.0's rounds up"
+
+
 def test_memory_is_measured_when_it_is_not_given() -> None:
     told = json.loads(datasize(*PAIR, "--json").output)
     assert told["memory_gib_per_host"] == host_memory().total_bytes / 2**30
