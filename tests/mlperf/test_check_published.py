@@ -95,6 +95,15 @@ def test_a_vector_database_was_queried_anew_in_each_run(tmp_path: Path) -> None:
     assert f"as ../{first.parent.name}" in seen(checked, "runs.copied")
 
 
+def test_all_runs_of_a_vector_database_query_the_same_vectors(tmp_path: Path) -> None:
+    index = make_vectors(tmp_path / "vector_database/milvus/AISAQ")
+    fewer = {"total_vectors": 1_000, "copied_vectors": 1_000}
+    edit(min(index.rglob("result_verdict.json")), lambda told: told["flat_setup"].update(fewer))
+    edit(min(index.rglob("config.json")), lambda told: told.update(processes=64))
+    found = [one.finding.seen for one in check_folder(str(tmp_path)).findings if one.finding.rule == "runs.differ"]
+    assert found == ["vectors: 1000 and 10000000", "processes: 1 and 64"]
+
+
 def test_every_benchmark_has_its_rows_for_programs_and_on_the_page(tree: Path) -> None:
     report = check_report(check_folder(str(tree)))
     caches = next(row for row in report.others if row.category == "kv_cache")

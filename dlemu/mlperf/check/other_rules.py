@@ -45,6 +45,14 @@ def other_findings(result: OtherResult) -> Iterator[Located]:
     if vectors and len(vectors) != RUNS:
         seen, fix = f"{len(vectors)} runs", "submit five runs of the index"
         yield Located(result.path, Finding("error", "vdb.count", seen, f"{RUNS} runs of one index", fix))
+    for what, values in (
+        ("vectors", [mapping(leaf.verdict.get("flat_setup")).get("total_vectors") for leaf in vectors]),
+        *((key, [leaf.config.get(key) for leaf in vectors]) for key in ("vector_dim", "processes", "batch_size")),
+    ):
+        different = sorted({str(value) for value in values if value is not None})
+        if len(different) > 1:
+            seen, fix = f"{what}: {' and '.join(different[:3])}", "repeat the runs with one collection and one client"
+            yield Located(result.path, Finding("error", "runs.differ", seen, "the same in all runs", fix))
 
 
 def _kv_settings(leaf: KvLeaf) -> Iterator[Finding]:
