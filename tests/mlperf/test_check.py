@@ -427,6 +427,18 @@ def test_a_dataset_smaller_than_datasize_asked_for_is_told_for_datagen_and_runs(
     assert found == {("error", "dataset.made"), ("error", "dataset.phases")}
 
 
+@pytest.mark.parametrize(("key", "value"), [("record_length_bytes", 1000), ("format", "hdf5"), ("compression", "gzip")])
+def test_datagen_generated_the_files_that_the_runs_read(golden: Path, tmp_path: Path, key: str, value: Any) -> None:
+    root = shutil.copytree(golden / "2.0", tmp_path / "tree")
+    for path in root.rglob("datagen/*/dlio_config/config.yaml"):
+        edit(path, put("workload", "dataset", key, value=value))
+    for path in root.rglob("datagen/*/*_metadata.json"):
+        edit(path, put("parameters", "dataset", key, value=value))
+    (found,) = [one.finding for one in check_folder(str(root)).findings if one.finding.severity == "error"]
+    assert found.rule == "dataset.differs"
+    assert found.seen.startswith(f"dataset.{key}={value} in datagen, ")
+
+
 def test_too_few_steps_are_an_error_where_the_memory_is_not_known(golden: Path, tmp_path: Path) -> None:
     root = tmp_path / "tree"
     shutil.copytree(golden / "1.0", root)

@@ -39,6 +39,12 @@ _READER_DEFAULTS: Mapping[str, Value] = {
     "data_loader": "tensorflow",
 }
 """Settings of the reader that a submitter may choose, once for all runs, with DLIO's defaults (`ConfigArguments`)."""
+_GENERATED: Mapping[str, Any] = {
+    **dict.fromkeys(("dataset.format", "dataset.num_samples_per_file", "dataset.record_length_bytes")),
+    "dataset.compression": "none",
+    "dataset.record_dims": [],
+}
+"""Settings that decide which files datagen generates, with DLIO's defaults where omitting one means something."""
 MIN_ACCELERATORS_PER_HOST = 4
 """With fewer on a single host, v3.0's checker asks whether that host could drive more (3.3.3)."""
 GAP_FACTOR = 2
@@ -304,6 +310,22 @@ def dataset_phases(result: Result) -> Iterator[Located]:
         yield _located(result.datagen[0].path, "error", "dataset.made", seen, wanted, fix)
 
 
+def dataset_as_generated(result: Result) -> Iterator[Located]:
+    """The runs read files of the size and format that datagen generated: reads are counted by the runs' settings."""
+    read = next((effective({"dataset": section}) for leaf in result.runs if (section := leaf.section("dataset"))), {})
+    for leaf in result.datagen:
+        made = effective({"dataset": leaf.section("dataset")})
+        stated = {key: (made.get(key, default), read.get(key, default)) for key, default in _GENERATED.items()}
+        different = [
+            f"{key}={mine} in datagen, {theirs} in the runs"
+            for key, (mine, theirs) in stated.items()
+            if mine is not None and theirs is not None and mine != theirs
+        ]
+        if different and read:
+            fix = "generate the dataset with the runs' settings, and repeat the runs"
+            yield _located(leaf.path, "error", "dataset.differs", "; ".join(different), "the dataset of the runs", fix)
+
+
 def dataset_in_metadata(result: Result) -> Iterator[Located]:
     """The runs' metadata contain the dataset's settings (3.1.1 of v3.0)."""
     if not (result.phased and result.edition.checks_tree):
@@ -364,5 +386,5 @@ def _located(path: str, severity: Severity, rule: str, seen: str, wanted: str, f
 RESULT_RULES: tuple[Rule, ...] = (
     *(single_run_rules, config_complete, audit_findings, made_by_dlio, hosts_used),
     *(run_count, run_folder_names, runs_ended, run_gaps, same_job, different_seeds, rates_agree),
-    *(same_dataset, dataset_phases, dataset_in_metadata, separate_folders),
+    *(same_dataset, dataset_phases, dataset_as_generated, dataset_in_metadata, separate_folders),
 )
