@@ -229,13 +229,14 @@ def run_gaps(result: Result) -> Iterator[Located]:
 
 def same_job(result: Result) -> Iterator[Located]:
     """All runs have the same workload, settings, accelerators and hosts."""
-    for what, values in (
+    compared: list[tuple[str, list[Any]]] = [
         ("workload", [leaf.setup.workload for leaf in result.runs]),
         ("accelerator", [leaf.setup.accelerator for leaf in result.runs]),
         ("number of accelerators", [leaf.printed.accelerators for leaf in result.runs]),
         ("number of hosts", [leaf.printed.hosts for leaf in result.runs]),
         *((f"reader.{key}", [_reader_setting(leaf, key) for leaf in result.runs]) for key in _READER_DEFAULTS),
-    ):
+    ]
+    for what, values in compared:
         seen = sorted({str(value) for value in values if value is not None})
         if len(seen) > 1:
             fix = "repeat the runs with the same settings on the same hosts"
