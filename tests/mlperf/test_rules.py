@@ -260,6 +260,7 @@ def test_the_batch_of_the_edition_counts_where_the_runs_is_not_known() -> None:
 
 def test_edges_belong_to_those_who_keep_the_rules() -> None:
     assert found(au_percent=90) == []
+    assert told("2.0", "au.low", replace(GOOD, au_percent=89.996))[0].seen == "AU 89.99 %"
     least = smallest_dataset(UNET3D, 7, 8, 1024 * GIB).files
     assert found(memory_gib=1024, num_files=least - 1) == [("warning", "dataset.size")], "v2.0's tool rounds down"
     assert found(memory_gib=1024, num_files=least - 2) == [("error", "dataset.size")]

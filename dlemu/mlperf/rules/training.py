@@ -286,7 +286,8 @@ def _utilisation(official: Official, facts: RunFacts) -> Iterator[Finding]:
     yield from unapplied("au.low", AU=facts.au_percent)
     if facts.au_percent is not None and facts.au_percent < official.au_percent:
         fix = "fewer accelerators: dlemu size finds the most that pass"
-        yield Finding("error", "au.low", f"AU {facts.au_percent:.2f} %", f"{official.au_percent:g} % or more", fix)
+        below = math.floor(100 * facts.au_percent) / 100  # rounded down: 89.996 must not read as 90.00
+        yield Finding("error", "au.low", f"AU {below:.2f} %", f"{official.au_percent:g} % or more", fix)
 
 
 def _overrides(edition: Edition, facts: RunFacts, division: Division) -> Iterator[Finding]:
