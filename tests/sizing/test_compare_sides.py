@@ -192,7 +192,11 @@ def test_a_comparison_has_both_sides_whole() -> None:
     assert [side.name for side in comparison.sides] == ["fast", "slow"]
     assert [side.workload for side in comparison.sides] == ["unet3d", "bert"]
     assert [side.runs for side in comparison.sides] == [(count,), ()]
-    assert comparison.issues == ("A ran unet3d and B bert: the difference is not due to the storage alone", "A: w")
+    assert comparison.issues == (
+        "A ran unet3d and B bert: the difference is not due to the storage alone",
+        "only B completed ranks=9: of A no figures are known there",
+        "A: w",
+    )
     assert [each.gb_per_second for each in comparison.economy or ()] == [2.5, None]
     assert comparison.verdict == (
         "A ran 2 epochs and B 3: per epoch, with 4 accelerators, reader.read_threads=2 A takes 0.0 % more "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,7 +12,9 @@ from dlemu.jobs.training.figures_of import conditions, figures
 from dlemu.jobs.training.result import Run, make_run
 from dlemu.jobs.training.summary import Evaluation, Mean, PageCache
 from dlemu.report.units import size
-from dlemu.studies.compare.sides import side_of_runs
+from dlemu.results.answer_files import save_answer
+from dlemu.studies.answers import SWEEP, SweepAnswer, SweepPoint, SweepQuestion
+from dlemu.studies.compare.sides import issues_between, read_sides, side_of_runs
 from dlemu.telemetry import DeviceFacts, HostTelemetry, Series
 from tests.runs import make_job, make_log
 
@@ -104,3 +107,22 @@ def test_the_bytes_of_a_dataset_are_work_unless_training_reads_only_a_part_of_th
     assert conditions(summary).work["total_bytes"] == size(summary.dataset.total_bytes)
     evaluated = Evaluation(seconds=1.0, samples=1, samples_per_second=1.0, app_mb_per_second=1.0)
     assert "total_bytes" not in conditions(replace(summary, evaluation=evaluated)).work
+
+
+def test_a_comparison_names_the_points_that_one_drive_lacks(tmp_path: Path) -> None:
+    """Without a word, a drive whose largest point failed would seem to feed fewer."""
+    measured = figures(make_run(job := make_job(), make_log(job)))
+
+    def point(ranks: int, drive: str, failure: str | None = None) -> SweepPoint:
+        settings = {"ranks": str(ranks), "dataset.data_folder": drive}
+        done = None if failure else replace(measured, ranks=ranks)
+        return SweepPoint(settings=settings, folder=f"{drive}{ranks}", failure=failure, figures=done)
+
+    points = (point(1, "a"), point(1, "b"), point(2, "a"), point(2, "b", "rank 1 was killed\nits output ..."))
+    save_answer(str(tmp_path), SWEEP, SweepAnswer(complete=False, question=SweepQuestion(overrides=()), points=points))
+    assert list(issues_between(*read_sides([str(tmp_path)]))) == [
+        "only A completed ranks=2: of B no figures are known there",
+        "A: the sweep is incomplete: finish it with its command",
+        "B: the sweep is incomplete: finish it with its command",
+        "B: the run with ranks=2 failed: rank 1 was killed",
+    ]

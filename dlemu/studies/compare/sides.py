@@ -124,16 +124,25 @@ def side_of_runs(name: str, runs: Mapping[Settings, JobFigures], conditions: Seq
 def _of_sweep(folder: str, swept: SweepAnswer) -> list[Side]:
     drives: dict[str, dict[Settings, JobFigures]] = {}
     run_folders: dict[str, list[str]] = {}
+    failed: dict[str, list[str]] = {}
     for point in swept.points:
-        if point.figures is None:
-            continue
         settings = dict(point.settings)
         drive = settings.pop(DATA_FOLDER, folder)
+        if point.figures is None:
+            why = (point.failure or "no reason is known").splitlines()[0]
+            failed.setdefault(drive, []).append(f"the run with {_named(settings.items())} failed: {why}")
+            continue
         drives.setdefault(drive, {})[tuple(sorted(settings.items()))] = point.figures
         run_folders.setdefault(drive, []).append(os.path.join(folder, point.folder))
     if not drives:
         raise UserError(f"no point of the sweep in {folder} has completed: finish it with its command, then compare")
-    return [side_of_runs(drive, runs, _conditions(run_folders[drive])) for drive, runs in drives.items()]
+    cut = [] if swept.complete else ["the sweep is incomplete: finish it with its command"]
+    sides = [side_of_runs(drive, runs, _conditions(run_folders[drive])) for drive, runs in drives.items()]
+    return [replace(side, warnings=(*cut, *failed.get(side.name, []), *side.warnings)) for side in sides]
+
+
+def _named(settings: Iterable[tuple[str, str]]) -> str:
+    return " ".join(f"{key}={value}" for key, value in settings) or "its settings"
 
 
 def _of_size(folder: str, sized: SizeAnswer) -> Side:
@@ -190,5 +199,14 @@ def issues_between(a: Side, b: Side) -> Iterator[str]:
         yield f"A ran {a.title} and B {b.title}: the difference is not due to the storage alone"
     if a.about is not None and b.about is not None:
         yield from differing(a.about, b.about)
+    if max(len(a.runs), len(b.runs)) > 1:  # two single runs are a pair whatever their settings
+        yield from _only("A", a, "B", b)
+        yield from _only("B", b, "A", a)
     for name, side in (("A", a), ("B", b)):
         yield from (f"{name}: {warning}" for warning in side.warnings)
+
+
+def _only(name: str, side: Side, other_name: str, other: Side) -> Iterator[str]:
+    """Yield which settings only one side ran with: what it feeds may be of a run that the other never made."""
+    if lone := [_named(settings) for settings in side.runs if settings not in other.runs]:
+        yield f"only {name} completed {', '.join(lone)}: of {other_name} no figures are known there"
