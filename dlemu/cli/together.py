@@ -50,7 +50,7 @@ def command(
     known = {kind.command for kind in (*kinds(), *installed_kinds()) if kind.job}
     asked, commands = [], []
     for text in jobs:
-        words = shlex.split(text)
+        words = _words(text)
         commands.append(words.pop(0) if words and words[0] in known else "")
         asked.append(
             [f"workload={word}" if word.endswith((".yaml", ".yml")) and "=" not in word else word for word in words]
@@ -80,3 +80,13 @@ def command(
         complain(f"interrupted by {name}; jobs that ran alone are kept: repeat the command with --output {place}")
         raise SystemExit(stop.exit_status) from None
     show_answer(answer, folder, print_together, as_json=as_json, page=report)
+
+
+def _words(text: str) -> list[str]:
+    """Split a job's settings as a shell does; raises UserError for a quote that is not closed."""
+    from datagen.errors import UserError
+
+    try:
+        return shlex.split(text)
+    except ValueError as error:
+        raise UserError(f"{text}: not the settings of a job: {str(error).lower()}") from None

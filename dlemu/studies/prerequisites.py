@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shlex
 import threading
 import time
 from dataclasses import dataclass
@@ -25,6 +26,10 @@ def check_launcher(command: str, launcher: str) -> None:
             f"launcher={launcher!r} does not say where the count goes: wanted {{ranks}} in it, as in "
             'launcher="mpirun -np {ranks} --hostfile hosts"'
         )
+    try:
+        shlex.split(launcher.format(ranks=1))
+    except (ValueError, LookupError, AttributeError) as error:  # a quote that is not closed, other words in braces
+        raise UserError(f"launcher={launcher!r} is no command: {error}") from None
     if detect_launcher() != "none":
         raise UserError(
             f"dlemu {command} was started by mpirun, srun or torchrun: start it once, without a launcher; it "

@@ -7,8 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from dlemu.report.page import Words
+from dlemu.results.answer_files import save_answer
 from dlemu.results.figures import JobFigures, Value
-from dlemu.studies.together.run import JobTogether, MeasuredJob, overlap_percent, read_together
+from dlemu.studies.together.page import open_page
+from dlemu.studies.together.run import TOGETHER, JobTogether, MeasuredJob, Together, overlap_percent, read_together
 from tests.e2e.harness import dlemu as run_dlemu
 from tests.e2e.harness import small_run
 
@@ -42,6 +45,18 @@ def test_the_cost_is_what_a_job_had_alone_and_has_not_beside_others() -> None:
     assert (cost.a, cost.b) == (60.0, 100.0)
     assert cost.difference_percent == pytest.approx(-40.0)
     assert JobTogether(command="train", words=(), beside=told(60.0)).cost == {}
+
+
+def test_what_others_cost_each_of_two_equal_jobs_is_told_apart(tmp_path: Path) -> None:
+    job = JobTogether(command="train", words=(), alone=told(100.0), beside=told(60.0))
+    save_answer(str(tmp_path), TOGETHER, Together(complete=True, jobs=(job, job)))
+    costs = next(part for part in open_page(str(tmp_path)).page.words if isinstance(part, Words)).points
+    assert [cost.partition(":")[0] for cost in costs] == ["job 1, train w", "job 2, train w"]
+
+
+def test_a_quote_that_is_not_closed_is_a_mistake_of_usage() -> None:
+    refused = run_dlemu("together", "train 'workload=unet3d", "train workload=unet3d")
+    assert (refused.status, "no closing quotation" in refused.err) == (2, True)
 
 
 @pytest.mark.slow

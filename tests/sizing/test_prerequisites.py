@@ -59,6 +59,9 @@ def test_the_launcher_is_a_word_of_its_own() -> None:
     assert take_word(["a=1"], "launcher") == ("", ["a=1"])
     with pytest.raises(UserError, match="does not say where the count goes"):
         check_launcher("size", "mpirun -np 4")
+    for wrong in ("mpirun 'a -np {ranks}", "mpirun -np {ranks} --host {host}", "mpirun -np {ranks} {}"):
+        with pytest.raises(UserError, match="is no command"):
+            check_launcher("size", wrong)
 
 
 def test_under_a_launcher_it_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:

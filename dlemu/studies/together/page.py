@@ -71,14 +71,15 @@ def _table(one: JobTogether, number: int) -> Table:
 
 def _verdicts(answer: Together) -> Iterator[str]:
     """Yield what the others cost each job, by the main metric of its kind (the first headline)."""
-    for one in answer.jobs:
+    for number, one in enumerate(answer.jobs, start=1):
         if one.alone is None or one.beside is None:
             continue
         shown = next((metric for metric in _headlines(one.beside) if metric.name in one.cost), None)
         if shown is not None:
             cost = one.cost[shown.name]  # a: together, b: alone
             percent = "" if cost.difference_percent is None else f" ({cost.difference_percent:+.1f} %)"
-            yield f"{_title(one)}: {shown.title} {cost.b:,.3g} {shown.unit} alone, {cost.a:,.3g} together{percent}"
+            measured = f"{cost.b:,.3g} {shown.unit} alone, {cost.a:,.3g} together{percent}"
+            yield f"job {number}, {_title(one)}: {shown.title} {measured}"
 
 
 def _headlines(measured: MeasuredJob) -> list[Metric]:
