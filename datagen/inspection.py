@@ -262,7 +262,7 @@ class _Inspection:
     def _spec_on_disk(self, train: Layout, valid: Layout) -> DatasetSpec:
         if self._manifest is not None:
             return replace(self._manifest.spec, parquet=self._requested.parquet)  # the run chooses the columns to read
-        from datagen.packing.packed_set import is_packed
+        from datagen.packing.packed_set import is_packed  # of no use where there is a manifest
 
         folder = self._requested.data_folder
         self._packed = is_packed(folder, self._storage)

@@ -269,11 +269,11 @@ def _in_each(
     """Return what `find` returns for each of some files; one that has not changed since is not opened again."""
     threads = min(_COUNTING_THREADS, len(files))
 
-    def found(path: str, size_bytes: int, storage: StorageBase) -> int:
-        local = storage.local_path(path)
+    def found(path: str, size_bytes: int, own: StorageBase) -> int:
+        local = own.local_path(path)
         version = object_version(path, size_bytes) if local is None else version_of(local, os.stat(local))
         if (find, version) not in _found:
-            with unread([local] if local else []), _opened(path, storage) as file:
+            with unread([local] if local else []), _opened(path, own) as file:
                 _found[find, version] = find(file, version)
         return _found[find, version]
 

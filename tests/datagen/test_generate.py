@@ -182,16 +182,19 @@ def test_a_disk_too_small_is_told_before(small: MakeSpec, tiny_disk: str) -> Non
         prepare(small(data_folder=tiny_disk))
 
 
+def fail_writes(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    def fail(*_: object) -> int:
+        raise OSError(number, os.strerror(number))
+
+    for call in ("write", "pwrite"):
+        monkeypatch.setattr(os, call, fail)
+
+
 def test_a_quota_is_told_from_a_full_disk(small: MakeSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The file system may have room: its free bytes are not those of the user."""
     spec = small(data_folder=str(tmp_path / "data"), num_files_train=3, num_files_eval=0)
     prepare(spec)
-
-    def over_quota(*_: object) -> int:
-        raise OSError(errno.EDQUOT, os.strerror(errno.EDQUOT))
-
-    for call in ("write", "pwrite"):
-        monkeypatch.setattr(os, call, over_quota)
+    fail_writes(monkeypatch, errno.EDQUOT)
     with pytest.raises(SpaceError, match=r"no room for .*Disk quota exceeded.*and the quota is used up\. Free") as full:
         generate(spec)
     assert "are free" not in str(full.value)
@@ -206,12 +209,7 @@ def test_a_disk_with_room_for_bytes_may_have_none_for_files(
 ) -> None:
     spec = small(data_folder=str(tmp_path / "data"), num_files_train=3, num_files_eval=0)
     prepare(spec)
-
-    def full(*_: object) -> int:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    for call in ("write", "pwrite"):
-        monkeypatch.setattr(os, call, full)
+    fail_writes(monkeypatch, errno.ENOSPC)
     with pytest.raises(SpaceError, match=r"are free, maybe for no more files \(df -i shows its inodes\)\. Free"):
         generate(spec)
 

@@ -13,7 +13,7 @@ from dlemu.mlperf.audit.kv_leaf import OPTIONS, KvLeaf, kv_commands, kv_numbers
 from dlemu.mlperf.audit.tolerant import count, mapping, number, read_json, text
 from dlemu.mlperf.audit.vector_leaf import VectorLeaf, vector_numbers
 from dlemu.mlperf.check.other_leaves import OtherResult, phase_of
-from dlemu.mlperf.check.submission_tree import SEPARATION
+from dlemu.mlperf.check.submission_tree import SEPARATION, runs_differ
 from dlemu.results.finding import Finding, Located
 
 KV_OPTIONS: Mapping[int, Mapping[str, str]] = {
@@ -49,10 +49,7 @@ def other_findings(result: OtherResult) -> Iterator[Located]:
         ("vectors", [mapping(leaf.verdict.get("flat_setup")).get("total_vectors") for leaf in vectors]),
         *((key, [leaf.config.get(key) for leaf in vectors]) for key in ("vector_dim", "processes", "batch_size")),
     ):
-        different = sorted({str(value) for value in values if value is not None})
-        if len(different) > 1:
-            seen, fix = f"{what}: {' and '.join(different[:3])}", "repeat the runs with one collection and one client"
-            yield Located(result.path, Finding("error", "runs.differ", seen, "the same in all runs", fix))
+        yield from runs_differ(result.path, what, values, "repeat the runs with one collection and one client")
 
 
 def _kv_settings(leaf: KvLeaf) -> Iterator[Finding]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -12,9 +12,9 @@ from datagen.errors import UserError
 from dlemu.mlperf.audit.contradictions import Rulebook, rule_findings
 from dlemu.mlperf.audit.run_settings import Setup
 from dlemu.mlperf.audit.tolerant import LARGEST_BYTES, mapping, read_json
-from dlemu.mlperf.check.submission_tree import SEPARATION, Leaf, Result, Rule
+from dlemu.mlperf.check.submission_tree import SEPARATION, Leaf, Result, Rule, runs_differ
 from dlemu.mlperf.check.system_description import StatedLimit, stated_limit
-from dlemu.mlperf.rules.core_config import Value, canonical, effective
+from dlemu.mlperf.rules.core_config import OTHER_DEFAULTS, canonical, effective
 from dlemu.mlperf.rules.training import unapplied
 from dlemu.results.finding import Finding, Located, Severity
 from dlemu.results.untrusted_files import open_untrusted
@@ -30,21 +30,13 @@ _REQUIRED_SETTINGS = (
     *("train.epochs", "train.computation_time", "metric.au"),
 )
 """Settings that config.yaml has for every edition's workloads; without them a run can't be checked."""
-_READER_DEFAULTS: Mapping[str, Value] = {
-    "read_threads": 1,
-    "computation_threads": 1,
-    "prefetch_size": 2,
-    "transfer_size": "not set",
-    "odirect": False,
-    "data_loader": "tensorflow",
-}
-"""Settings of the reader that a submitter may choose, once for all runs, with DLIO's defaults (`ConfigArguments`)."""
-_GENERATED: Mapping[str, Any] = {
-    **dict.fromkeys(("dataset.format", "dataset.num_samples_per_file", "dataset.record_length_bytes")),
-    "dataset.compression": "none",
-    "dataset.record_dims": [],
-}
-"""Settings that decide which files datagen generates, with DLIO's defaults where omitting one means something."""
+_CHOSEN = ("read_threads", "computation_threads", "prefetch_size", "transfer_size", "odirect", "data_loader")
+"""Settings of the reader that a submitter may choose, once for all runs."""
+_GENERATED = (
+    *("dataset.format", "dataset.num_samples_per_file", "dataset.record_length_bytes"),
+    *("dataset.compression", "dataset.record_dims"),
+)
+"""Settings that decide which files datagen generates."""
 MIN_ACCELERATORS_PER_HOST = 4
 """With fewer on a single host, v3.0's checker asks whether that host could drive more (3.3.3)."""
 GAP_FACTOR = 2
@@ -234,21 +226,17 @@ def same_job(result: Result) -> Iterator[Located]:
         ("accelerator", [leaf.setup.accelerator for leaf in result.runs]),
         ("number of accelerators", [leaf.printed.accelerators for leaf in result.runs]),
         ("number of hosts", [leaf.printed.hosts for leaf in result.runs]),
-        *((f"reader.{key}", [_reader_setting(leaf, key) for leaf in result.runs]) for key in _READER_DEFAULTS),
+        *((f"reader.{key}", [_reader_setting(leaf, key) for leaf in result.runs]) for key in _CHOSEN),
     ]
     for what, values in compared:
-        seen = sorted({str(value) for value in values if value is not None})
-        if len(seen) > 1:
-            fix = "repeat the runs with the same settings on the same hosts"
-            different = f"{what}: {' and '.join(seen[:3])}"
-            yield _located(result.path, "error", "runs.differ", different, "the same in all runs", fix)
+        yield from runs_differ(result.path, what, values, "repeat the runs with the same settings on the same hosts")
 
 
 def _reader_setting(leaf: Leaf, key: str) -> Any:
     """Return a setting of the reader, or DLIO's default where the run's settings omit it; None if all are unknown."""
     reader = leaf.section("reader")
     value = canonical(reader.get(key))
-    return (_READER_DEFAULTS[key] if value is None else value) if reader else None
+    return (OTHER_DEFAULTS[f"reader.{key}"] if value is None else value) if reader else None
 
 
 def different_seeds(result: Result) -> Iterator[Located]:
@@ -316,7 +304,7 @@ def dataset_as_generated(result: Result) -> Iterator[Located]:
     read = next((effective({"dataset": section}) for leaf in result.runs if (section := leaf.section("dataset"))), {})
     for leaf in result.datagen:
         made = effective({"dataset": leaf.section("dataset")})
-        stated = {key: (made.get(key, default), read.get(key, default)) for key, default in _GENERATED.items()}
+        stated = {key: [each.get(key, OTHER_DEFAULTS.get(key)) for each in (made, read)] for key in _GENERATED}
         different = [
             f"{key}={mine} in datagen, {theirs} in the runs"
             for key, (mine, theirs) in stated.items()

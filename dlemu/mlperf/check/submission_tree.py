@@ -335,3 +335,11 @@ def division_of(folder: str, *stated: object) -> Division:
     place = division_place(folders)
     named = stated if place is None else (folders[place],)
     return "open" if any(str(each).lower() == "open" for each in named) else "closed"
+
+
+def runs_differ(path: str, what: str, values: Sequence[object], fix: str) -> Iterator[Located]:
+    """Report a value that differs between the runs of a result; None is unknown."""
+    different = sorted({str(value) for value in values if value is not None})
+    if len(different) > 1:
+        seen = f"{what}: {' and '.join(different[:3])}"
+        yield Located(path, Finding("error", "runs.differ", seen, "the same in all runs", fix))

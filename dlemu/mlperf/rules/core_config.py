@@ -66,6 +66,18 @@ DEFAULTS: Mapping[str, Value] = {
     "train.total_training_steps": -1,
 }
 """Value of a core setting that a configuration omits (DLIO's `ConfigArguments`)."""
+OTHER_DEFAULTS: Mapping[str, Any] = {
+    "dataset.compression": "none",
+    "dataset.record_dims": [],
+    "reader.read_threads": 1,
+    "reader.computation_threads": 1,
+    "reader.prefetch_size": 2,
+    "reader.transfer_size": "not set",
+    "reader.odirect": False,
+    "reader.data_loader": "tensorflow",
+    "train.seed_change_epoch": True,
+}
+"""The same of settings whose defaults are not part of the hash: runs are compared by them."""
 
 
 def settings_of(workload: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

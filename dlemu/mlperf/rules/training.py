@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from dlemu.mlperf.rules.core_config import DEFAULTS, canonical
+from dlemu.mlperf.rules.core_config import DEFAULTS, OTHER_DEFAULTS, canonical
 from dlemu.mlperf.rules.editions import EDITIONS, Edition, Official
 from dlemu.results.finding import Finding
 
@@ -220,12 +220,8 @@ def _settings(official: Official, facts: RunFacts) -> Iterator[Finding]:
         yield _changed("metric.au", f"{threshold / 100:.10g}", f"{official.au_percent / 100:.10g}")
 
 
-_NEVER_SET: Mapping[str, Any] = {
-    "dataset.compression": "none",
-    "dataset.record_dims": [],
-    "train.seed_change_epoch": True,
-}
-"""Settings that change what is read, but are neither core settings nor in any official file; with DLIO's defaults."""
+_NEVER_SET = ("dataset.compression", "dataset.record_dims", "train.seed_change_epoch")
+"""Settings that change what is read, but are neither core settings nor in any official file."""
 
 
 def _other_settings(edition: Edition, official: Official, facts: RunFacts, division: Division) -> Iterator[Finding]:
@@ -234,9 +230,10 @@ def _other_settings(edition: Edition, official: Official, facts: RunFacts, divis
     if settings is None:
         yield from unapplied("workload.differs", configuration=None)
         return
-    wanted = {**DEFAULTS, **official.settings, "dataset.num_samples_per_file": official.samples_per_file}
-    for key, value in {**wanted, **_NEVER_SET}.items():
-        seen = _NEVER_SET.get(key) if settings.get(key) is None else settings[key]
+    unset = {key: OTHER_DEFAULTS[key] for key in _NEVER_SET}
+    wanted = {**DEFAULTS, **official.settings, "dataset.num_samples_per_file": official.samples_per_file, **unset}
+    for key, value in wanted.items():
+        seen = unset.get(key) if settings.get(key) is None else settings[key]
         if key == "train.total_training_steps" and isinstance(seen, int) and seen <= 0:
             continue
         if key in edition.open_overrides and division == "open":
