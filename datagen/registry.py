@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import gc
 import importlib
 import importlib.util
 import pkgutil
@@ -97,12 +98,17 @@ def _exists(module: str) -> bool:
 
 
 def _import(module: str) -> ModuleType:
+    collects = gc.isenabled()
+    gc.disable()  # what a framework makes stays: looking through it for garbage took a tenth of PyTorch's import
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
         raise UserError(
             f"{module} needs the Python package {error.name!r}, which is not installed: install it with pip"
         ) from error
+    finally:
+        if collects:
+            gc.enable()
 
 
 def _unknown(package: str, name: str, known: list[str]) -> str:

@@ -149,7 +149,7 @@ class Host:
     def _fork_all(self, token: str, main: Callable[[Comm], object], on_failure: OnFailure, note: str) -> list[int]:
         sys.stdout.flush()
         sys.stderr.flush()
-        gc.collect()
+        frozen = gc.get_freeze_count()
         gc.freeze()  # otherwise the collector would write to every object's header and copy every page in every member
         leader, members = os.getpid(), []
         try:
@@ -171,7 +171,8 @@ class Host:
                 "fewer ranks, or raise the limit on processes (`ulimit -u`)"
             ) from error
         finally:
-            gc.unfreeze()
+            if not frozen:
+                gc.unfreeze()
         return members
 
     def _forget(self) -> None:

@@ -148,7 +148,7 @@ def _fork_all(task: _Task, supervisor: Supervisor) -> list[int]:
     processes: list[int] = []
     sys.stdout.flush()
     sys.stderr.flush()
-    gc.collect()
+    frozen = gc.get_freeze_count()
     gc.freeze()  # otherwise the collector would write to every object's header and copy every page in every rank
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, (*_STOP_SIGNALS, signal.SIGCHLD))
     try:
@@ -165,7 +165,8 @@ def _fork_all(task: _Task, supervisor: Supervisor) -> list[int]:
         ) from error
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        gc.unfreeze()
+        if not frozen:
+            gc.unfreeze()
     return processes
 
 

@@ -55,3 +55,14 @@ def test_what_a_command_imports_is_not_looked_through_for_garbage_again_and_agai
     finally:
         gc.set_threshold(*threshold)
     assert collections[0] < 30
+
+
+def test_the_end_of_a_command_does_not_look_for_garbage_in_all_that_it_imported() -> None:
+    """The collector's last rounds see what is not frozen."""
+    code = (
+        "import atexit, gc\nfrom dlemu.__main__ import main\n"
+        "atexit.register(lambda: print(len(gc.get_objects()), gc.get_freeze_count()))\nmain()"
+    )
+    ran = subprocess.run([sys.executable, "-c", code, "workloads"], capture_output=True, text=True, check=True)
+    seen, frozen = map(int, ran.stdout.splitlines()[-1].split())
+    assert 100 * seen < frozen

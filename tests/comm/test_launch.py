@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import signal
@@ -256,6 +257,23 @@ def test_everything_is_put_back() -> None:
     assert len(os.listdir("/proc/self/fd")) == files
     assert {name for name in set(os.listdir("/dev/shm")) - memory if "dlemu" in name} == set()
     assert signal.pthread_sigmask(signal.SIG_BLOCK, []) == set()
+
+
+def test_no_garbage_is_looked_for_before_the_fork() -> None:
+    before = gc.get_stats()[2]
+    run_ranks(1, lambda comm: 0, timeout_seconds=PATIENCE_SECONDS)
+    assert gc.get_stats()[2] == before
+
+
+@pytest.mark.parametrize("frozen", [True, False])
+def test_what_the_caller_froze_stays_frozen(frozen: bool) -> None:
+    before = gc.get_freeze_count()
+    try:
+        (gc.freeze if frozen else gc.unfreeze)()
+        run_ranks(1, lambda comm: 0, timeout_seconds=PATIENCE_SECONDS)
+        assert (gc.get_freeze_count() > 0) == frozen
+    finally:
+        (gc.freeze if before else gc.unfreeze)()
 
 
 def test_a_failure_of_the_caller_ends_the_ranks_too() -> None:
