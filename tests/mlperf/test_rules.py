@@ -401,12 +401,31 @@ def test_facts_that_are_not_known_break_nothing_and_each_rule_that_needs_them_is
         ({"dataset": {"compression": "gzip", "record_dims": None}}, "dataset.compression"),
         ({"dataset": {"compression": "none", "record_dims": [64, 64]}}, "dataset.record_dims"),
         ({"train": {"seed_change_epoch": False}}, "train.seed_change_epoch"),
+        ({"dataset": {"num_files_eval": 5}}, "dataset.num_files_eval"),
+        ({"reader": {"preprocess_time": 0.01}}, "reader.preprocess_time"),
+        ({"reader": {"preprocess_time": {"mean": 0, "stdev": 0.01}}}, "reader.preprocess_time_stdev"),
+        ({"reader": {"file_access": "shared"}}, "reader.file_access"),
+        ({"reader": {"read_type": "memory"}}, "reader.read_type"),
+        ({"reader": {"shuffle_size": 2}}, "reader.shuffle_size"),
+        ({"reader": {"reader_classname": "mine.Cached"}}, "reader.reader_classname"),
+        ({"workflow": {"evaluation": True}}, "workflow.evaluation"),
     ],
 )
 def test_every_setting_of_the_workload_is_compared(sections: dict[str, Any], key: str) -> None:
     findings = check_run(V2, replace(GOOD, **changed(**sections)), "closed")
     assert [(finding.severity, finding.rule) for finding in findings] == [("error", "workload.differs")]
     assert findings[0].seen.startswith(f"{key}=")
+
+
+@pytest.mark.parametrize("random", [{"type": "gamma", "shape": 2}, {"mean": 0, "max": 1}])
+def test_a_random_time_has_no_other_parameters(random: dict[str, Any]) -> None:
+    assert found(**changed(reader={"preprocess_time": random}))[0] == ("error", "settings.changed")
+
+
+def test_settings_that_are_dlios_own_may_be_written_out() -> None:
+    reader = {"preprocess_time": {}, "read_type": "on_demand", "reader_classname": None, "shuffle_size": 1024}
+    sections = {"reader": reader, "dataset": {"num_files_eval": "0"}, "workflow": {"evaluation": False}}
+    assert "error" not in {severity for severity, _ in found(**changed(**sections))}
 
 
 def test_a_setting_that_no_rule_knows_shows_in_the_hash() -> None:

@@ -14,7 +14,7 @@ from dlemu.mlperf.audit.run_settings import Setup
 from dlemu.mlperf.audit.tolerant import LARGEST_BYTES, mapping, read_json
 from dlemu.mlperf.check.submission_tree import SEPARATION, Leaf, Result, Rule, runs_differ
 from dlemu.mlperf.check.system_description import StatedLimit, stated_limit
-from dlemu.mlperf.rules.core_config import OTHER_DEFAULTS, canonical, effective
+from dlemu.mlperf.rules.core_config import NEVER_SET, OTHER_DEFAULTS, canonical, effective
 from dlemu.mlperf.rules.training import unapplied
 from dlemu.results.finding import Finding, Located, Severity
 from dlemu.results.untrusted_files import open_untrusted
@@ -307,7 +307,7 @@ def dataset_as_generated(result: Result) -> Iterator[Located]:
     read = next((effective({"dataset": section}) for leaf in result.runs if (section := leaf.section("dataset"))), {})
     for leaf in result.datagen:
         made = effective({"dataset": leaf.section("dataset")})
-        stated = {key: [each.get(key, OTHER_DEFAULTS.get(key)) for each in (made, read)] for key in _GENERATED}
+        stated = {key: [each.get(key, NEVER_SET.get(key)) for each in (made, read)] for key in _GENERATED}
         different = [
             f"{key}={mine} in datagen, {theirs} in the runs"
             for key, (mine, theirs) in stated.items()

@@ -53,6 +53,8 @@ _SPELLINGS = {
     "train.computation_time.mean": "train.computation_time",
     "train.computation_time.stdev": "train.computation_time_stdev",
     "dataset.record_length_bytes.mean": "dataset.record_length_bytes",
+    "reader.preprocess_time.mean": "reader.preprocess_time",
+    "reader.preprocess_time.stdev": "reader.preprocess_time_stdev",
     "metric.exclude_start_steps": "output.metric.exclude_start_steps",
     "metric.exclude_end_steps": "output.metric.exclude_end_steps",
 }
@@ -67,17 +69,39 @@ DEFAULTS: Mapping[str, Value] = {
 }
 """Value of a core setting that a configuration omits (DLIO's `ConfigArguments`)."""
 OTHER_DEFAULTS: Mapping[str, Any] = {
-    "dataset.compression": "none",
-    "dataset.record_dims": [],
     "reader.read_threads": 1,
     "reader.computation_threads": 1,
     "reader.prefetch_size": 2,
     "reader.transfer_size": "not set",
     "reader.odirect": False,
     "reader.data_loader": "tensorflow",
-    "train.seed_change_epoch": True,
 }
 """The same of settings whose defaults are not part of the hash: runs are compared by them."""
+NEVER_SET: Mapping[str, Any] = {
+    "dataset.compression": "none",
+    "dataset.record_dims": [],
+    "dataset.record_element_type": "uint8",
+    "dataset.enable_chunking": False,
+    "dataset.num_files_eval": 0,
+    "reader.file_access": "multi",
+    "reader.read_type": "on_demand",
+    "reader.shuffle_size": 1024,
+    "reader.preprocess_time": 0,
+    "reader.preprocess_time_stdev": 0,
+    "reader.reader_classname": "none",
+    "reader.data_loader_classname": "none",
+    "reader.data_loader_sampler": "none",
+    "reader.transformed_record_dims": [],
+    "reader.transformed_record_element_type": "uint8",
+    "train.seed_change_epoch": True,
+    "workflow.train": True,
+    "workflow.generate_data": False,
+    "workflow.evaluation": False,
+}
+"""DLIO's defaults of settings that change what is read, how or when, and that no workload of any edition changes.
+
+The start method of workers and pinned memory are not among them: mlpstorage chooses the former for object stores.
+"""
 
 
 def settings_of(workload: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

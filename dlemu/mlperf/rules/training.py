@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from dlemu.mlperf.rules.core_config import DEFAULTS, OTHER_DEFAULTS, canonical
+from dlemu.mlperf.rules.core_config import DEFAULTS, NEVER_SET, canonical
 from dlemu.mlperf.rules.editions import EDITIONS, Edition, Official
 from dlemu.results.finding import Finding
 
@@ -220,20 +220,20 @@ def _settings(official: Official, facts: RunFacts) -> Iterator[Finding]:
         yield _changed("metric.au", f"{threshold / 100:.10g}", f"{official.au_percent / 100:.10g}")
 
 
-_NEVER_SET = ("dataset.compression", "dataset.record_dims", "train.seed_change_epoch")
-"""Settings that change what is read, but are neither core settings nor in any official file."""
+_DURATIONS = ("train.computation_time.", "reader.preprocess_time.")
+"""Prefixes of the parameters of a random time."""
 
 
 def _other_settings(edition: Edition, official: Official, facts: RunFacts, division: Division) -> Iterator[Finding]:
-    """Compare all other core settings, and those that decide which steps count in the AU."""
+    """Compare all other core settings, those that no workload sets, and those that decide which steps count in AU."""
     settings = facts.settings
     if settings is None:
         yield from unapplied("workload.differs", configuration=None)
         return
-    unset = {key: OTHER_DEFAULTS[key] for key in _NEVER_SET}
-    wanted = {**DEFAULTS, **official.settings, "dataset.num_samples_per_file": official.samples_per_file, **unset}
+    samples = {"dataset.num_samples_per_file": official.samples_per_file}
+    wanted = {**NEVER_SET, **DEFAULTS, **official.settings, **samples}
     for key, value in wanted.items():
-        seen = unset.get(key) if settings.get(key) is None else settings[key]
+        seen = NEVER_SET.get(key) if settings.get(key) is None else settings[key]
         if key == "train.total_training_steps" and isinstance(seen, int) and seen <= 0:
             continue
         if key in edition.open_overrides and division == "open":
@@ -245,6 +245,8 @@ def _other_settings(edition: Edition, official: Official, facts: RunFacts, divis
     for key, value in settings.items():
         if key.startswith("output.metric.exclude_") and value != (1 if "start" in key else 0):
             yield _changed(key, str(value), "DLIO's own: it decides which steps AU counts")
+        if key.startswith(_DURATIONS) and value != "normal":  # mean and deviation are settings of their own
+            yield _changed(key, str(value), "a mean")
     prefetch = settings.get("reader.prefetch_size")
     if edition.prefetch_sizes and prefetch is not None and prefetch not in edition.prefetch_sizes:
         allowed = ", ".join(map(str, edition.prefetch_sizes))
