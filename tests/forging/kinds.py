@@ -451,6 +451,32 @@ def _kv_commands(old: str, new: str) -> Change:
     return _kv_meta(change)
 
 
+def _kv_first_command(old: str, new: str) -> Change:
+    def change(told: Any) -> None:
+        first = told["command_output_files"][0]
+        first["command"] = first["command"].replace(old, new)
+
+    return _kv_meta(change)
+
+
+def _kv_option_users(told: Any) -> None:
+    told["options"]["3"]["num_users"] = 7
+
+
+def _kv_tokens(root: Path) -> None:
+    """Raise a rank's tokens/s, and what the summary makes of them."""
+    key, path = "avg_throughput_tokens_per_sec", kv(root)
+    told = json.loads(path.read_text())["summary"]
+    more = 0.05 * told["total_tokens"] / told["elapsed_time"]
+    edit(path, lambda told: told["summary"].update({key: told["summary"][key] + more}))
+    edit(
+        _kv_summary(root),
+        lambda told: told["options"]["1"].update(
+            {f"aggregated_{key}": told["options"]["1"][f"aggregated_{key}"] + more / 3}
+        ),
+    )
+
+
 def _kv_copied(root: Path) -> None:
     source, target = kv(root), kv(root, "option_1/trial_1")
     shutil.copy(source, target)
@@ -579,6 +605,10 @@ KINDS: tuple[Forgery, ...] = (
     _forgery("kv: the clock ran longer", "kv.settings", _kv_rank(_put("summary", "elapsed_time", value=600.0))),
     _forgery("kv: another seed", "kv.settings", _kv_rank(_put("seed", value=7))),
     _forgery("kv: fewer users", "kv.settings", _kv_commands("--num-users 200", "--num-users 100")),
+    _forgery("kv: fewer users in one trial", "kv.settings", _kv_first_command("--num-users 200", "--num-users 100")),
+    _forgery("kv: users of one option's summary", "kv.settings", _kv_told(_kv_option_users)),
+    _forgery("kv: memory in the summary", "kv.settings", _kv_told(lambda told: told.update(gpu_mem_gb=16.0))),
+    _forgery("kv: tokens/s of a rank are forged", "kv.differs", _kv_tokens),
     _forgery("kv: more memory", "kv.settings", _kv_commands("--cpu-mem-gb 4", "--cpu-mem-gb 64")),
     _forgery("kv: one trial", "kv.settings", _kv_meta(_put("args", "trials", value=1))),
     _forgery("kv: no pause", "kv.settings", _kv_meta(_put("args", "inter_option_delay", value=0))),

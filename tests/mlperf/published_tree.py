@@ -422,6 +422,8 @@ def _kv_rank(option: int, trial: int, rank: int) -> dict[str, Any]:
     }
     summary = {
         "total_requests": requests,
+        "total_tokens": 483.15317782319624 / slower * KV_CLOCK,
+        "total_storage_io_time": 483.15317782319624 / 8.069116150082497 * KV_CLOCK,
         "elapsed_time": KV_CLOCK,
         "avg_throughput_tokens_per_sec": 483.15317782319624 / slower,
         "storage_throughput_tokens_per_sec": 8.069116150082497 / slower,

@@ -70,6 +70,14 @@ def test_ranks_are_summed_and_trials_averaged(tmp_path: Path) -> None:
     assert "the mean over ranks and trials" in seen(check_folder(str(tmp_path)), "kv.aggregate")
 
 
+def test_a_datasize_call_of_kv_cache_is_no_run(tmp_path: Path) -> None:
+    leaf = make_kv(tmp_path / "kv_cache/llama3.1-8b/run")
+    other = leaf.parents[1] / "datasize/20260712_180000"
+    other.mkdir(parents=True)
+    (other / "kv_cache_20260712_180000_metadata.json").write_text('{"benchmark_type": "kv_cache"}')
+    assert "kv.missing" not in of(check_folder(str(tmp_path)), "error")
+
+
 def test_devices_that_no_host_has_are_said_to_be_unknown(tmp_path: Path) -> None:
     leaf = make_kv(tmp_path / "kv_cache/llama3.1-8b/run")
     edit(next(leaf.glob("*_metadata.json")), lambda told: told.pop("cluster_snapshots"))

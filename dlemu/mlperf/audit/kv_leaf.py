@@ -221,7 +221,7 @@ def _no_summary(leaf: KvLeaf) -> str:
 
 
 def _rank_numbers(leaf: KvLeaf) -> Iterator[Finding]:
-    """Compare each rank's throughput with its bytes and time, and its number of requests with its latencies."""
+    """Compare each rank's rates with its bytes, tokens and time, and its number of requests with its latencies."""
     problems = []
     for rank in leaf.ranks:
         took, requests = rank.elapsed_seconds, count(rank.summary.get("total_requests"), 0)
@@ -229,6 +229,12 @@ def _rank_numbers(leaf: KvLeaf) -> Iterator[Finding]:
             stated, moved = rank.stat(f"tier_storage_{word}_bandwidth_gbps"), rank.gib("storage", way)
             if took and stated is not None and not _close(stated, moved / took):
                 problems.append(f"{rank.where}: {stated:.4g} GiB/s {way}, but bytes over time are {moved / took:.4g}")
+        tokens, storage = (number(rank.summary.get(key)) for key in ("total_tokens", "total_storage_io_time"))
+        for name, seconds in (("avg", took), ("storage", storage)):
+            stated = number(rank.summary.get(f"{name}_throughput_tokens_per_sec"))
+            if tokens is not None and seconds and stated is not None and not _close(stated, tokens / seconds):
+                tail = f"but tokens over time are {tokens / seconds:.6g}"
+                problems.append(f"{rank.where}: {name}_throughput_tokens_per_sec is {stated:.6g}, {tail}")
         kept = len(rank.latencies_seconds)
         if requests is not None and kept and requests != kept:
             problems.append(f"{rank.where}: {requests} requests, but {kept} latencies")
@@ -412,7 +418,7 @@ def _request_classes(leaf: KvLeaf) -> Iterator[Finding]:
 
 def _tokens(leaf: KvLeaf) -> Iterator[Finding]:
     """Compare the bytes per token with the model's: if they differ, the tokens/s are wrong."""
-    models = {option: stated.get("model") for option, stated in kv_commands(leaf).items()}
+    models = {option: stated[0].get("model") for option, stated in kv_commands(leaf).items()}
     for option in OPTIONS:
         ranks = [rank for trial in leaf.trials(option) for rank in trial]
         tokens = sum(rank.stat("storage_tokens_processed") or 0 for rank in ranks)
@@ -426,15 +432,16 @@ def _tokens(leaf: KvLeaf) -> Iterator[Finding]:
             yield Finding("warning", "kv.tokens", seen, "the model's bytes per token", fix)
 
 
-def kv_commands(leaf: KvLeaf) -> dict[int, dict[str, str]]:
-    """Return option -> its command-line options (`num-users` -> `200`) in the last trial that the metadata has."""
-    kept, found = leaf.metadata.get("command_output_files"), {}
+def kv_commands(leaf: KvLeaf) -> dict[int, list[dict[str, str]]]:
+    """Return option -> the command-line options (`num-users` -> `200`) of each of its trials that the metadata has."""
+    kept = leaf.metadata.get("command_output_files")
+    found: dict[int, list[dict[str, str]]] = {}
     for each in map(mapping, kept if isinstance(kept, list) else ()):
         words = (text(each.get("command")) or "").split()
         stated = {word[2:]: value for word, value in pairwise(words) if word.startswith("--")}
         option = re.search(r"option_(\d+)", stated.get("rank-output-base", ""))
         if option:
-            found[int(option[1])] = stated
+            found.setdefault(int(option[1]), []).append(stated)
     return found
 
 

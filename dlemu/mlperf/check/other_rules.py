@@ -14,6 +14,7 @@ from dlemu.mlperf.audit.tolerant import count, mapping, number, read_json, text
 from dlemu.mlperf.audit.vector_leaf import VectorLeaf, vector_numbers
 from dlemu.mlperf.check.other_leaves import OtherResult, phase_of
 from dlemu.mlperf.check.submission_tree import SEPARATION, runs_differ
+from dlemu.mlperf.rules.core_config import canonical
 from dlemu.results.finding import Finding, Located
 
 KV_OPTIONS: Mapping[int, Mapping[str, str]] = {
@@ -35,7 +36,9 @@ def other_findings(result: OtherResult) -> Iterator[Located]:
     """Yield contradictions in the numbers of a result's runs, and what the runs break of the benchmark's rules."""
     for leaf in result.leaves:
         if isinstance(leaf, KvLeaf):
-            found = [*kv_numbers(leaf), *(_kv_settings(leaf) if result.closed else ())]
+            found = list(leaf.broken)
+            if phase_of(leaf.path) == "run":
+                found = [*kv_numbers(leaf), *(_kv_settings(leaf) if result.closed else ())]
         else:
             found = list(leaf.broken)
             if phase_of(leaf.path) == "run":
@@ -56,11 +59,12 @@ def _kv_settings(leaf: KvLeaf) -> Iterator[Finding]:
     """CLOSED fixes the flags of each option (Table KVCache-1), the seeds, the trials and the delay between options."""
     flags, differences = kv_commands(leaf), []
     for option in OPTIONS:
-        stated = flags.get(option, {})
         fixed = {**KV_OPTIONS[option], **_ALL_OPTIONS}
-        different = [key for key in fixed if stated.get(key, fixed[key]) != fixed[key]]
-        differences += [f"option {option}: {key} {stated[key]}" for key in different]
-        differences += [f"option {option}: no {key}" for key in fixed if stated and key not in stated]
+        for stated in flags.get(option, []):
+            different = [key for key in fixed if stated.get(key, fixed[key]) != fixed[key]]
+            differences += [f"option {option}: {key} {stated[key]}" for key in different]
+            differences += [f"option {option}: no {key}" for key in fixed if key not in stated]
+        differences += _kv_summary_settings(leaf, option, fixed)
         for rank in (rank for trial in leaf.trials(option) for rank in trial):
             elapsed, seed = rank.elapsed_seconds, count(rank.content.get("seed"), 0)
             if elapsed is not None and abs(elapsed - 300) > _DURATION_SLACK_SECONDS:  # Table KVCache-1: --duration 300
@@ -70,6 +74,7 @@ def _kv_settings(leaf: KvLeaf) -> Iterator[Finding]:
     args = mapping(leaf.metadata.get("args"))
     differences += [f"{key} {args[key]}" for key, value in _SEQUENCE.items() if number(args.get(key, value)) != value]
     differences += ["a different --config"] if text(args.get("config_file")) else []
+    differences = list(dict.fromkeys(differences))
     if differences:
         more = f"; and {len(differences) - 4} more" if len(differences) > 4 else ""
         wanted = "the options of Table KVCache-1, seed 42 + rank, 3 trials, 90 s between options"
@@ -78,6 +83,20 @@ def _kv_settings(leaf: KvLeaf) -> Iterator[Finding]:
         fix = "keep the metadata as the tool wrote it"
         seen = "kv.settings: the commands of the options are unknown"
         yield Finding("info", "unapplied", seen, "kv.settings applied", fix)
+
+
+def _kv_summary_settings(leaf: KvLeaf, option: int, fixed: Mapping[str, str]) -> Iterator[str]:
+    """Yield the settings in the summary, of an option or of all, that are not the option's: few versions write any.
+
+    The metadata's `args` are no such settings: they keep the command line's defaults, which the options override.
+    """
+    of_all = {"seed": fixed["seed-base"], "gpu-mem-gb": fixed["gpu-mem-gb"]}
+    of_option = mapping(mapping(leaf.summary.get("options")).get(str(option)))
+    for place, wanted in ((leaf.summary, of_all), (of_option, {**fixed, **of_all})):
+        for key, value in wanted.items():
+            stated = canonical(place.get(key.replace("-", "_")))
+            if stated is not None and stated != canonical(value):
+                yield f"option {option}: {key} {stated} (summary.json)"
 
 
 def _vector_settings(leaf: VectorLeaf, result: OtherResult) -> Iterator[Finding]:
