@@ -627,6 +627,11 @@ KINDS: tuple[Forgery, ...] = (
     _forgery("vdb: no latencies", "vdb.metrics", _of_vector(lambda told: told.pop("p95_latency_ms"))),
     _forgery("vdb: a run is gone", "vdb.count", lambda root: shutil.rmtree(vectors(root)[0])),
     _forgery("vdb: half of a ground truth", "vdb.truth", _of_vector(_half_truth, "result_verdict.json")),
+    _forgery(
+        "vdb: an invalid result said to be valid",
+        "vdb.truth",
+        _of_vector(_put("result", value="invalid: no queries evaluated"), "result_verdict.json"),
+    ),
     _forgery("vdb: no verdict", "vdb.truth", lambda root: (vectors(root)[0] / "result_verdict.json").unlink()),
     _forgery("vdb: another index", "vdb.settings", _of_vector(_put("index_type", value="IVF_FLAT"), "config.json")),
     _forgery("vdb: another index in its metadata", "vdb.settings", _of_vector(_put("vdb_index", value="HNSW"), META)),

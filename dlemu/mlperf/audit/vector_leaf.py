@@ -166,6 +166,8 @@ def _ground_truth(leaf: VectorLeaf) -> Iterator[Finding]:
     copied, total = count(setup.get("copied_vectors"), 0), count(setup.get("total_vectors"))
     share = number(setup.get("coverage"))
     short = copied is not None and total is not None and copied < total
-    if setup.get("ok") is False or leaf.verdict.get("valid") is False or short or (share is not None and share < 1):
-        seen = f"{VERDICT}: {leaf.verdict.get('result')}, {copied} of {total} vectors in the ground truth"
+    result = text(leaf.verdict.get("result"))  # of another one than `valid` the tool itself exits with an error
+    judged_valid = leaf.verdict.get("valid") is not False and (result or "valid").lower() == "valid"
+    if setup.get("ok") is False or not judged_valid or short or (share is not None and share < 1):
+        seen = f"{VERDICT}: {result}, {copied} of {total} vectors in the ground truth"
         yield Finding("error", "vdb.truth", seen, wanted, "rebuild the ground truth, and repeat the run")
