@@ -189,6 +189,8 @@ TAMPERED: dict[str, tuple[Callable[[Path], None], str]] = {
     "samples/s raised": (change_summary(raise_rate), "throughput.differs"),
     "mean of AU": (change_summary(set_metric("train_au_mean_percentage", 99.0)), "printed.mean"),
     "deviation of AU": (change_summary(set_metric("train_au_stdev_percentage", 0.5)), "printed.mean"),
+    "no deviation of AU": (change_summary(set_metric("train_au_stdev_percentage", 0.0)), "printed.mean"),
+    "deviation of MB/s": (change_summary(set_metric("train_io_stdev_MB_per_second", 0.0)), "printed.mean"),
     "deviation of samples/s": (
         change_summary(set_metric("train_throughput_stdev_samples_per_second", 9.0)),
         "printed.mean",

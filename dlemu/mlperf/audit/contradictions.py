@@ -39,6 +39,8 @@ _SUMMARY_TOLERANCE_US = 1_000_000
 """A block may begin this long before the summary's start, or end this long after its end."""
 _ROUNDING_TOLERANCE = 1e-4
 """Relative, between numbers that must be equal but for rounding."""
+_SUM_TOLERANCE = 1e-6
+"""Relative, between sums of the same numbers, which DLIO does not round."""
 _FIX = "ask for the files of the run as DLIO wrote them"
 
 
@@ -89,15 +91,18 @@ def _missing_numbers(printed: Printed) -> Iterator[Finding]:
 
 def _summary_consistency(setup: Setup, printed: Printed) -> Iterator[Finding]:
     rates, rates_deviation = printed.samples_per_second_by_epoch, printed.samples_per_second_deviation
+    sample_mib = (setup.record_bytes or 0) / 2**20
     for name, mean, deviation, parts in (
         ("AU", printed.au_percent, printed.au_deviation, printed.au_by_epoch),
         ("samples/s", printed.samples_per_second, rates_deviation, rates),
+        ("MiB/s", None, printed.mib_per_second_deviation, [rate * sample_mib for rate in rates] if sample_mib else ()),
     ):
-        if mean is not None and parts and not _close(mean, math.fsum(parts) / len(parts)):
+        exact = _SUM_TOLERANCE * max(parts, default=0.0)
+        if mean is not None and parts and abs(mean - math.fsum(parts) / len(parts)) > exact:
             seen = f"printed mean {name} is {mean:.4f}, but its epochs' mean is {math.fsum(parts) / len(parts):.4f}"
             yield Finding("error", "printed.mean", seen, "the mean of the epochs", _FIX)
         spread = pstdev(parts) if parts else 0.0
-        if deviation is not None and parts and abs(deviation - spread) > _ROUNDING_TOLERANCE * max(parts):
+        if deviation is not None and parts and abs(deviation - spread) > exact + _ROUNDING_TOLERANCE * spread:
             seen = f"printed deviation of {name} is {deviation:.4f}, but its epochs' is {spread:.4f}"
             yield Finding("error", "printed.mean", seen, "the population's standard deviation of the epochs", _FIX)
     rate, mib = printed.samples_per_second, printed.mib_per_second

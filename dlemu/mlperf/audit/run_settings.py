@@ -202,6 +202,7 @@ class Printed:
     samples_per_second_by_epoch: tuple[float, ...] = ()
     samples_per_second_deviation: float | None = None
     mib_per_second: float | None = None
+    mib_per_second_deviation: float | None = None
     checkpoints: bool = False
     """Whether it has metrics of checkpoints."""
     foreign: bool = False
@@ -275,6 +276,7 @@ def _printed(summary: Mapping[str, Any], findings: list[Finding]) -> Printed:
         samples_per_second_by_epoch=tuple(numbers(metric.get(rate)) or ()),
         samples_per_second_deviation=number(metric.get("train_throughput_stdev_samples_per_second")),
         mib_per_second=number(metric.get("train_io_mean_MB_per_second")),
+        mib_per_second_deviation=number(metric.get("train_io_stdev_MB_per_second")),
         checkpoints=any(str(key).startswith(("save_checkpoint", "load_checkpoint")) for key in metric),
         foreign=bool(summary) and not summary.keys() & {"metric", "num_accelerators", "epochs", "complete"},
     )
