@@ -375,6 +375,14 @@ def test_what_two_papers_of_a_run_state_differently_is_named(golden: Path, tmp_p
     assert [(one.path, one.finding.seen) for one in found] == [(str(first(root)), seen)]
 
 
+@pytest.mark.parametrize("option", ["-n 7", "-np 7", "--n 7", "--np 7", "--np=7"])
+def test_the_processes_of_a_command_are_read_in_every_spelling(golden: Path, tmp_path: Path, option: str) -> None:
+    root = shutil.copytree(golden / "3.0", tmp_path / "tree")
+    of_the_first(META, "executed_command", value=f"mpirun {option} --npernode 7 -host a:7 dlio_benchmark")(root)
+    (found,) = [one.finding for one in check_folder(str(root)).findings if one.finding.rule == "papers.differ"]
+    assert "7 (the command's -n)" in found.seen
+
+
 @pytest.mark.parametrize(("overlap_seconds", "named"), [(1.0, False), (1.5, True)])
 def test_runs_overlap_from_a_second_on(golden: Path, tmp_path: Path, overlap_seconds: float, named: bool) -> None:
     """Stamps of some papers have whole seconds."""

@@ -43,7 +43,7 @@ _KEEP = "keep the files as the tool wrote them, or repeat the run"
 _METADATA_KEYS = ("benchmark_type", "model", "command", "run_datetime", "num_processes", "parameters", "args")
 """Keys that the metadata of mlpstorage v3.0 always have."""
 _METADATA_KEYS_V2 = ("benchmark_type", "args")
-_NP_OPTION = re.compile(r"(?:^|\s)-(?:n|np)\s+(\d+)(?=\s)")
+_NP_OPTION = re.compile(r"(?:^|\s)--?(?:n|np)[\s=]+(\d+)(?=\s)")
 _MEMORY_TOLERANCE = 0.01
 """Relative: summary.json, /proc/meminfo (in kB) and the metadata (in bytes) round the same memory differently."""
 
