@@ -157,7 +157,7 @@ def told(edition: str, rule: str, facts: RunFacts, division: Any = "closed") -> 
         ("2.0", "dataset.size", {"num_files": 27719}, "closed", "0.9900 x", "500 steps of each", "n=28000"),
         # 5 x 1024 GiB / 146,600,628 bytes = 37,500.24; 1 % more 37,876.01.
         ("2.0", "dataset.size", {"memory_gib": 1024}, "closed", "0.7466 x", "37,501 files or more: 5 x", "n=37877"),
-        ("2.0", "dataset.size", {"batch_size": 14}, "closed", "28,000 files, 0.5000 x", "56,000 files", "n=56000"),
+        ("2.0", "dataset.size", {"accelerators": 16}, "closed", "28,000 files, 0.5000 x", "56,000 files", "n=56000"),
         ("2.0", "settings.changed", {"batch_size": 8}, "closed", "reader.batch_size=8", "7", "reader.batch_size"),
         ("2.0", "settings.changed", {"epochs": 3}, "closed", "train.epochs=3", "5", "train.epochs"),
         (
@@ -242,7 +242,7 @@ def test_without_the_memory_the_steps_are_counted() -> None:
     assert (steps.severity, steps.seen, steps.wanted) == ("error", "498 steps per epoch", "500 or more")
     assert steps.fix == "at least 2,558 files"
     assert told("2.0", "dataset.steps", replace(RESNET50, num_files=2557)) == []
-    doubled = replace(RESNET50, num_files=2557, batch_size=800)
+    doubled = replace(RESNET50, num_files=2557, accelerators=32)
     assert told("2.0", "dataset.steps", doubled)[0].seen == "249 steps per epoch"
     halved = replace(RESNET50, num_files=2557, samples_per_file=500)
     assert told("2.0", "dataset.steps", halved)[0].seen == "199 steps per epoch"
@@ -251,11 +251,6 @@ def test_without_the_memory_the_steps_are_counted() -> None:
         assert told("2.0", "dataset.steps", replace(RESNET50, **({"num_files": 9} | lacking))) == []
     assert told("2.0", "dataset.steps", replace(RESNET50, num_files=2552, memory_gib=1.0)) == []
     assert found(memory_gib=None, num_files=28000) == [("info", "unapplied")], "exactly 500 steps"
-
-
-def test_the_batch_of_the_edition_counts_where_the_runs_is_not_known() -> None:
-    small = replace(GOOD, batch_size=None, num_files=27000)
-    assert told("2.0", "dataset.size", small)[0].wanted.startswith("28,000 files")
 
 
 def test_edges_belong_to_those_who_keep_the_rules() -> None:
@@ -357,6 +352,14 @@ def test_a_rule_that_could_not_be_applied_says_what_it_lacked(lacking: dict[str,
 def test_what_open_allows_is_a_finding_only_in_closed() -> None:
     assert found(division="open", overrides=("reader.data_loader", "workflow.checkpoint")) == []
     assert found(division="open", overrides=("train.epochs",)) == [("error", "overrides.unknown")]
+
+
+@pytest.mark.parametrize("batch_size", [None, 1, 70])
+def test_the_size_of_a_dataset_is_by_the_official_batch_size(batch_size: int | None) -> None:
+    few = replace(GOOD, num_files=100)
+    (usual,) = told("2.0", "dataset.size", few)
+    (other,) = told("2.0", "dataset.size", replace(few, batch_size=batch_size))
+    assert (other.seen, other.wanted, other.fix) == (usual.seen, usual.wanted, usual.fix)
 
 
 def test_direct_io_only_where_the_edition_allows_it() -> None:

@@ -150,8 +150,8 @@ def _dataset(edition: Edition, official: Official, facts: RunFacts) -> Iterator[
             memory_of_the_hosts=facts.memory_gib,
         )
         return
-    batch = facts.batch_size or official.batch_size
-    bound = smallest_dataset(official, batch, facts.accelerators, facts.memory_gib * GIB)
+    # By the official batch size: with another one, the advice would be of a run that breaks `settings.changed`.
+    bound = smallest_dataset(official, official.batch_size, facts.accelerators, facts.memory_gib * GIB)
     if facts.num_files >= bound.comfortable_files:
         return
     if bound.files - edition.spare_files <= facts.num_files < bound.files:
@@ -183,7 +183,7 @@ def _least_files(edition: Edition, official: Official, facts: RunFacts, bound: D
 
 def _whole_files_by_steps(official: Official, facts: RunFacts) -> int:
     """Return the files for 500 steps, rounded down as the tools do: unlike memory, steps are not measured."""
-    samples = STEPS_PER_EPOCH * (facts.batch_size or official.batch_size) * (facts.accelerators or 0)
+    samples = STEPS_PER_EPOCH * official.batch_size * (facts.accelerators or 0)
     return samples // official.samples_per_file
 
 
@@ -191,7 +191,7 @@ def _steps(official: Official, facts: RunFacts) -> Iterator[Finding]:
     if facts.num_files is None or facts.accelerators is None or facts.memory_gib is not None:
         return  # with the memory, `_dataset` judges steps too; without the other two, it has reported that
     samples = facts.num_files * official.samples_per_file
-    per_step = (facts.batch_size or official.batch_size) * facts.accelerators
+    per_step = official.batch_size * facts.accelerators
     if math.ceil(samples / per_step) < STEPS_PER_EPOCH:
         fix = f"at least {math.ceil(STEPS_PER_EPOCH * per_step / official.samples_per_file):,} files"
         seen = f"{samples // per_step:,} steps per epoch"
