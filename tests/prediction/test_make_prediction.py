@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from datagen.errors import UserError
-from dlemu.config.duration import NO_TIME, Duration
+from dlemu.config.duration import NO_TIME, Duration, mean_seconds
 from dlemu.jobs.training.prediction import make_prediction
 from dlemu.jobs.training.prediction.calibration import Calibration, given_speed
 from dlemu.jobs.training.prediction.curve import CurvePoint
@@ -290,6 +290,9 @@ def test_what_a_reader_must_know_is_an_issue() -> None:
         assert bool(told(sample_bytes=stated)) == differs
     assert told(busy_cores=1.0) == []
     assert told(saturated=False) == [Issue.NOT_SATURATED]
+    slow = replace(known.costs, step_seconds=mean_seconds(asked.train.computation_time))
+    assert told(costs=slow) == [Issue.HOST_SLOWER_THAN_STEP]
+    assert told(costs=replace(slow, step_seconds=0.99 * slow.step_seconds)) == []
     writes = replace(asked, workflow=replace(asked.workflow, checkpoint=True))
     assert [finding.code for finding in predict(writes, known, ranks=2).findings] == [Issue.CHECKPOINTS_LEFT_OUT]
     job = replace(asked, recorded=replace(asked.recorded, version=1, replayable=True, ranks=2))

@@ -17,6 +17,7 @@ from dlemu.jobs.training.prediction.curve import CurvePoint
 from dlemu.jobs.training.prediction.event_model import EpochTimes, HostCosts, Scene
 from dlemu.jobs.training.prediction.model_run import MIN_STEPS, Model, _draw_work
 from dlemu.jobs.training.prediction.outcome import EPOCH_GAP_SECONDS, SimulatedFigures, outcome_of, step_rows
+from dlemu.metrics.au import au_dlio_percent
 from dlemu.plan.samples import Plan
 from tests.prediction.test_calibration import workload
 from tests.prediction.test_make_prediction import DEMAND
@@ -210,6 +211,18 @@ def test_rows_are_those_that_such_an_epoch_would_leave() -> None:
     assert told["finished_ns"] == [[100.4, 101.9, 103.9], [100.9, 103.8, 104.8]]
     assert rows["read_ns"].tolist() == [200_000_000, 400_000_000, 500_000_000, 500_000_000, 1_800_000_000, 500_000_000]
     assert rows["decode_ns"].tolist() == [100_000_000, 400_000_000, 400_000_000, 200_000_000, 800_000_000, 200_000_000]
+
+
+def test_a_host_that_gets_a_batch_late_wakes_no_earlier() -> None:
+    """Of a delay that takes longer than a step: DLIO's formula counts from the batch until the host wakes."""
+    scene, times = hand_made()
+    late = replace(scene, costs=HostCosts(step_seconds=2.5))
+    (epoch,) = planned_job(workload(ranks=2, steps=3), 2).schedule
+    rows = step_rows(epoch, late, times, start_seconds=0.0, batch_size=4)
+    assert (rows["got_ns"] / 1e9).tolist() == [0.5, 5.5, 8.5, 1, 5.5, 8.5]
+    assert (rows["slept_ns"] / 1e9).tolist() == [1.5, 5.5, 8.5, 3, 6, 8.5]
+    assert (rows["slept_ns"] <= rows["met_ns"]).all()
+    assert au_dlio_percent(rows) == pytest.approx(100 * 0.5 / (10.5 - 3) / 2)
 
 
 def test_numbers_are_those_of_the_rows() -> None:

@@ -351,6 +351,9 @@ class _Predictor:
         if run.simulated_steps < run.planned_steps:
             steps: dict[str, Number] = {"simulated_steps": run.simulated_steps, "planned_steps": run.planned_steps}
             yield Finding(Issue.STEPS_LEFT_OUT, "caution", steps)
+        delay, step = calibration.costs.step_seconds, mean_seconds(workload.train.computation_time)
+        if delay >= step:
+            yield Finding(Issue.HOST_SLOWER_THAN_STEP, "caution", {"delay_ms": 1e3 * delay, "step_ms": 1e3 * step})
         for note in recording_notes(workload.recorded, count.accelerators):
             yield Finding(Issue.NOTE, "caution", {"text": note})
 

@@ -66,9 +66,10 @@ def step_rows(epoch: Epoch, scene: Scene, times: EpochTimes, *, start_seconds: f
     rows["free_ns"][:, 1:] = over[:-1]
     rows["wait_ns"] = np.maximum(0, begin - rows["free_ns"])
     rows["sync_ns"] = over - (rows["free_ns"] + rows["wait_ns"] + compute)
-    rows["slept_ns"], rows["met_ns"] = end, over + overhead_ns
+    rows["met_ns"] = over + overhead_ns
     rows["asked_ns"] = np.concatenate([np.full((ranks, 1), free[0]), rows["met_ns"][:, :-1]], axis=1)
     rows["got_ns"] = np.maximum(rows["ready_ns"], rows["asked_ns"])
+    rows["slept_ns"] = np.maximum(end, rows["got_ns"])  # a host whose delay is longer than a step does not sleep
     rows["started_ns"], rows["finished_ns"] = stamp(times.started), stamp(times.finished)
     rows["read_ns"] = stamp(times.read) - rows["started_ns"]
     rows["decode_ns"] = rows["finished_ns"] - rows["started_ns"] - rows["read_ns"]

@@ -44,6 +44,7 @@ class Issue(StrEnum):
     FILES_ASSUMED = "files_assumed"
     CHECKPOINTS_LEFT_OUT = "checkpoints_left_out"
     STEPS_LEFT_OUT = "steps_left_out"
+    HOST_SLOWER_THAN_STEP = "host_slower_than_step"
     NOTE = "note"
 
 
