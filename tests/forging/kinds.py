@@ -459,6 +459,14 @@ def _kv_first_command(old: str, new: str) -> Change:
     return _kv_meta(change)
 
 
+def _command_override(root: Path) -> None:
+    edit(one(root, META), lambda told: told.update(executed_command="mpirun dlio ++workload.reader.read_type=memory"))
+
+
+def _asked_for(root: Path) -> None:
+    edit(one(root, META), lambda told: told["args"].update(params=["reader.read_threads=4", "train.epochs=1"]))
+
+
 def _kv_option_users(told: Any) -> None:
     told["options"]["3"]["num_users"] = 7
 
@@ -605,6 +613,8 @@ KINDS: tuple[Forgery, ...] = (
     _forgery("kv: the clock ran longer", "kv.settings", _kv_rank(_put("summary", "elapsed_time", value=600.0))),
     _forgery("kv: another seed", "kv.settings", _kv_rank(_put("seed", value=7))),
     _forgery("kv: fewer users", "kv.settings", _kv_commands("--num-users 200", "--num-users 100")),
+    _forgery("the command had another override", "overrides.differ", _command_override),
+    _forgery("another setting was asked for", "overrides.differ", _asked_for),
     _forgery("kv: fewer users in one trial", "kv.settings", _kv_first_command("--num-users 200", "--num-users 100")),
     _forgery("kv: users of one option's summary", "kv.settings", _kv_told(_kv_option_users)),
     _forgery("kv: memory in the summary", "kv.settings", _kv_told(lambda told: told.update(gpu_mem_gb=16.0))),

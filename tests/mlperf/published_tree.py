@@ -194,7 +194,9 @@ def _as_published(leaf: Path, benchmark: str, phase: str, ranks: int) -> None:
     began = datetime.strptime(leaf.name, golden.STAMP)
     result = f"/var/log/run/results/closed/{TYPED_AS}/{'/'.join(leaf.parts[-4:])}"
     runner = "dlio_benchmark" if phase != "datasize" else ""
-    command = f"mpirun -n {ranks} -host 127.0.0.1:{ranks} --bind-to none --allow-run-as-root /opt/{runner} workload=x"
+    command = f"mpirun -n {ranks} -host 127.0.0.1:{ranks} --bind-to none --allow-run-as-root /opt/{runner}"
+    kept = leaf / "dlio_config/overrides.yaml"
+    command = " ".join([command, *(yaml.safe_load(kept.read_text()) if kept.exists() else ())])
     utc = (began - timedelta(hours=8) + timedelta(seconds=2)).strftime("%Y-%m-%dT%H:%M:%SZ")
     disks = [{"device_name": "loop0", "sectors_read": 34, "sectors_written": 0, "time_doing_ios_ms": 3}]
     host = {"hostname": published.HOST, "memory": {"total": MEM_KB * 1024}, "disks": disks}

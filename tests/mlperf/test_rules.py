@@ -426,7 +426,12 @@ def test_a_random_time_has_no_other_parameters(random: dict[str, Any]) -> None:
 
 
 def test_settings_that_are_dlios_own_may_be_written_out() -> None:
-    reader = {"preprocess_time": {}, "read_type": "on_demand", "reader_classname": None, "shuffle_size": 1024}
+    reader: dict[str, Any] = {
+        "preprocess_time": {},
+        "read_type": "on_demand",
+        "reader_classname": None,
+        "shuffle_size": 1024,
+    }
     sections = {"reader": reader, "dataset": {"num_files_eval": "0"}, "workflow": {"evaluation": False}}
     assert "error" not in {severity for severity, _ in found(**changed(**sections))}
 

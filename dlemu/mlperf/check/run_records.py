@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -338,7 +339,7 @@ def _settings_agree(records: RunRecords) -> Iterator[Finding]:
 
 
 def _overrides_agree(records: RunRecords, overrides: Mapping[str, str]) -> Iterator[Finding]:
-    """The metadata and hydra.yaml list the same overrides, with the same values, as overrides.yaml."""
+    """hydra.yaml, the metadata and the command in them have the same overrides, with the same values."""
     if records.setup.overrides is None:
         return
     mine = {key: value for key, value in overrides.items() if key.startswith("workload")}
@@ -349,6 +350,11 @@ def _overrides_agree(records: RunRecords, overrides: Mapping[str, str]) -> Itera
         # The metadata leave out the choice of the workload, the only override without a dot.
         kept = {key: value for key, value in mine.items() if "." not in key}
         others["metadata"] = kept | {f"workload.{key}": str(value) for key, value in noted.items()}
+    placed = {key: value for key, value in mine.items() if key.startswith(_PLACES)}
+    command = _of_command(text(mapping(records.metadata).get("executed_command")) or "")
+    others["the command"] = command | placed if command else None
+    if records.phase == "run":
+        others["args.params"] = mine | _of_params(records.args.get("params")) | placed
     for source, stated in others.items():
         if stated is None:
             continue
@@ -361,6 +367,27 @@ def _overrides_agree(records: RunRecords, overrides: Mapping[str, str]) -> Itera
         if differences:
             seen = f"overrides.yaml has {'; '.join(differences[:3])}"
             yield Finding("error", "overrides.differ", seen, "the same overrides in all files of a run", _KEEP)
+
+
+_PLACES = ("workload.storage.", "workload.dataset.data_folder", "workload.checkpoint.checkpoint_folder")
+"""Overrides that the tool takes from other options, and that may hold secrets."""
+
+
+def _of_command(command: str) -> dict[str, str]:
+    """Return the workload's overrides in a command line."""
+    try:
+        words = shlex.split(command)
+    except ValueError:  # a quote left open
+        words = command.split()
+    return dict(_key_and_value(word) for word in words if word.lstrip("+~").startswith("workload") and "=" in word)
+
+
+def _of_params(params: object) -> dict[str, str]:
+    """Return the overrides that mlpstorage's `--params` had; several of it are lists in a list."""
+    given = params if isinstance(params, list) else []
+    words = [word for each in given for word in (each if isinstance(each, list) else [each])]
+    pairs = [_key_and_value(word) for word in words if isinstance(word, str) and "=" in word]
+    return {f"workload.{key}": value for key, value in pairs}
 
 
 def _key_and_value(word: str) -> tuple[str, str]:
