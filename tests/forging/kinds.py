@@ -467,8 +467,40 @@ def _asked_for(root: Path) -> None:
     edit(one(root, META), lambda told: told["args"].update(params=["reader.read_threads=4", "train.epochs=1"]))
 
 
-def _kv_option_users(told: Any) -> None:
-    told["options"]["3"]["num_users"] = 7
+def _kv_option(option: str, **stated: Any) -> Change:
+    return _kv_told(lambda told: told["options"][option].update(stated))
+
+
+def _kv_waits(root: Path) -> None:
+    """Let a rank keep its latencies beside a 95th percentile that is none of theirs."""
+
+    def change(told: Any) -> None:
+        total = told["summary"]["total_storage_io_time"]
+        told["storage_latencies"] = [total / 100] * 100
+        told["summary"]["storage_io_latency_ms"]["p95"] = 1.0
+
+    edit(kv(root), change)
+
+
+def _other_k(root: Path) -> None:
+    """As a run of which all files tell the same k."""
+    edit(vectors(root)[0] / "recall_stats.json", _put("k", value=1))
+    edit(vectors(root)[0] / "statistics.json", _put("recall", "k", value=1))
+
+
+def _over_recall(root: Path) -> None:
+    for name, keys in (
+        ("recall_stats.json", ()),
+        ("statistics.json", ("recall",)),
+        ("result_verdict.json", ("recall_summary",)),
+    ):
+        edit(vectors(root)[0] / name, _put(*keys, "recall_at_k", value=1.5))
+        if name != "result_verdict.json":
+            edit(vectors(root)[0] / name, _put(*keys, "per_query_recall", value=[1.5]))
+
+
+def _vector_args(told: Any) -> None:
+    told["args"]["vdb_engine"] = "elasticsearch"
 
 
 def _kv_tokens(root: Path) -> None:
@@ -615,8 +647,12 @@ KINDS: tuple[Forgery, ...] = (
     _forgery("kv: fewer users", "kv.settings", _kv_commands("--num-users 200", "--num-users 100")),
     _forgery("the command had another override", "overrides.differ", _command_override),
     _forgery("another setting was asked for", "overrides.differ", _asked_for),
+    _forgery("kv: an option failed in part", "kv.missing", _kv_option("1", partial_failure=True)),
+    _forgery("kv: an option of more ranks", "kv.differs", _kv_option("2", rank_count=9)),
+    _forgery("kv: fewer completed", "kv.differs", _kv_rank(_put("requests_completed", value=7))),
+    _forgery("kv: the waits are forged", "kv.differs", _kv_waits),
     _forgery("kv: fewer users in one trial", "kv.settings", _kv_first_command("--num-users 200", "--num-users 100")),
-    _forgery("kv: users of one option's summary", "kv.settings", _kv_told(_kv_option_users)),
+    _forgery("kv: users of one option's summary", "kv.settings", _kv_option("3", num_users=7)),
     _forgery("kv: memory in the summary", "kv.settings", _kv_told(lambda told: told.update(gpu_mem_gb=16.0))),
     _forgery("kv: tokens/s of a rank are forged", "kv.differs", _kv_tokens),
     _forgery("kv: more memory", "kv.settings", _kv_commands("--cpu-mem-gb 4", "--cpu-mem-gb 64")),
@@ -642,6 +678,11 @@ KINDS: tuple[Forgery, ...] = (
         "vdb.truth",
         _of_vector(_put("result", value="invalid: no queries evaluated"), "result_verdict.json"),
     ),
+    _forgery("vdb: two recalls", "vdb.differs", _of_vector(_put("recall_at_k", value=0.9), "recall_stats.json")),
+    _forgery("vdb: another k", "runs.differ", _other_k),
+    _forgery("vdb: more than all neighbours", "vdb.differs", _over_recall),
+    _forgery("vdb: another engine asked for", "vdb.settings", _of_vector(_vector_args, "*_metadata.json")),
+    _forgery("vdb: a shorter run", "runs.differ", _of_vector(_put("runtime_seconds", value=30), "config.json")),
     _forgery("vdb: no verdict", "vdb.truth", lambda root: (vectors(root)[0] / "result_verdict.json").unlink()),
     _forgery("vdb: another index", "vdb.settings", _of_vector(_put("index_type", value="IVF_FLAT"), "config.json")),
     _forgery("vdb: another index in its metadata", "vdb.settings", _of_vector(_put("vdb_index", value="HNSW"), META)),

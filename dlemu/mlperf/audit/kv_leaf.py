@@ -86,6 +86,11 @@ class KvRank:
         return self.stat(f"tier_{tier}_kv_bytes_{way}_gb") or 0.0
 
     @property
+    def storage_p95_ms(self) -> float | None:
+        """The 95th percentile of the storage's latency."""
+        return number(mapping(self.summary.get("storage_io_latency_ms")).get("p95"))
+
+    @property
     def elapsed_seconds(self) -> float | None:
         """Time on the tool's clock when it stopped."""
         return number(self.summary.get("elapsed_time"))
@@ -204,8 +209,11 @@ def _missing(leaf: KvLeaf) -> Iterator[Finding]:
         first = "option_{}/trial_{}/rank_{}".format(*missing[0])
         seen.append(f"results of {len(missing)} of {len(expected)} ranks missing, the first {first}")
     stated = [name for name, value in leaf.summary.items() if name in ("partial_failure", "trial_failures") and value]
-    options = mapping(leaf.summary.get("options")).values()
-    lost = sum(len(files) for each in options if isinstance(files := mapping(each).get("missing_files"), list))
+    parts = mapping(leaf.summary.get("options"))
+    lost = sum(len(files) for each in parts.values() if isinstance(files := mapping(each).get("missing_files"), list))
+    stated += [
+        f"partial_failure of option {name}" for name, each in parts.items() if mapping(each).get("partial_failure")
+    ]
     if stated or lost:
         flags = ", ".join(stated) or "no failure"
         seen.append(f"the tool itself reports {flags}, {lost} missing files: its means are of the other files")
@@ -238,10 +246,27 @@ def _rank_numbers(leaf: KvLeaf) -> Iterator[Finding]:
         kept = len(rank.latencies_seconds)
         if requests is not None and kept and requests != kept:
             problems.append(f"{rank.where}: {requests} requests, but {kept} latencies")
+        completed = count(rank.content.get("requests_completed"), 0)
+        if requests is not None and completed is not None and requests != completed:
+            problems.append(f"{rank.where}: {requests} requests, but {completed} completed")
+        problems += [f"{rank.where}: {problem}" for problem in _latency_problems(rank)]
     if problems:
         seen = "; ".join(problems[:3]) + (f"; and {len(problems) - 3} more" if len(problems) > 3 else "")
         wanted = "numbers that follow from the rank's own bytes, time and requests"
         yield Finding("error", "kv.differs", seen, wanted, "copy the files from the run again")
+
+
+def _latency_problems(rank: KvRank) -> Iterator[str]:
+    """Yield what a rank's latencies contradict: their sum, and their 95th percentile, which is published."""
+    waits = sorted(numbers(rank.content.get("storage_latencies")) or ())
+    total, p95 = number(rank.summary.get("total_storage_io_time")), rank.storage_p95_ms
+    if waits and total is not None and not _close(total, math.fsum(waits)):
+        yield f"total_storage_io_time is {total:.6g}, the sum of storage_latencies {math.fsum(waits):.6g}"
+    if waits and p95 is not None:
+        place = math.floor(0.95 * (len(waits) - 1))  # ways to interpolate differ by less than the neighbours
+        low, high = (1e3 * waits[min(max(0, place + step), len(waits) - 1)] for step in (-1, 2))
+        if not low * (1 - _SUM_TOLERANCE) <= p95 <= high * (1 + _SUM_TOLERANCE):
+            yield f"storage_io_latency_ms.p95 is {p95:.6g}, storage_latencies give {low:.6g} to {high:.6g}"
 
 
 _OLD_AGGREGATIONS: Mapping[str, Callable[[list[list[float]]], float]] = {
@@ -275,12 +300,19 @@ def _aggregates(leaf: KvLeaf) -> Iterator[Finding]:
                 yield Finding("warning", "kv.aggregate", seen, wanted, fix)
             else:
                 yield Finding("error", "kv.differs", seen, wanted, "copy the files from the run again")
-        slowest = [mapping(rank.summary.get("storage_io_latency_ms")).get("p95") for trial in trials for rank in trial]
-        known = [value for value in map(number, slowest) if value is not None]
+        slowest = [rank.storage_p95_ms for trial in trials for rank in trial]
+        known = [value for value in slowest if value is not None]
         printed = leaf.published(option, "p95_latency_ms")
         if printed is not None and known and not _close(printed, max(known)):
             seen = f"option {option}: aggregated_p95_latency_ms is {printed:.6g}, the ranks' largest {max(known):.6g}"
             yield Finding("error", "kv.differs", seen, "the largest of all ranks and trials", "copy the files again")
+        counted = mapping(mapping(leaf.summary.get("options")).get(str(option)))
+        wanted_counts = {"option": option, "rank_count": leaf.rank_count, "trial_count": leaf.trial_count}
+        for name, value in wanted_counts.items():
+            stated_count = count(counted.get(name))
+            if None not in (stated_count, value) and stated_count != value:
+                seen = f"option {option}: {name} is {stated_count}, the run has {value}"
+                yield Finding("error", "kv.differs", seen, "the same numbers in all files", "copy the files again")
 
 
 def _close(left: float, right: float) -> bool:

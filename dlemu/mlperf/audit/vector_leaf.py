@@ -32,6 +32,9 @@ class VectorLeaf:
     summary: Mapping[str, Any] = field(default_factory=dict)
     """statistics.json, by the engine's own client, or else summary.json."""
     recall_stats: Mapping[str, Any] = field(default_factory=dict)
+    """The recall in the summary, or else in recall_stats.json."""
+    recall_file: Mapping[str, Any] = field(default_factory=dict)
+    """recall_stats.json."""
     config: Mapping[str, Any] = field(default_factory=dict)
     verdict: Mapping[str, Any] = field(default_factory=dict)
     broken: tuple[Finding, ...] = ()
@@ -70,12 +73,14 @@ def read_vector_leaf(folder: str) -> VectorLeaf:
         return mapping(read_json(os.path.join(folder, name), broken)) if name in names and name else {}
 
     summary = content(STATISTICS) or content("summary.json")
+    recall_file = content(RECALL)
     return VectorLeaf(
         path=folder,
         files=tuple(names),
         metadata=content(next((name for name in names if name.endswith("_metadata.json")), None)),
         summary=summary,
-        recall_stats=mapping(summary.get("recall")) or content(RECALL),
+        recall_stats=mapping(summary.get("recall")) or recall_file,
+        recall_file=recall_file,
         config=content("config.json"),
         verdict=content(VERDICT),
         broken=tuple(broken),
@@ -109,6 +114,13 @@ def _differences(leaf: VectorLeaf) -> Iterator[Finding]:
     each = numbers(leaf.recall_stats.get("per_query_recall"))
     if each and leaf.recall is not None and not _close(leaf.recall, fmean(each)):
         problems.append(f"recall is {leaf.recall:.6g}, the mean of {len(each)} queries is {fmean(each):.6g}")
+    if leaf.recall is not None and leaf.recall > 1:
+        problems.append(f"recall is {leaf.recall:.6g}")
+    for name in ("recall_at_k", "k", "num_queries_evaluated"):
+        both = [number(recall.get(name)) for recall in (leaf.recall_stats, leaf.recall_file)]
+        different = sorted({value for value in both if value is not None})
+        if len(different) > 1:
+            problems.append(f"{name} is {' and '.join(f'{value:.6g}' for value in different)}")
     judged = number(mapping(leaf.verdict.get("recall_summary")).get("recall_at_k"))
     if judged is not None and leaf.recall is not None and not _close(judged, leaf.recall):
         problems.append(f"recall is {judged:.6g} in {VERDICT}, {leaf.recall:.6g} in {STATISTICS}")

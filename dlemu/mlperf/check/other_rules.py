@@ -32,6 +32,10 @@ INDEXES, ENGINE, RUNS = ("DISKANN", "HNSW", "AISAQ"), "milvus", 5
 _REPEAT = "repeat the run with `mlpstorage closed`, which sets the options itself"
 
 
+_CLIENT = ("vector_dim", "processes", "batch_size", "runtime_seconds")
+"""Settings in a vector database's config.json that are the same in all runs."""
+
+
 def other_findings(result: OtherResult) -> Iterator[Located]:
     """Yield contradictions in the numbers of a result's runs, and what the runs break of the benchmark's rules."""
     for leaf in result.leaves:
@@ -50,7 +54,8 @@ def other_findings(result: OtherResult) -> Iterator[Located]:
         yield Located(result.path, Finding("error", "vdb.count", seen, f"{RUNS} runs of one index", fix))
     for what, values in (
         ("vectors", [mapping(leaf.verdict.get("flat_setup")).get("total_vectors") for leaf in vectors]),
-        *((key, [leaf.config.get(key) for leaf in vectors]) for key in ("vector_dim", "processes", "batch_size")),
+        ("k of the recall", [leaf.recall_stats.get("k") for leaf in vectors]),
+        *((key, [leaf.config.get(key) for leaf in vectors]) for key in _CLIENT),
     ):
         yield from runs_differ(result.path, what, values, "repeat the runs with one collection and one client")
 
@@ -105,14 +110,15 @@ def _vector_settings(leaf: VectorLeaf, result: OtherResult) -> Iterator[Finding]
     stated = {
         "the folder": result.model,
         "config.json": text(leaf.config.get("index_type")),
-        "the metadata": text(leaf.metadata.get("vdb_index")) or text(args.get("vdb_index")),
+        "the metadata": text(leaf.metadata.get("vdb_index")),
+        "args": text(args.get("vdb_index")),
     }
     kinds = {who: value.upper() for who, value in stated.items() if value}
     if len(set(kinds.values())) > 1:
         differences.append(", ".join(f"{value} ({who})" for who, value in kinds.items()))
     if result.closed:
-        engine = text(leaf.metadata.get("vdb_engine")) or text(args.get("vdb_engine"))
-        differences += [f"engine {engine}"] if engine and engine.lower() != ENGINE else []
+        engines = dict.fromkeys(text(each.get("vdb_engine")) for each in (leaf.metadata, args))
+        differences += [f"engine {engine}" for engine in engines if engine and engine.lower() != ENGINE]
         differences += [f"index {value}" for value in sorted(set(kinds.values()) - set(INDEXES))]
     sizes = {number(leaf.config.get("vector_dim")), number(leaf.metadata.get("vector_dim"))} - {None}
     differences += [f"{len(sizes)} different vector dimensions"] if len(sizes) > 1 else []
