@@ -471,6 +471,14 @@ def _kv_option(option: str, **stated: Any) -> Change:
     return _kv_told(lambda told: told["options"][option].update(stated))
 
 
+def _without_p95(told: Any) -> None:
+    del told["options"]["1"]["aggregated_p95_latency_ms"]
+
+
+def _without_a_rate(root: Path) -> None:
+    edit(one(root, "summary.json"), lambda told: told["metric"]["train_throughput_samples_per_second"].pop())
+
+
 def _kv_waits(root: Path) -> None:
     """Let a rank keep its latencies beside a 95th percentile that is none of theirs."""
 
@@ -647,6 +655,8 @@ KINDS: tuple[Forgery, ...] = (
     _forgery("kv: fewer users", "kv.settings", _kv_commands("--num-users 200", "--num-users 100")),
     _forgery("the command had another override", "overrides.differ", _command_override),
     _forgery("another setting was asked for", "overrides.differ", _asked_for),
+    _forgery("kv: an option without its p95", "unapplied", _kv_told(_without_p95)),
+    _forgery("an epoch has no rate", "epochs.count", _without_a_rate),
     _forgery("kv: an option failed in part", "kv.missing", _kv_option("1", partial_failure=True)),
     _forgery("kv: an option of more ranks", "kv.differs", _kv_option("2", rank_count=9)),
     _forgery("kv: fewer completed", "kv.differs", _kv_rank(_put("requests_completed", value=7))),

@@ -167,7 +167,8 @@ def _counts(setup: Setup, printed: Printed, recomputed: Recomputed, *, by_dlemu:
     if recomputed.epochs and wanted and recomputed.epochs != wanted:
         seen = f"{recomputed.epochs} epochs can be recomputed"
         yield Finding("warning", "epochs.count", seen, f"{wanted} epochs", "keep the files of the whole run")
-    done = {printed.epochs, len(printed.au_by_epoch)} - {None, 0, wanted}
+    lists = {len(printed.au_by_epoch), len(printed.samples_per_second_by_epoch)}
+    done = {printed.epochs, *lists} - {None, 0, wanted}
     if wanted and done:
         seen = f"{'config.yaml' if configured else 'summary.json'} says {wanted} epochs, summary.json has {done.pop()}"
         yield Finding("error", "epochs.count", seen, "the same run in both", _FIX)

@@ -303,6 +303,8 @@ def _aggregates(leaf: KvLeaf) -> Iterator[Finding]:
         slowest = [rank.storage_p95_ms for trial in trials for rank in trial]
         known = [value for value in slowest if value is not None]
         printed = leaf.published(option, "p95_latency_ms")
+        if leaf.summary and known:
+            yield from unapplied("kv.differs", **{f"p95_latency_ms_of_option_{option}": printed})
         if printed is not None and known and not _close(printed, max(known)):
             seen = f"option {option}: aggregated_p95_latency_ms is {printed:.6g}, the ranks' largest {max(known):.6g}"
             yield Finding("error", "kv.differs", seen, "the largest of all ranks and trials", "copy the files again")
