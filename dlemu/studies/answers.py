@@ -339,7 +339,8 @@ class Economy:
     accelerators_fed: int | None
     """The answer of a search, or the largest number of accelerators among the runs that passed."""
     may_feed_more: bool = False
-    """A search ended by `--most`, files or host: `accelerators_fed` is a lower bound, costs per accelerator upper."""
+    """One more was not shown to fail, or not because of the storage: `accelerators_fed` is a lower bound, costs per
+    accelerator are upper ones."""
     gb_per_second: float | None
     """1e9 bytes/s that it delivered to them."""
     cost_per_accelerator: float | None
@@ -375,6 +376,11 @@ class ComparedSide:
     def is_unjudged(self) -> bool:
         """Whether no run of it passed or failed: no verdict, or incomplete."""
         return bool(self.runs) and all(run.figures.passed is None for run in self.runs)
+
+    @property
+    def fewest_failed(self) -> int | None:
+        """The smallest count of ranks that failed; None where none did."""
+        return min((run.figures.ranks for run in self.runs if run.figures.passed is False), default=None)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -150,7 +150,8 @@ def write_sweep(folder: Path) -> Path:
         for drive, most in (("fast", 700.0), ("slow", 450.0))
         for ranks in (1, 2, 4, 8, 16)
     ]
-    points.append({"settings": {"ranks": "32"}, "folder": "x", "failure": "no memory for 32 ranks", "figures": None})
+    settings = {"dataset.data_folder": "slow", "ranks": "32"}
+    points.append({"settings": settings, "folder": "x", "failure": "no memory for 32 ranks", "figures": None})
     question = {"overrides": ["ranks=1,2,4,8,16"], "launcher": ""}
     _write_json(folder, "sweep.json", {"schema_version": 1, "complete": True, "question": question, "points": points})
     return folder

@@ -17,7 +17,7 @@ from dlemu.jobs.training.summary import Mean
 from dlemu.results.figures import JobFigures
 from dlemu.studies.answers import ComparedRun, ComparedSide, RunPair
 from dlemu.studies.compare.compare_sides import Extras, compare, compare_runs, economy
-from dlemu.studies.compare.page import _economy_line
+from dlemu.studies.compare.page import _economy_line, _economy_rows
 from dlemu.studies.compare.sides import Settings, Side, read_side, read_sides, side_of_runs
 from tests.report.folders import write_run
 
@@ -154,11 +154,11 @@ def verdict(a_seconds: tuple[float, ...], b_seconds: tuple[float, ...], *, of_b:
 def test_the_verdict_is_a_sentence() -> None:
     assert (
         verdict((100, 100.1, 99.9), (120, 120.1, 119.9))
-        == "with 18 accelerators A takes 16.7 % less time than B (+- 0.3); A and B feed 18 accelerators each"
+        == "with 18 accelerators A takes 16.7 % less time than B (+- 0.3); A and B feed at least 18 accelerators each"
     )
     assert (
         verdict((100, 100.1, 99.9), (120, 120.1, 119.9), of_b=17)
-        == "not comparable: A had 18 accelerators, B 17; A feeds 18 accelerators, B 17"
+        == "not comparable: A had 18 accelerators, B 17; A feeds at least 18 accelerators, B at least 17"
     )
     assert "no significant difference in time: A to B +0.0 % +- 5.6" in verdict((100, 101, 99), (100, 102, 98))
     assert "25.0 % more time than B (too few epochs: no interval)" in verdict((100,), (80,))
@@ -239,6 +239,60 @@ def test_a_search_that_the_storage_did_not_end_is_a_lower_bound() -> None:
     assert compare(a, replace(a, name="b", accelerators=0)).verdict == "A feeds at least 8 accelerators, B none"
 
 
+@pytest.mark.parametrize(
+    ("of_a", "of_b", "words"),
+    [
+        ({1: True, 2: True}, {1: True, 2: False}, "A feeds at least 2 accelerators, B 1"),
+        ({1: True, 2: True, 3: False}, {1: True}, "A feeds 2 accelerators, B at least 1"),
+        ({1: True, 4: True, 8: False}, {1: False, 4: False}, "A feeds at least 4 accelerators, B none"),
+        ({1: True, 2: True}, {1: True, 2: None}, "A feeds at least 2 accelerators, B at least 1"),
+        ({4: True, 5: False}, {4: False, 5: False}, "A feeds 4 accelerators, B fewer than 4"),
+        ({4: False}, {4: True}, "A feeds fewer than 4 accelerators, B at least 4"),
+    ],
+)
+def test_a_count_is_a_bound_unless_one_more_was_shown_to_fail(
+    of_a: dict[int, bool | None], of_b: dict[int, bool | None], words: str
+) -> None:
+    a, b = (
+        side_of_runs(name, {(("ranks", str(n)),): figures(None, ranks=n, passed=passed) for n, passed in tried.items()})
+        for name, tried in (("a", of_a), ("b", of_b))
+    )
+    found = compare(a, b, (Extras(price=800), Extras(price=400)))
+    assert found.verdict == words
+    assert found.economy is not None
+    rows = {label: both for label, *both in _economy_rows(found.economy)}
+    bounds = [side.may_feed_more for side in found.economy]
+    assert [cell.startswith("at least") for cell in rows["accelerators fed"]] == bounds
+    assert [cell.startswith("at most") for cell in rows["price per accelerator fed"]] == bounds
+
+
+def test_one_more_bounds_only_those_that_read_alike_and_that_the_storage_held_back() -> None:
+    def feeds_more(*failed: tuple[int, str, str]) -> bool:
+        tried = [(1, "1", True, "nothing"), (1, "4", True, "nothing"), *((n, t, False, why) for n, t, why in failed)]
+        runs = {
+            (("ranks", str(n)), ("reader.read_threads", threads)): figures(
+                ranks=n, passed=passed, limited_by={"run": why}
+            )
+            for n, threads, passed, why in tried
+        }
+        return side_of_runs("a", runs).may_feed_more
+
+    assert feeds_more((2, "1", "storage"))
+    assert not feeds_more((2, "1", "storage"), (2, "4", "storage"))
+    assert feeds_more((2, "1", "storage"), (2, "4", "host CPU"))
+
+
+def test_a_folder_that_is_compared_with_itself_is_named() -> None:
+    a = Side(name="runs/a", runs=with_ranks(2))
+    assert "A and B are the same folder: they do not differ" in compare(a, replace(a, name="runs/../runs/a/")).issues
+    assert compare(a, replace(a, name="runs/b")).issues == ()
+
+
+def test_a_folder_without_a_name_is_refused() -> None:
+    with pytest.raises(UserError, match="a folder's name is empty"):
+        read_sides(["a", ""])
+
+
 def test_where_neither_passes_that_is_said_and_only_there() -> None:
     def said(*passed: bool | None) -> str:
         runs = [Side(name=name, runs={(): figures(None, passed=each)}) for name, each in zip("ab", passed, strict=True)]
@@ -258,9 +312,9 @@ def test_a_side_without_a_verdict_is_not_called_failed(passed: bool | None, said
 @pytest.mark.parametrize(
     ("a", "b", "words"),
     [
-        (True, None, "A feeds 18 accelerators, B was not judged"),
-        (None, True, "A was not judged, B feeds 18"),
-        (True, False, "A feeds 18 accelerators, B none"),
+        (True, None, "A feeds at least 18 accelerators, B was not judged"),
+        (None, True, "A was not judged, B feeds at least 18"),
+        (True, False, "A feeds at least 18 accelerators, B fewer than 18"),
     ],
 )
 def test_the_sentence_tells_a_side_without_a_verdict_from_one_that_failed(
@@ -389,7 +443,7 @@ def test_a_count_of_one_is_an_accelerator() -> None:
     run = figures(ranks=1)
     comparison = compare(side_of_runs("a", {(): run}), side_of_runs("b", {(): run}))
     assert "with 1 accelerator A" in comparison.verdict
-    assert "A and B feed 1 accelerator each" in comparison.verdict
+    assert "A and B feed at least 1 accelerator each" in comparison.verdict
 
 
 @pytest.mark.parametrize(

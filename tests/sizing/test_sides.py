@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from datagen.errors import UserError
 from dlemu.jobs.training.figures_of import conditions, figures
 from dlemu.jobs.training.result import Run, make_run
 from dlemu.jobs.training.summary import Evaluation, Mean, PageCache
@@ -109,20 +110,37 @@ def test_the_bytes_of_a_dataset_are_work_unless_training_reads_only_a_part_of_th
     assert "total_bytes" not in conditions(replace(summary, evaluation=evaluated)).work
 
 
+def sweep_in(folder: Path, *points: tuple[int, str, str | None], complete: bool = True) -> list[str]:
+    """Save a sweep of points that have ranks, a drive and perhaps a failure; return its folder."""
+    measured = figures(make_run(job := make_job(), make_log(job)))
+    swept = tuple(
+        SweepPoint(
+            settings={"ranks": str(ranks), "dataset.data_folder": drive},
+            folder=f"{drive}{ranks}",
+            failure=failure,
+            figures=None if failure else replace(measured, ranks=ranks),
+        )
+        for ranks, drive, failure in points
+    )
+    save_answer(str(folder), SWEEP, SweepAnswer(complete=complete, question=SweepQuestion(), points=swept))
+    return [str(folder)]
+
+
 def test_a_comparison_names_the_points_that_one_drive_lacks(tmp_path: Path) -> None:
     """Without a word, a drive whose largest point failed would seem to feed fewer."""
-    measured = figures(make_run(job := make_job(), make_log(job)))
-
-    def point(ranks: int, drive: str, failure: str | None = None) -> SweepPoint:
-        settings = {"ranks": str(ranks), "dataset.data_folder": drive}
-        done = None if failure else replace(measured, ranks=ranks)
-        return SweepPoint(settings=settings, folder=f"{drive}{ranks}", failure=failure, figures=done)
-
-    points = (point(1, "a"), point(1, "b"), point(2, "a"), point(2, "b", "rank 1 was killed\nits output ..."))
-    save_answer(str(tmp_path), SWEEP, SweepAnswer(complete=False, question=SweepQuestion(overrides=()), points=points))
-    assert list(issues_between(*read_sides([str(tmp_path)]))) == [
+    points = ((1, "a", None), (1, "b", None), (2, "a", None), (2, "b", "rank 1 was killed\nits output ..."))
+    assert list(issues_between(*read_sides(sweep_in(tmp_path, *points, complete=False)))) == [
         "only A completed ranks=2: of B no figures are known there",
         "A: the sweep is incomplete: finish it with its command",
         "B: the sweep is incomplete: finish it with its command",
         "B: the run with ranks=2 failed: rank 1 was killed",
     ]
+
+
+def test_a_drive_of_which_no_point_completed_is_named_with_the_reason(tmp_path: Path) -> None:
+    failed = sweep_in(tmp_path, (1, "a", None), (1, "b", "no space left\n..."), (2, "b", "killed"))
+    with pytest.raises(UserError, match="no point on b has completed: the run with ranks=1 failed: no space left; run"):
+        read_sides(failed)
+    cut = sweep_in(tmp_path, (1, "a", None), complete=False)
+    with pytest.raises(UserError, match=r"storages found: a \(the sweep is incomplete: finish it with its command\);"):
+        read_sides(cut)

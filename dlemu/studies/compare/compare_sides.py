@@ -182,18 +182,8 @@ def sentence(comparison: Comparison) -> str:
     """Return the verdict: the difference in time of the largest runs, and how many accelerators each side feeds."""
     parts = list(_times(comparison))
     if comparison.economy is not None:
-        fed = [side.accelerators_fed for side in comparison.economy]
-        least = ["at least " * (side.may_feed_more and bool(side.accelerators_fed)) for side in comparison.economy]
-        if any(fed):
-            if fed[0] == fed[1] and least[0] == least[1]:
-                parts.append(f"A and B feed {least[0]}{count(fed[0] or 0, 'accelerator')} each")
-            else:
-                unjudged_a, unjudged_b = (side.is_unjudged for side in comparison.sides)
-                of_a = f"A feeds {least[0]}{fed[0] or 'no'} accelerator{'s' * (fed[0] != 1)}"
-                of_b = f"feeds {least[1]}{fed[1]}" if unjudged_a else f"{least[1]}{fed[1] or 'none'}"
-                parts.append(
-                    f"{'A was not judged' if unjudged_a else of_a}, B {'was not judged' if unjudged_b else of_b}"
-                )
+        if any(side.accelerators_fed for side in comparison.economy):
+            parts.append(_fed(comparison.economy, comparison.sides))
         elif comparison.runs and all(passed is False for pair in comparison.runs for passed in pair.passed):
             parts.append("neither passes")
     parts = parts or ["no figure is known for both"]
@@ -201,6 +191,26 @@ def sentence(comparison: Comparison) -> str:
     if cut:
         parts.append(f"{' and '.join(cut)} {'is an incomplete run' if len(cut) == 1 else 'are incomplete runs'}")
     return "; ".join(parts)
+
+
+def _fed(economy: tuple[Economy, Economy], sides: tuple[ComparedSide, ComparedSide]) -> str:
+    """Return how many accelerators each side feeds, as a phrase."""
+    a, b = (_number_fed(*both) for both in zip(economy, sides, strict=True))
+    several = "s" * (economy[0].accelerators_fed != 1)
+    if a == b:
+        return f"A and B feed {a} accelerator{several} each"
+    unjudged_a, unjudged_b = (side.is_unjudged for side in sides)
+    of_a = "A was not judged" if unjudged_a else f"A feeds {a or 'no'} accelerator{several}"
+    of_b = "was not judged" if unjudged_b else f"{'feeds ' * unjudged_a}{b or 'none'}"
+    return f"{of_a}, B {of_b}"
+
+
+def _number_fed(economy: Economy, side: ComparedSide) -> str:
+    """Return how many accelerators a side feeds: an equation or a bound, empty where not even one passes."""
+    if economy.accelerators_fed:
+        return f"{'at least ' * economy.may_feed_more}{economy.accelerators_fed}"
+    failed = side.fewest_failed or 1
+    return f"fewer than {failed}" if failed > 1 else ""
 
 
 def _times(comparison: Comparison) -> Iterator[str]:

@@ -188,9 +188,10 @@ def _tiles(answer: Comparison, catalogue: Catalogue) -> Iterator[TileRow]:
 
 
 def _economy_tiles(answer: Comparison) -> Iterator[TileRow]:
-    for label, field, unit, what in _ECONOMY if answer.economy else ():
-        for side, name in enumerate("AB"):
-            yield f"{label}, {name}", f"economy.{side}.{field}", unit, what
+    for label, field, unit, what in _ECONOMY:
+        for place, (name, side) in enumerate(zip("AB", answer.economy or (), strict=False)):
+            bound = _bound(side, field)
+            yield f"{label}, {name}", f"economy.{place}.{field}", unit, f"{bound}: {what}" if bound else what
 
 
 def _words(answer: Comparison, catalogue: Catalogue) -> Iterator[Words]:
@@ -243,9 +244,19 @@ def _plan_row(pair: RunPair, catalogue: Catalogue) -> tuple[str, ...]:
 
 def _economy_rows(economy: tuple[Economy, Economy]) -> Iterator[tuple[str, ...]]:
     for label, field, unit, _ in _ECONOMY:
-        values = [at(side, field) for side in economy]
-        if any(value is not None for value in values):
-            yield label, *("-" if value is None else with_unit(value, unit) for value in values)
+        values = [(_bound(side, field), at(side, field)) for side in economy]
+        if any(value is not None for _, value in values):
+            yield (
+                label,
+                *("-" if value is None else f"{bound} {with_unit(value, unit)}".lstrip() for bound, value in values),
+            )
+
+
+def _bound(economy: Economy, field: str) -> str:
+    """Return the words for a figure of a storage that may feed more accelerators, empty for one that is no bound."""
+    if not (economy.may_feed_more and economy.accelerators_fed):
+        return ""
+    return "at least" if field == "accelerators_fed" else "at most" if field.endswith("_per_accelerator") else ""
 
 
 def _counts_table(name: str, side: ComparedSide, catalogue: Catalogue) -> Table:

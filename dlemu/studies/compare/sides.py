@@ -9,13 +9,17 @@ from typing import Any
 
 from datagen.errors import UserError
 from dlemu.config.points import DATA_FOLDER
-from dlemu.metrics.catalogue import Catalogue
+from dlemu.metrics.catalogue import RUN, Catalogue
 from dlemu.results.compared import Conditions, differing
 from dlemu.results.figures import JobFigures
 from dlemu.results.kinds import Kind, catalogue_of, kind_named, kind_of
 from dlemu.studies.answers import SIZE, SWEEP, ComparedRun, SizeAnswer, SweepAnswer
 from dlemu.studies.size.points import figures_of_count
 from dlemu.studies.size.size_verdict import HOST
+
+_CUT = "the sweep is incomplete: finish it with its command"
+
+_CUT = "the sweep is incomplete: finish it with its command"
 
 Settings = tuple[tuple[str, str], ...]
 """(key, value) pairs, sorted by key, of the settings in which the runs of a side differ from each other."""
@@ -34,7 +38,7 @@ class Side:
     accelerators: int | None = None
     """The most that it feeds: a search's answer, or the largest count among the runs that passed; None without any."""
     may_feed_more: bool = False
-    """`accelerators` is a lower bound: the search ended by its limits or the host, and not by the storage."""
+    """`accelerators` is a lower bound: the storage was not shown to fail with one more."""
     gb_per_second: float | None = None
     """What these accelerators read, 1e9 bytes/s."""
     counts: tuple[ComparedRun, ...] = ()
@@ -64,10 +68,16 @@ def read_sides(folders: Sequence[str], foreign: Foreign | None = None) -> tuple[
 
     Raises UserError when there are not exactly two, or when their jobs are of different kinds.
     """
+    if not all(folders):
+        raise UserError(
+            "a folder's name is empty, as of a variable of the shell that is not set: wanted the folders of two runs, "
+            "sweeps or searches"
+        )
     sides = [side for folder in folders for side in read_side(folder, foreign)]
     if len(sides) != 2:
+        cut = "".join(sorted({f" ({_CUT})" for side in sides if _CUT in side.warnings}))
         raise UserError(
-            f"{' '.join(folders)}: storages found: {', '.join(side.name for side in sides)}; wanted two folders "
+            f"{' '.join(folders)}: storages found: {', '.join(side.name for side in sides)}{cut}; wanted two folders "
             "of runs, sweeps or searches, or the folder of one sweep over two drives"
         )
     a, b = sides
@@ -114,11 +124,31 @@ def side_of_runs(name: str, runs: Mapping[Settings, JobFigures], conditions: Seq
         workload=first.workload,
         runs=runs,
         accelerators=accelerators,
+        may_feed_more=_may_feed_more(runs, accelerators),
         gb_per_second=_gb_per_second(shown),
         counts=tuple(ComparedRun(settings=dict(settings), figures=figures) for settings, figures in runs.items()),
         about=conditions[0] if conditions else None,
         warnings=_warnings(conditions),
     )
+
+
+def _may_feed_more(runs: Mapping[Settings, JobFigures], accelerators: int | None) -> bool:
+    """Return whether a storage that feeds so many may feed one more: no run with the same settings shows otherwise."""
+    if accelerators is None:
+        return False
+    failed = {
+        _without_ranks(settings)
+        for settings, figures in runs.items()
+        if figures.ranks == accelerators + 1 and figures.passed is False and figures.limited_by.get(RUN) not in HOST
+    }
+    return any(
+        figures.ranks == accelerators and figures.passed and _without_ranks(settings) not in failed
+        for settings, figures in runs.items()
+    )
+
+
+def _without_ranks(settings: Settings) -> Settings:
+    return tuple((key, value) for key, value in settings if key != "ranks")
 
 
 def _of_sweep(folder: str, swept: SweepAnswer) -> list[Side]:
@@ -134,9 +164,12 @@ def _of_sweep(folder: str, swept: SweepAnswer) -> list[Side]:
             continue
         drives.setdefault(drive, {})[tuple(sorted(settings.items()))] = point.figures
         run_folders.setdefault(drive, []).append(os.path.join(folder, point.folder))
+    if lost := [drive for drive in failed if drive not in drives]:
+        which = "" if lost[0] == folder else f" on {lost[0]}"
+        raise UserError(f"{folder}: no point{which} has completed: {failed[lost[0]][0]}; run the sweep again")
     if not drives:
         raise UserError(f"no point of the sweep in {folder} has completed: finish it with its command, then compare")
-    cut = [] if swept.complete else ["the sweep is incomplete: finish it with its command"]
+    cut = [] if swept.complete else [_CUT]
     sides = [side_of_runs(drive, runs, _conditions(run_folders[drive])) for drive, runs in drives.items()]
     return [replace(side, warnings=(*cut, *failed.get(side.name, []), *side.warnings)) for side in sides]
 
@@ -148,15 +181,20 @@ def _named(settings: Iterable[tuple[str, str]]) -> str:
 def _of_size(folder: str, sized: SizeAnswer) -> Side:
     runs = tuple(ComparedRun(figures=figures_of_count(sized, count)) for count in sized.counts)
     conditions = _conditions(os.path.join(folder, trial.folder) for trial in sized.trials)
+    failing = sized.edge.failing
+    cut = [] if sized.complete else ["the search is incomplete: finish it with its command"]
     return Side(
         name=folder,
         workload=sized.question.workload,
         accelerators=sized.max_accelerators,
-        may_feed_more=sized.limited_by.what in ("count", "nothing", *HOST),
+        may_feed_more=failing is None
+        or failing.passed is None  # too close to call, or not tried often enough
+        or failing.accelerators > sized.max_accelerators + 1  # a search that was interrupted
+        or sized.limited_by.what in ("count", "nothing", *HOST),
         gb_per_second=_most_delivered(sized),
         counts=runs,
         about=conditions[0] if conditions else None,
-        warnings=sized.issues,
+        warnings=(*cut, *sized.issues),
     )
 
 
@@ -195,6 +233,10 @@ def _warnings(conditions: Iterable[Conditions]) -> tuple[str, ...]:
 
 def issues_between(a: Side, b: Side) -> Iterator[str]:
     """Yield a sentence for everything but the storage that differs, and the warnings of each side."""
+    if os.path.realpath(a.name) == os.path.realpath(b.name):
+        yield "A and B are the same folder: they do not differ"
+    if os.path.realpath(a.name) == os.path.realpath(b.name):
+        yield "A and B are the same folder: they do not differ"
     if a.title != b.title:
         yield f"A ran {a.title} and B {b.title}: the difference is not due to the storage alone"
     if a.about is not None and b.about is not None:
