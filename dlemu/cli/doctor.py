@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from dlemu.doctor.check_base import Check
 
-_COLOURS = {"ok": "green", "warn": "yellow", "fail": "bold red"}
+_COLOURS = {"ok": "green", "skip": "dim", "warn": "yellow", "fail": "bold red"}
 
 
 @click.command(name="doctor", short_help="Check this host before a run.")
@@ -42,7 +42,10 @@ def command(overrides: tuple[str, ...], config_dir: str | None, as_json: bool) -
         show(check, console)
         checks.append(check)
     levels = [check.level for check in checks]
-    console.print(f"{len(levels)} checks: {levels.count('warn')} warn, {levels.count('fail')} fail", highlight=False)
+    counts = [
+        f"{levels.count(level)} {level}" for level in ("warn", "fail", "skip") if level != "skip" or level in levels
+    ]
+    console.print(f"{len(levels)} checks: {', '.join(counts)}", highlight=False)
     if as_json:
         from dlemu.results.answer_files import to_json
 

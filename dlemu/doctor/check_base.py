@@ -17,7 +17,8 @@ from dlemu.config.schema import Workload
 from dlemu.doctor._block_device import BlockDevice, block_device
 from dlemu.metrics.demand import Demand, demand
 
-Level = Literal["ok", "warn", "fail"]
+Level = Literal["ok", "skip", "warn", "fail"]
+"""`skip`: settings switch the check off."""
 
 
 @dataclass(frozen=True, kw_only=True)

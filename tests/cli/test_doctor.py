@@ -28,6 +28,15 @@ def test_the_exit_status_shows_whether_something_fails(
     assert "to do: do so" in result.stdout
 
 
+@pytest.mark.parametrize(
+    ("levels", "said"),
+    [(["ok", "warn"], "2 checks: 1 warn, 0 fail\n"), (["ok", "skip"], "2 checks: 0 warn, 0 fail, 1 skip\n")],
+)
+def test_the_last_line_counts_what_was_not_ok(levels: list[Any], said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dlemu.doctor.examine", lambda _: (Check(name="one", level=one, observed="") for one in levels))
+    assert CliRunner().invoke(doctor.command).stdout.endswith(said)
+
+
 def test_all_checks_are_printed_for_programs(monkeypatch: pytest.MonkeyPatch) -> None:
     checks = [Check(name="one", level="ok", observed="this"), Check(name="two", level="fail", observed="a", advice="b")]
     monkeypatch.setattr("dlemu.doctor.examine", lambda _: iter(checks))

@@ -43,9 +43,16 @@ def test_ranks_that_can_not_run_fail(monkeypatch: pytest.MonkeyPatch, tmp_path: 
         ceiling.check(Facts(small(tmp_path / "none", *words)))
 
 
-def test_what_computes_nothing_has_no_ceiling(tmp_path: Path) -> None:
-    check = ceiling.check(Facts(small(tmp_path, "train.computation_time=0")))
-    assert check.observed.startswith("not measured")
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        ("train.computation_time=0", "no computation is emulated"),
+        ("metric.ceiling_seconds=0", "metric.ceiling_seconds is 0"),
+    ],
+)
+def test_what_is_not_measured_is_not_called_ok(words: str, why: str, tmp_path: Path) -> None:
+    check = ceiling.check(Facts(small(tmp_path, words)))
+    assert (check.level, check.observed) == ("skip", f"not measured: {why}")
 
 
 def test_ranks_that_do_not_get_on_are_given_up(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -32,9 +32,10 @@ BUDGET_SECONDS = 40.0
 
 def check(facts: Facts) -> Check:
     workload = facts.workload
-    if workload.metric.ceiling_seconds <= 0 or facts.demand.mb_per_second is None:
-        observed = "not measured: no computation is emulated, or metric.ceiling_seconds is 0"
-        return Check(name=NAME, level="ok", observed=observed)
+    if workload.metric.ceiling_seconds <= 0:
+        return Check(name=NAME, level="skip", observed="not measured: metric.ceiling_seconds is 0")
+    if facts.demand.mb_per_second is None:
+        return Check(name=NAME, level="skip", observed="not measured: no computation is emulated")
     dataset = facts.usable_dataset or _planned_dataset(workload)
     job = make_job(workload, workload.ranks, dataset, folder=os.devnull, started_at="")
     check_host(job, job.ranks)
