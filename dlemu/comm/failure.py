@@ -34,6 +34,8 @@ class Role:
 LATE = "Late"
 """`Failure.kind` of a process that still runs after the time it was given."""
 RANK = Role("rank", "use fewer ranks, workers or prefetches")
+LONE_RANK = Role("rank", "use fewer workers or prefetches")
+"""The rank of a run that has only one."""
 
 
 @dataclass(frozen=True, kw_only=True)

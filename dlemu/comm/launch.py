@@ -19,7 +19,7 @@ from typing import NoReturn
 
 from datagen.errors import SpaceError
 from dlemu.comm.comm_base import Comm
-from dlemu.comm.failure import RANK, RankEnd, Role, describe
+from dlemu.comm.failure import LONE_RANK, RANK, RankEnd, Role, describe
 from dlemu.comm.local import LocalComm
 from dlemu.comm.process_control import Handler, adopt_orphans, die_with_parent, ignore, interrupt_once
 from dlemu.comm.supervise import Ending, Supervisor, children_of_this_process, end_adopted
@@ -94,6 +94,7 @@ def run_ranks(
     return run_processes(
         ranks,
         work,
+        LONE_RANK if ranks == 1 else RANK,
         timeout_seconds=timeout_seconds,
         grace_seconds=grace_seconds,
         most_seconds=most_seconds,

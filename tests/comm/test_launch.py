@@ -113,6 +113,17 @@ def test_a_killed_rank_is_the_cause() -> None:
     assert {end.failure.message for end in ends if end.rank != 9 and end.failure} == {"rank 9 ended without a message"}
 
 
+@pytest.mark.parametrize(("ranks", "said"), [(1, "or use fewer workers"), (2, "or use fewer ranks, workers")])
+def test_a_lone_rank_that_was_killed_is_not_told_to_use_fewer_ranks(ranks: int, said: str) -> None:
+    def main(comm: Comm) -> int:
+        os.kill(os.getpid(), signal.SIGKILL)
+        return 0
+
+    cause = first_failure(run_ranks(ranks, main, timeout_seconds=LONG_SECONDS))
+    assert cause is not None
+    assert said in cause.message
+
+
 def test_a_status_is_an_end_too() -> None:
     def main(comm: Comm) -> int:
         if comm.rank == 1:

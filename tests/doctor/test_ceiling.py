@@ -30,6 +30,8 @@ def test_a_ceiling_below_the_threshold_fails() -> None:
     check = ceiling.judge(facts.demand, 18, 75.0)
     assert (check.level, check.wanted) == ("fail", "90 % or more")
     assert "18 x h100" in check.observed
+    assert check.advice.startswith("fewer ranks on this host, or a host with more cores")
+    assert ceiling.judge(facts.demand, 1, 75.0).advice.startswith("a host with more cores")
     assert ceiling.judge(facts.demand, 18, 99.0).level == "ok"
 
 

@@ -46,20 +46,21 @@ def check(facts: Facts) -> Check:
 def judge(demand: Demand, ranks: int, percent: float | None) -> Check:
     """Compare the ceiling, in percent of AU, with the threshold; None: not measured in time."""
     what = f"{ranks} x {demand.accelerator or 'accelerator'}"
+    fewer = "fewer ranks on this host, or " if ranks > 1 else ""
     if percent is None:
         return Check(
             name=NAME,
             level="warn",
             observed=f"unknown: {what} did not complete two steps within {BUDGET_SECONDS:g} s on this host",
             wanted="an AU without storage",
-            advice="try again when this host is less busy, or with fewer ranks or reader.read_threads",
+            advice=f"try again when this host is less busy, or with {fewer}fewer reader.read_threads",
         )
     mb_per_second = (demand.mb_per_second or 0) * ranks
     observed = f"{percent:.2f} % AU for {what} on this host without storage"
     observed += f"; they need {mb_per_second:,.1f} MB/s from the storage"
     wanted = f"{demand.au_threshold_percent:g} % or more"
     if percent < demand.au_threshold_percent:
-        advice = "fewer ranks on this host, or a host with more cores: otherwise a run gives no verdict on the storage"
+        advice = f"{fewer}a host with more cores: otherwise a run gives no verdict on the storage"
         return Check(name=NAME, level="fail", observed=observed, wanted=wanted, advice=advice)
     return Check(name=NAME, level="ok", observed=observed, wanted=wanted)
 
