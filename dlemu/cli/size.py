@@ -85,9 +85,8 @@ def command(
             raise click.UsageError("--at-least, --make and --cached are for training")
         raise SystemExit(_find_bracket(overrides, config_dir, watched, as_json=as_json))
 
-    def make_if_requested(workload: Workload) -> None:
-        if make or workload.workflow.generate_data:
-            make_here(workload, as_json=as_json, yes=yes or not make)
+    def make_it(workload: Workload) -> None:
+        make_here(workload, as_json=as_json, yes=yes or not make)
 
     try:
         answer = size(
@@ -98,7 +97,7 @@ def command(
             confidence_percent=confidence,
             trial_seconds=trial_seconds,
             cached=cached,
-            make=make_if_requested,
+            make=make_it if make or workload.workflow.generate_data else None,
             on_event=watched,
         )
     except Interrupted as stop:

@@ -48,15 +48,17 @@ class Capacity:
     """Files that the dataset needs for one more accelerator."""
 
 
-def measure_capacity(
-    *, samples: int, samples_per_file: int, batch_size: int, epochs: int, ahead: int, window_steps: int
-) -> Capacity:
-    """Return how many accelerators get enough steps per epoch; raises UserError when not even one does.
+def steps_wanted(*, epochs: int, ahead: int, window_steps: int) -> int:
+    """Return the steps per epoch that a trial needs.
 
     The first step of an epoch does not count, nor do the last ones, which are read ahead. The remaining steps, over all
     epochs of a trial, must hold the fewest windows that a verdict can be based on.
     """
-    steps = 2 + ahead + ceil(FEWEST / epochs) * window_steps
+    return 2 + ahead + ceil(FEWEST / epochs) * window_steps
+
+
+def measure_capacity(*, samples: int, samples_per_file: int, batch_size: int, steps: int) -> Capacity:
+    """Return how many accelerators get so many steps per epoch; raises UserError when not even one does."""
     samples_each = steps * batch_size
     most = samples // samples_each
     if most < 1:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from datagen.errors import UserError
 from dlemu.config.overrides import take_word
+from dlemu.config.schema import Workload
 from dlemu.runner.cold import treatment
-from dlemu.studies.prerequisites import check_launcher, measure_capacity
+from dlemu.studies.prerequisites import check_launcher, measure_capacity, steps_wanted
+from dlemu.studies.size.find_size import size
 
 PLACE: dict[str, Any] = {
     "direct": False,
@@ -40,18 +43,45 @@ def test_memory_is_no_storage() -> None:
 
 
 def test_a_dataset_is_enough_for_so_many() -> None:
-    dataset = {"samples": 5200, "samples_per_file": 1, "batch_size": 4, "ahead": 3, "window_steps": 10}
-    capacity = measure_capacity(epochs=1, **dataset)
-    assert (capacity.most, capacity.steps) == (15, 85)
-    assert capacity.files_for_one_more == 5440
-    assert (
-        measure_capacity(samples=5200, samples_per_file=1, batch_size=4, epochs=8, ahead=3, window_steps=10).most == 86
-    )
+    steps = steps_wanted(epochs=1, ahead=3, window_steps=10)
+    capacity = measure_capacity(samples=5200, samples_per_file=1, batch_size=4, steps=steps)
+    assert (steps, capacity.most, capacity.files_for_one_more) == (85, 15, 5440)
+    fewer = steps_wanted(epochs=8, ahead=3, window_steps=10)
+    assert measure_capacity(samples=5200, samples_per_file=1, batch_size=4, steps=fewer).most == 86
 
 
 def test_a_dataset_for_none_says_how_large_it_must_be() -> None:
     with pytest.raises(UserError, match=r"has 100 samples: wanted at least 340 .* dataset of 34 files"):
-        measure_capacity(samples=100, samples_per_file=10, batch_size=4, epochs=1, ahead=3, window_steps=10)
+        measure_capacity(samples=100, samples_per_file=10, batch_size=4, steps=85)
+
+
+@pytest.fixture
+def recipe(tmp_path: Path) -> list[str]:
+    """Words that choose a workload of 20 samples; an accelerator needs 165 batches of two."""
+    text = "dataset: {num_files_train: 20}\nreader: {batch_size: 2, read_threads: 1}\ntrain: {computation_time: 0.05}"
+    (tmp_path / "job.yaml").write_text(text)
+    return [f"workload={tmp_path / 'job.yaml'}", f"dataset.data_folder={tmp_path / 'data'}"]
+
+
+@pytest.mark.parametrize(("most", "at_least", "suffices_for"), [(4096, None, 8), (4096, 11, 12), (3, None, 3)])
+def test_a_dataset_that_is_made_suffices_for_some(
+    most: int, at_least: int | None, suffices_for: int, recipe: list[str]
+) -> None:
+    made: list[int] = []
+
+    def make(workload: Workload) -> None:
+        made.append(workload.dataset.num_files_train)
+        raise UserError("enough seen")
+
+    with pytest.raises(UserError, match="enough seen"):
+        size(recipe, most=most, at_least=at_least, make=make)
+    assert made == [suffices_for * 2 * 165]
+
+
+@pytest.mark.parametrize("word", ["dataset.num_files_train=21", "workflow.generate_data=true"])
+def test_a_dataset_whose_size_was_asked_for_is_made_so(word: str, recipe: list[str]) -> None:
+    with pytest.raises(UserError, match=r"the dataset has 2. samples: wanted at least 330"):
+        size([*recipe, word], make=lambda workload: None)
 
 
 def test_the_launcher_is_a_word_of_its_own() -> None:

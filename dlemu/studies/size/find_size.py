@@ -8,16 +8,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
 
-from datagen import owned
+from datagen import manifest, owned
 from datagen.atomic import write_text
 from datagen.errors import UserError
 from datagen.inspection import Dataset, inspect
 from datagen.layout import layouts, stored_sample_bytes
 from datagen.regular import MOST_NOTE_BYTES
+from datagen.storage.storage_base import open_storage
 from dlemu.config import check_runnable, datagen_command, load, to_yaml
 from dlemu.config.dump import withheld_words
 from dlemu.config.duration import mean_seconds
-from dlemu.config.overrides import take_word
+from dlemu.config.overrides import given_keys, take_word
 from dlemu.config.published import without_secrets
 from dlemu.config.schema import Workload
 from dlemu.jobs.training.evict import evict
@@ -41,6 +42,7 @@ from dlemu.studies.prerequisites import (
     check_launcher,
     measure_capacity,
     probe_mb_per_second,
+    steps_wanted,
 )
 from dlemu.studies.size.predictor import Predictor
 from dlemu.studies.size.search import Limits, next_count, pool
@@ -50,6 +52,8 @@ from dlemu.studies.size.wording import contradiction, sentence, with_evidence
 
 WORKLOAD = "workload.yaml"
 """File in the search's folder for a Workload given by a Python caller, from which the trials read it."""
+MADE_FOR = 8
+"""Accelerators that a dataset made here suffices for: recipes and workloads may describe less than even one needs."""
 WINDOW_SECONDS = 1.0
 """Least length of a window: long compared with the time slices of drives, caches and throttles."""
 WINDOW_STEPS = 2  # with a single step, chance decides into which window a batch falls
@@ -79,7 +83,8 @@ def size(
         confidence_percent: confidence of the verdicts.
         trial_seconds: largest compute time of a trial.
         cached: the page cache may serve reads.
-        make: makes missing files of the workload's dataset, before it is inspected.
+        make: makes missing files of the workload's dataset, before it is inspected. Unless the overrides have a number
+            of files, a new dataset suffices for MADE_FOR accelerators, or for one more than `at_least`.
         on_event: is called with each event.
 
     An interrupted search goes on from its `output.folder` when it is called again with the same arguments.
@@ -103,7 +108,13 @@ def size(
     folder = workload.output.folder or new_folder(workload.model.name, "size-")
     check_place(folder, ours=(SIZE, WORKLOAD))
     if make is not None:
-        _refuse_too_small(workload)
+        is_settled = isinstance(source, Workload) or workload.workflow.generate_data
+        if not is_settled and "dataset.num_files_train" not in given_keys(words):
+            files = _files_to_make(workload, min(most, max(MADE_FOR, (at_least or 0) + 1)))
+            if files != workload.dataset.num_files_train:  # else a search goes on with or without `make`
+                words = [*words, f"dataset.num_files_train={files}"]
+                workload = load(words, config_dir=config_dir)
+        _capacity(_nominal_job(workload))  # refuses one that would be too small before hours are spent making it
         make(workload)
     _, own_words = take_word(words, "output.folder")
     if isinstance(source, Workload):
@@ -310,22 +321,40 @@ def _lengths(workload: Workload) -> tuple[float, float]:
 
 def _capacity(job: TrainingJob) -> tuple[Capacity, int]:
     """Return for how many accelerators the dataset suffices, and the batches that are read ahead; raises UserError."""
-    workload, train = job.workload, job.found.train
-    step_seconds, window_seconds = _lengths(workload)
-    ahead = job.batches_ahead + (not workload.train.synchronous)
+    train = job.found.train
+    steps, ahead = _steps_of_a_trial(job)
     capacity = measure_capacity(
         samples=train.num_samples,
         samples_per_file=train.num_samples_per_file,
-        batch_size=workload.reader.batch_size,
-        epochs=workload.train.epochs,
-        ahead=ahead,
-        window_steps=ceil(window_seconds / step_seconds),
+        batch_size=job.workload.reader.batch_size,
+        steps=steps,
     )
     return capacity, ahead
 
 
-def _refuse_too_small(workload: Workload) -> None:
-    """Raise UserError for a dataset that would be too small, before hours are spent making it."""
+def _steps_of_a_trial(job: TrainingJob) -> tuple[int, int]:
+    """Return the steps per epoch that a trial needs, and the batches that are read ahead."""
+    step_seconds, window_seconds = _lengths(job.workload)
+    ahead = job.batches_ahead + (not job.workload.train.synchronous)
+    window_steps = ceil(window_seconds / step_seconds)
+    return steps_wanted(epochs=job.workload.train.epochs, ahead=ahead, window_steps=window_steps), ahead
+
+
+def _files_to_make(workload: Workload, accelerators: int) -> int:
+    """Return how many files so many accelerators need, or the workload's own number if larger.
+
+    A dataset that was made, or begun, keeps its number.
+    """
+    made = manifest.read(workload.dataset.data_folder, open_storage(workload.storage_spec.buffered))
+    if made is not None:
+        return made.spec.num_files_train
+    steps, _ = _steps_of_a_trial(_nominal_job(workload))
+    samples = accelerators * steps * workload.reader.batch_size
+    return max(workload.dataset.num_files_train, ceil(samples / workload.dataset.num_samples_per_file))
+
+
+def _nominal_job(workload: Workload) -> TrainingJob:
+    """Return a job of one accelerator on the dataset that the settings describe, without its files."""
     data = workload.dataset
     sample_bytes = ceil(stored_sample_bytes(data))
     file_bytes = data.num_samples_per_file * sample_bytes
@@ -338,4 +367,4 @@ def _refuse_too_small(workload: Workload) -> None:
         max_sample_bytes=sample_bytes,
         total_bytes=data.num_files_train * file_bytes,
     )
-    _capacity(make_job(workload, 1, nominal, folder="", started_at=""))
+    return make_job(workload, 1, nominal, folder="", started_at="")
