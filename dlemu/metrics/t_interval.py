@@ -111,8 +111,11 @@ Interval = tuple[float, float]
 
 
 def percent_interval(percent: float, half_width: float) -> Interval:
-    """Return `percent` +- `half_width`, cut to 0 to 100; the whole range when the half width is infinite."""
-    return max(0.0, percent - half_width), min(100.0, percent + half_width)
+    """Return `percent` +- `half_width`, cut to 0 to 100; the whole range when the half width is infinite.
+
+    What may exceed 100 %, such as by how much a rate is overstated, is not cut there.
+    """
+    return max(0.0, percent - half_width), percent + half_width if percent > 100 else min(100.0, percent + half_width)
 
 
 def plus_minus(percent: float, half_width: float, digits: int) -> str:

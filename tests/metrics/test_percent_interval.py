@@ -41,6 +41,7 @@ def test_what_is_written_is_within_0_and_100(percent: float, half_width: float) 
         (0.5, 0.75, "(0.00 to 1.25)"),
         (50.0, 50.0, "+- 50.00"),
         (90.0, math.inf, "(0.00 to 100.00)"),
+        (130.0, 5.0, "+- 5.00"),  # a rate that is overstated by more than itself
     ],
 )
 def test_one_sided_where_a_side_ends(percent: float, half_width: float, words: str) -> None:

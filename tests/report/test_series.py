@@ -13,8 +13,9 @@ from rich.console import Console
 from datagen.errors import UserError
 from datagen.registry import find, names
 from dlemu.jobs.training.result import Run
-from dlemu.report.series import RunSeries
+from dlemu.report.series import RunSeries, point_of
 from dlemu.results.answer_files import read_answer
+from dlemu.results.figures import JobFigures, Value
 from dlemu.studies.answers import SIZE, SizeAnswer, read_sweep
 from dlemu.studies.series.page import print_answer, print_sweep, series_page
 from dlemu.studies.series.series import open_together, points_of
@@ -78,6 +79,17 @@ def test_the_page_of_a_sweep_of_checkpoints_has_its_points(tmp_path: Path) -> No
         assert words in text, words
 
 
+def test_the_interval_of_a_percentage_is_drawn_from_0_to_100() -> None:
+    def ends(metric: str, value: Value) -> tuple[float, float]:
+        run = JobFigures(kind="checkpoint", workload="llama", ranks=2, metrics={metric: value})
+        (row,) = metric_rows(RunSeries("folder", (point_of(run, {}),)), metric)
+        return row["low"], row["high"]
+
+    assert ends("write_fsync_percent", Value(95.0, 8.0)) == (87.0, 100.0)
+    assert ends("write_fsync_percent", Value(5.0, 8.0)) == (0.0, 13.0)
+    assert ends("write_slowest_seconds", Value(99.0, 8.0)) == (91.0, 107.0)
+
+
 def test_a_search_is_drawn_with_its_intervals_and_its_verdicts(size: RunSeries) -> None:
     assert isinstance(size.answer, SizeAnswer)
     assert size.judged == "au_sustained_percent"
@@ -86,9 +98,11 @@ def test_a_search_is_drawn_with_its_intervals_and_its_verdicts(size: RunSeries) 
     assert [row["at"] for row in drawn] == [4, 8, 9]
     assert [row["value"] for row in drawn] == [count.au_percent for count in counts]
     assert [row["verdict"] for row in drawn] == ["pass", "pass", "fail"]
-    assert [row["high"] - row["low"] for row in drawn] == pytest.approx(
-        [2 * count.half_width_percent for count in counts]
-    )
+    ends = [
+        (count.au_percent - count.half_width_percent, count.au_percent + count.half_width_percent) for count in counts
+    ]
+    assert [row["low"] for row in drawn] == pytest.approx([low for low, _ in ends])
+    assert [row["high"] for row in drawn] == pytest.approx([min(high, 100.0) for _, high in ends])
     figure = find(FOLDER, "au_by_count", "draw")(size, DESK)
     assert set(column(figure, "level")) == {90.0}
     assert {row["value"] for row in drawn} <= set(column(figure, "value"))

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import altair as alt
 
+from dlemu.metrics.t_interval import percent_interval
 from dlemu.report.figure_base import GRID, HOVER, Canvas, Row, colours, data, legend
 from dlemu.report.series import Point, RunSeries
 from dlemu.report.units import verdict_word
@@ -14,8 +15,12 @@ from dlemu.results.wording import count
 
 
 def metric_rows(series: RunSeries, metric: str) -> list[Row]:
-    """Return a row for each point that has the metric."""
-    return rows(series, lambda point: point.figures.metrics.get(metric))
+    """Return a row for each point that has the metric; the interval of a percentage ends at 0 and at 100."""
+    marks = rows(series, lambda point: point.figures.metrics.get(metric))
+    if not any(known.name == metric and known.unit == "%" for known in series.catalogue):
+        return marks
+    ends = (percent_interval(row["value"], row["value"] - row["low"]) for row in marks)
+    return [row | {"low": low, "high": high} for row, (low, high) in zip(marks, ends, strict=True)]
 
 
 def rows(series: RunSeries, value: Callable[[Point], Value | None]) -> list[Row]:

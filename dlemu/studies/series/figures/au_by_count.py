@@ -25,11 +25,7 @@ MOST_LINES = 3
 
 
 def draw(series: RunSeries, canvas: Canvas) -> Figure | None:
-    marks = [
-        row | {"low": max(0.0, row["low"]), "high": min(100.0, row["high"])}
-        for row in metric_rows(series, series.judged)
-    ]
-    if not marks or series.catalogue.judged != "au_percent":
+    if series.catalogue.judged != "au_percent" or not (marks := metric_rows(series, series.judged)):
         return None
     metric = series.catalogue[series.judged]
     ceilings = metric_rows(series, "ceiling_au_percent")
