@@ -76,13 +76,15 @@ class RunSeries:
     def judged(self) -> str:
         """The metric to draw beside the threshold: the one that decides, where all points have it."""
         catalogue = self.catalogue
-        names = (catalogue.decisive, catalogue.judged)
+        names = (catalogue.decisive, catalogue.judged, catalogue.stand_in)
         everywhere = (name for name in names if all(name in point.figures.metrics for point in self.points))
         return next(everywhere, catalogue.judged)
 
     @property
     def threshold_percent(self) -> float | None:
-        """The AU at which a run passes; None if no run has a threshold."""
+        """The AU at which a run passes; None if no run has a threshold, or if it is not for the drawn metric."""
+        if self.catalogue.stand_in and self.judged == self.catalogue.stand_in:
+            return None
         known = (point.figures.threshold_percent for point in self.points)
         return next((value for value in known if value is not None), None)
 

@@ -79,6 +79,36 @@ def test_the_page_of_a_sweep_of_checkpoints_has_its_points(tmp_path: Path) -> No
         assert words in text, words
 
 
+def test_a_run_of_another_tool_that_kept_no_steps_is_drawn_by_its_whole_epochs() -> None:
+    """Else one side has no line, and the title says that none passes on it."""
+    known = {"au_rules_percent": Value(80.0)}
+    ours = known | {"au_percent": Value(95.0), "au_sustained_percent": Value(94.0)}
+    points = tuple(
+        replace(
+            point_of(
+                JobFigures(
+                    kind="training",
+                    workload="unet3d",
+                    ranks=ranks,
+                    passed=True,
+                    threshold_percent=90.0,
+                    metrics=metrics,
+                ),
+                {},
+            ),
+            line=line,
+        )
+        for line, ranks, metrics in (("A", 4, ours), ("B", 7, known))
+    )
+    series = RunSeries("folder", points)
+    assert (series.judged, series.threshold_percent) == ("au_rules_percent", None)
+    figure = find(FOLDER, "au_by_count", "draw")(series, DESK)
+    assert figure.title == "AU, whole epochs against accelerators: 4 pass (A); 7 pass (B)"
+    assert set(column(figure, "value")) == {80.0}
+    alone = RunSeries("folder", points[:1])
+    assert (alone.judged, alone.threshold_percent) == ("au_sustained_percent", 90.0)
+
+
 def test_the_interval_of_a_percentage_is_drawn_from_0_to_100() -> None:
     def ends(metric: str, value: Value) -> tuple[float, float]:
         run = JobFigures(kind="checkpoint", workload="llama", ranks=2, metrics={metric: value})

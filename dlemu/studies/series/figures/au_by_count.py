@@ -9,7 +9,6 @@ from dlemu.report.figure_base import (
     PURPLE,
     Canvas,
     Figure,
-    Row,
     data,
     percent_domain,
     rule,
@@ -45,11 +44,11 @@ def draw(series: RunSeries, canvas: Canvas) -> Figure | None:
         caption += " Bars are intervals: 95 % over the epochs of a run, or those of a search."
     if ceilings:
         caption += " Dotted: the emulator's own ceiling, its AU on this host without any storage."
-    title = f"{metric.title[0].upper()}{metric.title[1:]} against {series.axis}{_found(series, marks)}"
+    title = f"{metric.title[0].upper()}{metric.title[1:]} against {series.axis}{_found(series)}"
     return Figure(title, caption, chart.properties(width=canvas.width, height=260))
 
 
-def _found(series: RunSeries, marks: list[Row]) -> str:
+def _found(series: RunSeries) -> str:
     """Return the finding for the title: how many pass on each line; empty where a larger count passes than fails."""
     names = list(dict.fromkeys(map(series.line, series.points)))
     if series.axis != series.counted or len(names) > MOST_LINES:
@@ -57,7 +56,11 @@ def _found(series: RunSeries, marks: list[Row]) -> str:
     found = []
     for name in names:
         passed, others = (
-            [row["at"] for row in marks if row["line"] == name and (row["verdict"] == "pass") is passes]
+            [
+                point.ranks
+                for point in series.points
+                if series.line(point) == name and bool(point.figures.passed) is passes
+            ]
             for passes in (True, False)
         )
         if passed and others and max(passed) > min(others):
