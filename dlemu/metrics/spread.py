@@ -17,6 +17,7 @@ class Mean:
 
     mean: float | None
     per_epoch: tuple[float | None, ...] = ()
+    """In order. A last epoch that was stopped before a step of it counted has no value in figures of counted steps."""
 
 
 @dataclass(frozen=True, kw_only=True)
