@@ -74,7 +74,9 @@ def test_a_share_of_the_dataset_is_in_the_page_cache_again(
         share = 100 * (books.look().storage_bytes - before) / read
         if percent == 0 and share < 50:
             pytest.skip(f"the file system of {tmp_path} keeps no books, or is memory")
-        assert share == pytest.approx(100 - percent, abs=13), "8 files, or 40 pieces"
+        assert share == pytest.approx(100 - percent, abs=2), (
+            "of a file or piece, the beginning, where the share is not of whole ones"
+        )
 
 
 def test_a_share_needs_an_eviction() -> None:

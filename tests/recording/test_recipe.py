@@ -23,7 +23,7 @@ from dlemu.studies.record.data_seen import cached_before, data_notes, data_of, d
 from dlemu.studies.record.page import _tables
 from dlemu.studies.record.recipe import duration, recipe_text, simplified, workload_of
 from dlemu.studies.record.recording import analyse
-from dlemu.studies.record.self_check import _overrides, check_by_replay, core_waits, verdict
+from dlemu.studies.record.self_check import _counted, _overrides, check_by_replay, core_waits, verdict
 from tests.recording.made_rows import MS, Trainer, steady
 
 SECRETS = ("alice", "acme", "tumour", "patient", "build-host-7")
@@ -320,7 +320,7 @@ def test_a_folder_that_results_could_not_name_is_refused(tmp_path: Path) -> None
 def test_what_memory_held_before_the_job_read_it_is_there_for_the_replay(
     steps: int, device_bytes: float, cached: int, tmp_path: Path
 ) -> None:
-    recording = recorded(opens_per_sample=1.0, read_bytes_per_sample=110_000.0, steps=steps)
+    recording = recorded(opens_per_sample=1.0, read_bytes_per_sample=110_000.0, steps=steps, samples_before=0)
     recording = replace(recording, device_bytes_per_sample=device_bytes)
     data = data_of(files(tmp_path), recording)
     assert data is not None
@@ -331,6 +331,23 @@ def test_what_memory_held_before_the_job_read_it_is_there_for_the_replay(
     words.add(f"reader.evict_page_cache={'never' if cached == 100 else 'start'}")
     assert {word for word in _overrides(recording, data, 10) if "page_cache" in word} == words
     assert (f"held {held} %" in "".join(data_notes(data, recording))) == (0 < cached < 100)
+
+
+def test_what_the_warm_up_loaded_is_not_new_to_the_measured_batches(tmp_path: Path) -> None:
+    """Three passes over 80 files, of which memory held half; of the first pass, 32 samples are not measured."""
+    recording = recorded(opens_per_sample=1.0, read_bytes_per_sample=110_000.0, steps=26, samples_before=32)
+    recording = replace(recording, device_bytes_per_sample=24 / 208 * 110_000)
+    data = data_of(files(tmp_path), recording)
+    assert data is not None
+    assert cached_before(data, recording) == pytest.approx(50, abs=1)
+
+
+def test_batches_of_a_replay_count_from_the_request_from_which_those_of_the_job_do() -> None:
+    trainer = Trainer()
+    steady(trainer, 30, wait_ms=10, body_ms=5)
+    assert list(_counted(trainer.processes, 12)) == trainer.worker.fetches[12:]
+    assert analyse(trainer.processes, 10).samples_before == 8 * 12, "10 and the two that were loaded ahead"
+    assert len(_counted(trainer.processes, 40)) == 30
 
 
 class Storage:

@@ -177,6 +177,8 @@ class Recording:
     opens_per_sample: float
     mapped: bool
     """The samples are in memory-mapped files, which no read call shows."""
+    samples_before: int = 0
+    """Samples that were loaded before the measured ones, as warm-up."""
     read_before_bytes: int = 0
     """What the processes that load batches read by calls before those that were measured."""
     shipped_bytes_per_sample: float

@@ -151,9 +151,13 @@ def cached_before(data: Data, recording: Recording) -> int:
 
 
 def _read_again(data: Data, recording: Recording) -> float:
-    """Return the share of reads that repeat earlier ones: the page cache serves these in a replay, too."""
+    """Return the share of reads that repeat earlier ones: the page cache serves these in a replay, too.
+
+    What was loaded before the measured batches is no longer new to them.
+    """
     taken = recording.steps * recording.read_batch_size * recording.files_per_sample * recording.loaders
-    return max(0.0, 1 - data.files * data.samples_per_file / taken)
+    new = data.files * data.samples_per_file - recording.samples_before * recording.files_per_sample
+    return 1 - min(max(0.0, new), taken) / taken
 
 
 def _distinct(names: Iterable[str]) -> dict[str, int]:

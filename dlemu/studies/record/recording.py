@@ -117,6 +117,13 @@ def analyse(processes: Sequence[ProcessRows], skip: int) -> Recording:
         device_bytes_per_sample=device / samples,
         opens_per_sample=float(sum(fetch.opens for fetch in fetches)) / samples,
         mapped=bool(mapped),
+        samples_before=sum(
+            _samples(fetch)
+            for one in loops
+            for rows in _readers(one, workers)
+            for fetch in _of_training(one, rows)
+            if fetch.t0 < one.begin_ns
+        ),
         read_before_bytes=sum(_read_before(one, workers) for one in loops),
         shipped_bytes_per_sample=float(sum(fetch.bytes for fetch in fetches)) / samples,
         arrays=int(np.median([fetch.arrays for fetch in fetches])),

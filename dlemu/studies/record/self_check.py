@@ -189,6 +189,7 @@ def replay_of(name: str, results: str, rows: str, engine: str, lead: int, files_
     made = [fetch for process in processes for fetch in _made(process.fetches)]
     per_batch = max(1.0, float(kept["samples"].mean()))
     samples = max(1.0, per_batch * len(made))
+    counted = _counted(processes, lead)
     wait = kept["wait_ns"] / 1e9
     taking = wait - np.minimum(core_waits(processes, kept["asked_ns"], kept["got_ns"]) / 1e9, wait)
     return Replay(
@@ -199,7 +200,7 @@ def replay_of(name: str, results: str, rows: str, engine: str, lead: int, files_
         wait_p99=float(np.quantile(wait, 0.99)),
         hand_over=_hand_over(taking, kept["finished_ns"] <= kept["asked_ns"]),
         calls_per_sample=sum(max(fetch.calls, 0) for fetch in made) / samples,
-        device_bytes_per_sample=sum(max(fetch.device, 0) for fetch in made) / samples,
+        device_bytes_per_sample=sum(max(fetch.device, 0) for fetch in counted) / max(1.0, per_batch * len(counted)),
         worker_cpu_per_sample=_cpu(processes, per_batch),
     )
 
@@ -227,6 +228,16 @@ def core_waits(
 def _made(fetches: Sequence[Fetch]) -> Sequence[Fetch]:
     """Return a worker's batches without the first two, which include its start and files that are opened only once."""
     return fetches[2:] if len(fetches) > 4 else fetches[1:]
+
+
+def _counted(processes: Sequence[ProcessRows], lead: int) -> Sequence[Fetch]:
+    """Return the batches that were loaded once a trainer had requested `lead` of its own, as in the recording.
+
+    How much of a dataset that is read again comes from devices depends on how much was left out before.
+    """
+    asked = [sorted(batch.t0 for batch in rows.batches) for rows in processes if rows.batches]
+    begin = min((times[lead] for times in asked if len(times) > lead), default=0)
+    return [fetch for rows in processes for fetch in rows.fetches if fetch.t0 >= begin]
 
 
 def _cpu(processes: Sequence[ProcessRows], per_batch: float) -> float:
