@@ -17,6 +17,7 @@ from dlemu.cli.record import command
 from dlemu.jobs.training.folder import read_run
 from dlemu.results.kinds import kind_of
 from dlemu.studies.record.answer import read_record
+from dlemu.studies.record.hook import ROWS
 from dlemu.studies.record.run import RecordQuestion, how_ended, record
 from tests.e2e.harness import DLEMU, dlemu
 
@@ -34,6 +35,7 @@ JOB = str(Path(__file__).with_name("job.py"))
         (RecordQuestion(command=("true",), out="no/job.yaml"), "make it first"),
         (RecordQuestion(command=("no-such-program-here",)), "can't be started"),
         (RecordQuestion(command=("true",)), "the job left no rows"),
+        (RecordQuestion(command=(sys.executable, "-c", "")), "the job left no rows"),
     ],
 )
 def test_what_can_not_be_recorded_is_refused_with_what_to_do(
@@ -44,6 +46,7 @@ def test_what_can_not_be_recorded_is_refused_with_what_to_do(
     with pytest.raises(UserError, match=says.replace(".", r"\.")):
         record(question, folder=str(tmp_path / "answer"))
     assert Path("there.yaml").read_text() == "somebody's"
+    assert os.listdir() == ["there.yaml"], "no folder of a recording that holds nothing"
 
 
 @pytest.mark.parametrize(
@@ -53,6 +56,16 @@ def test_a_job_that_fails_before_its_first_batch_has_failed(line: str, ended: st
     with pytest.raises(DlemuError, match=f"the job ended {ended} before it took a batch") as failure:
         record(RecordQuestion(command=("sh", "-c", line)), folder=str(tmp_path / "answer"))
     assert failure.value.exit_status == 3, "as of a job that fails later"
+
+
+def test_rows_of_which_no_recipe_can_be_made_are_kept(tmp_path: Path) -> None:
+    line = 'echo \'{"k":"process","version":1,"pid":1,"parent":null,"rank":null,"ranks":1,"python":"","torch":"",'
+    line += '"cores":1}\' > "$DLEMU_RECORD/1.jsonl"'
+    with pytest.raises(UserError, match="0 batches were seen"):
+        record(
+            RecordQuestion(command=("sh", "-c", 'mkdir -p "$DLEMU_RECORD";' + line)), folder=str(tmp_path / "answer")
+        )
+    assert [path.name for path in (tmp_path / "answer" / ROWS).iterdir()] == ["1.jsonl"]
 
 
 def test_a_job_that_a_signal_ends_is_said_to_end_by_it() -> None:

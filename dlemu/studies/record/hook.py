@@ -15,6 +15,8 @@ from datagen.atomic import write_text
 HOOK, ROWS = "hook", "rows"
 """Subfolders of a recorded job's folder: for the hook, and for the rows that it writes."""
 _SOURCE = Path(dlemu.__file__).with_name("record.py")
+_COMPILED = [f"sitecustomize.cpython-3{minor}.pyc" for minor in range(9, 30)]
+"""What the job's Python, of any version, leaves beside the hook: dlemu may remove it with the hook."""
 
 
 def with_hook(folder: str, rows: str, *, steps: int = 0, minutes: float, skip: int = 0) -> dict[str, str]:
@@ -24,6 +26,10 @@ def with_hook(folder: str, rows: str, *, steps: int = 0, minutes: float, skip: i
     """
     owned.claim(folder, HOOK + "/")
     hook_folder = os.path.abspath(os.path.join(folder, HOOK))
+    os.makedirs(hook_folder, exist_ok=True)
+    owned.claim(hook_folder, "sitecustomize.py", "__pycache__/")
+    os.makedirs(os.path.join(hook_folder, "__pycache__"), exist_ok=True)
+    owned.claim(os.path.join(hook_folder, "__pycache__"), *_COMPILED)
     write_text(hook_folder, "sitecustomize.py", _SOURCE.read_text())
     before = os.environ.get("PYTHONPATH")
     return {

@@ -174,7 +174,7 @@ def read_rows(folder: str) -> list[ProcessRows]:
     rows of another version.
     """
     found = []
-    for path in sorted(glob.glob(os.path.join(glob.escape(folder), "*" + ENDING))):
+    for path in _paths(folder):
         try:
             with open(path, "rb") as lines:
                 rows = _decode(lines.read().split(b"\n"))
@@ -183,6 +183,15 @@ def read_rows(folder: str) -> list[ProcessRows]:
         if rows is not None:
             found.append(rows)
     return sorted(found, key=lambda rows: min((one.t for one in rows.passes), default=0))
+
+
+def has_rows(folder: str) -> bool:
+    """Return whether a job left rows in a folder."""
+    return bool(_paths(folder))
+
+
+def _paths(folder: str) -> list[str]:
+    return sorted(glob.glob(os.path.join(glob.escape(folder), "*" + ENDING)))
 
 
 def _decode(lines: Sequence[bytes]) -> ProcessRows | None:

@@ -20,7 +20,7 @@ from dlemu.studies.record.data_seen import data_notes, data_of, data_problems
 from dlemu.studies.record.hook import ROWS, with_hook
 from dlemu.studies.record.recipe import reads_parts, recipe_text, simplified
 from dlemu.studies.record.recording import analyse, files_of
-from dlemu.studies.record.rows import read_rows
+from dlemu.studies.record.rows import has_rows, read_rows
 from dlemu.studies.record.self_check import check_by_replay, run_replay, verdict
 
 RECIPE = "job.yaml"
@@ -67,24 +67,13 @@ def record(
     folder = folder or new_folder("record")
     recipe = question.out or os.path.join(folder, RECIPE)
     _check_options(question, folder, recipe)
-    take_folder(folder, "--output")
-    rows, status = question.rows, None
-    if question.command:
-        rows = os.path.join(folder, ROWS)
-        owned.claim(folder, ROWS + "/")
-        hook = with_hook(folder, rows, steps=question.steps, minutes=question.minutes, skip=question.skip)
-        status = run_attached(question.command, hook)
-    on_step("reading what was recorded")
-    processes = read_rows(rows)
-    if not processes and status == -signal.SIGINT:
-        raise Interrupted(signal.SIGINT)  # Ctrl-C before the job took its first batch
-    if not processes and status:
-        raise DlemuError(
-            f"the job ended {how_ended(status)} before it took a batch from a PyTorch DataLoader: see its output "
-            "above, and run it without `dlemu record --`"
-        )
-    recording = analyse(processes, question.skip)
-    data = data_of(files_of(processes, question.skip), recording)
+    taken = take_folder(folder, "--output")
+    try:
+        recording, data, status = _recorded(question, folder, on_step)
+    except BaseException:  # with Ctrl-C
+        if not has_rows(os.path.join(folder, ROWS)):
+            taken.drop()
+        raise
     problems = (*recording.problems, *data_problems(data, recording))
     notes = (*recording.notes, *data_notes(data, recording), *simplified(recording, data))
     recording = replace(recording, problems=problems, notes=notes)
@@ -102,6 +91,29 @@ def record(
     reason = failure or verdict(recording, recording.problems, replays[-1] if replays else None)
     answer = RecordAnswer(complete=True, recording=recording, data=data, replays=tuple(replays))
     return Recorded(_save(folder, recipe, answer, engine, reason), folder, recipe, status)
+
+
+def _recorded(
+    question: RecordQuestion, folder: str, on_step: Callable[[str], None]
+) -> tuple[Recording, Data | None, int | None]:
+    """Run the job, if it has not run before; return what was measured, its data, and how it ended."""
+    rows, status = question.rows, None
+    if question.command:
+        rows = os.path.join(folder, ROWS)
+        owned.claim(folder, ROWS + "/")
+        hook = with_hook(folder, rows, steps=question.steps, minutes=question.minutes, skip=question.skip)
+        status = run_attached(question.command, hook)
+    on_step("reading what was recorded")
+    processes = read_rows(rows)
+    if not processes and status == -signal.SIGINT:
+        raise Interrupted(signal.SIGINT)  # Ctrl-C before the job took its first batch
+    if not processes and status:
+        raise DlemuError(
+            f"the job ended {how_ended(status)} before it took a batch from a PyTorch DataLoader: see its output "
+            "above, and run it without `dlemu record --`"
+        )
+    recording = analyse(processes, question.skip)
+    return recording, data_of(files_of(processes, question.skip), recording), status
 
 
 def how_ended(status: int) -> str:
