@@ -11,8 +11,7 @@ import os
 import struct
 import tarfile
 from collections import Counter
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, BinaryIO
 
@@ -29,6 +28,7 @@ from datagen.regular import open_regular
 from datagen.scan import FORMAT_OF_ENDING, SHOWN_NAMES, has_ending, sizes_on_disk
 from datagen.spec import DatasetSpec, ParquetSpec
 from datagen.storage.storage_base import Listed, StorageBase, StorageSpec, StoredFile, open_storage
+from datagen.thread_pool import of_each
 from datagen.unread import unread
 
 RAW = "raw"
@@ -38,8 +38,6 @@ MIN_SHARE_OF_KIND = 0.5
 """Files of several kinds are all data if each kind has at least this share of the files of the most common one."""
 COUNTED_FILES = 256
 """Maximum files whose samples are counted, evenly spaced among all files."""
-_COUNTING_THREADS = 16
-"""A tar has a header for each member: where a read takes milliseconds, one after another would take minutes."""
 _HEADERS_AT_ONCE_BYTES = 32 << 10
 """What a request to an object store brings: headers of several small members, in about the time that one takes."""
 QUANTILES = 65  # steps of 1.6 %: each is a number in config.yaml
@@ -267,7 +265,6 @@ def _in_each(
     find: Finder, layout: Layout, sizes: NDArray[np.int64], files: Sequence[int], storage: StorageBase
 ) -> list[int]:
     """Return what `find` returns for each of some files; one that has not changed since is not opened again."""
-    threads = min(_COUNTING_THREADS, len(files))
 
     def found(path: str, size_bytes: int, own: StorageBase) -> int:
         local = own.local_path(path)
@@ -277,23 +274,17 @@ def _in_each(
                 _found[find, version] = find(file, version)
         return _found[find, version]
 
-    def of_thread(first: int) -> list[int]:
-        own, numbers = storage.of_thread(), []
-        for file in files[first::threads]:
+    def in_thread(own: StorageBase, numbers: Sequence[int]) -> Iterator[int]:
+        for file in numbers:
             path = layout.path(file)
             try:
-                numbers.append(found(path, int(sizes[file]), own))
+                yield found(path, int(sizes[file]), own)
             except (OSError, ValueError, tarfile.TarError) as error:
                 raise DatasetError(
                     f"{path}: its samples can't be counted ({error}); move it away, or restore it"
                 ) from error
-        return numbers
 
-    all_numbers = [0] * len(files)
-    with ThreadPoolExecutor(threads, "counting") as pool:
-        for first, numbers in enumerate(pool.map(of_thread, range(threads))):
-            all_numbers[first::threads] = numbers
-    return all_numbers
+    return of_each(storage, files, in_thread)
 
 
 def _opened(path: str, storage: StorageBase) -> BinaryIO:

@@ -11,8 +11,7 @@ import resource
 import time
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 import numpy as np
@@ -33,11 +32,10 @@ from datagen.layout import Layout
 from datagen.places import NO_PLACES, Places, as_places, shifted
 from datagen.runs import Run, Runs, Samples, runs_of
 from datagen.storage.storage_base import Reader, StorageBase, StorageSpec, open_storage, read_in_transfers
+from datagen.thread_pool import of_each
 
 MAX_OPEN_FILES = 512
 """Maximum files that a reader keeps open; enough for all files of DLIO's bert."""
-_LOOKING_THREADS = 16
-"""Files whose headers are read at a time: where a read takes milliseconds, one after another would take minutes."""
 DESCRIPTOR_DIVISOR = 8
 """A reader uses at most 1 / 8 of the process's file descriptors: a process may have several readers."""
 
@@ -442,14 +440,12 @@ def largest_record_bytes(file_format: RecordFormat, layout: Layout, storage: Sto
     Raises:
         DatasetError: a file can't be read, or is damaged.
     """
-    threads = min(_LOOKING_THREADS, layout.num_files)
 
-    def largest(first: int) -> int:
-        files = OpenFiles(storage.of_thread(), file_format, layout, 1)
+    def largest(own: StorageBase, files: Sequence[int]) -> Iterator[int]:
+        opened = OpenFiles(own, file_format, layout, 1)
         try:
-            return max(files.get(file)[2].largest_bytes() for file in range(first, layout.num_files, threads))
+            yield from (opened.get(file)[2].largest_bytes() for file in files)
         finally:
-            files.close()
+            opened.close()
 
-    with ThreadPoolExecutor(threads, "headers") as pool:
-        return max(pool.map(largest, range(threads)))
+    return max(of_each(storage, range(layout.num_files), largest))

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 
+from datagen.storage.storage_base import StorageBase
+
+_FINDING_THREADS = 16
 PROGRESS_SECONDS = 0.25
 """Interval of progress reports."""
 
@@ -107,3 +110,18 @@ def raise_first(failures: list[BaseException]) -> None:
     for failure in failures:
         if not isinstance(failure, StoppedError):
             raise failure
+
+
+def of_each(
+    storage: StorageBase, numbers: Sequence[int], find: Callable[[StorageBase, Sequence[int]], Iterable[int]]
+) -> list[int]:
+    """Return what `find` yields for each number, in their order; each of some threads has a client and a part of them.
+
+    There are _FINDING_THREADS at most: where a request takes milliseconds, one after another would take minutes.
+    """
+    threads, found = min(_FINDING_THREADS, len(numbers)), [0] * len(numbers)
+    with ThreadPoolExecutor(threads, "finding") as pool:
+        parts = pool.map(lambda first: list(find(storage.of_thread(), numbers[first::threads])), range(threads))
+        for first, part in enumerate(parts):
+            found[first::threads] = part
+    return found

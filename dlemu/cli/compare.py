@@ -47,7 +47,7 @@ def command(
     from rich.console import Console
 
     from dlemu.cli.options import report_result
-    from dlemu.comm import interrupt_once
+    from dlemu.comm import interrupt_on
     from dlemu.mlperf.audit.foreign_side import foreign_side
     from dlemu.results.answer_files import save_answer, to_json
     from dlemu.runner.run_folder import check_new, new_folder
@@ -56,7 +56,7 @@ def command(
     from dlemu.studies.compare.page import print_comparison
     from dlemu.studies.compare.sides import read_sides
 
-    signal.signal(signal.SIGTERM, interrupt_once())  # as Ctrl-C does, it leaves no temporary file
+    interrupt_on(signal.SIGTERM)
 
     if output is not None:
         check_new(output, "--output")

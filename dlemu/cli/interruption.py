@@ -10,19 +10,13 @@ from rich.console import Console
 
 from datagen.errors import SpaceError
 from dlemu.cli import complain
-from dlemu.comm import Interrupted, interrupt_once
+from dlemu.comm import Interrupted, interrupt_on
 from dlemu.config.literal import override
 from dlemu.config.overrides import take_word
 from dlemu.config.published import without_secrets
 from dlemu.runner.run_list import RunsPlanned
 from dlemu.studies.events import SizingEvent
 from dlemu.studies.progress import SizingProgress
-
-
-def install_signal_handlers() -> None:
-    """Make the first SIGINT or SIGTERM raise `Interrupted`."""
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, interrupt_once())
 
 
 def interrupted(stop: Interrupted, finished: str, folder: str) -> int:
@@ -58,5 +52,5 @@ class Watched:
         """Show an event."""
         if isinstance(event, RunsPlanned):
             self.folder, self.wants_page = event.folder, event.wants_page
-            install_signal_handlers()
+            interrupt_on(signal.SIGINT, signal.SIGTERM)
         self._show(event)

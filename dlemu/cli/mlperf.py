@@ -161,9 +161,9 @@ def run_command(
     rule is broken, and only this host kept runs from passing), 128 + signal.
     """
     from dlemu.cli import complain
-    from dlemu.cli.interruption import install_signal_handlers, resume_advice
+    from dlemu.cli.interruption import resume_advice
     from dlemu.cli.mlperf_rehearsal import Rehearser, run_single
-    from dlemu.comm import Interrupted
+    from dlemu.comm import Interrupted, interrupt_on
     from dlemu.config import explained, load
     from dlemu.config.overrides import take_word
     from dlemu.mlperf.check.judge import REHEARSAL
@@ -196,7 +196,7 @@ def run_command(
     kept = f"finished runs are kept: {resume_advice(folder)}"
     if rehearsal is not None and not rehearsal.resumes:
         kept = f"what was measured is in {folder}: start again in a new folder"
-    install_signal_handlers()
+    interrupt_on(signal.SIGINT, signal.SIGTERM)
     try:
         status = rehearser.several(split(words), folder) if rehearsal is None else run_single(rehearsal)
     except Interrupted as stop:

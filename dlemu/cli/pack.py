@@ -35,12 +35,13 @@ def command(
     Exit status: 0 packed (verify: all is right), 2 a usage error or a damaged image (verify: something is wrong),
     3 a point of a sweep failed, 128 + signal.
     """
+    import signal
+
     from rich.console import Console
 
     from dlemu.cli.frontends import make_here
-    from dlemu.cli.interruption import install_signal_handlers
     from dlemu.cli.options import show_answer
-    from dlemu.comm import Interrupted
+    from dlemu.comm import Interrupted, interrupt_on
     from dlemu.jobs.pack.page import PackShown, print_pack
     from dlemu.jobs.pack.run import PackEvent, pack
     from dlemu.runner.run_list import RunsPlanned
@@ -52,7 +53,7 @@ def command(
 
     def watch(event: PackEvent) -> None:
         if isinstance(event, RunsPlanned):
-            install_signal_handlers()
+            interrupt_on(signal.SIGINT, signal.SIGTERM)
         shown(event)
 
     try:

@@ -60,7 +60,7 @@ def command(
 
     from dlemu.cli.frontends import make_here
     from dlemu.cli.options import say_part, show_answer
-    from dlemu.comm import interrupt_once
+    from dlemu.comm import interrupt_on
     from dlemu.config import completed, explained, load
     from dlemu.metrics.verdict import EXIT_STATUSES
     from dlemu.mlperf.audit.foreign_times import foreign_run
@@ -68,7 +68,7 @@ def command(
     from dlemu.runner.prediction_request import PredictionRequest
     from dlemu.studies.predict import known_workload, predict
 
-    signal.signal(signal.SIGTERM, interrupt_once())  # as Ctrl-C does, it leaves no temporary file
+    interrupt_on(signal.SIGTERM)
 
     request = PredictionRequest(
         from_folder=from_folder,

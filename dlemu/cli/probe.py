@@ -102,12 +102,12 @@ def command(
     import signal
 
     from dlemu.cli.options import say_part, show_answer
-    from dlemu.comm import interrupt_once
+    from dlemu.comm import interrupt_on
     from dlemu.config.literal import override
     from dlemu.jobs.probe.page import print_probe
     from dlemu.jobs.probe.run import probe_target, probe_workload
 
-    signal.signal(signal.SIGTERM, interrupt_once())  # as Ctrl-C does, it removes the file that is measured
+    interrupt_on(signal.SIGTERM)
     overrides = [word for word in target if "=" in word and not os.path.exists(word)]
     places = [word for word in target if word not in overrides]
     bucket = len(places) == 1 and places[0].startswith("s3://")

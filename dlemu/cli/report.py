@@ -33,9 +33,9 @@ def command(folders: tuple[str, ...], png: bool, svg: bool, interactive: bool, o
     """
     import signal
 
-    from dlemu.comm import interrupt_once
+    from dlemu.comm import interrupt_on
 
-    signal.signal(signal.SIGTERM, interrupt_once())  # as Ctrl-C does, it leaves no temporary file
+    interrupt_on(signal.SIGTERM)
     pages = [folders] if output else [(folder,) for folder in folders]
     for together in pages:
         _make(together, ("png",) * png + ("svg",) * svg, output, interactive=interactive)

@@ -39,9 +39,11 @@ def command(
 
     Exit status: 0 done, 2 a usage error, 3 a step failed, 128 + signal.
     """
-    from dlemu.cli.interruption import install_signal_handlers, interrupted
+    import signal
+
+    from dlemu.cli.interruption import interrupted
     from dlemu.cli.options import show_answer
-    from dlemu.comm import Interrupted
+    from dlemu.comm import Interrupted, interrupt_on
     from dlemu.config.overrides import take_word
     from dlemu.runner.run_list import RunBegan, RunsPlanned
     from dlemu.studies.reproduce.page import print_document
@@ -55,7 +57,7 @@ def command(
         match event:
             case RunsPlanned():
                 begun = event.folder
-                install_signal_handlers()
+                interrupt_on(signal.SIGINT, signal.SIGTERM)
                 click.echo(f"results: {event.folder}", err=True)
             case RunBegan():
                 click.echo(f"{event.label} ...", err=True)

@@ -39,9 +39,8 @@ def command(
     import signal
 
     from dlemu.cli import complain
-    from dlemu.cli.interruption import install_signal_handlers
     from dlemu.cli.options import say_what, show_answer
-    from dlemu.comm import Interrupted
+    from dlemu.comm import Interrupted, interrupt_on
     from dlemu.results.kinds import installed_kinds, kinds
     from dlemu.runner.run_list import RunBegan, RunsPlanned
     from dlemu.studies.together.page import print_together
@@ -62,7 +61,7 @@ def command(
         match event:
             case RunsPlanned():
                 place = event.folder
-                install_signal_handlers()
+                interrupt_on(signal.SIGINT, signal.SIGTERM)
             case RunBegan():
                 say_what(event.label)
 

@@ -17,7 +17,7 @@ from dlemu.comm.failure import Failure, RankEnd, first_failure
 from dlemu.comm.launch import run_ranks
 from dlemu.comm.local import LocalComm
 from dlemu.comm.patience import PatienceError, within
-from dlemu.comm.process_control import die_with_parent, interrupt_once
+from dlemu.comm.process_control import die_with_parent, interrupt_on
 
 __all__ = [
     "Comm",
@@ -31,7 +31,7 @@ __all__ = [
     "detect_launcher",
     "die_with_parent",
     "first_failure",
-    "interrupt_once",
+    "interrupt_on",
     "launcher_size",
     "name_ranks",
     "run_ranks",

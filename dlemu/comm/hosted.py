@@ -33,7 +33,7 @@ from dlemu.comm.comm_base import Comm, Interrupted, PeerLostError
 from dlemu.comm.failure import RANK, Failure, describe, noting
 from dlemu.comm.launched_comm import LaunchedComm
 from dlemu.comm.local import Rendezvous
-from dlemu.comm.process_control import after_fork_in_child, die_with_parent, interrupt_once
+from dlemu.comm.process_control import after_fork_in_child, die_with_parent, interrupt_on
 
 _RUN, _END, _DONE = b"r", b"e", b"d"
 _LONGEST_MESSAGE = 100_000  # bytes per receive, far more than a failure's text; a longer message takes several
@@ -288,8 +288,7 @@ def _work(
     main: Callable[[Comm], object],
     on_failure: OnFailure,
 ) -> int:
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, interrupt_once())
+    interrupt_on(signal.SIGINT, signal.SIGTERM)
     own = None
     try:
         own = comm.member(local_rank, token)

@@ -77,6 +77,12 @@ def after_fork_in_child(forget: Callable[[], None]) -> None:
     os.register_at_fork(after_in_child=run)
 
 
+def interrupt_on(*numbers: int) -> None:
+    """Make the first of each of these signals raise `Interrupted`: as after Ctrl-C, no temporary file stays."""
+    for number in numbers:
+        signal.signal(number, interrupt_once())
+
+
 def interrupt_once() -> Handler:
     """Return a signal handler that raises `Interrupted` the first time, and does nothing after that.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from pathlib import PurePath
 
 from datagen.errors import UserError
 from datagen.ranges import problems
@@ -209,8 +210,8 @@ def _checkpoint_problems(workload: Workload) -> Iterator[str]:
 
 def _is_inside(path: str, folder: str) -> bool:
     """Return whether a path is a folder, or in it; links are followed."""
-    inner, outer = (each.rstrip("/") if "://" in each else os.path.realpath(each) for each in (path, folder))
-    return f"{inner}/".startswith(f"{outer}/")
+    inner, outer = (each if "://" in each else os.path.realpath(each) for each in (path, folder))
+    return PurePath(inner).is_relative_to(outer)
 
 
 def _loader_problems(workload: Workload) -> list[str]:

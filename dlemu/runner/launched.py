@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from datagen.errors import UserError
-from dlemu.comm import Interrupted, detect_launcher, interrupt_once
+from dlemu.comm import Interrupted, detect_launcher, interrupt_on
 from dlemu.comm.failure import Failure, describe
 from dlemu.config.schema import Workload
 
@@ -56,8 +56,7 @@ def join(timeout_seconds: float) -> Joined:
     from dlemu.comm.hosted import are_alike
 
     comm = _comm_of_launcher(timeout_seconds)
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, interrupt_once())
+    interrupt_on(signal.SIGINT, signal.SIGTERM)
     return Joined(comm, are_alike(comm))
 
 

@@ -9,6 +9,7 @@ import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from pathlib import PurePath
 
 from datagen.withheld import printable
 from dlemu.telemetry.probe_base import DeviceFacts
@@ -59,7 +60,7 @@ def mounts(proc: str = "/proc") -> list[Mount]:
 
 def mount_of(path: str, table: list[Mount]) -> Mount | None:
     """Return the mount that a path is on: the one with the longest mount point above it; of equals, the latest."""
-    above = [mount for mount in table if _is_below(path, mount.point)]
+    above = [mount for mount in table if PurePath(path).is_relative_to(mount.point)]
     return max(reversed(above), key=lambda mount: len(mount.point), default=None)
 
 
@@ -96,10 +97,6 @@ def _parse_mount(line: str) -> Mount:
 
 def _unescaped(text: str) -> str:
     return re.sub(r"\\([0-7]{3})", lambda escape: chr(int(escape[1], 8)), text)
-
-
-def _is_below(path: str, point: str) -> bool:
-    return path == point or path.startswith(point.rstrip("/") + "/")
 
 
 def _stack_under_overlay(path: str, mount: Mount, table: list[Mount], sys: str) -> DeviceStack:

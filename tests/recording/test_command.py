@@ -59,12 +59,10 @@ def test_a_job_that_fails_before_its_first_batch_has_failed(line: str, ended: st
 
 
 def test_rows_of_which_no_recipe_can_be_made_are_kept(tmp_path: Path) -> None:
-    line = 'echo \'{"k":"process","version":1,"pid":1,"parent":null,"rank":null,"ranks":1,"python":"","torch":"",'
-    line += '"cores":1}\' > "$DLEMU_RECORD/1.jsonl"'
+    row = '"k":"process","version":1,"pid":1,"parent":null,"rank":null,"ranks":1,"python":"","torch":"","cores":1'
+    line = f'mkdir "$DLEMU_RECORD"; echo \'{{{row}}}\' > "$DLEMU_RECORD/1.jsonl"'
     with pytest.raises(UserError, match="0 batches were seen"):
-        record(
-            RecordQuestion(command=("sh", "-c", 'mkdir -p "$DLEMU_RECORD";' + line)), folder=str(tmp_path / "answer")
-        )
+        record(RecordQuestion(command=("sh", "-c", line)), folder=str(tmp_path / "answer"))
     assert [path.name for path in (tmp_path / "answer" / ROWS).iterdir()] == ["1.jsonl"]
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from datagen.errors import DlemuError, UserError
-from dlemu.comm import Interrupted, interrupt_once
+from dlemu.comm import Interrupted, interrupt_on
 from dlemu.config import load
 from dlemu.runner.child_run import LOG, job, module_command, run_train
 
@@ -84,7 +84,8 @@ def test_being_told_to_stop_never_breaks_off_the_waiting_itself(
         return wait(process, timeout)
 
     monkeypatch.setattr(subprocess.Popen, "wait", told_to_stop)
-    before = signal.signal(signal.SIGTERM, interrupt_once())
+    before = signal.getsignal(signal.SIGTERM)
+    interrupt_on(signal.SIGTERM)
     try:
         with pytest.raises(Interrupted):
             run(tmp_path, "exec sleep 60")

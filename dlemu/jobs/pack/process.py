@@ -41,7 +41,7 @@ from datagen.packing.packed_set import (
 from datagen.packing.recipe import KINDS, import_libraries
 from datagen.registry import find
 from datagen.storage.storage_base import FOLDERS, StorageBase, leads_elsewhere, open_storage
-from dlemu.comm import Interrupted, interrupt_once
+from dlemu.comm import Interrupted, interrupt_on
 from dlemu.comm.cgroup_limits import limiting_groups
 from dlemu.comm.failure import Role
 from dlemu.config.schema import Workload
@@ -75,8 +75,7 @@ class Order:
 def main() -> None:
     """Pack as requested on stdin; exit with the status of the failure, if any."""
     (folder,) = sys.argv[1:]
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, interrupt_once())
+    interrupt_on(signal.SIGINT, signal.SIGTERM)
     try:
         order = msgspec.json.decode(sys.stdin.buffer.read(), type=Order)
         pack_here(order, folder)

@@ -198,7 +198,7 @@ def read_logs(folder: str, names: list[str], started: str | None, findings: list
         content = read_json(os.path.join(folder, name), findings)
         arrays[rank] = _blocks(content, name, findings)
         if isinstance(content, Mapping):
-            if _is_foreign(content.get("host_memory_GB")):
+            if _is_no_number(content.get("host_memory_GB")):
                 findings.append(_no_number(name, "host_memory_GB", content["host_memory_GB"]))
             hosts[rank] = RankHost(name=text(content.get("hostname")), memory_gib=number(content.get("host_memory_GB")))
     start_us = stamp_us(started)
@@ -245,7 +245,7 @@ def _arrays(epoch_output: Mapping[str, Any], name: str, where: str, findings: li
         findings.append(unusable(f"{where}: lists of unequal length ({lengths})"))
         return None
     printed = {key: mapping(epoch_output.get(key)).get(name) for key in ("au", "throughput")}
-    findings += [_no_number(where, key, value) for key, value in printed.items() if _is_foreign(value)]
+    findings += [_no_number(where, key, value) for key, value in printed.items() if _is_no_number(value)]
     return BlockArrays(
         load=load,
         proc=proc,
@@ -255,7 +255,7 @@ def _arrays(epoch_output: Mapping[str, Any], name: str, where: str, findings: li
     )
 
 
-def _is_foreign(value: object) -> bool:
+def _is_no_number(value: object) -> bool:
     """Return whether a value is there that is no number at all; NaN is one, of a block that was cut short."""
     return value is not None and (isinstance(value, bool) or not isinstance(value, (int, float)))
 

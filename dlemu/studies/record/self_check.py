@@ -235,8 +235,8 @@ def _counted(processes: Sequence[ProcessRows], lead: int) -> Sequence[Fetch]:
 
     How much of a dataset that is read again comes from devices depends on how much was left out before.
     """
-    asked = [sorted(batch.t0 for batch in rows.batches) for rows in processes if rows.batches]
-    begin = min((times[lead] for times in asked if len(times) > lead), default=0)
+    requested = [sorted(batch.t0 for batch in rows.batches) for rows in processes if rows.batches]
+    begin = min((times[lead] for times in requested if len(times) > lead), default=0)
     return [fetch for rows in processes for fetch in rows.fetches if fetch.t0 >= begin]
 
 
