@@ -152,10 +152,16 @@ class RunRows:
 
     @cached_property
     def window_seconds(self) -> float:
-        """Time from the first prompt to the last byte."""
+        """Time from the first prompt to the last byte, or to the end of the load, if that is later."""
+        first = float(self.at(self.prompts, "arrived_ns").min(initial=self.end_seconds))
+        return self.end_seconds - first
+
+    @cached_property
+    def end_seconds(self) -> float:
+        """When the last byte had been moved and the load was over; of the official load, the last byte alone."""
         if self.settings.option:
             moved = np.concatenate([self.at(rows, name) for rows, name in self.official_ends])
-            return float(moved.max() - self.at(self.prompts, "arrived_ns").min()) if len(moved) else 0.0
+            return float(moved.max(initial=0.0))
         ends = np.concatenate([self.at(self.loaded, "loaded_ns"), self.at(self.written, "written_ns")])
         return float(ends.max(initial=self.span_seconds))
 
@@ -231,7 +237,7 @@ class RunRows:
         moving = [part for part in self.waiting(1.0) if len(part.begins)]
         begins, ends = (np.concatenate([getattr(part, name) for part in moving]) for name in ("begins", "ends"))
         moved = self.read_bytes + self.written_bytes
-        reads, writes = self.waiting(busy_seconds(begins, np.minimum(ends, self.window_seconds)) / max(1, moved))
+        reads, writes = self.waiting(busy_seconds(begins, np.minimum(ends, self.end_seconds)) / max(1, moved))
         compute = Waiting(self.at(rows, "loaded_ns"), self.at(rows, "computed_ns"), rows["compute_ns"] / 1e9 / copies)
         storage = [reads.at(moment) + writes.at(moment) for moment in np.linspace(2 * end / 3, end, _MOMENTS).tolist()]
         computing = [compute.at(moment) for moment in np.linspace(2 * end / 3, end, _MOMENTS).tolist()]

@@ -194,7 +194,7 @@ class KvSummary(RowsSummary):
     break_even_gb_per_second: float | None
     """Rate per accelerator (full-size model) below which computing is faster than loading."""
     window_seconds: float
-    """From the first prompt to the last byte."""
+    """From the first prompt to the last byte, or to the end of the load, if that is later."""
     read_bytes: int
     written_bytes: int
     read_gb_per_second: float

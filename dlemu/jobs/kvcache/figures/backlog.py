@@ -17,7 +17,7 @@ def draw(run: RowsRun, canvas: Canvas) -> Figure | None:
     measured = RunRows(run)
     if not len(measured.prompts):
         return None
-    times = np.linspace(0, measured.window_seconds, _POINTS).tolist()
+    times = np.linspace(0, measured.end_seconds, _POINTS).tolist()
     rows = [
         {"line": name, "at": float(f"{at:.5g}"), "mb": float(f"{waiting.at(at):.5g}")}
         for name, waiting in zip(("to be read", "to be written"), measured.waiting(1e-6), strict=True)
