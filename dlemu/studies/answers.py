@@ -28,11 +28,6 @@ OLDER_COMPARE = "compare_checkpoints.json"
 # size.json
 
 
-def _name_sustained(answer: Trial | CountResult | PredictedAu) -> None:
-    """Set the AU by the name that it has in summary.json, also for files of older versions, which lack it."""
-    object.__setattr__(answer, "au_sustained_percent", answer.au_percent)
-
-
 @dataclass(frozen=True, kw_only=True)
 class Question:
     """What a search is to find out; a search goes on with the trials of an earlier one that has an equal question."""
@@ -60,7 +55,7 @@ class Trial:
     au_percent: float
     """`au_sustained_percent` by its older name; `au_percent` of the run is `au_headline_percent`."""
     au_sustained_percent: float | None = None
-    """The AU that decides, over the steady windows of the trial."""
+    """The AU that decides, over the steady windows of the trial; missing in files of older versions."""
     half_width_percent: float
     settled: bool
     """The verdict is certain at the confidence requested; a trial ends early as soon as it is."""
@@ -86,9 +81,6 @@ class Trial:
     page_cache_warning: str | None = None
     """The warning in the run's summary.json when the page cache may have served some or all reads."""
 
-    def __post_init__(self) -> None:
-        _name_sustained(self)
-
 
 @dataclass(frozen=True, kw_only=True)
 class CountResult:
@@ -98,7 +90,7 @@ class CountResult:
     au_percent: float
     """`au_sustained_percent` by its older name."""
     au_sustained_percent: float | None = None
-    """The mean over the trials."""
+    """The mean over the trials; missing in files of older versions."""
     half_width_percent: float
     settled: bool
     """The threshold is outside the interval."""
@@ -106,9 +98,6 @@ class CountResult:
     """None while the verdict is open."""
     trials: int
     """Number of trials."""
-
-    def __post_init__(self) -> None:
-        _name_sustained(self)
 
 
 class Bracket(msgspec.Struct, frozen=True, kw_only=True):  # no field of a dataclass can be named `pass`
@@ -159,10 +148,8 @@ class PredictedAu:
     au_percent: float
     """`au_sustained_percent` by its older name."""
     au_sustained_percent: float | None = None
+    """Missing in files of older versions."""
     au_interval_percent: tuple[float, float]
-
-    def __post_init__(self) -> None:
-        _name_sustained(self)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,6 +22,7 @@ def make_trial(accelerators: int, values: list[float], **changes: Any) -> Trial:
         "accelerators": accelerators,
         "folder": f"trial-{accelerators}",
         "au_percent": found.au_percent,
+        "au_sustained_percent": found.au_percent,
         "half_width_percent": found.half_width_percent,
         "settled": True,
         "stretch_au_percent": tuple(values),

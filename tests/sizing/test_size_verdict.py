@@ -96,6 +96,7 @@ def test_what_one_count_says(
     assert count.result == CountResult(
         accelerators=7,
         au_percent=au,
+        au_sustained_percent=au,
         half_width_percent=width,
         settled=decided,
         passed=passes if decided else None,

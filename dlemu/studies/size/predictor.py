@@ -48,6 +48,7 @@ class Predictor:
                 PredictedAu(
                     accelerators=count.accelerators,
                     au_percent=count.verdict_au("sustained"),
+                    au_sustained_percent=count.verdict_au("sustained"),
                     au_interval_percent=count.au_sustained_interval_percent,
                 )
                 for count in known

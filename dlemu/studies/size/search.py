@@ -52,6 +52,7 @@ class Count:
         return CountResult(
             accelerators=self.accelerators,
             au_percent=self.au_percent,
+            au_sustained_percent=self.au_percent,
             half_width_percent=self.half_width_percent,
             settled=self.decided,
             passed=self.passes if self.decided else None,
