@@ -26,13 +26,23 @@ _known: dict[Version, Offsets] = {}
 
 def offsets_in(source: Source, records: int, read_headers: Callable[[], Offsets]) -> Offsets:
     """Return the offsets of a file's first records; `read_headers` returns those that are not known."""
+    known = known_offsets(source, records)
+    if known is None:
+        known = _known[_version(source)] = read_headers()
+    return known[: records + 1]
+
+
+def known_offsets(source: Source, records: int) -> Offsets | None:
+    """Return the offsets of a file's first records; None if they are not known."""
+    known = _known.get(_version(source))
+    return None if known is None or len(known) <= records else known[: records + 1]
+
+
+def _version(source: Source) -> Version:
     try:
-        file = version_of(source.path, os.stat(source.path))
+        return version_of(source.path, os.stat(source.path))
     except OSError:
-        file = object_version(source.path, source.size_bytes)
-    if len(_known.get(file, ())) <= records:
-        _known[file] = read_headers()
-    return _known[file][: records + 1]
+        return object_version(source.path, source.size_bytes)
 
 
 def learn_offsets(file: Version, offsets: Sequence[int]) -> None:

@@ -35,7 +35,7 @@ from datagen.formats.format_base import (
     no_such_record,
     sample_bytes,
 )
-from datagen.known_offsets import offsets_in
+from datagen.known_offsets import known_offsets, offsets_in
 from datagen.spec import BLOCK_BYTES, DatasetSpec
 from datagen.storage.storage_base import LibraryFile, Writer
 
@@ -195,6 +195,11 @@ class TarRecords(OffsetRecords):
     """One file. Its samples are assumed to have one size; once a sample contradicts, all headers are read."""
 
     def __init__(self, source: Source, samples: int) -> None:
+        known = known_offsets(source, samples)
+        if known is not None:
+            super().__init__(source, samples, 0)
+            self._offsets = known
+            return
         first = _first_member(source)
         super().__init__(source, samples, first.whole_bytes)
         if first.kind not in _FILE_TYPES or source.size_bytes != samples * self._record_bytes + len(TAIL):

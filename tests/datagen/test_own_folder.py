@@ -257,7 +257,7 @@ def test_headers_of_an_object_are_requested_once(path: str, tmp_path: Path) -> N
         reads = source.reads[:]
         source.reads.clear()
     assert spans[0] == spans[1]
-    assert len(reads) == 1, "the first header alone"
+    assert not reads, "not the first header either"
 
 
 @pytest.mark.parametrize("kind", [tarfile.PAX_FORMAT, tarfile.GNU_FORMAT, tarfile.USTAR_FORMAT])
