@@ -183,6 +183,21 @@ def test_samples_of_shards_and_of_mapped_tokens_are_counted_by_what_is_known(tmp
     assert (tokens.files, tokens.samples_per_file, tokens.format) == (1, 20.0, "mmap_indexed_binary")
 
 
+@pytest.mark.parametrize(("samples", "epochs"), [(200, 3), (25, 24), (4, 72)])
+def test_a_replay_has_as_many_epochs_as_its_steps_take(samples: int, epochs: int, tmp_path: Path) -> None:
+    """72 steps: 60 measured, 10 of warm-up, and 2 that the worker reads ahead; a pass has 25, 3 or 1 of them."""
+    for number in range(4):
+        (tmp_path / f"shard{number}.tar").write_bytes(bytes(10_000))
+    recording = recorded(opens_per_sample=0.01, read_bytes_per_sample=40_000 / samples, steps=60)
+    recording = replace(recording, loading=replace(recording.loading, samples=samples))
+    data = data_of(Counter(map(str, tmp_path.iterdir())), recording)
+    assert data is not None
+    assert data.samples_per_file == samples / 4
+    assert workload_of(recording, data, engine="matched")["dataset"]["num_samples_per_file"] == samples // 4
+    words = [word for word in _overrides(recording, data, 10) if word.startswith("train.")]
+    assert words == [f"train.epochs={epochs}", "train.total_training_steps=72"]
+
+
 def test_row_groups_of_parquet_are_those_of_the_jobs_files(tmp_path: Path) -> None:
     arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     (tmp_path / "0.parquet").write_bytes(b"PAR1" + bytes(200_000))
