@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
-from datagen.errors import DatasetError, ServerError
+from datagen.errors import DatasetError, ServerError, SpaceError
 from datagen.storage._http_exchange import BODY_BYTES, Address, BrokenResponseError, Connection, Exchange, number_in
 from datagen.storage._request_counts import TLS_CPU_US, RequestCounts
 from datagen.storage._s3_signing import EMPTY_SHA256, SOURCES, Signer, query_text, quoted_path
@@ -41,6 +41,8 @@ RETRYABLE_CODES = (
 )
 EXPIRED = ("ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired")
 SKEWED = "RequestTimeTooSkewed"
+NO_SPACE = ("QuotaExceeded", "StorageFull", "InsufficientStorage")
+"""Ends of the codes with which Ceph (QuotaExceeded) and MinIO (XMinioAdminBucketQuotaExceeded, ...) refuse a PUT."""
 REFUSED = (400, 401, 403)
 """Statuses that are explained only by the response's body, which a HEAD does not have."""
 NO_TLS = "WRONG_VERSION_NUMBER"
@@ -363,7 +365,12 @@ class Client:
             if code in EXPIRED and (signed_before or self._signer.renew()):
                 request.renewed = True
                 return
-        final = exchange is not None and status < 500 and status not in RETRYABLE and code not in RETRYABLE_CODES
+        final = (
+            exchange is not None
+            and (status < 500 or code.endswith(NO_SPACE))
+            and status not in RETRYABLE
+            and code not in RETRYABLE_CODES
+        )
         if final and exchange is not None and not exchange.succeeded:
             raise self._refusal(request, exchange, code)
         if isinstance(error, ssl.SSLCertVerificationError):
@@ -443,6 +450,8 @@ class Client:
                 f"{self.server.endpoint}: the server speaks TLS there: wanted its address with https:// in "
                 "storage.storage_options.endpoint_url"
             )
+        if code.endswith(NO_SPACE):
+            return SpaceError(f"{message}: bucket {bucket!r} is full: raise its quota, remove objects, or use another")
         if status == 403:
             return ServerError(
                 f"{message}: these credentials are not allowed to do that: let them list, read and write bucket "

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from datagen.errors import SpaceError, UserError, no_space
+from datagen.errors import DlemuError, SpaceError, UserError, no_space
 from datagen.storage.storage_base import StorageBase, Writer
 from dlemu.checkpoints.file_content import FileContent
 from dlemu.checkpoints.io_rows import FileTimings
@@ -114,9 +114,10 @@ class CheckpointWriter:
 
     def discard(self) -> None:
         """Remove the files written so far: an incomplete checkpoint only takes space."""
-        for path in self._written:
-            with contextlib.suppress(OSError):
-                self._storage.remove(path)
+        with contextlib.suppress(DlemuError):  # of a server: the failure that led here is the one to report
+            for path in self._written:
+                with contextlib.suppress(OSError):
+                    self._storage.remove(path)
 
     def _write(self, number: int, file: FileToWrite) -> MovedFile:
         timings = FileTimings()

@@ -99,6 +99,23 @@ def test_a_checkpoint_that_is_given_up_leaves_none_of_its_files(tmp_path: Path) 
     assert list((tmp_path / "c").iterdir()) == [beside]
 
 
+def test_a_server_that_refuses_removals_does_not_hide_why_they_are_needed() -> None:
+    class Refusing(memory.Storage):
+        removals = 0
+
+        def remove(self, path: str) -> None:
+            self.removals += 1
+            raise UserError("the credentials have expired")
+
+    storage = Refusing(StorageSpec(type="memory", root="refusing"))
+    storage.make_folder("c")
+    buffers = make_buffers(1, 16_384, max(SIZES))
+    writer = CheckpointWriter(storage, files("c"), buffers, threads=1, fsync=False)
+    writer.write(lambda _, __: None)
+    writer.discard()
+    assert storage.removals == 1, "it would refuse the others, too"
+
+
 @pytest.mark.parametrize("direct", [False, True])
 @pytest.mark.parametrize("threads", [1, 3])
 def test_what_is_written_is_read_back_in_every_manner(threads: int, direct: bool, tmp_path: Path) -> None:

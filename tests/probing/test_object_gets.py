@@ -52,6 +52,22 @@ def test_requests_are_always_in_flight_and_wait_for_the_server() -> None:
     assert max(np.sum((begin <= moment) & (done.end_ns > moment)) for moment in begin) == 4
 
 
+def test_credentials_that_end_while_objects_are_made_are_what_is_reported() -> None:
+    """The objects made so far can't be removed either, which is not the failure that matters."""
+
+    def refuse(request: Any) -> Any:
+        made = request.key.endswith("/0000") and request.method in ("PUT", "POST")
+        return fault("error", status=403, code="ExpiredToken") if request.key and not made else None
+
+    with own_server(fault=refuse) as server:
+        spec = storage_of(server).spec
+        with (
+            pytest.raises(UserError, match=r"^POST .*/0001 .*the credentials have expired"),
+            objects_to_read(spec, TARGET, 1 << 30, 16 * KIB),
+        ):
+            pass
+
+
 def test_sequential_requests_go_through_the_objects_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
 

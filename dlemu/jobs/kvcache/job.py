@@ -33,15 +33,18 @@ from dlemu.jobs.kvcache.run_folder import (
     created_rank_folder,
     is_local,
     remove_run,
+    run_folder,
     storage_spec_of,
 )
 from dlemu.jobs.kvcache.settings import KvSettings
 from dlemu.jobs.kvcache.summary import KvSummary
 from dlemu.jobs.kvcache.turns import TurnRequest, TurnsReplay
+from dlemu.results.wording import count
 from dlemu.runner.events import Doing
 from dlemu.runner.job import Job, Notify
 from dlemu.runner.row_log import RowLog
-from dlemu.runner.rows_job import RowsKind, RowsRun
+from dlemu.runner.rows_job import RowsKind, RowsLog, RowsRun
+from dlemu.runner.run_folder import Kept
 
 _PROGRESS_SECONDS = 10.0  # a load takes minutes, and without a terminal each message is a line of the log
 _START_NS = 50_000_000  # delay from the moment when all ranks are ready to the beginning of the load
@@ -103,8 +106,13 @@ class KvCacheKind(RowsKind):
         if is_local(job):
             yield existing_folder(blocks_folder(job))
 
-    def clean_up(self, job: Job) -> None:
-        remove_run(job)
+    def clean_up(self, job: Job) -> bool:
+        return remove_run(job)
+
+    def kept(self, job: Job, log: RowsLog, removed: object) -> Kept:
+        served = count(int((log.rows["prompt"] != RANK_ROW).sum()), "prompt")
+        says = f"kept, marked incomplete, in {job.folder}: {served} served before that"
+        return Kept(job.folder, len(log), says if removed else f"{says}; {_left(job)}")
 
     def measure(self, job: Job, comm: Comm, log: RowLog, notify: Notify | None) -> None:
         settings = job.workload.section(KvSettings)
@@ -121,8 +129,8 @@ class KvCacheKind(RowsKind):
                 replay = _make_replay(plan, mover, log, comm.rank, capacity_bytes)
                 self._run(replay, plan, comm.rank, log, notify, ceiling)
         comm.all_reduce_max(0)
-        if comm.rank == 0:
-            remove_run(job)
+        if comm.rank == 0 and not remove_run(job) and notify is not None:
+            notify(Doing(_left(job)))
 
     def _run(
         self, replay: Replay | TurnsReplay, plan: Plan, rank: int, log: RowLog, notify: Notify | None, ceiling: int
@@ -149,6 +157,10 @@ class KvCacheKind(RowsKind):
 
     def summarise(self, run: RowsRun) -> KvSummary:
         return analyse(run)
+
+
+def _left(job: Job) -> str:
+    return f"blocks that can't be removed are left in {run_folder(job)}"
 
 
 KVCACHE = KvCacheKind()

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from datagen import owned
-from datagen.errors import SpaceError, UserError
+from datagen.errors import DlemuError, SpaceError, UserError
 from datagen.storage.storage_base import FOLDER_TYPES, StorageBase, StorageSpec, open_storage
 from dlemu.jobs.kvcache.blocks import Shard, file_name
 from dlemu.jobs.kvcache.settings import KvSettings
@@ -166,15 +166,15 @@ def created_rank_folder(job: Job, rank: int, objects: int) -> Iterator[str]:
             _remove(folder)
 
 
-def remove_run(job: Job) -> None:
-    """Remove whatever is left of a run's blocks and folders."""
+def remove_run(job: Job) -> bool:
+    """Remove whatever is left of a run's blocks and folders; return whether all objects are gone."""
     if is_local(job):
         _remove(run_folder(job))
-    else:
-        storage = open_storage(storage_spec_of(job))
-        for rank in range(job.ranks):
-            remove_objects(storage, rank_folder(job, rank))
-        _remove_empty(storage, run_folder(job))
+        return True
+    storage = open_storage(storage_spec_of(job))
+    gone = [remove_objects(storage, rank_folder(job, rank)) for rank in range(job.ranks)]
+    _remove_empty(storage, run_folder(job))
+    return all(gone)
 
 
 def _remove(folder: str) -> None:
@@ -188,15 +188,22 @@ def _remove(folder: str) -> None:
 
 def _remove_empty(storage: StorageBase, folder: str) -> None:
     """Remove a folder if it is empty; user-defined storages may have folders."""
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError, DlemuError):
         storage.remove_folder(folder)
 
 
-def remove_objects(storage: StorageBase, folder: str) -> None:
-    """Remove all objects below a rank's prefix."""
-    with contextlib.suppress(OSError):
-        with storage.entries(folder) as entries:
-            names = [entry.name for entry in entries if not entry.is_dir()]
-        for name in names:
-            storage.remove(f"{folder}/{name}")
-        storage.remove_folder(folder)
+def remove_objects(storage: StorageBase, folder: str) -> bool:
+    """Remove all objects below a rank's prefix; return whether a server allowed that.
+
+    A failure here must not replace the one that ended the run, whose measurements are saved afterwards.
+    """
+    try:
+        with contextlib.suppress(OSError):
+            with storage.entries(folder) as entries:
+                names = [entry.name for entry in entries if not entry.is_dir()]
+            for name in names:
+                storage.remove(f"{folder}/{name}")
+            storage.remove_folder(folder)
+    except DlemuError:
+        return False
+    return True

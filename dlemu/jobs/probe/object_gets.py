@@ -109,10 +109,17 @@ def objects_to_read(spec: StorageSpec, target: str, total_bytes: int, min_bytes:
             made.append(f"{folder}/{number:04}")
             _make(storage, made[-1], object_bytes)
         yield tuple(made)
-    finally:
-        for path in made:
-            with contextlib.suppress(FileNotFoundError):
-                storage.remove(path)
+    except BaseException:
+        with contextlib.suppress(OSError, DlemuError):  # the failure that led here is the one to report
+            _remove(storage, made)
+        raise
+    _remove(storage, made)
+
+
+def _remove(storage: Storage, paths: list[str]) -> None:
+    for path in paths:
+        with contextlib.suppress(FileNotFoundError):
+            storage.remove(path)
 
 
 def _make(storage: Storage, path: str, size_bytes: int) -> None:

@@ -8,11 +8,35 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
+from datagen.errors import UserError
 from dlemu.comm.environment import describe_folder
 from dlemu.jobs.kvcache import run_folder
+from dlemu.jobs.kvcache.job import KVCACHE
+from dlemu.jobs.kvcache.rows import RANK_ROW
 from dlemu.jobs.kvcache.settings import KvSettings
+from dlemu.runner.rows_job import RowsLog
+
+
+def test_objects_that_a_server_does_not_let_go_do_not_hide_the_failure_of_the_run() -> None:
+    class Refusing:
+        def entries(self, folder: str) -> Any:
+            raise UserError("the credentials have expired")
+
+        def remove_folder(self, folder: str) -> None:
+            raise UserError("the credentials have expired")
+
+    refusing: Any = Refusing()
+    assert run_folder.remove_objects(refusing, "kv/rank") is False
+    run_folder._remove_empty(refusing, "kv")
+    kept_job: Any = job(Path("kv"))
+    kept_job.folder = "results/k"
+    rows = np.array([(3,), (RANK_ROW,)], [("prompt", np.int64)])
+    log = RowsLog(rows, None)  # type: ignore[arg-type]  # nobody looks at the journal
+    assert KVCACHE.kept(kept_job, log, removed=True).sentence.endswith("results/k: 1 prompt served before that")
+    assert "blocks that can't be removed are left in kv/" in KVCACHE.kept(kept_job, log, removed=False).sentence
 
 
 def spreads(folder: Path) -> bool:
