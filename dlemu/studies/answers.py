@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field
+from typing import TypedDict
 
 import msgspec
 
@@ -26,6 +27,17 @@ OLDER_COMPARE = "compare_checkpoints.json"
 
 
 # size.json
+
+
+class SustainedAu(TypedDict):
+    """The sustained AU by both of its names, as keywords for the types below."""
+
+    au_percent: float
+    au_sustained_percent: float
+
+
+def sustained_au(percent: float) -> SustainedAu:
+    return {"au_percent": percent, "au_sustained_percent": percent}
 
 
 @dataclass(frozen=True, kw_only=True)

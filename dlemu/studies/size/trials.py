@@ -18,7 +18,7 @@ from dlemu.results.figures import JobFigures
 from dlemu.results.kinds import read_figures
 from dlemu.runner.child_run import run_train
 from dlemu.runner.stopping import request_stop
-from dlemu.studies.answers import Trial
+from dlemu.studies.answers import SustainedAu, Trial, sustained_au
 from dlemu.studies.size.steady import steady_series
 
 if TYPE_CHECKING:
@@ -131,15 +131,15 @@ def make_trial(
     sustained = estimate(values, plan.confidence)
     cache, share = summary.page_cache, summary.metrics.device_bytes_percent_of_app
     known = {name: value.mean for name, value in figures.metrics.items()}
-    # A trial's own AU is the sustained one, over its steady windows.
-    headline, _ = known.pop("au_percent", None), known.pop("au_sustained_percent", None)
+    headline = known.get("au_percent")  # a trial's own is the sustained one, over its steady windows
     columns = {field.name for field in fields(Trial)}
-    metrics: dict[str, Any] = {name: value for name, value in known.items() if name in columns}
+    metrics: dict[str, Any] = {
+        name: value for name, value in known.items() if name in columns - SustainedAu.__annotations__.keys()
+    }
     return Trial(
         accelerators=accelerators,
         folder=os.path.basename(run.folder),
-        au_percent=sustained.au_percent,
-        au_sustained_percent=sustained.au_percent,
+        **sustained_au(sustained.au_percent),
         half_width_percent=sustained.half_width_percent,
         settled=decided or sustained.decides(plan.threshold_percent),
         stretch_au_percent=tuple(round(float(value), 3) for value in values),
