@@ -235,8 +235,6 @@ def issues_between(a: Side, b: Side) -> Iterator[str]:
     """Yield a sentence for everything but the storage that differs, and the warnings of each side."""
     if os.path.realpath(a.name) == os.path.realpath(b.name):
         yield "A and B are the same folder: they do not differ"
-    if os.path.realpath(a.name) == os.path.realpath(b.name):
-        yield "A and B are the same folder: they do not differ"
     if a.title != b.title:
         yield f"A ran {a.title} and B {b.title}: the difference is not due to the storage alone"
     if a.about is not None and b.about is not None:
