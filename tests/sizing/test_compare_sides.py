@@ -269,7 +269,7 @@ def test_a_count_is_a_bound_unless_one_more_was_shown_to_fail(
 def test_one_more_bounds_only_those_that_read_alike_and_that_the_storage_held_back() -> None:
     def feeds_more(*failed: tuple[int, str, str]) -> bool:
         tried = [(1, "1", True, "nothing"), (1, "4", True, "nothing"), *((n, t, False, why) for n, t, why in failed)]
-        runs = {
+        runs: dict[Settings, JobFigures] = {
             (("ranks", str(n)), ("reader.read_threads", threads)): figures(
                 ranks=n, passed=passed, limited_by={"run": why}
             )
