@@ -20,12 +20,15 @@ Panel = Callable[[int], alt.LayerChart | None]
 
 def grid(panels: Sequence[Panel], canvas: Canvas, max_columns: int) -> alt.ConcatChart | None:
     """Lay out in rows the panels that have something to show; None if there are none."""
-    known = [panel for panel in panels if panel(canvas.width) is not None]
-    if not known:
-        return None
-    columns = min(max_columns, len(known))
-    width = (canvas.width - _GAP * (columns - 1)) // columns
-    return alt.concat(*(panel(width) for panel in known), columns=columns, spacing=18 if canvas.narrow else 24)
+    known = list(panels)
+    while known:
+        columns = min(max_columns, len(known))
+        width = (canvas.width - _GAP * (columns - 1)) // columns
+        drawn = [(panel, chart) for panel in known if (chart := panel(width)) is not None]
+        if min(max_columns, len(drawn)) == columns:
+            return alt.concat(*(chart for _, chart in drawn), columns=columns, spacing=18 if canvas.narrow else 24)
+        known = [panel for panel, _ in drawn]  # fewer columns are wider
+    return None
 
 
 def bars(
