@@ -106,23 +106,13 @@ def test_a_copied_workload_keeps_its_runs_together(golden: Path, tmp_path: Path,
 
 
 @pytest.mark.parametrize("depth", [0, 1, 3])
-def test_a_folder_that_is_a_link_counts_as_a_folder(golden: Path, tmp_path: Path, depth: int) -> None:
+def test_a_folder_that_is_a_link_is_not_read_and_not_valid(golden: Path, tmp_path: Path, depth: int) -> None:
     root = shutil.copytree(golden / "3.0", tmp_path / "tree")
     folder = (runs(root)[2], *runs(root)[2].parents)[depth]
     folder.rename(tmp_path / "elsewhere")
     folder.symlink_to(tmp_path / "elsewhere")
-    (tmp_path / "elsewhere/.up").symlink_to(tmp_path)
-    checked = check_folder(str(root))
-    assert told(checked) == set()
-    assert len(checked.results[0].runs) == 6
-
-
-def test_a_link_to_another_run_of_the_tree_is_no_run(golden: Path, tmp_path: Path) -> None:
-    root = shutil.copytree(golden / "3.0", tmp_path / "tree")
-    shutil.rmtree(runs(root)[3])
-    first(root).with_name("20260301_122500").symlink_to(first(root))
-    (linked,) = [one for one in check_folder(str(root)).findings if one.finding.rule == "runs.ended"]
-    assert linked.finding.seen == f"a link to {first(root)}, which is counted where it is"
+    (linked,) = [one for one in check_folder(str(root)).findings if one.finding.rule == "tree.link"]
+    assert (linked.path, linked.finding.seen) == (str(folder), f"a link to {tmp_path}/elsewhere, which is not read")
 
 
 def test_divisions_are_named_in_lower_case_wherever_the_check_begins(golden: Path, tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from dlemu.mlperf.audit.prefetch_credit import Prefetch, credit_percent, prefetc
 from dlemu.mlperf.audit.recompute import NOTHING, Recomputed, RunTimes, from_blocks, from_steps, run_times
 from dlemu.mlperf.audit.run_settings import Printed, Setup, Shipped, completed, read_printed, read_setup
 from dlemu.mlperf.audit.step_files import Logs, read_logs
-from dlemu.mlperf.audit.tolerant import YAML_LOADER, walk
+from dlemu.mlperf.audit.tolerant import YAML_LOADER
 from dlemu.mlperf.audit.vector_leaf import is_vector_leaf, read_vector_leaf, vector_numbers
 from dlemu.results.finding import Finding
 from dlemu.runner.clean_process import run_clean
@@ -77,13 +77,13 @@ class AuditedRun:
 
 
 def find_runs(trees: Iterable[str]) -> list[str]:
-    """Return the run folders in the trees, sorted, without duplicates. Links are followed as `walk` does.
+    """Return the run folders in the trees, sorted, without duplicates. Links below a tree are not followed.
 
     A run of dlemu that also wrote DLIO's files counts once, as the folder of DLIO's files.
     """
     folders: set[str] = set()
     for tree in trees:
-        for folder, below, names in walk(tree):
+        for folder, below, names in os.walk(tree):
             skipped = [_SKIPPED_FOLDER] if _SOURCE_FILES.isdisjoint(names) else [_SKIPPED_FOLDER, _TEST_FOLDER]
             below[:] = [name for name in below if not any(pattern.match(name) for pattern in skipped)]
             is_other_benchmark = is_kv_leaf(below) or is_vector_leaf(names)

@@ -1,11 +1,11 @@
-"""Reads folders and files of unknown origin: what can't be read becomes a finding, never an exception."""
+"""Reads files of unknown origin: what can't be read becomes a finding, never an exception."""
 
 from __future__ import annotations
 
 import json
 import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -21,24 +21,6 @@ LARGEST_BYTES = 2**31
 """A larger file is not read: no result file is as large."""
 YAML_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 """PyYAML's C loader is ten times as fast."""
-
-
-def walk(tree: str) -> Iterator[tuple[str, list[str], list[str]]]:
-    """Walk a tree from its top as `os.walk` does, and follow links to folders outside it, each folder once.
-
-    A link to a folder inside or above the tree leads to what is walked anyway, or to no end, and is left out.
-    """
-    walked = [os.path.realpath(tree)]
-    for folder, below, names in os.walk(tree, followlinks=True):
-        for name in list(below):
-            path = os.path.join(folder, name)
-            if os.path.islink(path):
-                target = os.path.realpath(path)
-                if any(os.path.commonpath((target, known)) in (target, known) for known in walked):
-                    below.remove(name)
-                else:
-                    walked.append(target)
-        yield folder, below, names
 
 
 def read_json(path: str, findings: list[Finding]) -> Any:

@@ -24,7 +24,7 @@ from dlemu.mlperf.check.submission_tree import CHECKPOINTING, Finder, Result, Su
 from dlemu.mlperf.check.system_description import check_systems, ran_on
 from dlemu.mlperf.check.time_rules import times
 from dlemu.mlperf.check.tree_edition import Voter, other_editions, scope_of, tree_edition
-from dlemu.mlperf.check.tree_rules import FILE_RULES, SUBMISSION_RULES, top_folders
+from dlemu.mlperf.check.tree_rules import FILE_RULES, SUBMISSION_RULES, linked_folders, top_folders
 from dlemu.mlperf.rules.editions import Edition, Reading
 from dlemu.mlperf.rules.known import official_name, severity_published
 from dlemu.mlperf.rules.training import Division
@@ -97,7 +97,7 @@ def check_folder(
     organisations = [
         each for tree, of_tree in sorted(editions.items()) for each in submissions(tree, of_tree, division)
     ]
-    findings = [*finder.findings, *_rehearsal_findings(root, rehearsal)]
+    findings = [*finder.findings, *_rehearsal_findings(root, rehearsal), *linked_folders(root)]
     findings += _result_findings(results, checkpoints, others)
     findings += _submission_findings(editions, organisations, results, checkpoints)
     if not results and not leaves:

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dlemu.mlperf.audit.kv_leaf import KvLeaf, read_kv_leaf
-from dlemu.mlperf.audit.tolerant import walk
 from dlemu.mlperf.audit.vector_leaf import VectorLeaf, read_vector_leaf
 from dlemu.mlperf.check.submission_tree import CHECKPOINTING, KV_CACHE, PHASES, category_of, division_of, stamp_of
 from dlemu.mlperf.rules.editions import EDITIONS, Edition
@@ -30,7 +29,7 @@ class OtherLeaf:
 def other_leaves(root: str) -> list[OtherLeaf]:
     """Return the runs of benchmarks other than training below a folder, in the order of the walk."""
     leaves = []
-    for folder, below, _ in walk(root):
+    for folder, below, _ in os.walk(root):
         below[:] = sorted(name for name in below if not name.startswith("."))
         category = category_of(folder)
         if category is not None and stamp_of(os.path.basename(folder)) is not None:

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from datagen.errors import UserError
-from dlemu.mlperf.audit.tolerant import LARGEST_BYTES, mapping, read_json, read_text, read_yaml, text, walk
+from dlemu.mlperf.audit.tolerant import LARGEST_BYTES, mapping, read_json, read_text, read_yaml, text
 from dlemu.mlperf.check.run_records import RunRecords
 from dlemu.mlperf.check.submission_tree import CATEGORIES, Submission, stamp_of
 from dlemu.mlperf.check.tree_edition import division_place
@@ -188,7 +188,7 @@ def manifest(submission: Submission) -> Iterator[Located]:
 
 def _run_folders(organisation: str) -> Iterator[str]:
     """Yield the run folders, as paths relative to the organisation's folder."""
-    for folder, below, _ in walk(os.path.join(organisation, "results")):
+    for folder, below, _ in os.walk(os.path.join(organisation, "results")):
         below[:] = sorted(name for name in below if not name.startswith("."))
         inside = os.path.relpath(folder, organisation)
         if stamp_of(os.path.basename(folder)) is not None:

@@ -189,9 +189,6 @@ def runs_ended(result: Result) -> Iterator[Located]:
             has_summary = "summary.json" in leaf.files
             seen = "summary.json is not of training" if has_summary else "no summary.json: the run did not end"
             fix = "repeat the runs: a failed run breaks the sequence"
-            if os.path.islink(leaf.path):
-                seen = f"a link to {os.readlink(leaf.path)}, which is counted where it is"
-                fix = "keep each run once, as a folder"
             yield Located(leaf.path, Finding("error", "runs.ended", seen, "a run that ended", fix))
 
 

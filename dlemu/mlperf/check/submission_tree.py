@@ -16,7 +16,7 @@ from typing import Any
 
 from dlemu.mlperf.audit.audited_run import AuditedRun
 from dlemu.mlperf.audit.run_settings import Printed, Setup, read_setup
-from dlemu.mlperf.audit.tolerant import count, mapping, moment, read_json, text, walk
+from dlemu.mlperf.audit.tolerant import count, mapping, moment, read_json, text
 from dlemu.mlperf.check.tree_edition import DIVISIONS, division_place
 from dlemu.mlperf.rules.editions import EDITIONS, Edition
 from dlemu.mlperf.rules.training import Division
@@ -184,7 +184,7 @@ class Finder:
     def _phase_folders(self) -> list[str]:
         """Return every folder training/MODEL/run, whether or not it holds a run that can be audited."""
         folders = []
-        for folder, below, _ in walk(self._root):
+        for folder, below, _ in os.walk(self._root):
             below[:] = [name for name in below if not name.startswith(".") and name != "code"]
             if _holds_phases(folder):
                 folders.append(os.path.join(folder, "run"))

@@ -47,6 +47,16 @@ _WORKLOADS_V3 = ("unet3d", "retinanet")
 """Training workloads of v3.0 (2.1.11)."""
 
 
+def linked_folders(root: str) -> Iterator[Located]:
+    """Nothing is read behind a link to a folder: whoever gets a copy of the tree does not get that folder."""
+    for folder, below, _ in os.walk(root):
+        below[:] = [name for name in below if not name.startswith(".") and not _CODE_FOLDER.match(name)]
+        for path in sorted(os.path.join(folder, name) for name in below):
+            if os.path.islink(path):
+                seen, fix = f"a link to {os.readlink(path)}, which is not read", "copy the folder to its place"
+                yield Located(path, Finding("error", "tree.link", seen, "a folder", fix))
+
+
 def phase_folders(result: Result) -> Iterator[Located]:
     """`training/MODEL` has one folder for each phase and no others (2.1.12 of v3.0)."""
     if not (result.phased and result.edition.checks_tree):

@@ -10,7 +10,7 @@ from typing import Any
 
 from datagen.atomic import write_text
 from datagen.errors import SpaceError, UserError
-from dlemu.mlperf.audit.tolerant import mapping, read_json, walk
+from dlemu.mlperf.audit.tolerant import mapping, read_json
 from dlemu.mlperf.check.judge import REHEARSAL, TREE, Checked, check_folder
 from dlemu.mlperf.rehearsal import NOTE
 from dlemu.mlperf.rehearsal.edition_tree import README
@@ -79,7 +79,7 @@ def read_record(rehearsal: str) -> dict[str, Any]:
 
 
 def _files(tree: str) -> Iterator[str]:
-    for folder, below, names in walk(tree):
+    for folder, below, names in os.walk(tree):
         below[:] = [name for name in below if not name.endswith(".part")]
         yield from (os.path.relpath(os.path.join(folder, name), tree) for name in sorted(names))
 
