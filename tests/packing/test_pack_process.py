@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import os
 import pickle
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import psutil
 import pytest
 from PIL import Image
 
+from datagen.errors import ServerError
 from datagen.generate import NO_SPACE
 from datagen.packing.packed_set import PackedFile, Skipped
+from datagen.storage.posix import Storage
 from datagen.storage.storage_base import NULL_STORAGE, open_storage
 from dlemu import DlemuError
 from dlemu.jobs.pack import process as pack_process
@@ -41,9 +45,11 @@ class EndsThem:
         return None
 
 
+@pytest.mark.parametrize("refused", [False, True], ids=["removes", "may not remove"])
 def test_the_end_of_all_who_pack_is_told_before_they_took_a_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    refused: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Also where the server refuses to remove what they left."""
     images = tmp_path / "images"
     images.mkdir()
     for number in range(4):
@@ -51,10 +57,25 @@ def test_the_end_of_all_who_pack_is_told_before_they_took_a_file(
     target = str(tmp_path / "packed")
     words = (f"source={images}", f"target={target}", "processes=2", "images_per_file=2", "evict=false")
     monkeypatch.setattr(pack_process, "start_recorder", EndsThem)
+    if refused:
+        monkeypatch.setattr(pack_process, "run_crew", refusing_clean_up(monkeypatch, pack_process.run_crew))
     with pytest.raises(
         DlemuError, match=r"packer [01] \(process \d+\) was killed by SIGKILL; .* run the same command again"
     ):
         pack_process.pack_here(pack_process.Order(words=words, target=target), str(tmp_path))
+
+
+def refusing_clean_up(monkeypatch: pytest.MonkeyPatch, run_crew: Callable[..., None]) -> Callable[..., None]:
+    """Return a `run_crew` from whose beginning on the storage removes nothing."""
+
+    def refuse(storage: Storage, folder: str) -> None:
+        raise ServerError("the token has expired")
+
+    def run(*arguments: Any, **keywords: Any) -> None:
+        monkeypatch.setattr(Storage, "remove_unfinished", refuse)
+        run_crew(*arguments, **keywords)
+
+    return run
 
 
 def test_a_file_with_many_skipped_images_is_reported_with_all_of_them() -> None:

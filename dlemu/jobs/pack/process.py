@@ -308,7 +308,7 @@ def _run(
         tasks.close()
         os.close(tasks.read_end)
         telemetry = recorder.stop()
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, DlemuError):  # of a server: a failure above is the one to report
             storage.remove_unfinished(job.layout.folder)
     return PackMeasurement(
         rows=rows.copy(),
