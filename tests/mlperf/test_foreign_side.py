@@ -15,6 +15,8 @@ from dlemu.jobs.training.result import make_run
 from dlemu.mlperf.audit.audited_run import audit_trees
 from dlemu.mlperf.audit.foreign_side import foreign_side
 from dlemu.results.measured import write_run
+from dlemu.studies.compare.compare_sides import compare
+from dlemu.studies.compare.sides import read_sides
 from tests.mlperf.foreign_runs import write_run as write_foreign_run
 from tests.runs import dlio_place, make_job, make_log
 
@@ -29,6 +31,17 @@ def test_a_run_has_the_numbers_of_the_audit(tmp_path: Path) -> None:
     assert figures.mean("samples_per_second") == pytest.approx(run.recomputed.formulas["dlio_v1"].samples_per_second)
     assert (figures.workload, figures.accelerator, figures.ranks, figures.epochs) == ("unet3d", "h100", 3, 2)
     assert figures.metrics["total_seconds"].mean >= figures.metrics["training_seconds"].mean > 0
+
+
+def test_runs_on_datasets_of_other_sizes_are_not_comparable(tmp_path: Path) -> None:
+    """Whoever trained on fewer files saved no time."""
+    job = make_job(folder=str(tmp_path / "own"), ranks=3)
+    write_run(make_run(job, make_log(job)))
+    write_foreign_run(tmp_path / "foreign", "v2", ranks=3)
+    sides = read_sides([str(tmp_path / "own"), str(tmp_path / "foreign")], foreign=foreign_side)
+    (pair,) = compare(*sides).runs
+    assert any(reason.startswith("num_files_train is 144 for A and") for reason in pair.not_comparable)
+    assert pair.plan is None
 
 
 @pytest.mark.parametrize("edition", ["v1", "v2"])

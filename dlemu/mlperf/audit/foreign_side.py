@@ -13,6 +13,7 @@ from dlemu.jobs.training.summary import Mean
 from dlemu.mlperf.audit.audited_run import AuditedRun, audit_trees
 from dlemu.mlperf.audit.foreign_checkpoints import foreign_checkpoints
 from dlemu.mlperf.audit.saved_audit import places
+from dlemu.results.compared import Conditions
 from dlemu.results.figures import JobFigures
 from dlemu.studies.compare.sides import Settings, Side, side_of_runs
 
@@ -45,12 +46,17 @@ def _training(folder: str) -> Side:
         )
     names = [place.run for place in places([run.path for run in runs])]
     settings: list[Settings] = [()] if len(runs) == 1 else [(("run", name),) for name in names]
-    side = side_of_runs(folder, dict(zip(settings, map(_figures, runs), strict=True)))
+    side = side_of_runs(folder, dict(zip(settings, map(_figures, runs), strict=True)), list(map(_conditions, runs)))
     return replace(side, warnings=tuple(_warnings(runs)))
 
 
 def _workload(run: AuditedRun) -> str:
     return run.setup.workload or run.printed.model or "a workload without a name"
+
+
+def _conditions(run: AuditedRun) -> Conditions:
+    files = {"num_files_train": run.setup.num_files, "num_samples_per_file": run.setup.samples_per_file}
+    return Conditions(title=_workload(run), work={key: value for key, value in files.items() if value is not None})
 
 
 def _accelerators(run: AuditedRun) -> int:

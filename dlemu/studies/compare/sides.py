@@ -19,8 +19,6 @@ from dlemu.studies.size.size_verdict import HOST
 
 _CUT = "the sweep is incomplete: finish it with its command"
 
-_CUT = "the sweep is incomplete: finish it with its command"
-
 Settings = tuple[tuple[str, str], ...]
 """(key, value) pairs, sorted by key, of the settings in which the runs of a side differ from each other."""
 
