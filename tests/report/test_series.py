@@ -246,7 +246,7 @@ def test_the_terminal_says_the_answer_of_a_search_and_why(tmp_path: Path) -> Non
 def test_the_page_of_a_sweep_names_the_points_that_failed(tmp_path: Path) -> None:
     text = Path(write_page([str(write_sweep(tmp_path))])).read_text()
     assert "no memory for 32 ranks" in text
-    assert "8 of 10</strong> runs passed" in text
+    assert "8 of 11</strong> runs passed, 1 did not complete" in text
 
 
 @pytest.mark.parametrize("name", ["size.json", "sweep.json"])

@@ -203,7 +203,9 @@ def _verdict(series: RunSeries) -> tuple[State, tuple[str, str]]:
     if answer and not series.catalogue.judged:
         return "open", (f"{len(series.points)} of {len(answer.points)}", f" points completed{interrupted}")
     passed = sum(point.figures.passed is True for point in series.points)
-    return "open", (f"{passed} of {len(series.points)}", f" runs passed{interrupted}")
+    failed = sum(bool(point.failure) for point in answer.points) if answer else 0
+    without = f", {failed} did not complete" if failed else ""
+    return "open", (f"{passed} of {len(series.points) + failed}", f" runs passed{without}{interrupted}")
 
 
 def _words(answer: SizeAnswer | SweepAnswer | None) -> Iterator[Words]:
