@@ -32,7 +32,6 @@ from datagen.layout import Layout
 from datagen.places import NO_PLACES, Places, as_places, shifted
 from datagen.runs import Run, Runs, Samples, runs_of
 from datagen.storage.storage_base import Reader, StorageBase, StorageSpec, open_storage, read_in_transfers
-from datagen.thread_pool import of_each
 
 MAX_OPEN_FILES = 512
 """Maximum files that a reader keeps open; enough for all files of DLIO's bert."""
@@ -440,6 +439,7 @@ def largest_record_bytes(file_format: RecordFormat, layout: Layout, storage: Sto
     Raises:
         DatasetError: a file can't be read, or is damaged.
     """
+    from datagen.thread_pool import of_each  # here, as training comes without it
 
     def largest(own: StorageBase, files: Sequence[int]) -> Iterator[int]:
         opened = OpenFiles(own, file_format, layout, 1)

@@ -94,6 +94,7 @@ def rclone_server(folder: Path, certificates: Certificates | None = None) -> Ite
         address = f"127.0.0.1:{free.getsockname()[1]}"
     words = ["serve", "s3", str(folder), "--addr", address, "--auth-key", f"{ACCESS_KEY},{SECRET_KEY}"]
     words += ["--vfs-cache-mode", "writes", "--cache-dir", f"{folder}-cache", "--dir-cache-time", "1s", "-q"]
+    words += ["--vfs-write-back", "0s"]  # else its folder on this host has what was put only some seconds later
     if certificates is not None:
         words += ["--cert", str(certificates.server), "--key", str(certificates.server_key)]
     process = subprocess.Popen([str(_rclone()), *words], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
