@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import os
 import pickle
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import psutil
@@ -56,26 +54,21 @@ def test_the_end_of_all_who_pack_is_told_before_they_took_a_file(
         Image.fromarray(np.full((8, 8, 3), number, np.uint8)).save(images / f"{number}.png")
     target = str(tmp_path / "packed")
     words = (f"source={images}", f"target={target}", "processes=2", "images_per_file=2", "evict=false")
-    monkeypatch.setattr(pack_process, "start_recorder", EndsThem)
-    if refused:
-        monkeypatch.setattr(pack_process, "run_crew", refusing_clean_up(monkeypatch, pack_process.run_crew))
-    with pytest.raises(
-        DlemuError, match=r"packer [01] \(process \d+\) was killed by SIGKILL; .* run the same command again"
-    ):
-        pack_process.pack_here(pack_process.Order(words=words, target=target), str(tmp_path))
 
-
-def refusing_clean_up(monkeypatch: pytest.MonkeyPatch, run_crew: Callable[..., None]) -> Callable[..., None]:
-    """Return a `run_crew` from whose beginning on the storage removes nothing."""
+    class Ends(EndsThem):
+        def mark(self, *, training: bool) -> None:
+            super().mark(training=training)
+            if refused:
+                monkeypatch.setattr(Storage, "remove_unfinished", refuse)
 
     def refuse(storage: Storage, folder: str) -> None:
         raise ServerError("the token has expired")
 
-    def run(*arguments: Any, **keywords: Any) -> None:
-        monkeypatch.setattr(Storage, "remove_unfinished", refuse)
-        run_crew(*arguments, **keywords)
-
-    return run
+    monkeypatch.setattr(pack_process, "start_recorder", Ends)
+    with pytest.raises(
+        DlemuError, match=r"packer [01] \(process \d+\) was killed by SIGKILL; .* run the same command again"
+    ):
+        pack_process.pack_here(pack_process.Order(words=words, target=target), str(tmp_path))
 
 
 def test_a_file_with_many_skipped_images_is_reported_with_all_of_them() -> None:
