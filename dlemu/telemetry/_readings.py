@@ -93,8 +93,11 @@ def to_table(telemetry: Telemetry) -> pa.Table:
     for host in telemetry:
         words = {"host": [host.host] * len(host.series)}
         words |= {name: [getattr(series, name) for series in host.series] for name in Series._fields}
-        which = pa.array(host.which)
-        columns = {name: pa.array(texts, pa.string()).take(which).dictionary_encode() for name, texts in words.items()}
+        columns = {}
+        for name, texts in words.items():  # Arrow's `take` would do, but that imports 30 ms of functions
+            places = {text: place for place, text in enumerate(dict.fromkeys(texts))}
+            indices = np.array([places[text] for text in texts], np.int32)[host.which]
+            columns[name] = pa.DictionaryArray.from_arrays(indices, pa.array(places, pa.string()))
         parts.append(pa.table({"time_ns": host.time_ns, **columns, "value": host.value}))
     return pa.concat_tables(parts).unify_dictionaries().replace_schema_metadata({_ROW_COUNTS_KEY: counts})
 
