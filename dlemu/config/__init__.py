@@ -20,6 +20,7 @@ __all__ = [
     "check_runnable",
     "completed",
     "datagen_command",
+    "digest",
     "explained",
     "load",
     "to_yaml",
@@ -70,6 +71,13 @@ def to_yaml(workload: Workload) -> str:
     from dlemu.config import dump
 
     return dump.to_yaml(workload)
+
+
+def digest(workloads: Sequence[Workload]) -> str:
+    """Return a digest of all settings but those of `output`, credentials left out: equal settings have equal ones."""
+    from dlemu.config import dump
+
+    return dump.digest(workloads)
 
 
 def explained(workload: Workload) -> str:

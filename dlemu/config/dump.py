@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 import shlex
 from collections.abc import Iterator, Sequence
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
 from itertools import chain
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
@@ -19,7 +20,7 @@ from dlemu.config.literal import override
 from dlemu.config.loading import DEFAULT_WORKLOAD, load
 from dlemu.config.overrides import parse
 from dlemu.config.published import published, without_secrets
-from dlemu.config.schema import Workload
+from dlemu.config.schema import Output, Workload
 from dlemu.config.sections import OWN, plain, tree
 from dlemu.config.workload_files import workload_names
 
@@ -45,6 +46,12 @@ def to_yaml(workload: Workload) -> str:
     settings = plain(published(workload))
     own = settings.pop(OWN)
     return OmegaConf.to_yaml(OmegaConf.create(_escaped({**settings, **own})))
+
+
+def digest(workloads: Sequence[Workload]) -> str:
+    """Return a digest of the settings; see `dlemu.config.digest`."""
+    texts = (to_yaml(replace(workload, output=Output())) for workload in workloads)
+    return hashlib.sha256("".join(texts).encode()).hexdigest()[:16]
 
 
 def explained(workload: Workload) -> str:

@@ -20,6 +20,9 @@ from datagen.errors import DlemuError, UserError
 from dlemu.results.answer_files import read_answer, save_answer
 from dlemu.runner.run_folder import check_place
 
+DIGEST = "settings_digest"
+"""The field of a question with the digest of all settings, those from files included."""
+
 
 class Answer(Protocol):
     """The content of a list's answer file, apart from the runs."""
@@ -167,11 +170,12 @@ class RunList(ABC, Generic[What, Run, A]):
                 f"`dlemu {self.shown_by} {shlex.quote(self.folder)}`"
             )
         before, now = asdict(saved.question), asdict(self.question)
-        changed = (key for key in now if before[key] not in (None, now[key]))  # None: not recorded by an older version
-        differing = [f"{key} was {before[key]!r}, is {now[key]!r}" for key in changed]
-        if differing:
+        changed = [key for key in now if before[key] not in (None, now[key])]  # None: not recorded by an older version
+        if changed:
+            said = [f"{key} was {before[key]!r}, is {now[key]!r}" for key in changed if key != DIGEST]
+            differing = "; ".join(said) or "the file of the workload, or one that it includes, was changed"
             raise UserError(
-                f"{self.folder} holds an interrupted {self.noun} with other settings ({'; '.join(differing)}); "
+                f"{self.folder} holds an interrupted {self.noun} with other settings ({differing}); "
                 f"set {self.setting} to a new folder"
             )
 

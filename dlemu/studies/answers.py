@@ -55,6 +55,8 @@ class Question:
     confidence_percent: float = 95.0
     trial_seconds: float = 120.0
     cached: bool = False
+    settings_digest: str | None = None
+    """Of all settings, those in the workload's file included; None in results of older versions."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -242,6 +244,8 @@ class SweepQuestion:
     launcher: str = ""
     most_of: str = ""
     """The setting whose largest passing value was searched for; empty for a sweep."""
+    settings_digest: str | None = None
+    """Of all settings, those in the workload's file included; None in results of older versions."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -163,6 +163,31 @@ def test_an_interrupted_study_goes_on_with_the_others(
             study(folder, Children(), "box", monkeypatch)
 
 
+def test_a_study_does_not_go_on_after_its_workload_file_has_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its overrides are the same, but figures of two workloads must not be mixed."""
+    file, folder = tmp_path / "own.yaml", tmp_path / "study"
+    file.write_text("reader: {batch_size: 4}\n")
+
+    def start(children: Children) -> object:
+        monkeypatch.setattr(Training, "look_at_points", lambda _: lambda _: None)
+        monkeypatch.setattr(run_sweep, "run_train", lambda *_: children())
+        monkeypatch.setattr(run_sweep, "read_figures", lambda folder: (None, None))
+        return dlemu.sweep([f"workload={file}", "ranks=1,2,3", f"output.folder={folder}"], on_progress=children.watch)
+
+    first, others = Children(), Children()
+    first.stops_at, first.error = 2, Interrupted(2)
+    with pytest.raises(Interrupted):
+        start(first)
+    file.write_text("reader: {batch_size: 2}\n")
+    with pytest.raises(UserError, match=r"with other settings \(the file of the workload, or one .*, was changed\)"):
+        start(Children())
+    file.write_text("reader: {batch_size: 4}\n")
+    start(others)
+    assert others.labels == ["ranks=2", "ranks=3"]
+
+
 @pytest.mark.parametrize(("study", "file", "noun"), STUDIES)
 def test_a_study_does_not_run_where_another_process_runs_one(
     study: Study, file: str, noun: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

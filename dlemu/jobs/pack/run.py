@@ -16,6 +16,7 @@ from datagen.packing.packed_set import JOURNAL_NAME, PACKED_NAME, read_set, remo
 from datagen.registry import find
 from datagen.storage.storage_base import FOLDERS, StorageBase, open_storage
 from dlemu.comm import detect_launcher
+from dlemu.config import digest
 from dlemu.config.overrides import take_word
 from dlemu.config.points import Point, check_each, named, points
 from dlemu.config.published import without_secrets
@@ -119,7 +120,11 @@ def pack(
         )
         for number, checked in enumerate(all_checked, start=1)
     ]
-    runs = PackRuns(folder, PackQuestion(overrides=tuple(without_secrets(words))), planned, on_event)
+    question = PackQuestion(
+        overrides=tuple(without_secrets(words)),
+        settings_digest=digest([checked.workload for checked in all_checked if checked.workload is not None]),
+    )
+    runs = PackRuns(folder, question, planned, on_event)
     runs.goes_on = len(planned) > 1
     runs.resume()
     if make is not None:

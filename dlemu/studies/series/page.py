@@ -19,6 +19,7 @@ from dlemu.results.kinds import catalogue_of, kind_of
 from dlemu.results.measured import MeasuredRun
 from dlemu.results.tables import read_config
 from dlemu.results.wording import count
+from dlemu.runner.run_list import DIGEST
 from dlemu.studies.answers import CountResult, SizeAnswer, SweepAnswer
 
 FIGURES = "dlemu.studies.series.figures"
@@ -237,7 +238,8 @@ def _tables(series: RunSeries) -> Iterator[Table]:
         yield _trials_table(series.answer)
     if series.answer:
         yield facts_table(
-            "The question", ((key.replace("_", " "), value) for key, value in flat(series.answer.question))
+            "The question",
+            ((key.replace("_", " "), value) for key, value in flat(series.answer.question) if key != DIGEST),
         )
     if series.run is not None:
         yield from _about(series.run).tables

@@ -15,7 +15,7 @@ from datagen.inspection import Dataset, inspect
 from datagen.layout import layouts, stored_sample_bytes
 from datagen.regular import MOST_NOTE_BYTES
 from datagen.storage.storage_base import open_storage
-from dlemu.config import check_runnable, datagen_command, load, to_yaml
+from dlemu.config import check_runnable, datagen_command, digest, load, to_yaml
 from dlemu.config.dump import withheld_words
 from dlemu.config.duration import mean_seconds
 from dlemu.config.overrides import given_keys, take_word
@@ -129,6 +129,7 @@ def size(
         confidence_percent=confidence_percent,
         trial_seconds=trial_seconds,
         cached=cached,
+        settings_digest=digest([workload]),
     )
     prepared = _prepare(question, workload, folder)
     runs = Search(folder, question, (), on_event)

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from datagen.errors import UserError
-from dlemu.config import load
+from dlemu.config import digest, load
 from dlemu.config.literal import override
 from dlemu.config.overrides import take_word
 from dlemu.config.published import without_secrets
@@ -48,7 +48,12 @@ def find_bracket(overrides: Sequence[str], *, config_dir: str | None = None, on_
     first = float(str(workload.kinds[section][name]))
     options = ("--config-dir", config_dir) if config_dir else ()
     command = Runnable(workload, (*options, *words), shlex.split(launcher.format(ranks=workload.ranks)))
-    question = SweepQuestion(overrides=tuple(without_secrets(words)), launcher=launcher, most_of=kind.asks)
+    question = SweepQuestion(
+        overrides=tuple(without_secrets(words)),
+        launcher=launcher,
+        most_of=kind.asks,
+        settings_digest=digest([workload]),
+    )
     runs = BracketSearch(wanted_folder or new_folder(workload.model.name, "size-"), question, (), on_event)
     runs.resume()
     return runs.search(command, (section, name), first, wants_page=workload.output.report)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from datagen.errors import DlemuError, UserError
-from dlemu.config import load
+from dlemu.config import digest, load
 from dlemu.config.overrides import take_word
 from dlemu.config.points import Point, check_each, check_points, named, points
 from dlemu.config.published import without_secrets
@@ -58,7 +58,9 @@ def sweep(
         )
         for number, (point, workload) in enumerate(zip(all_points, workloads, strict=True), start=1)
     ]
-    question = SweepQuestion(overrides=tuple(without_secrets(words)), launcher=launcher)
+    question = SweepQuestion(
+        overrides=tuple(without_secrets(words)), launcher=launcher, settings_digest=digest(workloads)
+    )
     runs = Sweep(folder, question, planned, on_event)
     runs.resume()
     return runs.run_missing(wants_page=first.output.report)

@@ -10,7 +10,7 @@ from datetime import datetime
 from datagen.errors import UserError
 from datagen.owned import fresh_folder
 from dlemu.comm import detect_launcher
-from dlemu.config import load
+from dlemu.config import digest, load
 from dlemu.config.overrides import take_word
 from dlemu.config.published import without_secrets
 from dlemu.config.schema import Workload
@@ -69,13 +69,16 @@ class Together:
     schema_version: int = ANSWER_VERSION
     complete: bool
     jobs: tuple[JobTogether, ...]
+    settings_digest: str | None = None
+    """Of all settings, those in the workload's file included; None in results of older versions."""
     issues: tuple[str, ...] = ()
     """What a reader of these numbers must know, as sentences."""
 
     @property
     def question(self) -> TogetherQuestion:
         """The jobs to run."""
-        return TogetherQuestion(jobs=tuple((one.command, *one.words) for one in self.jobs))
+        jobs = tuple((one.command, *one.words) for one in self.jobs)
+        return TogetherQuestion(jobs=jobs, settings_digest=self.settings_digest)
 
     @property
     def turns(self) -> tuple[Turn, ...]:
@@ -91,6 +94,7 @@ class TogetherQuestion:
 
     jobs: tuple[tuple[str, ...], ...]
     """For each job its command, then its overrides."""
+    settings_digest: str | None
 
 
 @dataclass(frozen=True)
@@ -155,7 +159,10 @@ def run_together(
         for number, (words, command) in enumerate(zip(asked, commands or [""] * len(asked), strict=True))
     )
     folder = folder or new_folder("together")
-    question = TogetherQuestion(jobs=tuple((one.kind.command, *without_secrets(one.words)) for one in jobs))
+    question = TogetherQuestion(
+        jobs=tuple((one.kind.command, *without_secrets(one.words)) for one in jobs),
+        settings_digest=digest([one.workload for one in jobs]),
+    )
     turns: list[Jobs] = [*([(one,) for one in jobs] if alone else []), jobs]
     planned = [
         Planned(
@@ -197,7 +204,12 @@ class Study(RunList[Jobs, Turn, Together]):
             )
             for number, (command, *words) in enumerate(self.question.jobs)
         ]
-        return Together(complete=complete, jobs=tuple(jobs), issues=tuple(_issues(jobs)))
+        return Together(
+            complete=complete,
+            jobs=tuple(jobs),
+            settings_digest=self.question.settings_digest,
+            issues=tuple(_issues(jobs)),
+        )
 
     def is_of(self, run: Turn, planned: Planned[Jobs]) -> bool:
         """Return whether a turn that has run is the planned one."""
