@@ -173,6 +173,20 @@ def test_accelerators_on_two_hosts_keep_one_timeline(hosts: Hosts, dataset: Path
     assert not hosts.seen(hosts.second).exists()
 
 
+def test_checkpoints_are_written_to_each_hosts_own_drive(hosts: Hosts) -> None:
+    words = ["workload=llama3_8b", "model.num_layers=1", "metric.ceiling_seconds=0", f"output.folder={hosts.own}"]
+    words += [f"model.transformer.{key}" for key in ("hidden_size=64", "ffn_hidden_size=128", "vocab_size=512")]
+    words += [f"checkpoint.{key}" for key in ("num_checkpoints_write=1", "num_checkpoints_read=1")]
+    words += [f"checkpoint.checkpoint_folder={hosts.folder}/own/saved"]
+    ended = dlemu("checkpoint", *words, "checkpoint.node_local=true", launcher=hosts.mpirun)
+    assert ended.ran, ended.err
+    for host, ranks in ((hosts.first, (0, 1)), (hosts.second, (2, 3))):
+        saved = hosts.folder / host / "saved"
+        assert [path.name for path in saved.iterdir()] == ["global_epoch1_step1"], "and nothing else"
+        names = {path.name for path in (saved / "global_epoch1_step1").glob("zero*_optim_states.pt")}
+        assert names == {f"zero_pp_rank_{rank}_mp_rank_0_optim_states.pt" for rank in ranks}
+
+
 @pytest.mark.parametrize("loss", ["killed", "cut off"])
 def test_what_was_measured_outlives_a_host(loss: str, hosts_apart: Hosts, dataset: Path, tmp_path: Path) -> None:
     """The host that is killed sees the folder of the results; the one that is cut off does not."""

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from datagen.errors import SpaceError, UserError
+from datagen.storage.storage_base import StorageSpec, open_storage
 from dlemu.checkpoints.io_rows import READ, WHOLE, WRITE
 from dlemu.checkpoints.stored import NOTE
 from dlemu.config import load
@@ -359,3 +360,17 @@ def test_the_ceiling_is_measured_for_a_share_of_the_time_given(seconds: float, m
     rank: Any = SimpleNamespace(_job=job, _comm=comm, _barrier=lambda: 0)
     assert _CheckpointRank._measure_ceiling(rank, [memoryview(bytearray(4096)) for _ in range(2)])
     assert next(clock) / 100 == pytest.approx(seconds / 4, abs=0.05)
+
+
+def test_only_the_host_of_rank_0_has_the_token_on_a_drive_of_its_own(tmp_path: Path) -> None:
+    settings = SimpleNamespace(checkpoint_folder=str(tmp_path))
+    job = SimpleNamespace(replaced=(), token=".dlemu-shared-1", settings=settings)
+    for number, left in ((2, ["theirs"]), (0, [".dlemu-shared-1", "theirs"])):  # the first ranks of two hosts
+        for name in left:
+            (tmp_path / name).touch()
+        rank: Any = SimpleNamespace(
+            _job=job, _comm=SimpleNamespace(rank=number), _storage=open_storage(StorageSpec()), _owns_folders=True
+        )
+        rank._barrier = lambda: 0
+        _CheckpointRank._remove_replaced(rank)
+        assert os.listdir(tmp_path) == ["theirs"]

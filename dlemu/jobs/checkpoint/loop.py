@@ -199,8 +199,8 @@ class _CheckpointRank:
         if self._owns_folders:
             for checkpoint in self._job.replaced:
                 remove_checkpoint(self._storage, self._job.folder_of(checkpoint), self._job.plan.names)
-            if self._job.token:
-                self._storage.remove(f"{self._job.settings.checkpoint_folder.rstrip('/')}/{self._job.token}")
+        if self._job.token and self._comm.rank == 0:  # rank 0 left it: with `node_local`, other hosts don't have it
+            self._storage.remove(f"{self._job.settings.checkpoint_folder.rstrip('/')}/{self._job.token}")
         self._barrier()
 
     @property
