@@ -19,6 +19,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from datagen import owned
 from tests.e2e.harness import dlemu, small_run, start, steps, summary, training, until, wait
 from tests.e2e.test_mpi import MPIRUN
 
@@ -185,6 +186,15 @@ def test_checkpoints_are_written_to_each_hosts_own_drive(hosts: Hosts) -> None:
         assert [path.name for path in saved.iterdir()] == ["global_epoch1_step1"], "and nothing else"
         names = {path.name for path in (saved / "global_epoch1_step1").glob("zero*_optim_states.pt")}
         assert names == {f"zero_pp_rank_{rank}_mp_rank_0_optim_states.pt" for rank in ranks}
+
+
+def test_blocks_are_removed_from_each_hosts_own_drive(hosts: Hosts) -> None:
+    words = ["workload=llama3_1_8b", "scale=laptop", "kv.seconds=1", "kv.odirect=false", "metric.ceiling_seconds=0"]
+    folder = f"{hosts.folder}/own/kv"
+    ended = dlemu("kvcache", *words, f"kv.folder={folder}", f"output.folder={hosts.own}", launcher=hosts.mpirun)
+    assert ended.ran, ended.err
+    for host in (hosts.first, hosts.second):
+        assert [path.name for path in (hosts.folder / host / "kv").iterdir()] == [owned.MARKER]
 
 
 @pytest.mark.parametrize("loss", ["killed", "cut off"])

@@ -29,6 +29,7 @@ from dlemu.jobs.kvcache.run_folder import (
     MAX_FILES,
     blocks_folder,
     check_space,
+    create_on_this_host,
     create_run_folder,
     created_rank_folder,
     is_local,
@@ -119,6 +120,9 @@ class KvCacheKind(RowsKind):
         plan = plan_of(settings, job.ranks, comm.rank)
         content = Content(BulkContent(job.seed), comm.rank, settings)
         ceiling = measure_ceiling(plan, content, job.workload.metric.ceiling_seconds, notify)
+        if comm.local_rank == 0:
+            create_on_this_host(job)
+        comm.all_reduce_max(0)  # a barrier: the ranks of a host make their folders in that one
         with created_rank_folder(job, comm.rank, plan.objects) as folder:
             storage = open_storage(storage_spec_of(job))
             blocks = _make_blocks(storage, folder, plan, content)
@@ -131,6 +135,8 @@ class KvCacheKind(RowsKind):
         comm.all_reduce_max(0)
         if comm.rank == 0 and not remove_run(job) and notify is not None:
             notify(Doing(_left(job)))
+        if comm.local_rank == 0 and is_local(job):
+            remove_run(job)  # of a host that does not share kv.folder
 
     def _run(
         self, replay: Replay | TurnsReplay, plan: Plan, rank: int, log: RowLog, notify: Notify | None, ceiling: int

@@ -77,6 +77,12 @@ def create_run_folder(job: Job) -> None:
         raise
 
 
+def create_on_this_host(job: Job) -> None:
+    """Do as `create_run_folder` on a host that does not see the folder which rank 0 created: `kv.folder` is its own."""
+    if not os.path.isdir(run_folder(job)):
+        create_run_folder(job)
+
+
 def _make_run_folder(run: str) -> None:
     """Create a run's folder with the flag that makes ext4 spread its subfolders over the disk, as in the root folder.
 
@@ -147,10 +153,6 @@ def created_rank_folder(job: Job, rank: int, objects: int) -> Iterator[str]:
             _remove_empty(storage, run_folder(job))  # succeeds for the last rank
         return
     run = run_folder(job)
-    if not os.path.isdir(run):  # rank 0 made it on another host, and kv.folder is not shared
-        os.makedirs(blocks_folder(job), exist_ok=True)
-        with contextlib.suppress(FileExistsError):  # made by another rank of this host
-            _make_run_folder(run)
     owned.claim(run, os.path.basename(folder) + "/")
     os.mkdir(folder)
     owned.claim(folder, _LOCK)

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from datagen import owned
 from datagen.errors import UserError
 from dlemu.comm.environment import describe_folder
 from dlemu.jobs.kvcache import run_folder
@@ -69,10 +70,16 @@ def test_ranks_folders_are_far_from_each_other_and_the_users_folder_is_as_it_was
     assert Path(run_folder.rank_folder(other, 0)).name != Path(folder).name, "where a folder goes follows from its name"
 
 
-def test_a_host_that_does_not_share_the_folder_makes_it_once_for_all_its_ranks(tmp_path: Path) -> None:
-    one = job(tmp_path / "kv")
+def test_a_host_that_does_not_share_the_folder_makes_it_and_removes_what_a_killed_run_left(tmp_path: Path) -> None:
+    killed, one = job(tmp_path / "kv", seed=6), job(tmp_path / "kv")
+    run_folder.create_on_this_host(killed)
+    for _ in range(2):  # then it is there, as on a host that shares it
+        run_folder.create_on_this_host(one)
+    assert not os.path.exists(run_folder.run_folder(killed))
     with run_folder.created_rank_folder(one, 0, 3) as first, run_folder.created_rank_folder(one, 1, 3) as second:
         assert Path(first).parent == Path(second).parent == Path(run_folder.run_folder(one))
+    run_folder.remove_run(one)
+    assert os.listdir(tmp_path / "kv") == [owned.MARKER], "the next run there may use it"
 
 
 def test_a_run_that_can_not_begin_leaves_the_folder_of_another(tmp_path: Path) -> None:
