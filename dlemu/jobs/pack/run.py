@@ -164,6 +164,7 @@ class PackRuns(RunList[CheckedPoint, PackPoint, PackAnswer]):
     def start(self, planned: Planned[CheckedPoint], folder: str) -> PackPoint:
         """Pack in a separate process; a sweep removes the packed files afterwards, unless `keep` is set."""
         checked, target = planned.what, self._target(planned)
+        removes = self.goes_on and not checked.settings.keep
         if self.goes_on:
             checked.remove(target)  # files of an interrupted run of this point
         owned.claim(folder, "order.json", PROGRESS, FIGURES)
@@ -182,10 +183,12 @@ class PackRuns(RunList[CheckedPoint, PackPoint, PackAnswer]):
             if not self.goes_on and not names_folder:
                 owned.remove_claimed(folder)
                 self._taken.drop()
+            if removes:
+                with contextlib.suppress(DlemuError):  # of a server: the failure above is the one to report
+                    checked.remove(target)
             raise
-        finally:
-            if self.goes_on and not checked.settings.keep:
-                checked.remove(target)
+        if removes:
+            checked.remove(target)
         return PackPoint(settings=checked.point.settings, folder=os.path.basename(folder), figures=figures)
 
     def failed(self, planned: Planned[CheckedPoint], folder: str, error: DlemuError) -> PackPoint | None:
