@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from datagen.errors import SpaceError, UserError
+from datagen.errors import ServerError, SpaceError, UserError
+from datagen.storage.posix import Storage
 from datagen.storage.storage_base import StorageSpec, open_storage
 from dlemu.checkpoints.io_rows import READ, WHOLE, WRITE
 from dlemu.checkpoints.stored import NOTE
@@ -374,3 +375,27 @@ def test_only_the_host_of_rank_0_has_the_token_on_a_drive_of_its_own(tmp_path: P
         rank._barrier = lambda: 0
         _CheckpointRank._remove_replaced(rank)
         assert os.listdir(tmp_path) == ["theirs"]
+
+
+def test_a_refused_removal_of_the_token_leaves_no_incomplete_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    remove = Storage.remove
+
+    def refuse_token(storage: Storage, path: str) -> None:
+        if ".dlemu-shared-" in path:
+            raise ServerError("a policy of the bucket forbids it")
+        remove(storage, path)
+
+    monkeypatch.setattr(Storage, "remove", refuse_token)
+    (tmp_path / "global_epoch1_step1").mkdir()
+    job: Any = SimpleNamespace(
+        workload=SimpleNamespace(storage_spec=StorageSpec()),
+        settings=SimpleNamespace(checkpoint_folder=str(tmp_path)),
+        token=".dlemu-shared-1",
+        writes=1,
+        folder_of=lambda number: f"{tmp_path}/global_epoch1_step{number}",
+        plan=SimpleNamespace(names=()),
+    )
+    assert CHECKPOINTS.clean_up(job) == [1]
+    assert os.listdir(tmp_path) == []

@@ -161,7 +161,7 @@ def _remove_partial(job: CheckpointJob) -> list[int]:
     with contextlib.suppress(OSError, DlemuError):
         storage = open_storage(job.workload.storage_spec.buffered)
         if job.token:
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError, DlemuError):
                 storage.remove(f"{job.settings.checkpoint_folder.rstrip('/')}/{job.token}")
         for number in range(1, job.writes + 1):
             folder = job.folder_of(number)
