@@ -64,6 +64,11 @@ class BracketSearch(Sweep):
 
     noun, goes_on = "search", False
 
+    def resume(self) -> None:
+        """Continue with the runs of an interrupted search; one that failed has no figures, and is repeated."""
+        super().resume()
+        self.runs = [run for run in self.runs if self.is_done(run)]
+
     def search(self, command: Runnable, path: tuple[str, str], first: float, *, wants_page: bool) -> Found:
         """Run values until the bracket is narrow enough."""
         key = ".".join(path)
