@@ -140,6 +140,12 @@ def test_colfax_s_tables() -> None:
     assert list(tables[0].rows[0]) == ["4", "92.0", "2.00", "92.0", "2.00"]
 
 
+def test_an_interrupted_document_is_not_called_reproduced() -> None:
+    whole = documents()["colfax"]
+    cut = replace(whole, answer=replace(whole.answer, complete=False))
+    assert [document_page(each).verdict[0] for each in (whole, cut)] == ["REPRODUCED", "INCOMPLETE"]
+
+
 def test_micron_s_gb_per_second_and_watt() -> None:
     first, second = document_page(documents()["micron-6550"]).tables
     assert first.rows[1] == ["8", "8.000", "0.4000", "8.000", "0.4000"]

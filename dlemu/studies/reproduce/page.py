@@ -47,12 +47,13 @@ def document_page(opened: OpenedDocument) -> Page:
     """Return the page of a reproduced document, without its figures."""
     answer = opened.answer
     commands = [" ".join(["dlemu", step.command, *step.words]) for step in answer.steps]
+    verdict = "REPRODUCED" if answer.complete else "INCOMPLETE"
     drives = ", ".join(f"{name}: {path}" for name, path in zip(opened.drives, answer.question.drives, strict=True))
     return Page(
         title=answer.title,
         lead=f"{answer.about} Here: {drives}.",
         state="passed" if answer.complete else "open",
-        verdict=("REPRODUCED", f" on {len(opened.drives)} storage{'s' * (len(opened.drives) != 1)}"),
+        verdict=(verdict, f" on {len(opened.drives)} storage{'s' * (len(opened.drives) != 1)}"),
         words=[Words("How", commands)],
         tables=_tables(opened),
         source=os.path.join(opened.folder, REPRODUCED),
