@@ -5,6 +5,7 @@ Names that dlemu and DLIO give follow a pattern, PREFIX_I_of_N.EXTENSION, in sub
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import itertools
 import os
@@ -20,7 +21,7 @@ from datagen import registry
 from datagen.errors import DatasetError
 from datagen.layout import Layout
 from datagen.spec import Split
-from datagen.storage.storage_base import Entry, StorageBase
+from datagen.storage.storage_base import Entry, Listed, StorageBase
 
 SHOWN_NAMES = 3
 """Maximum names in a message."""
@@ -278,11 +279,24 @@ def wrong_sizes(path: Callable[[int], str], sizes: NDArray[np.int64], storage: S
 
 
 def sizes_on_disk(layout: Layout, storage: StorageBase) -> NDArray[np.int64]:
-    """Look up the size of every file in use. Raises OSError."""
-    paths = map(layout.path, range(layout.num_files))
+    """Return the size of every file in use: as listed by object stores, else looked up. Raises OSError."""
+    listed = _listed_sizes(layout, storage) if storage.is_remote else {}
+    looked_up = iter(storage.sizes(path for path in map(layout.path, range(layout.num_files)) if path not in listed))
     sizes = np.empty(layout.num_files, np.int64)
-    for file, size in enumerate(storage.sizes(paths)):
+    for file, path in enumerate(map(layout.path, range(layout.num_files))):
+        size = listed[path] if path in listed else next(looked_up)
         if size is None:
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), layout.path(file))
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
         sizes[file] = size
+    return sizes
+
+
+def _listed_sizes(layout: Layout, storage: StorageBase) -> dict[str, int]:
+    """Return path -> size as listed; a listing is a request for 1000 objects, looking up is one for each."""
+    sizes: dict[str, int] = {}
+    for folder in {os.path.dirname(layout.path(file)) for file in range(layout.num_files)}:
+        with contextlib.suppress(FileNotFoundError), storage.entries(folder) as entries:
+            for entry in entries:
+                if isinstance(entry, Listed) and entry.size_bytes is not None and not entry.is_dir():
+                    sizes[f"{folder}/{entry.name}"] = entry.size_bytes
     return sizes

@@ -24,6 +24,8 @@ from datagen.extras import library
 from datagen.fetch import Fetcher, FetchSpec
 from datagen.generate import finish, generate, prepare
 from datagen.inspection import inspect
+from datagen.layout import Layout
+from datagen.scan import sizes_on_disk
 from datagen.spec import DatasetSpec
 from datagen.storage import _http_exchange, _request_counts, _s3_client, _s3_signing, _s3_upload
 from datagen.storage._client_files import S3_LIBRARIES
@@ -343,6 +345,19 @@ def test_sizes_of_any_number_of_objects_come_in_order_with_none_for_those_that_a
         assert list(storage.sizes(paths)) == [number if number % 7 else None for number in range(600)]
         assert len(server.requests) == 600
         assert list(storage.sizes([])) == []
+
+
+def test_sizes_of_a_datasets_files_are_taken_from_the_listing() -> None:
+    layout = Layout(folder="set/train", split="train", num_files=1500, num_samples_per_file=1, extension="png")
+    with own_server() as server:
+        for file in range(layout.num_files):
+            server.objects[layout.path(file)] = bytes(file % 7)
+        storage = storage_of(server)
+        assert sizes_on_disk(layout, storage).tolist() == [file % 7 for file in range(layout.num_files)]
+        assert [request.method for request in server.requests] == ["GET"] * 2, "two pages"
+        del server.objects[layout.path(9)]
+        with pytest.raises(FileNotFoundError, match=layout.path(9)):
+            sizes_on_disk(layout, storage)
 
 
 def test_a_clock_that_stays_wrong_is_told() -> None:
