@@ -109,9 +109,12 @@ def objects_to_read(spec: StorageSpec, target: str, total_bytes: int, min_bytes:
             made.append(f"{folder}/{number:04}")
             _make(storage, made[-1], object_bytes)
         yield tuple(made)
-    except BaseException:
-        with contextlib.suppress(OSError, DlemuError):  # the failure that led here is the one to report
+    except BaseException as failure:  # the one to report, whatever the server says to the removal
+        try:
             _remove(storage, made)
+        except (OSError, DlemuError):
+            if isinstance(failure, DlemuError):
+                failure.args = (f"{failure}; objects made below {folder}/, if any, are left",)
         raise
     _remove(storage, made)
 
