@@ -409,7 +409,10 @@ def unreadable(path: str, error: OSError) -> DlemuError:
     if error.errno in (errno.EMFILE, errno.ENFILE):
         return SpaceError(f"{reason}: raise the limit (ulimit -n), or use fewer reader.read_threads")
     if isinstance(error, FileNotFoundError):
-        return DatasetError(f"{reason}: it existed when the run started; make it again with `dlemu datagen`")
+        return DatasetError(
+            f"{reason}: it existed when the run started, on several hosts on that of rank 0: let all of them see the "
+            "dataset, or make the file again with `dlemu datagen`"
+        )
     if isinstance(error, PermissionError):
         return DatasetError(f"{reason}: give the user of this run permission to read the dataset")
     return DatasetError(f"{reason}: the storage failed to read it; see the kernel's log (dmesg) for why")

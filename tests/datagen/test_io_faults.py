@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import os
 import shutil
@@ -14,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from datagen.buffers import AlignedBuffer
+from datagen.engines import unreadable
 from datagen.errors import DatasetError, UserError
 from datagen.fetch import Fetcher, FetchSpec
 from datagen.generate import finish, generate, prepare
@@ -137,3 +139,9 @@ def test_a_write_that_takes_no_byte_is_an_error_and_not_asked_again_for_ever(
         writer.write(bytes(8192))
     writer.discard()
     assert len(list(calls)) == 999
+
+
+def test_a_file_that_another_host_does_not_see_may_have_been_there_always() -> None:
+    told = str(unreadable("set/train/1.npz", FileNotFoundError(errno.ENOENT, "No such file or directory")))
+    assert told.startswith("set/train/1.npz: No such file or directory: it existed when the run started")
+    assert "let all of them see the dataset" in told
