@@ -173,7 +173,9 @@ class RunList(ABC, Generic[What, Run, A]):
         changed = [key for key in now if before[key] not in (None, now[key])]  # None: not recorded by an older version
         if changed:
             said = [f"{key} was {before[key]!r}, is {now[key]!r}" for key in changed if key != DIGEST]
-            differing = "; ".join(said) or "the file of the workload, or one that it includes, was changed"
+            differing = (
+                "; ".join(said) or "the file of the workload, one that it includes, or the version of dlemu changed"
+            )
             raise UserError(
                 f"{self.folder} holds an interrupted {self.noun} with other settings ({differing}); "
                 f"set {self.setting} to a new folder"
