@@ -172,10 +172,8 @@ class RunList(ABC, Generic[What, Run, A]):
         before, now = asdict(saved.question), asdict(self.question)
         changed = [key for key in now if before[key] not in (None, now[key])]  # None: not recorded by an older version
         if changed:
-            said = [f"{key} was {before[key]!r}, is {now[key]!r}" for key in changed if key != DIGEST]
-            differing = (
-                "; ".join(said) or "the file of the workload, one that it includes, or the version of dlemu changed"
-            )
+            shown = [f"{key} was {before[key]!r}, is {now[key]!r}" for key in changed if key != DIGEST]
+            differing = "; ".join(shown) or "the workload's file, one that it includes, or dlemu's version changed"
             raise UserError(
                 f"{self.folder} holds an interrupted {self.noun} with other settings ({differing}); "
                 f"set {self.setting} to a new folder"
