@@ -11,13 +11,14 @@ import pytest
 from datagen.errors import UserError
 from dlemu.jobs.training.figures_of import conditions, figures
 from dlemu.jobs.training.result import Run, make_run
-from dlemu.jobs.training.summary import Evaluation, Mean, PageCache
+from dlemu.jobs.training.summary import AsynchronousCheckpoints, Evaluation, Mean, PageCache
 from dlemu.report.units import size
 from dlemu.results.answer_files import save_answer
+from dlemu.results.compared import differing_work
 from dlemu.studies.answers import SWEEP, SweepAnswer, SweepPoint, SweepQuestion
 from dlemu.studies.compare.sides import issues_between, read_sides, side_of_runs
 from dlemu.telemetry import DeviceFacts, HostTelemetry, Series
-from tests.runs import make_job, make_log
+from tests.runs import make_job, make_log, with_blocks
 
 READINGS = (
     (1, "md0", "read_mb_per_second", 80.0),
@@ -108,6 +109,23 @@ def test_the_bytes_of_a_dataset_are_work_unless_training_reads_only_a_part_of_th
     assert conditions(summary).work["total_bytes"] == size(summary.dataset.total_bytes)
     evaluated = Evaluation(seconds=1.0, samples=1, samples_per_second=1.0, app_mb_per_second=1.0)
     assert "total_bytes" not in conditions(replace(summary, evaluation=evaluated)).work
+
+
+def test_checkpoints_behind_the_training_are_other_work() -> None:
+    """They stop it for a snapshot alone: the time saved is not the storage's."""
+    job = make_job(epochs=1, **with_blocks(4))
+    summary = make_run(job, make_log(job)).summary
+    behind = AsynchronousCheckpoints(
+        stall_seconds=0.1,
+        safe_seconds=1.0,
+        steps_during=4,
+        step_seconds_during=0.1,
+        step_seconds_otherwise=0.1,
+        slow_down_percent=0.0,
+        shortest_interval_seconds=1.0,
+    )
+    (difference,) = differing_work(conditions(replace(summary, asynchronous_checkpoints=behind)), conditions(summary))
+    assert difference == "asynchronous_checkpoints is True for A and False for B"
 
 
 def sweep_in(folder: Path, *points: tuple[int, str, str | None], complete: bool = True) -> list[str]:

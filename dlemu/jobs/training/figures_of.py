@@ -80,6 +80,7 @@ def conditions(summary: Summary) -> Conditions:
     # Their time is in `total_seconds`.
     work["evaluated_samples"] = 0 if summary.evaluation is None else summary.evaluation.samples
     work["checkpoints"] = len(summary.checkpoints)
+    work["asynchronous_checkpoints"] = summary.asynchronous_checkpoints is not None
     return Conditions(
         title=summary.workload,
         started_at=summary.started_at,
