@@ -69,7 +69,7 @@ def pytest_collection_finish() -> None:
     """Leave what was collected out of the garbage collector's rounds: a sixth of the tests' own time went into them."""
     gc.collect()
     gc.freeze()
-    gc.set_threshold(50_000, 20, 50)  # of 700, 10, 10: rounds are as long as what the frozen modules make is large
+    gc.set_threshold(50_000, 20, 10)  # of 700, 10, 10: rounds are as long as what the frozen modules make is large
 
 
 def _parts(items: list[pytest.Item], count: int) -> list[list[pytest.Item]]:

@@ -181,7 +181,7 @@ def test_a_study_does_not_go_on_after_its_workload_file_has_changed(
     with pytest.raises(Interrupted):
         start(first)
     file.write_text("reader: {batch_size: 2}\n")
-    with pytest.raises(UserError, match=r"with other settings \(the file of the workload, or one .*, was changed\)"):
+    with pytest.raises(UserError, match=r"with other settings \(the workload's file, .* changed\)"):
         start(Children())
     file.write_text("reader: {batch_size: 4}\n")
     start(others)
