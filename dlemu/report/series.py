@@ -76,14 +76,14 @@ class RunSeries:
     def judged(self) -> str:
         """The metric to draw beside the threshold: the one that decides, where all points have it."""
         catalogue = self.catalogue
-        names = (catalogue.decisive, catalogue.judged, catalogue.stand_in)
+        names = (catalogue.decisive, catalogue.judged, catalogue.fallback)
         everywhere = (name for name in names if all(name in point.figures.metrics for point in self.points))
         return next(everywhere, catalogue.judged)
 
     @property
     def threshold_percent(self) -> float | None:
         """The AU at which a run passes; None if no run has a threshold, or if it is not for the drawn metric."""
-        if self.catalogue.stand_in and self.judged == self.catalogue.stand_in:
+        if self.catalogue.fallback and self.judged == self.catalogue.fallback:
             return None
         known = (point.figures.threshold_percent for point in self.points)
         return next((value for value in known if value is not None), None)

@@ -136,6 +136,6 @@ CATALOGUE = Catalogue(
     repetition="epoch",
     judged="au_percent",
     decisive=AU_SUSTAINED,
-    stand_in="au_rules_percent",
+    fallback="au_rules_percent",
     note="Of whole runs; device figures are of the devices behind the dataset, from the kernel's counters.",
 )
