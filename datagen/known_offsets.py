@@ -34,7 +34,7 @@ def offsets_in(source: Source, records: int, read_headers: Callable[[], Offsets]
 
 def known_offsets(source: Source, records: int) -> Offsets | None:
     """Return the offsets of a file's first records; None if they are not known."""
-    known = _known.get(_version(source))
+    known = _known.get(_version(source)) if _known else None  # else each tar that is opened would cost a stat
     return None if known is None or len(known) <= records else known[: records + 1]
 
 

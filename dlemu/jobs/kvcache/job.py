@@ -133,10 +133,9 @@ class KvCacheKind(RowsKind):
                 replay = _make_replay(plan, mover, log, comm.rank, capacity_bytes)
                 self._run(replay, plan, comm.rank, log, notify, ceiling)
         comm.all_reduce_max(0)
-        if comm.rank == 0 and not remove_run(job) and notify is not None:
+        removes = comm.local_rank == 0 if is_local(job) else comm.rank == 0  # hosts may not share kv.folder
+        if removes and not remove_run(job) and notify is not None:
             notify(Doing(_left(job)))
-        if comm.local_rank == 0 and is_local(job):
-            remove_run(job)  # of a host that does not share kv.folder
 
     def _run(
         self, replay: Replay | TurnsReplay, plan: Plan, rank: int, log: RowLog, notify: Notify | None, ceiling: int
