@@ -14,7 +14,6 @@ its own limits, memory policy or container.
 from __future__ import annotations
 
 import contextlib
-import gc
 import os
 import resource
 import secrets
@@ -33,7 +32,7 @@ from dlemu.comm.comm_base import Comm, Interrupted, PeerLostError
 from dlemu.comm.failure import RANK, Failure, describe, noting
 from dlemu.comm.launched_comm import LaunchedComm
 from dlemu.comm.local import Rendezvous
-from dlemu.comm.process_control import after_fork_in_child, die_with_parent, interrupt_on
+from dlemu.comm.process_control import after_fork_in_child, die_with_parent, forking, interrupt_on
 
 _RUN, _END, _DONE = b"r", b"e", b"d"
 _LONGEST_MESSAGE = 100_000  # bytes per receive, far more than a failure's text; a longer message takes several
@@ -112,7 +111,8 @@ class Host:
         processes.
         """
         token = secrets.token_hex(16)
-        members = self._fork_all(token, main, on_failure, note)
+        with forking():
+            members = self._fork_all(token, main, on_failure, note)
         own = self.comm.member(0, token)
         try:
             result = main(own)
@@ -147,10 +147,6 @@ class Host:
                 os.kill(self._places[local_rank].process, signal.SIGCONT)
 
     def _fork_all(self, token: str, main: Callable[[Comm], object], on_failure: OnFailure, note: str) -> list[int]:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        frozen = gc.get_freeze_count()
-        gc.freeze()  # otherwise the collector would write to every object's header and copy every page in every member
         leader, members = os.getpid(), []
         try:
             for local_rank, placeholder in self._placeholders.items():
@@ -170,9 +166,6 @@ class Host:
                 f"rank {len(members) + 1} of {self.comm.local_size} on this host could not be started ({error}): use "
                 "fewer ranks, or raise the limit on processes (`ulimit -u`)"
             ) from error
-        finally:
-            if not frozen:
-                gc.unfreeze()
         return members
 
     def _forget(self) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import gc
 import math
 import os
 import pickle
@@ -21,7 +20,7 @@ from datagen.errors import SpaceError
 from dlemu.comm.comm_base import Comm
 from dlemu.comm.failure import LONE_RANK, RANK, RankEnd, Role, describe
 from dlemu.comm.local import LocalComm
-from dlemu.comm.process_control import Handler, adopt_orphans, die_with_parent, ignore, interrupt_once
+from dlemu.comm.process_control import Handler, adopt_orphans, die_with_parent, forking, ignore, interrupt_once
 from dlemu.comm.supervise import Ending, Supervisor, children_of_this_process, end_adopted
 
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -139,18 +138,15 @@ def run_processes(
         ending = Ending(grace_seconds, timeout_seconds, most_seconds, time.monotonic_ns(), role)
         supervisor = Supervisor(receiver, wakeups, ending, on_message)
         stack.callback(supervisor.end)
-        processes = _fork_all(task, supervisor)
+        with forking():
+            processes = _fork_all(task, supervisor)
         on_start(processes)
         return supervisor.wait(on_look, LOOK_SECONDS if on_look is not None else math.inf)
 
 
 def _fork_all(task: _Task, supervisor: Supervisor) -> list[int]:
-    """Fork the processes and return their process ids. They share this process's pages as long as none is written."""
+    """Fork the processes and return their process ids."""
     processes: list[int] = []
-    sys.stdout.flush()
-    sys.stderr.flush()
-    frozen = gc.get_freeze_count()
-    gc.freeze()  # otherwise the collector would write to every object's header and copy every page in every rank
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, (*_STOP_SIGNALS, signal.SIGCHLD))
     try:
         for number in range(task.count):
@@ -166,8 +162,6 @@ def _fork_all(task: _Task, supervisor: Supervisor) -> list[int]:
         ) from error
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        if not frozen:
-            gc.unfreeze()
     return processes
 
 

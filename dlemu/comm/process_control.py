@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import fcntl
+import gc
 import os
 import signal
 import stat
@@ -16,7 +17,7 @@ import termios
 import threading
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import FrameType
 
 from dlemu.comm.comm_base import Interrupted
@@ -75,6 +76,23 @@ def after_fork_in_child(forget: Callable[[], None]) -> None:
             function()
 
     os.register_at_fork(after_in_child=run)
+
+
+@contextlib.contextmanager
+def forking() -> Iterator[None]:
+    """Let forked processes print nothing that is buffered here, and share this process's pages as long as they can.
+
+    The collector would write to every object's header and so copy every page. What the caller froze stays frozen.
+    """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    frozen = gc.get_freeze_count()
+    gc.freeze()
+    try:
+        yield
+    finally:
+        if not frozen:
+            gc.unfreeze()
 
 
 def interrupt_on(*numbers: int) -> None:
