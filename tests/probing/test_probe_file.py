@@ -164,3 +164,17 @@ def test_the_file_is_gone_afterwards(tmp_path: Path) -> None:
         assert os.path.getsize(path) == 5000
         assert time.time() - os.path.getmtime(path) < 600
     assert os.listdir(tmp_path) == []
+
+
+def test_the_file_is_gone_if_ctrl_c_comes_while_it_is_created(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    create = os.open
+
+    def interrupted(path: str, flags: int, mode: int = 0o777) -> int:
+        os.close(create(path, flags, mode))
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", interrupted)
+        with pytest.raises(KeyboardInterrupt), probe_file(str(tmp_path), 5000):
+            pass
+    assert os.listdir(tmp_path) == []

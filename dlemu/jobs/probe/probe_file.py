@@ -28,11 +28,14 @@ def probe_file(folder: str, size_bytes: int) -> Iterator[str]:
     Drives can neither compress nor deduplicate it. It is locked until its end.
     """
     path = os.path.join(folder, f"dlemu-probe-{os.getpid()}-{_host()}-{os.urandom(3).hex()}")
-    try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    except OSError as error:
-        raise SpaceError(f"{path} can't be written: {error.strerror}; name another folder") from error
-    try:
+    with contextlib.ExitStack() as stack:
+        stack.callback(_remove, path)  # first: Ctrl-C may come before the call that creates the file has returned
+        try:
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            stack.pop_all()  # there is no file, or somebody else's
+            raise SpaceError(f"{path} can't be written: {error.strerror}; name another folder") from error
+        stack.callback(os.close, descriptor)
         with contextlib.suppress(OSError):  # on file systems without locks, the process id alone shows that it is used
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         try:
@@ -40,10 +43,11 @@ def probe_file(folder: str, size_bytes: int) -> Iterator[str]:
         except OSError as error:
             raise SpaceError(f"{path} can't be written: {error.strerror}; name another folder") from error
         yield path
-    finally:
-        os.close(descriptor)
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(path)
+
+
+def _remove(path: str) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path)
 
 
 def fill(descriptor: int, size_bytes: int) -> None:
