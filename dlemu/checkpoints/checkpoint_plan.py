@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
@@ -82,9 +83,16 @@ class CheckpointPlan:
 
     def tensor_bytes(self, role: Role | None = None) -> int:
         """Return the tensor bytes of all emulated ranks: of `role` (model or optimizer), or of both."""
-        return sum(
-            shard.bytes for rank in self.ranks for shard in self.shards(rank) if role is None or shard.role == role
-        )
+        return sum(size for of, size in self._role_bytes.items() if role in (of, None))
+
+    @cached_property
+    def _role_bytes(self) -> Counter[Role]:
+        """Tensor bytes by role: computed once, as each checkpoint's rate needs their sum over all ranks and layers."""
+        sizes = Counter[Role]()
+        for rank in self.ranks:
+            for shard in self.shards(rank):
+                sizes[shard.role] += shard.bytes
+        return sizes
 
 
 def plan_checkpoint(model: Model, settings: Checkpoint, ranks: int) -> CheckpointPlan:
