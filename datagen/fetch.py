@@ -356,15 +356,9 @@ def _engine_of(spec: FetchSpec, given: StorageBase | None, storage: StorageBase)
     if isinstance(file_format, UnreadFormat):
         return NullEngine(spec.nominal_sample_bytes)
     samples = spec.layout.num_samples_per_file
-    if spec.engine == "library":
-        if spec.storage.direct:
-            raise UserError(
-                "reader.engine=library reads files through the page cache, which reader.odirect=true bypasses: "
-                "leave reader.engine out, or set reader.odirect=false"
-            )
-        if not isinstance(file_format, GroupFormat):
-            in_parts = library_reads(spec.format).in_parts
-            return LibraryEngine(storage, file_format, samples, spec.layout.folder, in_parts=in_parts)
+    if spec.engine == "library" and not isinstance(file_format, GroupFormat):
+        in_parts = library_reads(spec.format).in_parts
+        return LibraryEngine(storage, file_format, samples, spec.layout.folder, in_parts=in_parts)
     called = spec.engine == "matched" and storage.alignment == 1 and not storage.is_remote
     wanted = 0 if storage.is_remote else spec.transfer_bytes or library_reads(spec.format).transfer_bytes
     transfer_bytes = -(-wanted // storage.alignment) * storage.alignment

@@ -170,7 +170,12 @@ def _storage_problems(workload: Workload) -> Iterator[str]:
 
 
 def _library_problems(workload: Workload) -> Iterator[str]:
-    """Yield why `reader.engine=library` can't read: no library for an object store, or no index of a user's file."""
+    """Yield why `reader.engine=library` can't read: a library has no O_DIRECT, nor object stores, nor others' files."""
+    if workload.reader.engine == "library" and workload.reader.odirect:
+        yield (
+            "reader.engine=library reads files through the page cache, which reader.odirect=true bypasses: "
+            "leave reader.engine out, or set reader.odirect=false"
+        )
     if workload.reader.engine == "library" and workload.dataset.source == "folder":
         from datagen.own_folder import FLAT
 

@@ -34,22 +34,22 @@ class Loader:
         self._window = self._threads * spec.prefetch_per_worker
         self._slots = SharedSlots(spec.slots, spec.slot_bytes)
         self._local = threading.local()
-        self._numbers = iter(range(self._threads))
-        self._numbering = threading.Lock()
-        self._pool = ThreadPoolExecutor(self._threads, "dlemu-reader", self._open)
-
-    def _open(self) -> None:
-        with self._numbering:
-            worker = next(self._numbers)
-        os.nice(self._spec.nice)  # on Linux niceness is the thread's own
-        self._local.maker = BatchMaker(self._spec, worker)
+        self._pool = ThreadPoolExecutor(self._threads, "dlemu-reader")
 
     def start(self) -> None:
-        """Allocate the batches' memory and start every thread: the pool starts one only while none is idle."""
+        """Allocate the batches' memory and start every thread."""
         self._slots.take_pages(0, self._spec.slots)
         barrier = threading.Barrier(self._threads)
-        for future in [self._pool.submit(barrier.wait) for _ in range(self._threads)]:
+        for future in [self._pool.submit(self._open, worker, barrier) for worker in range(self._threads)]:
             future.result()
+
+    def _open(self, worker: int, barrier: threading.Barrier) -> None:
+        """Prepare this thread, not as the pool's initializer: that would hide why it failed."""
+        try:
+            os.nice(self._spec.nice)  # on Linux niceness is the thread's own
+            self._local.maker = BatchMaker(self._spec, worker)
+        finally:
+            barrier.wait()  # each thread prepares itself alone: an idle one would take another's turn
 
     def batches(self, phase: str, epoch: int, steps: int) -> Iterator[Batch]:
         """Deliver the planned batches in order, `read_threads` x `prefetch_per_worker` of them ready or under way."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dlemu.metrics.loss import PARTS, total_ns, wait_parts
-from dlemu.metrics.rows import Columns, Rows, StepTable, Whole, add_at, in_order, maximum_at, steps_of
+from dlemu.metrics.rows import Columns, Rows, StepTable, Whole, add_at, in_order, maximum_at, steps_of, sum_of
 
 _MIN_LOSS_PERCENT = 0.5
 """An owner is reported if it caused at least this loss, in points of utilisation."""
@@ -54,7 +54,7 @@ class _Delays:
 
 def find_stragglers(kept: Rows, rank_nodes: Sequence[int], hosts: Sequence[str]) -> list[Straggler]:
     """Return the stragglers of the kept steps, hosts before ranks, worst first. `rank_nodes[rank]` indexes `hosts`."""
-    if not len(kept):
+    if not len(kept) or not sum_of(kept, "compute_ns"):  # without computation AU is 0, whoever is late
         return []
     table = in_order(kept)
     nodes = list(rank_nodes or [0] * (max(table.values("rank")) + 1))

@@ -165,6 +165,11 @@ def test_what_cannot_be_trained_is_said(override: str, said: str, monkeypatch: p
     assert said in str(caught.value)
 
 
+def test_a_library_that_bypasses_the_page_cache_is_refused_before_the_dataset_is_made() -> None:
+    with pytest.raises(UserError, match=r"reader\.engine=library reads files through the page cache"):
+        check_runnable(load(["reader.engine=library", "reader.odirect=true"]))
+
+
 def test_a_library_of_objects_that_is_not_installed_is_said_before_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "s3torchconnector", None)
     objects = [

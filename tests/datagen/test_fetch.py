@@ -226,12 +226,6 @@ def test_a_sample_larger_than_its_place(dataset: Dataset) -> None:
         fetched(replace(fetch(), max_file_bytes=100, max_sample_bytes=0, nominal_sample_bytes=0), [0])
 
 
-def test_the_library_reads_ordinary_files_only(dataset: Dataset) -> None:
-    _, fetch = dataset()
-    with pytest.raises(UserError, match=r"leave reader\.engine out, or set reader\.odirect=false"):
-        Fetcher(fetch(engine="library", storage=storage_named("direct")))
-
-
 def test_verify_needs_our_names(dataset: Dataset) -> None:
     _, fetch = dataset()
     layout = replace(fetch().layout, names=("a.npz",) * 6)

@@ -6,6 +6,7 @@ import os
 import time
 from collections import deque
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -230,6 +231,23 @@ def test_a_damaged_file_is_named(name: str, tmp_path: Path) -> None:
     for loader in started(name, spec):
         with pytest.raises(DatasetError, match=os.path.basename(victim)):
             list(loader.batches("train", 1, 6))
+
+
+@pytest.mark.parametrize("name", READING)
+def test_what_a_worker_fails_on_at_its_start_is_told(name: str, dataset: DatasetSpec) -> None:
+    spec = make_spec(dataset)
+    phase = spec.phases["train"]
+    unknown = replace(phase, fetch=replace(phase.fetch, format="sculpture"))
+
+    def read() -> None:
+        with ExitStack() as stack:
+            loader: Loader = find("dlemu.loaders", name, "Loader")(replace(spec, phases={"train": unknown}))
+            stack.callback(loader.close)
+            loader.start()
+            list(loader.batches("train", 1, 1))
+
+    with pytest.raises(DlemuError, match="sculpture"):
+        read()
 
 
 @pytest.mark.parametrize("name", READING)

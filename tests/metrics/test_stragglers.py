@@ -31,6 +31,11 @@ def test_ranks_that_are_slow_in_turns_are_not_named() -> None:
     assert find_stragglers(rows, (0,) * 4, ("here",)) == []
 
 
+def test_without_computation_there_is_no_au_to_lose() -> None:
+    waits = [[0.0, 0.0, 30.0, 0.0]] * 3
+    assert find_stragglers(make_steps(waits, [[0] * 4] * 3), (0,) * 4, ("here",)) == []
+
+
 def test_all_slow_together_are_not_named() -> None:
     assert find_stragglers(make_steps([[30.0] * 4] * 5), (0,) * 4, ("here",)) == []
     assert find_stragglers(make_steps([[30.0]] * 5), (0,), ("here",)) == []

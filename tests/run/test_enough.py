@@ -18,7 +18,7 @@ from datagen.own_folder import TOKEN_FILE_BYTES
 from dlemu.config import load
 from dlemu.config.schema import Metric
 from dlemu.jobs.training.advice import advise
-from dlemu.jobs.training.enough import can_be_judged, enough, refuse_unjudged, steps_of, to_make
+from dlemu.jobs.training.enough import can_be_judged, enough, refuse_unjudged, steps_of, to_make, too_small
 from dlemu.jobs.training.prepare import check_before_making
 from dlemu.jobs.training.result import make_run
 from dlemu.jobs.training.run import TRAINING
@@ -97,6 +97,18 @@ def test_a_missing_dataset_and_one_too_small_are_refused_and_take_advice(tmp_pat
     assert [(error.ranks, error.files_there) for error in refused] == [(2, 0), (2, 0), (2, 8)]
     assert refused[0].advised("So do.").endswith("is not a folder. So do.")
     assert "none to count. So do.\nTo run anyway" in refused[1].advised("So do.")
+
+
+def test_checkpoints_that_leave_no_step_are_not_blamed_on_the_number_of_files(tmp_path: Path) -> None:
+    saving = ("workflow.checkpoint=true", "checkpoint.steps_between_checkpoints=")
+    words = small(tmp_path, "dataset.num_files_train=160", *saving)
+    workload = load([*words[:-1], f"{saving[1]}1"])
+    for refuse in (partial(to_make, given=False), partial(refuse_unjudged, files=160, files_there=0)):
+        with pytest.raises(UserError, match=r"steps_between_checkpoints=1 leaves.*set it to 2 or more") as caught:
+            refuse(workload, 2)
+        assert not isinstance(caught.value, NoVerdictError)
+    assert too_small(workload, 2) in str(caught.value)
+    assert not too_small(load([*words[:-1], f"{saving[1]}2"]), 2)
 
 
 def test_an_empty_folder_takes_the_advice_of_a_missing_one(tmp_path: Path) -> None:

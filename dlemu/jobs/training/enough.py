@@ -77,15 +77,37 @@ def can_be_judged(workload: Workload, steps: int) -> bool:
         return True
     if steps and metric.verdict == "rules":
         return True
-    excluded = metric.exclude_start_steps + metric.exclude_end_steps
+    excluded = sum(_excluded(workload).values())
     return any(block.steps > excluded for epoch in make_schedule(workload, steps) for block in epoch.blocks)
+
+
+def _too_often_saved(workload: Workload, steps: int) -> str:
+    """Return why epochs of `steps` steps give no verdict although they are enough: checkpoints divide them; else ''."""
+    excluded, between = _excluded(workload), workload.checkpoint.steps_between_checkpoints
+    if steps <= sum(excluded.values()):
+        return ""
+    return (
+        f"checkpoint.steps_between_checkpoints={between} leaves no step to count for a verdict, as "
+        f"{_listed(excluded)} also drops steps between checkpoints: set it to {sum(excluded.values()) + 1} or more"
+    )
+
+
+def _excluded(workload: Workload) -> dict[str, int]:
+    return {key: value for key in _EXCLUSIONS if (value := getattr(workload.metric, key))}
+
+
+def _listed(excluded: dict[str, int]) -> str:
+    return " and ".join(f"metric.{key}={value}" for key, value in excluded.items())
 
 
 def too_small(workload: Workload, ranks: int) -> str:
     """Return why the workload's dataset is too small for a verdict; '' if it is large enough."""
     files = workload.dataset.num_files_train
-    if can_be_judged(workload, steps_of(workload, ranks, files)):
+    steps = steps_of(workload, ranks, files)
+    if can_be_judged(workload, steps):
         return ""
+    if saved := _too_often_saved(workload, steps):
+        return saved
     need = enough(workload, ranks)
     return (
         f"{files:,} files are too few for a verdict with {ranks} rank{'s' * (ranks != 1)}: set "
@@ -106,11 +128,10 @@ def refuse_unjudged(workload: Workload, ranks: int, files: int, *, files_there: 
         problem = f"{count(files, 'file')} can't fill one step of {count(ranks, 'rank')}."
         problem = " ".join([problem, *(f"{note[0].upper()}{note[1:]}." for note in notes)])
         raise NoVerdictError(problem, workload, ranks, files_there, enough(workload, ranks).files)
-    metric = workload.metric
-    settings = [f"metric.{key}={value}" for key in _EXCLUSIONS if (value := getattr(metric, key))]
+    if saved := _too_often_saved(workload, steps):
+        raise UserError(saved)
     raise NoVerdictError(
-        f"{steps} step{'s' * (steps != 1)} per epoch can't give a verdict: {' and '.join(settings)} leaves none to "
-        "count.",
+        f"{count(steps, 'step')} per epoch can't give a verdict: {_listed(_excluded(workload))} leaves none to count.",
         workload,
         ranks,
         files_there,
@@ -118,7 +139,7 @@ def refuse_unjudged(workload: Workload, ranks: int, files: int, *, files_there: 
         f"To run anyway, without a verdict: train.total_training_steps={steps * workload.train.epochs}"
         + (
             "; to count the first step of each epoch as well: metric.exclude_start_steps=0"
-            if metric.exclude_start_steps
+            if workload.metric.exclude_start_steps
             else ""
         ),
     )
@@ -140,9 +161,11 @@ def to_make(workload: Workload, ranks: int, *, given: bool) -> Making:
     files, files_there = workload.dataset.num_files_train, made.spec.num_files_train if made else 0
     if not given and workload.workflow.train and mean_seconds(workload.train.computation_time) > 0:
         files = files_there or enough(workload, ranks).files
-        if not can_be_judged(workload, steps_of(workload, ranks, files)):
+        steps = steps_of(workload, ranks, files)
+        if not can_be_judged(workload, steps):
             raise UserError(
-                f"{workload.dataset.data_folder} holds a dataset of {files_there:,} files, too few for {ranks} "
+                _too_often_saved(workload, steps)
+                or f"{workload.dataset.data_folder} holds a dataset of {files_there:,} files, too few for {ranks} "
                 f"rank{'s' * (ranks != 1)}, and a dataset can't be extended because its file names contain the "
                 f"number of files. Set dataset.data_folder to an empty folder for {enough(workload, ranks).files:,}"
             )

@@ -92,7 +92,8 @@ def run_rank(
         if explained is not None:
             raise explained from error
         raise
-    on_activity("ending the run: stopping telemetry and loaders, testing whether more readers would be faster")
+    trial = ", testing whether more readers would be faster" if job.workload.metric.scaling_seconds else ""
+    on_activity(f"ending the run: stopping telemetry and loaders{trial}")
     cpu_seconds = trainer.cpu_seconds()
     recording = stopped(recorder)
     ended_ns = comm.all_reduce_max(time.monotonic_ns())
