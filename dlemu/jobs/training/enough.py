@@ -88,7 +88,8 @@ def _too_often_saved(workload: Workload, steps: int) -> str:
         return ""
     return (
         f"checkpoint.steps_between_checkpoints={between} leaves no step to count for a verdict, as "
-        f"{_listed(excluded)} also drops steps between checkpoints: set it to {sum(excluded.values()) + 1} or more"
+        f"{_listed(excluded)} also drop{'s' * (len(excluded) == 1)} steps between checkpoints: set it to "
+        f"{sum(excluded.values()) + 1} or more"
     )
 
 
