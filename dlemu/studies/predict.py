@@ -47,4 +47,7 @@ def _kind_of(source: Sequence[str] | Workload, request: PredictionRequest) -> Ki
         found = kind_of(request.from_folder)
         if found is not None and found.predicts:
             return found
+        foreign = request.read_foreign(request.from_folder) if request.read_foreign is not None else None
+        if foreign is not None:
+            return kind_requested(foreign.workload)
     return kind_requested(load(source, config_dir=request.config_dir))

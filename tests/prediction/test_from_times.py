@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import yaml
 
 import dlemu
 from datagen.errors import UserError
+from dlemu.config import completed, load
 from dlemu.config.schema import Workload
 from dlemu.jobs.training.prediction.calibration import Calibration, given_speed
 from dlemu.jobs.training.prediction.from_times import ForeignRun, calibrate_from_times
@@ -127,6 +129,45 @@ def test_dlios_results_are_what_a_prediction_is_made_of(tmp_path: Path) -> None:
     assert known.first_seconds == pytest.approx([25 - 0.323 - 49 * 0.323 / 0.765] * 3)
     assert answer.samples_per_second == pytest.approx(1400 / 25, rel=0.03)
     assert "3 epochs" in answer.calibration.source
+
+
+def test_a_prediction_from_dlios_results_is_read_again_and_has_no_lack_of_cores(tmp_path: Path) -> None:
+    run, first = tmp_path / "run", tmp_path / "p"
+    write_dlio_run(run)
+    answer = dlemu.predict([f"output.folder={first}", "ranks=2", "train.step_cpu_time=0.3"], from_folder=run)
+    assert answer.calibration.cores is None
+    assert dlemu.load_result(first) == answer
+    again = dlemu.predict([f"output.folder={tmp_path / 'q'}", "ranks=2"], from_folder=first)
+    assert again.calibration.curve == answer.calibration.curve
+
+
+def test_the_accelerator_of_dlios_results_is_named_and_may_be_changed(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    write_dlio_run(run)
+
+    def predicted(*words: str) -> tuple[str, float | None]:
+        answer = dlemu.predict(
+            [*words, "ranks=1", f"output.folder={tmp_path / '-'.join(('p', *words))}"], from_folder=run
+        )
+        assert answer.au_sustained_percent == pytest.approx(100)
+        return answer.question.accelerator, answer.needed_mb_per_second
+
+    name, of_h100 = predicted()
+    assert name == "h100"
+    name, of_a100 = predicted("accelerator=a100")
+    assert name == "a100"
+    assert of_h100 is not None
+    assert of_a100 == pytest.approx(of_h100 * 0.323 / 0.636)
+    config = run / "configs" / "config.yaml"
+    for seconds, known_as in ((0.636, "a100"), (0.5, "")):
+        (run / "configs" / "overrides.yaml").write_text("[]")
+        config.write_text(re.sub("computation_time: .*", f"computation_time: {seconds}", config.read_text()))
+        known = foreign_run(str(run))
+        assert known is not None
+        assert (known.workload.accelerator, known.workload.train.computation_time.mean) == (known_as, seconds)
+        assert load(completed([], known.workload)).accelerator == known_as
+        asked = load(completed(["accelerator=h100"], known.workload))
+        assert asked.train.computation_time.mean == 0.323
 
 
 def test_of_a_search_one_of_its_runs_is_named_not_its_copy_in_dlios_files(tmp_path: Path) -> None:

@@ -292,6 +292,7 @@ def test_what_a_reader_must_know_is_an_issue() -> None:
     assert told(saturated=False) == [Issue.NOT_SATURATED]
     slow = replace(known.costs, step_seconds=mean_seconds(asked.train.computation_time))
     assert told(costs=slow) == [Issue.HOST_SLOWER_THAN_STEP]
+    assert predict(asked, replace(known, costs=slow), ranks=2).au_dlio_percent is None
     assert told(costs=replace(slow, step_seconds=0.99 * slow.step_seconds)) == []
     writes = replace(asked, workflow=replace(asked.workflow, checkpoint=True))
     assert [finding.code for finding in predict(writes, known, ranks=2).findings] == [Issue.CHECKPOINTS_LEFT_OUT]

@@ -50,6 +50,7 @@ def _settings(run: AuditedRun) -> list[str]:
     setup = run.setup
     known = {
         "workload": setup.workload,
+        "accelerator": setup.accelerator or "",  # else the workload file's, whose step is another
         "dataset.num_files_train": setup.num_files,
         "reader.batch_size": setup.batch_size,
         "reader.read_threads": setup.read_threads,

@@ -69,8 +69,8 @@ class Calibration:
     """Bytes really read / the bytes that follow from the settings of the dataset."""
     decode_seconds_per_sample: float = 0.0
     """Time of a core, after reading; 0 where it is counted as reading."""
-    cores: float = 1.0
-    """Cores of one host."""
+    cores: float | None = 1.0
+    """Cores of one host; None where not known: none of its readers waits for one."""
     busy_cores: float = 0.0
     """Cores kept busy during the measurement by anything but the readers; 0 where not known."""
     costs: HostCosts = field(default_factory=HostCosts)
@@ -78,6 +78,11 @@ class Calibration:
     """Throughput that other jobs are assumed to take; `curve` is that of the whole storage."""
     findings: tuple[Finding, ...] = ()
     """What the description of the storage does not agree on, with a code of `Issue`."""
+
+    @property
+    def cores_to_share(self) -> float:
+        """The cores of one host; infinity where they are not known."""
+        return math.inf if self.cores is None else self.cores
 
     def left_mb_per_second(self, speed: float = 1.0) -> float:
         """Return the highest throughput that other jobs leave, of a storage that is `speed` times as fast."""
@@ -94,7 +99,7 @@ class Reads:
     size_bytes: Floats
 
 
-def given_speed(mb_per_second: float, *, cores: float, bytes_factor: float = 1.0) -> Calibration:
+def given_speed(mb_per_second: float, *, cores: float | None, bytes_factor: float = 1.0) -> Calibration:
     """Return the calibration of a storage with a given throughput."""
     return Calibration(
         source=f"{mb_per_second:g} MB/s as given, whatever the number of readers",

@@ -55,7 +55,7 @@ def calibrate_from_times(run: ForeignRun) -> Calibration:
 
     def outcome(mb_per_second: float, step_seconds: float = 0.0) -> tuple[float, float]:
         """Return the simulated duration of an epoch, and of the wait for its first batch."""
-        given = given_speed(mb_per_second, cores=np.inf)
+        given = given_speed(mb_per_second, cores=None)
         calibration = replace(given, costs=replace(given.costs, step_seconds=step_seconds))
         simulated = Model(workload, calibration, hosts=run.hosts).run(run.ranks, most_rows=ROWS)
         seconds = simulated.outcome.training_seconds * simulated.planned_steps / simulated.simulated_steps
@@ -81,7 +81,7 @@ def calibrate_from_times(run: ForeignRun) -> Calibration:
 
 
 def _calibration(run: ForeignRun, mb_per_second: float, step_seconds: float, *, saturated: bool) -> Calibration:
-    given = given_speed(mb_per_second, cores=np.inf)
+    given = given_speed(mb_per_second, cores=None)
     return replace(
         given,
         source=f"the times of {count(len(run.epoch_seconds), 'epoch')} of {run.folder} "

@@ -9,6 +9,7 @@ import math
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, astuple, fields, replace
+from typing import Any
 
 import numpy as np
 
@@ -133,12 +134,14 @@ class _Predictor:
         self._threshold_percent = 100 * workload.metric.au
         self._by = workload.metric.verdict
         self._speed = max(SPEED_PERCENT, calibration.half_width_percent) / 100
-        busy = calibration.busy_cores / calibration.cores
+        busy = calibration.busy_cores / calibration.cores_to_share
         # Programs that kept cores busy during the probe may do so during the run. The model can't tell how much that
         # slows the run down; at worst it gets only the other cores.
         self._others = min(1.0, busy) if busy > BUSY_SHARE else 0.0
         self._rate = demand(workload.model.name, workload).samples_per_second or math.inf
         self.saturated = calibration.saturated
+        delay, step = calibration.costs.step_seconds, mean_seconds(workload.train.computation_time)
+        self._slow_host: dict[str, Number] = {"delay_ms": 1e3 * delay, "step_ms": 1e3 * step} if delay >= step else {}
         self._counts: dict[int, PredictedCount] = {}
         self._run_of: dict[int, ModelRun] = {}
 
@@ -167,6 +170,8 @@ class _Predictor:
             for sign in (-1, 1)
         )
         outcome, chance = _mean_and_chance([one.outcome for one in runs])
+        if self._slow_host:
+            outcome = replace(outcome, au_dlio_percent=None)
         low_rate, high_rate = (part.samples_per_second * ranks / part.ranks for part in (slower, faster))
 
         def around(by: str) -> Interval:
@@ -337,8 +342,8 @@ class _Predictor:
             if not 0.5 <= planned / calibration.sample_bytes <= 2:  # else another access pattern, with another C(n)
                 sizes: dict[str, Number] = {"calibrated_bytes": calibration.sample_bytes, "sample_bytes": planned}
                 yield Finding(Issue.OTHER_SAMPLES, "caution", sizes)
-        if calibration.busy_cores > BUSY_SHARE * calibration.cores:
-            cores: dict[str, Number] = {"busy_cores": calibration.busy_cores, "cores": calibration.cores}
+        if calibration.busy_cores > BUSY_SHARE * calibration.cores_to_share:
+            cores: dict[str, Number] = {"busy_cores": calibration.busy_cores, "cores": calibration.cores_to_share}
             yield Finding(Issue.BUSY_CORES, "caution", cores)
         configured = workload.dataset.num_files_train
         files = self._model.with_files_for(count.accelerators).workload.dataset.num_files_train
@@ -351,21 +356,27 @@ class _Predictor:
         if run.simulated_steps < run.planned_steps:
             steps: dict[str, Number] = {"simulated_steps": run.simulated_steps, "planned_steps": run.planned_steps}
             yield Finding(Issue.STEPS_LEFT_OUT, "caution", steps)
-        delay, step = calibration.costs.step_seconds, mean_seconds(workload.train.computation_time)
-        if delay >= step:
-            yield Finding(Issue.HOST_SLOWER_THAN_STEP, "caution", {"delay_ms": 1e3 * delay, "step_ms": 1e3 * step})
+        if self._slow_host:
+            yield Finding(Issue.HOST_SLOWER_THAN_STEP, "caution", self._slow_host)
         for note in recording_notes(workload.recorded, count.accelerators):
             yield Finding(Issue.NOTE, "caution", {"text": note})
 
 
 def _mean_and_chance(outcomes: Sequence[SimulatedFigures]) -> tuple[SimulatedFigures, SimulatedFigures]:
     """Return the means over runs, and the half widths of the 95 % interval of one run (0 for a single run)."""
-    values = np.array([astuple(outcome) for outcome in outcomes])
+    values = np.array([astuple(outcome) for outcome in outcomes], float)  # None becomes NaN
     count = len(values)
     spread = values.std(axis=0, ddof=1) * quantile(0.975, count - 1) if count > 1 else np.zeros(values.shape[1])
+    return _figures(values.mean(axis=0).tolist()), _figures(spread.tolist())
+
+
+def _figures(values: Sequence[float]) -> SimulatedFigures:
+    """Return figures by the order of their fields; NaN: undefined."""
     names = [field.name for field in fields(SimulatedFigures)]
-    mean, chance = (dict(zip(names, each.tolist(), strict=True)) for each in (values.mean(axis=0), spread))
-    return SimulatedFigures(**mean), SimulatedFigures(**chance)
+    known: dict[str, Any] = {
+        name: None if math.isnan(value) else value for name, value in zip(names, values, strict=True)
+    }
+    return SimulatedFigures(**known)
 
 
 def _around(middle: float, low: float, high: float, margin: float, most: float = 100.0) -> Interval:

@@ -106,8 +106,9 @@ class Model:
         samples = self.workload.dataset.num_files_train * self.workload.dataset.num_samples_per_file
         files = math.inf if self.assumes_files else samples // (self.workload.reader.batch_size * self.least_steps)
         each = self._trainer_cores()
-        cores = math.ceil(self.hosts * self.calibration.cores / each) - 1 if each else math.inf
-        return {"files": files, "cores": cores}
+        cores = self.hosts * self.calibration.cores_to_share
+        enough = math.ceil(cores / each) - 1 if each and math.isfinite(cores) else math.inf
+        return {"files": files, "cores": enough}
 
     def with_files_for(self, ranks: int) -> Model:
         """Return the model of so many accelerators: where files are assumed, with enough for an epoch's middle."""
@@ -201,7 +202,7 @@ class Model:
 
         Raises UserError where trainers that never wait would need all cores.
         """
-        used, cores = job.ranks * self._trainer_cores(), self.hosts * self.calibration.cores
+        used, cores = job.ranks * self._trainer_cores(), self.hosts * self.calibration.cores_to_share
         if used >= cores:
             raise UserError(
                 f"train.step_cpu_time of {job.ranks} accelerators needs {used:.1f} cores, and there are {cores:g}: the "
@@ -288,7 +289,7 @@ class Model:
             replace(
                 calibration,
                 curve=curve,
-                cores=calibration.cores / divisor,
+                cores=calibration.cores_to_share / divisor,
                 others_mb_per_second=calibration.others_mb_per_second / divisor,
             ),
             hosts=self.hosts,

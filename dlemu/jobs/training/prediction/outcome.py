@@ -32,8 +32,9 @@ class SimulatedFigures:
     """AU without the steps excluded by `metric.exclude_start_steps` and `exclude_end_steps`."""
     au_sustained_percent: float
     au_whole_percent: float
-    au_dlio_percent: float
-    au_dlio_v1_percent: float
+    au_dlio_percent: float | None
+    """None where no step is counted, or the host's delay after a step takes longer than the step."""
+    au_dlio_v1_percent: float | None
     samples_per_second: float
     app_mb_per_second: float
     time_to_first_batch_seconds: float
@@ -99,8 +100,8 @@ def outcome_of(rows: Rows, workload: Workload, sustained: float | None = None) -
         au_percent=au_of(rows, workload, "au"),
         au_sustained_percent=au_of(rows, workload, "sustained") if sustained is None else sustained,
         au_whole_percent=au_of(rows, workload, "rules"),
-        au_dlio_percent=math.nan if dlio.mean is None else dlio.mean,
-        au_dlio_v1_percent=averaged(rows, au_dlio_v1_percent).mean or math.nan,
+        au_dlio_percent=dlio.mean,
+        au_dlio_v1_percent=averaged(rows, au_dlio_v1_percent).mean,
         samples_per_second=per_second(float(rows["samples"].sum()), rows),
         app_mb_per_second=per_second(float(rows["app_bytes"].sum()) / 1e6, rows),
         time_to_first_batch_seconds=averaged(rows, first_batch_seconds).mean or 0.0,

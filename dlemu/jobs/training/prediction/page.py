@@ -103,7 +103,7 @@ def _counts_table(answer: Prediction) -> Table:
             f"{low:.1f}-{high:.1f}",
             f"{count.au_percent:.1f}",
             f"{count.au_whole_percent:.1f}",
-            f"{count.au_dlio_percent:.1f}",
+            "-" if count.au_dlio_percent is None else f"{count.au_dlio_percent:.1f}",
             number(count.samples_per_second),
             number(count.app_mb_per_second),
             f"{count.null_model.au_percent:.1f}",

@@ -92,7 +92,7 @@ _ISSUES: Wording = {
     "{files:,} was assumed (to predict for your own: dataset.num_files_train=N)",
     Issue.CHECKPOINTS_LEFT_OUT: "checkpoints are not included: no AU counts them, but they lengthen the run",
     Issue.STEPS_LEFT_OUT: "{simulated_steps:,} of {planned_steps:,} steps were simulated",
-    Issue.HOST_SLOWER_THAN_STEP: "AU by DLIO's formula is not comparable: the host's delay after each step "
+    Issue.HOST_SLOWER_THAN_STEP: "AU by DLIO's formula is not predicted: the host's delay after each step "
     "({delay_ms:.2g} ms) takes longer than the step's computation ({step_ms:.2g} ms), so it would hardly sleep",
     Issue.NOTE: "{text}",
 }
