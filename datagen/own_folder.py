@@ -344,7 +344,8 @@ def _can_read(name: str, layout: Layout, storage: StorageBase) -> bool:
     return not errors
 
 
-def _count_rows(file: BinaryIO, _: Version) -> int:
+def count_rows(file: BinaryIO, _: Version | None = None) -> int:
+    """Return the rows of a Parquet file, by its footer."""
     parquet: Any = library("pyarrow.parquet", "parquet")
     return int(parquet.read_metadata(file).num_rows)
 
@@ -391,7 +392,7 @@ def _count_tfrecords(file: BinaryIO, version: Version) -> int:
 
 
 COUNTERS: dict[str, Finder] = {
-    "parquet": _count_rows,
+    "parquet": count_rows,
     "webdataset": _count_tar_samples,
     "tfrecord": _count_tfrecords,
 }

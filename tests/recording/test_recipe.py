@@ -214,6 +214,23 @@ def test_row_groups_of_parquet_are_those_of_the_jobs_files(tmp_path: Path) -> No
         assert dataset.get("parquet", {}).get("row_group_size", 0) == rows
 
 
+@pytest.mark.parametrize(("read_of_row", "samples"), [(0.99, 100), (1.02, 100), (0.9, 111)])
+def test_rows_of_parquet_are_counted_unless_some_columns_are_not_read(
+    tmp_path: Path, read_of_row: float, samples: int
+) -> None:
+    arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    random = np.random.default_rng(1)
+    for number in range(2):
+        table = arrow.table({"image": [random.bytes(10_000) for _ in range(100)]})
+        parquet.write_table(table, tmp_path / f"{number}.parquet", row_group_size=20)
+    row_bytes = (tmp_path / "0.parquet").stat().st_size / 100
+    read = recorded(opens_per_sample=0.01, read_bytes_per_sample=read_of_row * row_bytes)
+    recording = replace(read, loading=replace(read.loading, samples=None))
+    data = data_of(Counter(map(str, tmp_path.iterdir())), recording)
+    assert data is not None
+    assert workload_of(recording, data, engine="matched")["dataset"]["num_samples_per_file"] == samples
+
+
 def test_files_that_another_library_maps_have_samples_of_their_size_by_the_datasets_length(tmp_path: Path) -> None:
     """Arrow's, as of HF's datasets: neither calls nor NumPy tell what a sample reads."""
     for number in range(2):

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from datagen.errors import DlemuError
-from datagen.own_folder import COUNTERS, MIN_SHARE_OF_KIND, RAW, group_rows
+from datagen.own_folder import COUNTERS, MIN_SHARE_OF_KIND, RAW, count_rows, group_rows
 from datagen.regular import open_regular
 from dlemu.config.published import check_letters
 from dlemu.studies.record.answer import Data, Recording, Spread
@@ -41,6 +41,7 @@ _OPENED_PER_SAMPLE = 0.9  # counts as one file per sample: some were opened befo
 _PARTIAL = 0.8  # whole records: the rest is headers, indexes and padding; a crop reads a smaller share
 _OPENS_OFF = 0.1  # more: some samples have files that others lack
 _READ_BEFORE = 0.5  # of the data: imports of workers that are spawned read some tens of MB by calls, too
+_ROWS_OFF = 0.05  # by bytes, a group's rows count with the batch that reads it; more: some columns are not read
 _SIZES_OFF = 0.25  # more: some loader reads its files more often; less may be headers that are read twice
 _CACHED_OFF = 0.1  # the same as MAX_BYTES_ERROR_PERCENT for the bytes from devices: a smaller share is noise
 
@@ -70,6 +71,9 @@ def data_of(files: Counter[str], recording: Recording) -> Data | None:
         file_format, samples = PIECES, max(1.0, mean // part)
     elif not recording.mapped and part and round(samples) > 1 and file_format not in COUNTERS:
         file_format = PIECES  # a replay would read a whole file for each of its samples
+    rows_of_group, rows_per_byte = _parquet_rows(found) if file_format == "parquet" else (0, 0.0)
+    if abs(samples - rows_per_byte * mean) <= _ROWS_OFF * samples:
+        samples = round(rows_per_byte * mean, 1)
     return Data(
         folder=folder,
         format=file_format,
@@ -79,17 +83,17 @@ def data_of(files: Counter[str], recording: Recording) -> Data | None:
         sizes=Spread.of(known),
         samples_per_file=samples,
         is_whole=is_whole or recording.mapped,
-        group_rows=_group_rows(found) if file_format == "parquet" else 0,
+        group_rows=rows_of_group,
     )
 
 
-def _group_rows(paths: list[str]) -> int:
-    """Return the rows of a row group of the first file that can be read; 0 if there is none."""
+def _parquet_rows(paths: list[str]) -> tuple[int, float]:
+    """Return the rows of a row group, and those per byte, of the first file that can be read; 0 if there is none."""
     for path in paths:
         # pyarrow's own errors are ValueErrors
         with contextlib.suppress(OSError, ValueError, DlemuError), os.fdopen(open_regular(path), "rb") as file:
-            return group_rows(file)
-    return 0
+            return group_rows(file), count_rows(file) / os.fstat(file.fileno()).st_size
+    return 0, 0.0
 
 
 def data_problems(data: Data | None, recording: Recording) -> Iterator[str]:
