@@ -342,7 +342,7 @@ class LibraryEngine:
                 raise files.failure from None
             raise
         finally:
-            self.app_bytes, self.read_calls = files.brought()
+            self.app_bytes, self.read_calls = files.read_totals()
 
     def finish(self) -> None:
         if self._files is not None:

@@ -370,7 +370,7 @@ class GroupReader:
                 raise file.failure from None
             raise
         finally:
-            app_bytes, read_calls = file.brought()
+            app_bytes, read_calls = file.read_totals()
             self.app_bytes += app_bytes
             self.read_calls += read_calls
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from datagen import registry
+from datagen import page_cache, registry
 from datagen.content import CONTENT_VERSION
 from datagen.errors import DatasetError
 from datagen.formats.format_base import Format, RecordFormat, sides_of
@@ -32,7 +32,6 @@ from datagen.scan import (
 )
 from datagen.spec import DatasetSpec, ParquetSpec, Split
 from datagen.storage.storage_base import FOLDERS, StorageBase, StorageSpec, open_storage
-from datagen.unread import unread
 
 if TYPE_CHECKING:  # most datasets are dlemu's own
     from datagen.own_folder import UserFolder
@@ -214,7 +213,7 @@ class _Inspection:
         """Return the dataset that consists of a folder of a user's own files."""
         self._foreign_splits.add("train")
         paths = map(own.layout.path, range(own.layout.num_files))
-        with unread([local for path in paths if (local := self._storage.local_path(path)) is not None]):
+        with page_cache.restored([local for path in paths if (local := self._storage.local_path(path)) is not None]):
             largest_group = self._largest_group(own.spec, own.layout)
             largest_record = self._largest_record(own.spec, own.layout)
         return Dataset(

@@ -6,7 +6,7 @@ from collections import OrderedDict
 
 from datagen.formats.format_base import MAX_KEPT_FILES
 from datagen.storage.memory import MemoryReader
-from datagen.storage.storage_base import Brought, LibraryFile, StorageBase, StoredFile
+from datagen.storage.storage_base import LibraryFile, ReadTotals, StorageBase, StoredFile
 
 
 class LibraryFiles:
@@ -21,7 +21,7 @@ class LibraryFiles:
         self._storage = storage
         self._whole = whole
         self._last: LibraryFile | None = None
-        self._closed = Brought(0, 0)
+        self._closed = ReadTotals(0, 0)
         self._indexes: OrderedDict[str, memoryview] = OrderedDict()
 
     def open(self, path: str) -> LibraryFile:
@@ -45,9 +45,9 @@ class LibraryFiles:
                 self._indexes.popitem(last=False)
         return known
 
-    def brought(self) -> Brought:
+    def read_totals(self) -> ReadTotals:
         """Return the bytes and read calls so far."""
-        return self._closed if self._last is None else _sum(self._closed, self._last.brought())
+        return self._closed if self._last is None else _sum(self._closed, self._last.read_totals())
 
     @property
     def failure(self) -> Exception | None:
@@ -61,7 +61,7 @@ class LibraryFiles:
             self._close(last)
 
     def _close(self, file: LibraryFile) -> None:
-        self._closed = _sum(self._closed, file.brought())
+        self._closed = _sum(self._closed, file.read_totals())
         file.close()
 
     def _open(self, path: str, whole: bool) -> LibraryFile:
@@ -82,14 +82,14 @@ class FetchedFile(StoredFile):
         try:
             data = memoryview(bytearray(reader.size_bytes))
             app_bytes = reader.read_into(data, 0)
-            self._brought = Brought(app_bytes, reader.read_calls)
+            self._read_totals = ReadTotals(app_bytes, reader.read_calls)
         finally:
             reader.close()
         super().__init__(path, MemoryReader(data))
 
-    def brought(self) -> Brought:
-        return self._brought
+    def read_totals(self) -> ReadTotals:
+        return self._read_totals
 
 
-def _sum(one: Brought, other: Brought) -> Brought:
-    return Brought(one.app_bytes + other.app_bytes, one.read_calls + other.read_calls)
+def _sum(one: ReadTotals, other: ReadTotals) -> ReadTotals:
+    return ReadTotals(one.app_bytes + other.app_bytes, one.read_calls + other.read_calls)

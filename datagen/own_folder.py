@@ -18,7 +18,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from datagen import registry
+from datagen import page_cache, registry
 from datagen.errors import DatasetError, DlemuError, UserError
 from datagen.extras import library
 from datagen.formats.format_base import FORMATS, Format
@@ -29,7 +29,6 @@ from datagen.scan import FORMAT_OF_ENDING, SHOWN_NAMES, has_ending, sizes_on_dis
 from datagen.spec import DatasetSpec, ParquetSpec
 from datagen.storage.storage_base import Listed, StorageBase, StorageSpec, StoredFile, open_storage
 from datagen.thread_pool import of_each
-from datagen.unread import unread
 
 RAW = "raw"
 MAX_DEPTH = 16
@@ -270,7 +269,7 @@ def _in_each(
         local = own.local_path(path)
         version = object_version(path, size_bytes) if local is None else version_of(local, os.stat(local))
         if (find, version) not in _found:
-            with unread([local] if local else []), _opened(path, own) as file:
+            with page_cache.restored([local] if local else []), _opened(path, own) as file:
                 _found[find, version] = find(file, version)
         return _found[find, version]
 

@@ -275,7 +275,7 @@ def _message(data: memoryview, at: int, stop: int) -> tuple[int, int, int]:
         elif kind in _FIXED_BYTES:
             at += _FIXED_BYTES[kind]
         else:
-            raise ValueError(f"a field of unknown kind {kind}")
+            raise ValueError(f"a protobuf field of unknown wire type {kind}")
     raise ValueError("an empty message")
 
 

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Protocol
 
 from datagen.errors import DatasetError
 from datagen.extras import library
-from datagen.storage.storage_base import LIBRARIES_OF_OBJECTS, Brought, LibraryFile
+from datagen.storage.storage_base import LIBRARIES_OF_OBJECTS, LibraryFile, ReadTotals
 
 
 class S3Access(NamedTuple):
@@ -64,7 +64,7 @@ class TorchConnector:
         with _explaining(path, "s3torchconnector"):
             reader = self._client.get_object(bucket, key, reader_constructor=counted)
             file = io.BytesIO(reader.read()) if whole else reader
-        return ClientFile(path, file, "s3torchconnector", bodies.brought)
+        return ClientFile(path, file, "s3torchconnector", bodies.read_totals)
 
 
 class _Bodies:
@@ -74,8 +74,8 @@ class _Bodies:
         self._app_bytes = 0
         self._streams = 0
 
-    def brought(self) -> Brought:
-        return Brought(self._app_bytes, self._streams)
+    def read_totals(self) -> ReadTotals:
+        return ReadTotals(self._app_bytes, self._streams)
 
     def counted(self, get_stream: Callable[..., Iterator[bytes]]) -> Callable[..., Iterator[bytes]]:
         def stream(*place: int) -> Iterator[bytes]:
@@ -118,26 +118,26 @@ def open_by_fsspec(files: Any, place: str, path: str, client: str) -> LibraryFil
         file = files.open(place, "rb")
     cache = getattr(file, "cache", None)
 
-    def brought() -> Brought:
+    def read_totals() -> ReadTotals:
         if cache is None:  # not an AbstractBufferedFile: only our own reads can be counted
-            return Brought(wrapped.got, wrapped.calls)
-        return Brought(cache.total_requested_bytes, cache.miss_count)
+            return ReadTotals(wrapped.got, wrapped.calls)
+        return ReadTotals(cache.total_requested_bytes, cache.miss_count)
 
-    wrapped = ClientFile(path, file, client, brought)
+    wrapped = ClientFile(path, file, client, read_totals)
     return wrapped
 
 
 class ClientFile(LibraryFile):
     """A client library's file object; its errors are reported as read errors, and not as a damaged file."""
 
-    def __init__(self, path: str, file: Any, client: str, brought: Callable[[], Brought]) -> None:
+    def __init__(self, path: str, file: Any, client: str, read_totals: Callable[[], ReadTotals]) -> None:
         super().__init__(path)
         self.got = self.calls = 0
         """Bytes read from it so far, and the number of read calls."""
-        self._file, self._client, self._brought = file, client, brought
+        self._file, self._client, self._read_totals = file, client, read_totals
 
-    def brought(self) -> Brought:
-        return self._brought()
+    def read_totals(self) -> ReadTotals:
+        return self._read_totals()
 
     def read(self, size: int = -1) -> bytes:
         with self._explaining():

@@ -468,7 +468,7 @@ def write_whole(storage: StorageBase, path: str, data: Bytes, *, sync: bool) -> 
         raise
 
 
-class Brought(NamedTuple):
+class ReadTotals(NamedTuple):
     """Bytes and read calls that the storage has served for an open file so far."""
 
     app_bytes: int
@@ -485,7 +485,7 @@ class LibraryFile(io.RawIOBase, abc.ABC):
         self.name = path
 
     @abc.abstractmethod
-    def brought(self) -> Brought: ...
+    def read_totals(self) -> ReadTotals: ...
 
     def readable(self) -> bool:
         return True
@@ -502,8 +502,8 @@ class StoredFile(LibraryFile):
         self.reader = reader
         self._at = 0
 
-    def brought(self) -> Brought:
-        return Brought(self.reader.app_bytes, self.reader.read_calls)
+    def read_totals(self) -> ReadTotals:
+        return ReadTotals(self.reader.app_bytes, self.reader.read_calls)
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
         at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self.reader.size_bytes}[whence]

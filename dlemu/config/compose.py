@@ -86,7 +86,7 @@ def _checked_content(path: str) -> bytes:
         return content  # composing it reports what is wrong
     values = _count(root, {})
     if values > MOST_YAML_VALUES:
-        raise UserError(f"{path} has {values} keys and values (aliases repeated): wanted at most {MOST_YAML_VALUES}")
+        raise UserError(f"{path} has {values} keys and values (aliases expanded): wanted at most {MOST_YAML_VALUES}")
     return content
 
 

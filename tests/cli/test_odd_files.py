@@ -343,7 +343,7 @@ def test_a_workload_of_very_many_keys_is_refused_at_once(tmp_path: Path, capfd: 
         with pytest.MonkeyPatch.context() as patched:
             status, said = ended(("train", f"workload={path}"), capfd, patched)
         assert status == 2
-        assert "keys and values (aliases repeated): wanted at most 10000" in said
+        assert "keys and values (aliases expanded): wanted at most 10000" in said
 
 
 @pytest.mark.parametrize("name", ["/tmp/elsewhere", "../up", "..", "a/b"])

@@ -163,7 +163,7 @@ class Recording:
     hand_over: float
     """Median time that the trainer took to receive a batch that was ready."""
     hand_over_added: float = 0.0
-    """The part of it that a replay does not take: added to `computation`."""
+    """What a replay needs less for that than the job, added to `computation`; negative where it needs more."""
     parts: Parts
     preprocess: Spread
     """CPU time of a worker per sample, without system time."""
@@ -178,9 +178,9 @@ class Recording:
     mapped: bool
     """The samples are in memory-mapped files, which no read call shows."""
     samples_before: int = 0
-    """Samples that were loaded before the measured ones, as warm-up."""
+    """Samples that were loaded before the first measured batch, as warm-up."""
     read_before_bytes: int = 0
-    """What the processes that load batches read by calls before those that were measured."""
+    """Bytes that the processes that load batches had read by calls before the first measured batch."""
     shipped_bytes_per_sample: float
     """Size of the arrays that a worker sends to the trainer."""
     arrays: int = 0

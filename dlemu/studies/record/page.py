@@ -143,7 +143,11 @@ def _facts(answer: RecordAnswer) -> Iterator[tuple[str, str]]:
     read, device = (
         size(round(value)) for value in (recording.read_bytes_per_sample, recording.device_bytes_per_sample)
     )
-    how = f"{number(recording.calls_per_sample)} calls, {read}" if recording.read_bytes_per_sample else "from mapped files"
+    how = (
+        f"{number(recording.calls_per_sample)} calls, {read}"
+        if recording.read_bytes_per_sample
+        else "from mapped files"
+    )
     yield "reads per sample", f"{how}; {device} from devices"
     if answer.data is not None:
         data = answer.data

@@ -12,7 +12,7 @@ import numpy as np
 
 
 @contextlib.contextmanager
-def unread(paths: Sequence[str]) -> Iterator[None]:
+def restored(paths: Sequence[str]) -> Iterator[None]:
     """On exit, drop from the page cache those of the local files whose middle page was not cached on entry."""
     cold = [path for path in paths if not _in_memory(path)]
     try:
