@@ -113,7 +113,10 @@ def command(
     bucket = len(places) == 1 and places[0].startswith("s3://")
     if overrides and not bucket:
         if places or preset or accesses or sizes or depths or jobs or overwrite_device or precondition or steady:
-            raise click.UsageError("a workload's own reads take no TARGET, --preset, --rw, --sizes, --depths or --jobs")
+            raise click.UsageError(
+                f"{overrides[0]} is a workload's setting, and a workload's own reads take no TARGET, --preset, --rw, "
+                "--sizes, --depths or --jobs: leave out one or the other (results go to --output FOLDER)"
+            )
         if output:
             overrides.append(override(("output", "folder"), output))
         answer, folder = probe_workload(

@@ -14,10 +14,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
 import dlemu
 from datagen.errors import DlemuError, UserError
 from datagen.storage.storage_base import StorageSpec
+from dlemu.cli.probe import command
 from dlemu.comm.environment import describe_folder
 from dlemu.config import load
 from dlemu.jobs.probe import requests
@@ -72,6 +74,13 @@ def test_latencies_are_milliseconds() -> None:
     wanted = {"mean": 500.5, "p50": 500.5, "p90": 900.1, "p99": 990.01, "p999": 999.001, "max": 1000}
     assert vars(found) == pytest.approx(wanted, rel=1e-9)
     assert latency_stats(np.zeros(0, np.int64)) is None
+
+
+def test_a_setting_beside_a_target_is_named() -> None:
+    ended = CliRunner().invoke(command, ["/mnt", "output.folder=results/a"])
+    assert ended.exit_code == 2
+    assert "output.folder=results/a is a workload's setting" in ended.output
+    assert "--output" in ended.output
 
 
 def test_a_cell_is_of_the_requests_that_count_and_its_cpu_time_of_all() -> None:

@@ -17,7 +17,7 @@ from dlemu.report.series import RunSeries, point_of
 from dlemu.results.answer_files import read_answer
 from dlemu.results.figures import JobFigures, Value
 from dlemu.studies.answers import SIZE, SizeAnswer, read_sweep
-from dlemu.studies.series.page import print_answer, print_sweep, series_page
+from dlemu.studies.series.page import _sweep_verdict, print_answer, print_sweep, series_page
 from dlemu.studies.series.series import open_together, points_of
 from tests.report.folders import write_checkpoint_sweep, write_run, write_size, write_sweep
 
@@ -241,6 +241,20 @@ def test_the_terminal_says_the_answer_of_a_search_and_why(tmp_path: Path) -> Non
         "results: results/x",
     ):
         assert line in lines
+
+
+@pytest.mark.parametrize(
+    ("passed", "limit", "words"),
+    [
+        (True, "storage", "pass"),
+        (False, "storage", "fail: storage"),
+        (None, "host CPU", "no verdict: host CPU"),
+        (None, "nothing", "no verdict"),
+    ],
+)
+def test_a_verdict_names_what_limited_the_run_unless_nothing_did(passed: bool | None, limit: str, words: str) -> None:
+    figures = JobFigures(kind="training", workload="unet3d", ranks=1, passed=passed, limited_by={"run": limit})
+    assert _sweep_verdict(figures).text == words
 
 
 def test_the_page_of_a_sweep_names_the_points_that_failed(tmp_path: Path) -> None:

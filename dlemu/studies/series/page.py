@@ -135,7 +135,7 @@ def _sweep_cells(figures: JobFigures | None, catalogue: Catalogue, shown: Sequen
 
 def _sweep_verdict(figures: JobFigures) -> Line:
     word, limit = verdict_word(figures.passed), figures.limited_by.get(RUN)
-    named = f"{word}: {limit}" if limit and word != "pass" else word
+    named = f"{word}: {limit}" if limit not in (None, "", "nothing") and word != "pass" else word
     return Line(named, _TONES.get(word, "open"))
 
 
