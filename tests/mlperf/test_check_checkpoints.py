@@ -148,7 +148,7 @@ BROKEN: list[tuple[str, str, str | None, Change]] = [
     ("error", "checkpoint.settings", "4.6.3 checkpointClosedCheckpointParameters", setting("model", "num_layers", 31)),
     ("error", "checkpoint.settings", None, setting("checkpoint", "time_between_checkpoints", 60)),
     ("error", "checkpoint.size", None, setting("model", "num_layers", 31)),
-    ("warning", "workload.hash", None, setting("checkpoint", "unheard_of", False)),
+    ("error", "workload.hash", None, setting("checkpoint", "unheard_of", False)),
     ("error", "checkpoint.processes", "4.6.1 checkpointClosedMpiProcesses", processes(16)),
     ("error", "checkpoint.hosts", "4.6.2 checkpointClosedAcceleratorsPerHost", processes(8, hosts=4)),
     ("warning", "checkpoint.hosts", None, processes(8, hosts=2)),

@@ -437,13 +437,20 @@ def test_settings_that_are_dlios_own_may_be_written_out() -> None:
 
 
 def test_a_setting_that_no_rule_knows_shows_in_the_hash() -> None:
-    assert found(**changed(checkpoint={"mode": "subset"})) == [("warning", "workload.hash")]
+    assert found(**changed(checkpoint={"mode": "subset"})) == [("error", "workload.hash")]
+    assert found(**changed(workflow={"train": True, "evaluation": False})) == [("warning", "workload.hash")]
     assert found(**changed(reader={"read_threads": "64"}, storage={"storage_type": "direct_fs"})) == []
 
 
 def test_prefetch_is_as_the_text_allows_it() -> None:
     assert found(**changed(reader={"prefetch_size": 16})) == [("error", "overrides.value")]
     assert found(**changed(reader={"prefetch_size": 2})) == []
+
+
+def test_the_script_of_v1_limits_prefetch_in_closed_alone() -> None:
+    more = changed(reader={"prefetch_size": 64})
+    assert found("1.0", **more, overrides=()) == [("error", "overrides.value")]
+    assert found("1.0", "open", **more, overrides=()) == []
 
 
 def test_steps_that_au_leaves_out_are_not_chosen() -> None:

@@ -101,17 +101,23 @@ def _settings(result: CheckpointResult) -> Found:
             fix = "leave the edition's workload file unchanged"
             yield leaf.path, Finding("error", "checkpoint.settings", "; ".join(changed[:4]), result.model.name, fix)
         elif result.closed:
-            yield from _core_config_hash(leaf, result.model)
+            yield from _core_config_hash(leaf, result.model, sorted(set(keys) - official.keys()))
 
 
-def _core_config_hash(leaf: CheckpointLeaf, model: OfficialModel) -> Found:
-    """Compare the hash of all core settings with the official one, which includes the official model name."""
+def _core_config_hash(leaf: CheckpointLeaf, model: OfficialModel, added: Sequence[str]) -> Found:
+    """Compare the hash of all core settings with the official one, which includes the official model name.
+
+    `added` are the settings that no workload file has.
+    """
     named = {**(leaf.workload or {}), "model": {**leaf.settings("model"), "name": model.official_name}}
     seen = core_config_hash(named, checkpointing=True)
     if seen not in model.core_configs.values():
         wanted = f"{' or '.join(model.core_configs.values())}, by dlemu's editions.yaml"
         fix = "compare config.yaml with the edition's workload file, key by key"
-        yield leaf.path, Finding("warning", "workload.hash", f"core-config-v1 hash {seen}", wanted, fix)
+        severity: Severity = "error" if added else "warning"
+        keys = f", with {', '.join(added[:3])}" if added else ""
+        found = f"core-config-v1 hash {seen}{keys}"
+        yield leaf.path, Finding(severity, "workload.hash", found, wanted, fix)
 
 
 def _overrides_allowed(result: CheckpointResult) -> Found:

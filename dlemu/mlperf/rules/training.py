@@ -11,9 +11,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from dlemu.mlperf.rules.core_config import DEFAULTS, NEVER_SET, canonical
+from dlemu.mlperf.rules.core_config import CORE_SECTIONS, DEFAULTS, NEVER_SET, SITE_KEYS, canonical
 from dlemu.mlperf.rules.editions import EDITIONS, Edition, Official
-from dlemu.results.finding import Finding
+from dlemu.results.finding import Finding, Severity
 
 Division = Literal["closed", "open"]
 
@@ -248,9 +248,10 @@ def _other_settings(edition: Edition, official: Official, facts: RunFacts, divis
         if key.startswith(_DURATIONS) and value != "normal":  # mean and deviation are settings of their own
             yield _changed(key, str(value), "a mean")
     prefetch = settings.get("reader.prefetch_size")
-    if edition.prefetch_sizes and prefetch is not None and prefetch not in edition.prefetch_sizes:
-        allowed = ", ".join(map(str, edition.prefetch_sizes))
-        seen, fix = f"reader.prefetch_size={prefetch}", "a value that the edition's text allows"
+    sizes = edition.prefetch_sizes if division == "closed" else edition.open_prefetch_sizes
+    if sizes and prefetch is not None and prefetch not in sizes:
+        allowed = ", ".join(map(str, sizes))
+        seen, fix = f"reader.prefetch_size={prefetch}", "a value that the edition allows"
         yield Finding("error", "overrides.value", seen, f"one of {allowed}", fix)
 
 
@@ -258,9 +259,18 @@ def _hash(official: Official, facts: RunFacts, division: Division) -> Iterator[F
     """Compare the hash of all core settings: it also reveals keys that no rule above compares."""
     known = official.core_configs
     if division == "closed" and facts.core_config is not None and facts.core_config not in known:
-        seen = f"core-config-v1 hash {facts.core_config}"
+        added = sorted(key for key in facts.settings or () if key.startswith(CORE_SECTIONS))
+        added = [key for key in added if key not in {*NEVER_SET, *official.settings, *SITE_KEYS, *_IN_WORKLOAD_FILES}]
+        # A setting of DLIO's that is written out with its default changes the hash, but not the workload.
+        severity: Severity = "error" if added else "warning"
+        named = f", with {', '.join(added[:3])}" if added else ""
+        seen = f"core-config-v1 hash {facts.core_config}{named}"
         fix = "compare config.yaml with the edition's workload file, key by key"
-        yield Finding("warning", "workload.hash", seen, f"{' or '.join(sorted(known))}, by editions.yaml", fix)
+        yield Finding(severity, "workload.hash", seen, f"{' or '.join(sorted(known))}, by editions.yaml", fix)
+
+
+_IN_WORKLOAD_FILES = ("model.name", "model.type", "model.model_size", "workflow.checkpoint", "workflow.profiling")
+"""Core settings that workload files have, besides those that other rules compare."""
 
 
 def _same(seen: Any, wanted: object) -> bool:
