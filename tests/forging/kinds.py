@@ -19,7 +19,7 @@ from unittest.mock import patch
 import yaml
 
 from dlemu.mlperf.audit import audited_run
-from tests.mlperf.golden import STAMP, edit, moved
+from tests.mlperf.golden import STAMP, config_folder, edit, moved
 
 Change = Callable[[Path], object]
 
@@ -215,6 +215,7 @@ def _au(percent: float, called: str) -> Callable[[Any], None]:
         metric = content["metric"]
         metric["train_au_percentage"] = [percent] * len(metric["train_au_percentage"])
         metric |= {"train_au_mean_percentage": percent, "train_au_meet_expectation": called}
+        metric["train_au_stdev_percentage"] = 0.0
 
     return change
 
@@ -471,6 +472,62 @@ def _kv_option(option: str, **stated: Any) -> Change:
     return _kv_told(lambda told: told["options"][option].update(stated))
 
 
+def _gone(*keys: str) -> Callable[[Any], None]:
+    def change(content: Any) -> None:
+        for key in keys[:-1]:
+            content = content[key]
+        del content[keys[-1]]
+
+    return change
+
+
+def _of_the_report(change: Callable[[Any], Any]) -> Change:
+    return lambda root: edit(_first(root, "mlperf_storage_report.json"), change)
+
+
+def _trained_without(*keys: str) -> Change:
+    return lambda root: edit(trainings(root)[-1] / "summary.json", _gone(*keys))
+
+
+def _copied_times(root: Path) -> None:
+    """Give a run another's block times under figures of its own, and take the steps of both away."""
+    first, second = trainings(root)[-2:]
+    start = [json.loads((run / "summary.json").read_text())["start"] for run in (first, second)]
+    shift = datetime.fromisoformat(start[1]) - datetime.fromisoformat(start[0])
+    for path in first.glob("*per_epoch_stats.json"):
+        (second / path.name).write_text(json.dumps(moved(json.loads(path.read_text()), shift)))
+    for path in (*first.glob("*_output.json"), *second.glob("*_output.json")):
+        path.unlink()
+
+
+def _printed(line: str) -> Change:
+    return lambda root: one(trained(root), "dlio.log").write_text(f"[OUTPUT]\n[METRIC] {line}: 1.5000 (0.1000) \n")
+
+
+def _in_every_config(section: str, key: str, value: object) -> Change:
+    def apply(root: Path) -> None:
+        for run in trainings(root):
+            edit(config_folder(run) / "config.yaml", lambda told: told["workload"][section].update({key: value}))
+
+    return apply
+
+
+def _generated(root: Path) -> None:
+    told = leaves(root, "datagen")[0] / "dlio_config/config.yaml"
+    edit(told, lambda told: told["workload"]["dataset"].update(record_length_bytes_stdev=0))
+
+
+def _linked(root: Path) -> None:
+    (trainings(root)[-1] / "notes.txt").symlink_to("/etc/hostname")
+
+
+def _vector_command(old: str, new: str) -> Change:
+    def change(told: Any) -> None:
+        told["executed_command"] = told["executed_command"].replace(old, new)
+
+    return _of_vector(change, META)
+
+
 def _without_p95(told: Any) -> None:
     del told["options"]["1"]["aggregated_p95_latency_ms"]
 
@@ -657,6 +714,30 @@ KINDS: tuple[Forgery, ...] = (
     _forgery("another setting was asked for", "overrides.differ", _asked_for),
     _forgery("kv: an option without its p95", "unapplied", _kv_told(_without_p95)),
     _forgery("an epoch has no rate", "epochs.count", _without_a_rate),
+    _forgery("no samples/s of epochs", "summary.incomplete",
+             _trained_without("metric", "train_throughput_samples_per_second")),
+    _forgery("no memory of the hosts", "summary.incomplete", _trained_without("host_memory_GB")),
+    _forgery("a report without its mean", "results.differ",
+             _of_the_report(_gone("overall", "train_throughput_mean_samples_per_second"))),
+    _forgery("a report without a run", "results.differ", _of_the_report(_gone("runs", "run3"))),
+    _forgery("a call of checkpoints has no figures", "checkpoint.differs",
+             lambda root: edit(_first(root, "checkpointing/*/2*/summary.json"), _gone("metric"))),
+    _forgery("block times are another run's", "runs.copied", _copied_times),
+    _forgery("the log printed another AU", "papers.differ", _printed("Training Accelerator Utilization [AU] (%)")),
+    _forgery("a workload file with a setting more", "workload.hash", _in_every_config("workflow", "mine", True)),
+    _forgery("datagen made files of one size", "dataset.differs", _generated),
+    _forgery("a file is a link", "tree.link", _linked),
+    _forgery("kv: an option without its rate", "kv.missing",
+             _kv_told(_gone("options", "1", "aggregated_read_bandwidth_gbps"))),
+    _forgery("kv: a rank without its time", "kv.missing", _kv_rank(_gone("summary", "elapsed_time"))),
+    _forgery("kv: the tool was shorter", "time.length", _kv_meta(_put("runtime", value=100.0))),
+    _forgery("kv: another folder", "papers.differ", _kv_commands("/mnt/drive/kvcache", "/dev/shm/kvcache")),
+    _forgery("vdb: a run without its queries", "vdb.metrics", _of_vector(_gone("total_queries"))),
+    _forgery("vdb: a verdict that says nothing", "vdb.truth",
+             _of_vector(lambda told: [told.pop(key) for key in ("result", "valid")], "result_verdict.json")),
+    _forgery("vdb: a mean below all percentiles", "vdb.differs", _vector_put("mean_latency_ms", value=0.1)),
+    _forgery("vdb: more clients", "vdb.settings", _vector_command("--processes 1", "--processes 64")),
+    _forgery("vdb: another collection", "runs.differ", _vector_command("-name mlps", "-name small")),
     _forgery("kv: an option failed in part", "kv.missing", _kv_option("1", partial_failure=True)),
     _forgery("kv: an option of more ranks", "kv.differs", _kv_option("2", rank_count=9)),
     _forgery("kv: fewer completed", "kv.differs", _kv_rank(_put("requests_completed", value=7))),

@@ -10,6 +10,7 @@ import random
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from pathlib import Path
+from statistics import pstdev
 from typing import Any
 
 import yaml
@@ -149,13 +150,19 @@ def _summary(told: list[list[Rank]], edition: str, ranks: int, epochs: int, step
             "train_au_percentage": au,
             "train_au_mean_percentage": mean_au,
             "train_au_meet_expectation": "success" if mean_au >= 90 else "fail",
+            "train_au_stdev_percentage": pstdev(au),
             "train_throughput_samples_per_second": rate,
             "train_throughput_mean_samples_per_second": mean_rate,
+            "train_throughput_stdev_samples_per_second": pstdev(rate),
             "train_io_mean_MB_per_second": mean_rate * RECORD_BYTES / 2**20,
+            "train_io_stdev_MB_per_second": pstdev(rate) * RECORD_BYTES / 2**20,
         },
         "num_files_train": ranks * steps * BATCH,
+        "num_files_eval": 0,
         "num_samples_per_file": 1,
+        "host_cpu_count": [8],
         "host_memory_GB": [64.0],
+        "data_size_per_host_GB": ranks * steps * BATCH * RECORD_BYTES / 2**30,
         "epochs": epochs,
         "end": _stamp(told[-1][0].end + 1),
     }

@@ -89,13 +89,19 @@ def _summaries(runs: Path) -> dict[str, Any]:
 def _v1_report(runs: Path) -> dict[str, Any]:
     """What report.py makes of the runs."""
     rates = {name: told["metric"][RATE] for name, told in _summaries(runs).items()}
+    mib = {name: told["metric"]["train_io_mean_MB_per_second"] for name, told in _summaries(runs).items()}
     overall = {
         "num_benchmark_runs": len(rates),
         "train_num_accelerators": str(next(iter(_summaries(runs).values()))["num_accelerators"]),
         RATE: statistics.fmean(rates.values()),
         "train_throughput_stdev_samples_per_second": statistics.pstdev(rates.values()),
+        "train_throughput_mean_MB_per_second": statistics.fmean(mib.values()),
+        "train_throughput_stdev_MB_per_second": statistics.pstdev(mib.values()),
     }
-    rows = {name: {"train_throughput_samples_per_second": rate} for name, rate in rates.items()}
+    rows = {
+        name: {"train_throughput_samples_per_second": rate, "train_throughput_MB_per_second": mib[name]}
+        for name, rate in rates.items()
+    }
     return {"overall": overall, "runs": rows}
 
 
@@ -118,9 +124,6 @@ def _model_run(folder: Path, edition: str, ranks: int, number: int) -> float:
         lambda told: told.update(
             host_memory_GB=[MEMORY_GIB],
             host_meminfo={"MemTotal": f"{HOST_KB} kB"},
-            host_cpu_count=[8],
-            num_files_eval=0,
-            data_size_per_host_GB=_files(ranks) * foreign_runs.RECORD_BYTES / 2**30,
         ),
     )
     _hydra(config_folder(folder), [f"workload=unet3d_{accelerator}", _FOLDER])

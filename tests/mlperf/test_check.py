@@ -7,7 +7,7 @@ import io
 import json
 import shutil
 from collections.abc import Callable
-from dataclasses import asdict, astuple
+from dataclasses import asdict, astuple, replace
 from datetime import datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
@@ -20,7 +20,8 @@ from dlemu.cli.mlperf_lines import check_lines
 from dlemu.mlperf.check.judge import Checked, ResultRow, as_csv, check_folder, check_report
 from dlemu.mlperf.check.tree_rules import holds_code
 from dlemu.mlperf.rules.known import known_rules
-from dlemu.results.finding import SEVERITIES
+from dlemu.mlperf.rules.training import unapplied
+from dlemu.results.finding import SEVERITIES, Located
 from tests.mlperf.broken_rules import expected, numbered, sentences
 from tests.mlperf.golden import STAMP, client, config_folder, edit, make_tree, moved, runs
 
@@ -458,6 +459,7 @@ def test_too_few_steps_are_an_error_where_the_memory_is_not_known(golden: Path, 
         ("error", "dataset.steps"),
         ("warning", "steps.count"),
         ("error", "files.count"),  # the size of the data
+        ("error", "summary.incomplete"),
     }
 
 
@@ -513,15 +515,29 @@ def test_what_cannot_be_judged_is_never_valid_and_says_which_rules_were_not_appl
         assert skipped >= {"dataset.size", "hosts.uneven"}
 
 
-def test_a_valid_verdict_says_how_often_facts_are_missing(golden: Path, tmp_path: Path) -> None:
-    """Removing the memory of the hosts is the easy way to hide a dataset that is too small."""
-    root = shutil.copytree(golden / "2.0", tmp_path / "tree")
-    assert not any("are missing" in line for line, _ in check_lines(check_folder(str(root))))
-    for run in runs(root):
-        edit(run / "summary.json", lambda summary: summary.pop("host_memory_GB"))
-    checked = check_folder(str(root))
-    (verdict,) = [line for line, _ in check_lines(checked) if line.startswith("VALID")]
-    assert f"facts for rules are missing {len(runs(root))} times (unapplied)" in verdict
+def test_a_valid_verdict_says_how_often_facts_are_missing(golden: Path) -> None:
+    """What is not there may be what breaks a rule."""
+    checked = check_folder(str(golden / "2.0"))
+    assert not any("are missing" in line for line, _ in check_lines(checked))
+    missing = [Located(run.path, one) for run in checked.results[0].runs for one in unapplied("au.low", AU=None)]
+    lines = check_lines(replace(checked, findings=(*checked.findings, *missing)))
+    (verdict,) = [line for line, _ in lines if line.startswith("VALID")]
+    assert f"facts for rules are missing {len(missing)} times (unapplied)" in verdict
+
+
+@pytest.mark.parametrize("edition", EDITIONS)
+def test_figures_that_dlio_always_writes_can_not_be_left_out(golden: Path, tmp_path: Path, edition: str) -> None:
+    """A figure that is not there contradicts nothing."""
+    path = shutil.copytree(runs(golden / edition)[-1], tmp_path / "run") / "summary.json"
+    for steps in path.parent.glob("*_output.json"):
+        steps.unlink()  # they take most of the time of a check
+    whole = json.loads(path.read_text())
+    places = [(whole, key) for key in whole if key not in ("metric", "host_meminfo", "num_files_eval")]
+    for section, key in [*places, *((whole["metric"], key) for key in whole["metric"])]:
+        kept = section.pop(key)
+        path.write_text(json.dumps(whole))
+        assert ("error", "summary.incomplete") in told(check_folder(str(path.parent), edition)), key
+        section[key] = kept
 
 
 @pytest.mark.parametrize("edition", EDITIONS)

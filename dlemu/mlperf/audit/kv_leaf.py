@@ -214,6 +214,7 @@ def _missing(leaf: KvLeaf) -> Iterator[Finding]:
     stated += [
         f"partial_failure of option {name}" for name, each in parts.items() if mapping(each).get("partial_failure")
     ]
+    seen += _figures_missing(leaf)
     if stated or lost:
         flags = ", ".join(stated) or "no failure"
         seen.append(f"the tool itself reports {flags}, {lost} missing files: its means are of the other files")
@@ -221,6 +222,38 @@ def _missing(leaf: KvLeaf) -> Iterator[Finding]:
         every_trial = f"{wording.count(trials, 'trial')} of each of 3 options by {wording.count(ranks, 'rank')}"
         wanted = f"{every_trial}, with summary and metadata"
         yield Finding("error", "kv.missing", "; ".join(seen), wanted, "keep all files of the run, or repeat it")
+
+
+_PUBLISHED = ("read_bandwidth_gbps", "write_bandwidth_gbps", "avg_throughput_tokens_per_sec")
+"""Numbers of each option that the published tables have."""
+_OF_A_RANK: tuple[tuple[str, Callable[[KvRank], object]], ...] = (
+    *AGGREGATES,
+    ("elapsed_time", lambda rank: rank.elapsed_seconds),
+    ("requests", lambda rank: count(rank.summary.get("total_requests"), 0)),
+    ("storage_io_latency_ms.p95", lambda rank: rank.storage_p95_ms),
+    ("GiB read", lambda rank: rank.stat("tier_storage_kv_bytes_read_gb")),
+    ("GiB written", lambda rank: rank.stat("tier_storage_kv_bytes_written_gb")),
+    ("GiB read from memory", lambda rank: rank.stat("tier_cpu_kv_bytes_read_gb")),
+    ("total_tokens", lambda rank: number(rank.summary.get("total_tokens"))),
+    ("total_storage_io_time", lambda rank: number(rank.summary.get("total_storage_io_time"))),
+    ("end_to_end_latencies", lambda rank: rank.latencies_seconds or None),
+    ("requests_completed", lambda rank: count(rank.content.get("requests_completed"), 0)),
+    ("seed", lambda rank: count(rank.content.get("seed"), 0)),
+)
+"""Numbers that a rank has if the others of its run have them: one version of the tool wrote all."""
+
+
+def _figures_missing(leaf: KvLeaf) -> Iterator[str]:
+    """Yield which published numbers the summary lacks, and which numbers some ranks of an option lack."""
+    for option in OPTIONS:
+        ranks = [rank for trial in leaf.trials(option) for rank in trial if rank.summary]
+        lacking = [name for name in _PUBLISHED if leaf.summary and leaf.published(option, name) is None]
+        if ranks and lacking:
+            yield f"option {option}: no {', '.join(f'aggregated_{name}' for name in lacking)}"
+        for name, part in _OF_A_RANK:
+            without = [rank.where for rank in ranks if part(rank) is None]
+            if without and len(without) < len(ranks):
+                yield f"{without[0]}: no {name}, which others have"
 
 
 def _no_summary(leaf: KvLeaf) -> str:

@@ -217,15 +217,27 @@ class Printed:
     """Size of the dataset divided by the number of hosts."""
     unusable: tuple[str, ...] = ()
     """Required numbers of a training run that are missing or not numbers, each as a phrase: `metric is missing`."""
+    lacking: tuple[str, ...] = ()
+    """Keys, dotted, that DLIO has written into every summary of training since v1.0, and this one has no value for."""
 
 
+_AU, _RATE = "train_au", "train_throughput"
 _READ_BY: Mapping[str, Callable[[object], object]] = {
     **dict.fromkeys(("num_hosts", "epochs", "num_files_train"), partial(count, least=0)),
     "num_samples_per_file": count,
     **dict.fromkeys(("start", "end"), moment),
     "host_memory_GB": numbers,
+    **dict.fromkeys(("hostname", "metric.train_au_meet_expectation"), text),
+    "data_size_per_host_GB": number,
+    **dict.fromkeys((f"metric.{_AU}_stdev_percentage", f"metric.{_RATE}_stdev_samples_per_second"), number),
+    **dict.fromkeys(("metric.train_io_mean_MB_per_second", "metric.train_io_stdev_MB_per_second"), number),
 }
 """Keys of a summary that rules need -> what reads them: a value that it can't read would make the rules not apply."""
+_ALWAYS_WRITTEN = (*_READ_BY, f"metric.{_AU}_percentage", f"metric.{_RATE}_samples_per_second", "host_cpu_count")
+"""Keys that DLIO has written into every summary of training since v1.0, as all 660 published ones have them.
+
+Those without which a run can't be judged at all are in `_unusable`.
+"""
 
 
 def read_printed(folder: str, findings: list[Finding]) -> Printed:
@@ -244,12 +256,12 @@ def read_printed(folder: str, findings: list[Finding]) -> Printed:
 
 def _printed(summary: Mapping[str, Any], findings: list[Finding]) -> Printed:
     metric, memory = mapping(summary.get("metric")), numbers(summary.get("host_memory_GB"))
-    au, rate = "train_au_percentage", "train_throughput_samples_per_second"
+    au, rate = f"{_AU}_percentage", f"{_RATE}_samples_per_second"
     for key in (au, rate):
         if key in metric and numbers(metric[key]) is None and metric[key] != []:
             findings.append(_foreign(f"summary.json: metric.{key} is {str(metric[key])[:80]}"))
     if count(summary.get("num_accelerators")) is not None:  # DLIO's, and not another benchmark's
-        values = [(key, summary.get(key), read) for key, read in _READ_BY.items()]
+        values = [(key, _value_at(summary, key), read) for key, read in _READ_BY.items()]
         unread = [(key, value) for key, value, read in values if value not in (None, []) and read(value) is None]
         findings += [_foreign(f"summary.json: {key} is {_shown(value)}") for key, value in unread]
     slots = summary.get("host_memory_GB")
@@ -259,6 +271,7 @@ def _printed(summary: Mapping[str, Any], findings: list[Finding]) -> Printed:
         meminfo_gib=meminfo_gib(mapping(summary.get("host_meminfo")).get("MemTotal")),
         data_gib=number(summary.get("data_size_per_host_GB")),
         unusable=tuple(_unusable(summary)),
+        lacking=tuple(key for key in _ALWAYS_WRITTEN if _value_at(summary, key) in (None, [], "")),
         start=text(summary.get("start")),
         end=text(summary.get("end")),
         model=text(summary.get("model")),
@@ -301,6 +314,12 @@ def _unusable(summary: Mapping[str, Any]) -> Iterator[str]:
                 yield f"metric.{key} is {_shown(metric.get(key))}"
     if count(summary.get("num_accelerators")) is None:
         yield f"num_accelerators is {_shown(summary.get('num_accelerators'))}"
+
+
+def _value_at(summary: Mapping[str, Any], key: str) -> Any:
+    """Return the value at a dotted key; None without one."""
+    section, _, name = key.rpartition(".")
+    return (mapping(summary.get(section)) if section else summary).get(name)
 
 
 def _shown(value: object) -> str:

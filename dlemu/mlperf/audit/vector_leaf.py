@@ -18,7 +18,9 @@ from dlemu.mlperf.audit.tolerant import count, mapping, number, numbers, read_js
 from dlemu.results.finding import Finding
 
 STATISTICS, VERDICT, RECALL = "statistics.json", "result_verdict.json", "recall_stats.json"
-_LATENCIES = ("mean_latency_ms", "p95_latency_ms", "p99_latency_ms", "p999_latency_ms")
+LATENCIES = ("mean_latency_ms", "p95_latency_ms", "p99_latency_ms", "p999_latency_ms")
+_MIN_TAIL = 0.04
+"""A twentieth of all latencies is at least their 95th percentile: so the mean is at least about that share of it."""
 _SUM_TOLERANCE = 1e-6  # relative: a different order of summing changes far less, a different measurement more
 
 
@@ -55,7 +57,7 @@ class VectorLeaf:
     @property
     def measured(self) -> tuple[float, ...]:
         """The measured time and latencies that it has: no two runs have the same."""
-        stated = (number(self.summary.get(name)) for name in ("total_time_seconds", *_LATENCIES))
+        stated = (number(self.summary.get(name)) for name in ("total_time_seconds", *LATENCIES))
         return tuple(value for value in stated if value is not None)
 
 
@@ -97,7 +99,7 @@ def vector_numbers(leaf: VectorLeaf) -> Iterator[Finding]:
 
 
 def _metrics(leaf: VectorLeaf) -> Iterator[Finding]:
-    lacking = [name for name in ("throughput_qps", *_LATENCIES) if number(leaf.summary.get(name)) is None]
+    lacking = [name for name in ("throughput_qps", *LATENCIES) if number(leaf.summary.get(name)) is None]
     if lacking:
         seen, wanted = f"no {', '.join(lacking)}", "queries per second and their latencies"
         yield Finding("error", "vdb.metrics", seen, wanted, "repeat the run with the tool's own client")
@@ -130,6 +132,9 @@ def _differences(leaf: VectorLeaf) -> Iterator[Finding]:
     known = [value for value in order if value is not None]
     if known != sorted(known):
         problems.append(f"latency percentiles do not increase: {', '.join(f'{value:.6g}' for value in known)} ms")
+    mean, p95, most = (number(stated.get(f"{name}_latency_ms")) for name in ("mean", "p95", "max"))
+    if mean is not None and ((most is not None and mean > most) or (p95 is not None and mean < _MIN_TAIL * p95)):
+        problems.append(f"mean_latency_ms is {mean:.6g}, which no latencies with these percentiles have")
     failed = count(stated.get("failed_batches"))
     if failed:
         problems.append(f"{failed} batches failed")
@@ -179,7 +184,8 @@ def _ground_truth(leaf: VectorLeaf) -> Iterator[Finding]:
     share = number(setup.get("coverage"))
     short = copied is not None and total is not None and copied < total
     result = text(leaf.verdict.get("result"))  # of another one than `valid` the tool itself exits with an error
-    judged_valid = leaf.verdict.get("valid") is not False and (result or "valid").lower() == "valid"
+    valid = leaf.verdict.get("valid")
+    judged_valid = valid is not False and (result or ("valid" if valid else "no result")).lower() == "valid"
     if setup.get("ok") is False or not judged_valid or short or (share is not None and share < 1):
         seen = f"{VERDICT}: {result}, {copied} of {total} vectors in the ground truth"
         yield Finding("error", "vdb.truth", seen, wanted, "rebuild the ground truth, and repeat the run")

@@ -32,6 +32,8 @@ from dlemu.results.finding import Finding, Severity
 
 FILES = ("checkpointing_run.stdout.log", "checkpointing_run.stderr.log", LOG, "summary.json")
 """Files that every call must have (2.1.25 of v3.0), besides the ranks' files, the metadata and dlio_config."""
+_ALWAYS_WRITTEN = ("start", "end", "num_accelerators", "num_hosts", "hostname", "host_memory_GB", "metric")
+"""Keys that DLIO writes into the summary of every call."""
 RESULTS, _FOLDER_KEY = "results.json", "checkpoint_folder"
 _SET_BY_TOOL = frozenset(
     {
@@ -69,6 +71,17 @@ Found = Iterator[tuple[str, Finding]]
 def _numbers(result: CheckpointResult) -> Found:
     for leaf in result.leaves:
         yield from ((leaf.path, finding) for finding in checkpoint_numbers(leaf))
+
+
+def _summary_complete(result: CheckpointResult) -> Found:
+    """Every call's summary has what DLIO always writes, and its figures: what is not there contradicts nothing."""
+    for leaf in result.leaves:
+        lacking = [key for key in _ALWAYS_WRITTEN if leaf.summary.get(key) in (None, [], "", {})]
+        if number(leaf.metric.get("checkpoint_size_GB")) is None:
+            lacking.append("metric.checkpoint_size_GB")
+        if leaf.summary and lacking:
+            seen, fix = f"summary.json without {', '.join(lacking)}", "keep summary.json as DLIO wrote it"
+            yield leaf.path, Finding("error", "checkpoint.differs", seen, "all that DLIO writes", fix)
 
 
 def _model_is_known(result: CheckpointResult) -> Found:
@@ -334,7 +347,7 @@ def _tool(result: CheckpointResult) -> Found:
 
 
 CHECKPOINT_RULES: tuple[Callable[[CheckpointResult], Found], ...] = (
-    *(_numbers, _model_is_known, _settings, _overrides_allowed, _fsync, _processes, _ranks_per_host),
+    *(_numbers, _summary_complete, _model_is_known, _settings, _overrides_allowed, _fsync, _processes, _ranks_per_host),
     *(
         _counts,
         gap,

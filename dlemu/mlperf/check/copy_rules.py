@@ -12,7 +12,7 @@ from typing import Any
 
 from dlemu.mlperf.audit.checkpoint_leaf import KINDS, rounds_of
 from dlemu.mlperf.audit.fingerprints import STAMP_DECIMALS, Fingerprint, copied_pairs, figure_fingerprints
-from dlemu.mlperf.audit.tolerant import number, read_json
+from dlemu.mlperf.audit.tolerant import mapping, number, read_json
 from dlemu.mlperf.check.checkpoint_result import CheckpointResult
 from dlemu.mlperf.check.checkpoint_rules import RESULTS, figures_of
 from dlemu.mlperf.check.submission_tree import Leaf, Result, Rule
@@ -28,17 +28,20 @@ def copied_runs(results: Sequence[Result], checkpoints: Sequence[CheckpointResul
     """No run has the same measurements as another run, of the same or any other result."""
     steps: list[Fingerprint] = []
     figures: list[Fingerprint] = []
+    times: list[Fingerprint] = []
     for result in results:
         for leaf in result.runs:
             steps += [Fingerprint(leaf.path, one.sums) for one in (leaf.run.fingerprints if leaf.run else ())]
             per_epoch = leaf.printed.au_by_epoch + leaf.printed.samples_per_second_by_epoch
             figures += figure_fingerprints(leaf.path, per_epoch)
+            blocks = leaf.run.times.training_seconds_by_epoch if leaf.run else ()
+            times += figure_fingerprints(leaf.path, blocks, STAMP_DECIMALS)
     for group in checkpoints:
         for call in group.leaves:
             for parts in call.parts.values():
                 figures += figure_fingerprints(call.path, (part.seconds for part in parts), STAMP_DECIMALS)
     found: dict[str, str] = {}
-    for first, second in (*copied_pairs(steps), *copied_pairs(figures)):
+    for first, second in (*copied_pairs(steps), *copied_pairs(figures), *copied_pairs(times)):
         if first.where != second.where:
             original, copy = sorted((first.where, second.where))
             found.setdefault(copy, original)
@@ -109,6 +112,30 @@ def sums_agree(result: Result) -> Iterator[Located]:
         return _run_figures(run).get(key, ()) if run else (rows if in_row else sums).get(key, ())
 
     yield from _compare(path, allowed)
+    if result.edition.name == "1.0":
+        yield from _v1_report_complete(path, sum(leaf.run is not None for leaf in result.runs))
+
+
+def _v1_report_complete(path: str, runs: int) -> Iterator[Located]:
+    """Yield what v1.0's report.py always writes, and a report lacks. What v3.0's tool writes varies by its version."""
+    report = mapping(read_json(path, []))
+    overall, rows = mapping(report.get("overall")), mapping(report.get("runs"))
+    lacking = [f"overall.{key}" for key in _V1_SUMS if overall.get(key) in (None, "")]
+    whole = sum(mapping(row).keys() >= _V1_FIGURES for row in rows.values())  # some call them 1, not run1
+    lacking += [f"figures of {runs - whole} of {runs} runs"] if whole < runs else []
+    if report and lacking:
+        seen, wanted = f"no {', '.join(lacking[:4])}", "all figures that report.py writes, of each run"
+        fix = "aggregate the runs with the tool again"
+        yield Located(path, Finding("error", "results.differ", seen, wanted, fix))
+
+
+_V1_FIGURES = {"train_throughput_samples_per_second", "train_throughput_MB_per_second"}
+_V1_SUMS = (
+    *("num_benchmark_runs", "train_num_accelerators"),
+    *("train_throughput_mean_samples_per_second", "train_throughput_stdev_samples_per_second"),
+    *("train_throughput_mean_MB_per_second", "train_throughput_stdev_MB_per_second"),
+)
+"""Figures of a run, and those over all runs, in each of v1.0's 132 published reports."""
 
 
 def checkpoint_sums_agree(result: CheckpointResult) -> Iterator[tuple[str, Finding]]:

@@ -6,12 +6,13 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from dlemu.mlperf.audit.fingerprints import STAMP_DECIMALS, copied_pairs, figure_fingerprints
 from dlemu.mlperf.audit.kv_leaf import OPTIONS, KvLeaf, kv_commands, kv_numbers
 from dlemu.mlperf.audit.tolerant import count, mapping, number, read_json, text
-from dlemu.mlperf.audit.vector_leaf import VectorLeaf, vector_numbers
+from dlemu.mlperf.audit.vector_leaf import LATENCIES, RECALL, STATISTICS, VectorLeaf, vector_numbers
 from dlemu.mlperf.check.other_leaves import OtherResult, phase_of
 from dlemu.mlperf.check.submission_tree import SEPARATION, runs_differ
 from dlemu.mlperf.rules.core_config import canonical
@@ -32,6 +33,8 @@ INDEXES, ENGINE, RUNS = ("DISKANN", "HNSW", "AISAQ"), "milvus", 5
 _REPEAT = "repeat the run with `mlpstorage closed`, which sets the options itself"
 
 
+_VECTOR_PROCESSES = re.compile(r"--processes[\s=]+(\d+)\b")
+_COLLECTION = re.compile(r"--collection-name[\s=]+(\S+)")
 _CLIENT = ("vector_dim", "processes", "batch_size", "runtime_seconds")
 """Settings in a vector database's config.json that are the same in all runs."""
 
@@ -42,7 +45,7 @@ def other_findings(result: OtherResult) -> Iterator[Located]:
         if isinstance(leaf, KvLeaf):
             found = list(leaf.broken)
             if phase_of(leaf.path) == "run":
-                found = [*kv_numbers(leaf), *(_kv_settings(leaf) if result.closed else ())]
+                found = [*kv_numbers(leaf), *_kv_length(leaf), *(_kv_settings(leaf) if result.closed else ())]
         else:
             found = list(leaf.broken)
             if phase_of(leaf.path) == "run":
@@ -52,12 +55,43 @@ def other_findings(result: OtherResult) -> Iterator[Located]:
     if vectors and len(vectors) != RUNS:
         seen, fix = f"{len(vectors)} runs", "submit five runs of the index"
         yield Located(result.path, Finding("error", "vdb.count", seen, f"{RUNS} runs of one index", fix))
+    yield from _figures_missing(vectors)
     for what, values in (
         ("vectors", [mapping(leaf.verdict.get("flat_setup")).get("total_vectors") for leaf in vectors]),
         ("k of the recall", [leaf.recall_stats.get("k") for leaf in vectors]),
+        ("collection", [_collection(leaf) for leaf in vectors]),
         *((key, [leaf.config.get(key) for leaf in vectors]) for key in _CLIENT),
     ):
         yield from runs_differ(result.path, what, values, "repeat the runs with one collection and one client")
+
+
+def _collection(leaf: VectorLeaf) -> str | None:
+    found = _COLLECTION.search(text(leaf.metadata.get("executed_command")) or "")
+    return found[1] if found else None
+
+
+def _figures_missing(runs: Sequence[VectorLeaf]) -> Iterator[Located]:
+    """Each run has the figures and settings that the others have: one client wrote them all."""
+    kept = [
+        {
+            f"{name}: {key}"
+            for name, content in (
+                (STATISTICS, leaf.summary),
+                (f"{STATISTICS}: recall", mapping(leaf.summary.get("recall"))),
+                (RECALL, leaf.recall_file),
+                ("config.json", leaf.config),
+            )
+            for key, value in content.items()
+            if value is not None
+            and key not in ("throughput_qps", *LATENCIES)  # without them `vector_numbers` finds one
+        }
+        for leaf in runs
+    ]
+    for leaf, keys in zip(runs, kept, strict=True):
+        lacking = sorted(set().union(*kept) - keys)
+        if lacking:
+            seen, fix = f"no {', '.join(lacking[:4])}", "keep the files as the client wrote them"
+            yield Located(leaf.path, Finding("error", "vdb.metrics", seen, "all that the other runs have", fix))
 
 
 def _kv_settings(leaf: KvLeaf) -> Iterator[Finding]:
@@ -90,6 +124,17 @@ def _kv_settings(leaf: KvLeaf) -> Iterator[Finding]:
         yield Finding("info", "unapplied", seen, "kv.settings applied", fix)
 
 
+def _kv_length(leaf: KvLeaf) -> Iterator[Finding]:
+    """The call of the tool lasted at least as long as the clocks of all its trials, which run one after another."""
+    runtime = number(leaf.metadata.get("runtime"))
+    trials = [trial for option in OPTIONS for trial in leaf.trials(option)]
+    clocks = sum(max((rank.elapsed_seconds or 0 for rank in trial), default=0) for trial in trials)
+    if runtime is not None and clocks > runtime + _DURATION_SLACK_SECONDS:
+        seen = f"{len(trials)} trials of {clocks:.1f} s in all, the metadata's runtime is {runtime:.1f} s"
+        fix = "leave folders and files as the tool made them"
+        yield Finding("error", "time.length", seen, "a run no longer than the call that started it", fix)
+
+
 def _kv_summary_settings(leaf: KvLeaf, option: int, fixed: Mapping[str, str]) -> Iterator[str]:
     """Yield the settings in the summary, of an option or of all, that are not the option's: few versions write any.
 
@@ -120,6 +165,10 @@ def _vector_settings(leaf: VectorLeaf, result: OtherResult) -> Iterator[Finding]
         engines = dict.fromkeys(text(each.get("vdb_engine")) for each in (leaf.metadata, args))
         differences += [f"engine {engine}" for engine in engines if engine and engine.lower() != ENGINE]
         differences += [f"index {value}" for value in sorted(set(kinds.values()) - set(INDEXES))]
+    words = text(leaf.metadata.get("executed_command")) or ""
+    launched = _VECTOR_PROCESSES.search(words)
+    if launched and count(leaf.config.get("processes")) not in (None, int(launched[1])):
+        differences.append(f"{launched[1]} processes (the command), {leaf.config['processes']} (config.json)")
     sizes = {number(leaf.config.get("vector_dim")), number(leaf.metadata.get("vector_dim"))} - {None}
     differences += [f"{len(sizes)} different vector dimensions"] if len(sizes) > 1 else []
     if differences:

@@ -34,9 +34,11 @@ _CHOSEN = ("read_threads", "computation_threads", "prefetch_size", "transfer_siz
 """Settings of the reader that a submitter may choose, once for all runs."""
 _GENERATED = (
     *("dataset.format", "dataset.num_samples_per_file", "dataset.record_length_bytes"),
-    *("dataset.compression", "dataset.record_dims"),
+    *("dataset.compression", "dataset.record_dims", "dataset.record_length_bytes_stdev"),
 )
 """Settings that decide which files datagen generates."""
+_LENGTH = frozenset({"record_length_bytes", "record_length", "record_length_bytes_stdev", "record_length_stdev"})
+"""The last of these is compared only where one of these is stated: without it DLIO's default is 0."""
 MIN_ACCELERATORS_PER_HOST = 4
 """With fewer on a single host, v3.0's checker asks whether that host could drive more (3.3.3)."""
 GAP_FACTOR = 2
@@ -93,6 +95,16 @@ def config_complete(result: Result) -> Iterator[Located]:
             seen = "no config.yaml that can be read" if none else f"config.yaml without {', '.join(lacking)}"
             fix = "keep hydra's folder of the run as hydra wrote it"
             yield _located(leaf.path, "error", "config.incomplete", seen, "the settings of the whole workload", fix)
+
+
+def summary_complete(result: Result) -> Iterator[Located]:
+    """Every run's summary has all that DLIO writes: what is not there can't be compared with anything."""
+    for leaf in result.runs:
+        lacking = leaf.printed.lacking
+        if leaf.run is not None and lacking and not leaf.printed.unusable:
+            more = f" and {len(lacking) - 4} more" if len(lacking) > 4 else ""
+            seen, fix = f"summary.json without {', '.join(lacking[:4])}{more}", "keep summary.json as DLIO wrote it"
+            yield _located(leaf.path, "error", "summary.incomplete", seen, "all that DLIO writes", fix)
 
 
 def _for_result(finding: Finding, leaf: Leaf, result: Result) -> Finding:
@@ -303,8 +315,10 @@ def dataset_as_generated(result: Result) -> Iterator[Located]:
     """The runs read files of the size and format that datagen generated: reads are counted by the runs' settings."""
     read = next((effective({"dataset": section}) for leaf in result.runs if (section := leaf.section("dataset"))), {})
     for leaf in result.datagen:
-        made = effective({"dataset": leaf.section("dataset")})
-        stated = {key: [each.get(key, NEVER_SET.get(key)) for each in (made, read)] for key in _GENERATED}
+        section = leaf.section("dataset")
+        made = effective({"dataset": section})
+        compared = _GENERATED if _LENGTH & section.keys() else _GENERATED[:-1]
+        stated = {key: [each.get(key, NEVER_SET.get(key)) for each in (made, read)] for key in compared}
         different = [
             f"{key}={mine} in datagen, {theirs} in the runs"
             for key, (mine, theirs) in stated.items()
@@ -373,7 +387,7 @@ def _located(path: str, severity: Severity, rule: str, seen: str, wanted: str, f
 
 
 RESULT_RULES: tuple[Rule, ...] = (
-    *(single_run_rules, config_complete, audit_findings, made_by_dlio, hosts_used),
+    *(single_run_rules, config_complete, summary_complete, audit_findings, made_by_dlio, hosts_used),
     *(run_count, run_folder_names, runs_ended, run_gaps, same_job, different_seeds, rates_agree),
     *(same_dataset, dataset_phases, dataset_as_generated, dataset_in_metadata, separate_folders),
 )

@@ -7,6 +7,7 @@ them: each function in `_FACTS` yields where one fact is recorded, with the valu
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import shlex
@@ -16,8 +17,9 @@ from datetime import datetime
 from functools import cached_property
 from typing import Any, Literal
 
+from dlemu.dlio.folders import LOG
 from dlemu.mlperf.audit.run_settings import CONFIG_FOLDERS, Setup, meminfo_gib
-from dlemu.mlperf.audit.tolerant import count, mapping, number, numbers, read_json, read_yaml, text
+from dlemu.mlperf.audit.tolerant import count, mapping, number, numbers, read_json, read_text, read_yaml, text
 from dlemu.mlperf.check.checkpoint_result import CheckpointResult
 from dlemu.mlperf.check.other_leaves import OtherResult, phase_of
 from dlemu.mlperf.check.submission_tree import METADATA, SEPARATION, Result, stamp_of
@@ -45,6 +47,7 @@ _METADATA_KEYS = ("benchmark_type", "model", "command", "run_datetime", "num_pro
 """Keys that the metadata of mlpstorage v3.0 always have."""
 _METADATA_KEYS_V2 = ("benchmark_type", "args")
 _NP_OPTION = re.compile(r"(?:^|\s)--?(?:n|np)[\s=]+(\d+)(?=\s)")
+_CACHE_OPTION = re.compile(r"--rank-cache-base[\s=]+(\S+)")
 _MEMORY_TOLERANCE = 0.01
 """Relative: summary.json, /proc/meminfo (in kB) and the metadata (in bytes) round the same memory differently."""
 
@@ -246,12 +249,22 @@ def _data_folder(records: RunRecords) -> _Statements:
         "config.yaml": records.setting(section, key),
         "args": records.args.get(argument),
         SEPARATION: mapping(records.read(SEPARATION)).get("data_or_chkpt_path"),
+        "the commands": _cache_folder(records) if records.benchmark == "kv_cache" else None,
     }
     models = (records.model_folder, mapping(records.metadata).get("model"), records.args.get("model"))
     for source, value in stated.items():
         if isinstance(value, str) and value:
             above, name = os.path.split(os.path.normpath(value))
             yield source, above if name in models else os.path.join(above, name)
+
+
+def _cache_folder(records: RunRecords) -> str | None:
+    """Return the folder that kv_cache's commands used, without what the tool appends; the first other one if any is."""
+    kept, stated = mapping(records.metadata).get("command_output_files"), text(records.args.get("cache_dir"))
+    words = [text(mapping(each).get("command")) or "" for each in kept] if isinstance(kept, list) else []
+    used = [found[1] for found in map(_CACHE_OPTION.search, words) if found]
+    others = [folder for folder in used if stated is None or not f"{folder}/".startswith(stated.rstrip("/") + "/")]
+    return next(iter([*others, stated]), None) if used else None
 
 
 def _results_folder(records: RunRecords) -> _Statements:
@@ -442,7 +455,36 @@ def _call_succeeded(records: RunRecords) -> Iterator[Finding]:
         yield Finding("error", "runs.exit", seen, "a call that succeeded", fix)
 
 
-_RECORD_RULES = (_facts_agree, _division_agrees, _records_complete, _call_succeeded)
+_METRIC = re.compile(r"\[METRIC\] (?P<label>[^:\n]+): (?P<value>\d+(?:\.\d+)?)")
+_LABELS = {
+    "Training Accelerator Utilization [AU] (%)": "train_au_mean_percentage",
+    "Training Throughput (samples/second)": "train_throughput_mean_samples_per_second",
+    "Checkpoint save duration (seconds)": "save_checkpoint_duration_mean_seconds",
+    "Checkpoint load duration (seconds)": "load_checkpoint_duration_mean_seconds",
+}
+"""Figures that DLIO prints at the end of a run -> their keys in summary.json."""
+_PRINTED_TOLERANCE = 1e-3
+"""Relative, and a tenth of it absolute: DLIO prints four decimals."""
+
+
+def _log_agrees(records: RunRecords) -> Iterator[Finding]:
+    """The figures that DLIO printed last into its log are those of summary.json."""
+    logs = [name for name in records.files if name == LOG or name.endswith("_run.stdout.log")]
+    metric = mapping(records.summary.get("metric"))
+    for name in logs if records.phase == "run" and metric else ():
+        words = read_text(os.path.join(records.path, name), []) or ""
+        printed = {
+            _LABELS[each["label"]]: float(each["value"]) for each in _METRIC.finditer(words) if each["label"] in _LABELS
+        }
+        for key, value in printed.items():
+            stated = number(metric.get(key))
+            slack = _PRINTED_TOLERANCE
+            if stated is not None and not math.isclose(stated, value, rel_tol=slack, abs_tol=slack / 10):
+                seen = f"{key} is {stated:.4f}, {name} has {value:.4f}"
+                yield Finding("error", "papers.differ", seen, "the figures that DLIO printed", _KEEP)
+
+
+_RECORD_RULES = (_facts_agree, _division_agrees, _records_complete, _call_succeeded, _log_agrees)
 
 
 def record_findings(records: RunRecords) -> Iterator[Located]:

@@ -48,13 +48,18 @@ _WORKLOADS_V3 = ("unet3d", "retinanet")
 
 
 def linked_folders(root: str) -> Iterator[Located]:
-    """Nothing is read behind a link to a folder: whoever gets a copy of the tree does not get that folder."""
-    for folder, below, _ in os.walk(root):
+    """Nothing is read behind a link to a folder, nor copied with the tree behind one that leads out of it."""
+    inside = os.path.join(os.path.realpath(root), "")
+    for folder, below, names in os.walk(root):
         below[:] = [name for name in below if not name.startswith(".") and not _CODE_FOLDER.match(name)]
         for path in sorted(os.path.join(folder, name) for name in below):
             if os.path.islink(path):
                 seen, fix = f"a link to {os.readlink(path)}, which is not read", "copy the folder to its place"
                 yield Located(path, Finding("error", "tree.link", seen, "a folder", fix))
+        for path in sorted(os.path.join(folder, name) for name in names):
+            if os.path.islink(path) and not os.path.realpath(path).startswith(inside):
+                seen, fix = f"a link to {os.readlink(path)}, outside of the tree", "copy the file to its place"
+                yield Located(path, Finding("warning", "tree.link", seen, "a file", fix))
 
 
 def phase_folders(result: Result) -> Iterator[Located]:
