@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import shutil
 import signal
 import subprocess
 from collections.abc import Callable
@@ -19,7 +20,7 @@ from datagen.errors import ServerError, SpaceError, UserError
 from datagen.storage.posix import Storage
 from datagen.storage.storage_base import StorageSpec, open_storage
 from dlemu.checkpoints.io_rows import READ, WHOLE, WRITE
-from dlemu.checkpoints.stored import NOTE
+from dlemu.checkpoints.stored import NOTE, write_note
 from dlemu.config import load
 from dlemu.jobs.checkpoint.folder import read_checkpoint_run
 from dlemu.jobs.checkpoint.loop import _CheckpointRank
@@ -363,8 +364,28 @@ def test_the_ceiling_is_measured_for_a_share_of_the_time_given(seconds: float, m
     assert next(clock) / 100 == pytest.approx(seconds / 4, abs=0.05)
 
 
+def test_each_host_replaces_only_checkpoints_of_the_same_kind_on_a_drive_of_its_own(tmp_path: Path) -> None:
+    workload = SmallJob(tmp_path, "result", node_local="true").workload
+    job = prepare_job(CHECKPOINTS, workload, 2)[0]
+    shutil.rmtree(tmp_path / "saved")  # from here on the drive of another host
+    of_another_run = tmp_path / "saved" / "global_epoch1_step3" / "zero_pp_rank_1_mp_rank_0_optim_states.pt"
+    of_another_run.parent.mkdir(parents=True)
+    of_another_run.touch()
+    with pytest.raises(UserError, match=r"global_epoch1_step3 holds .* files that dlemu did not write"):
+        check_checkpoint_host(job, 1)
+    storage = open_storage(StorageSpec())
+    write_note(storage, str(of_another_run.parent), job.note(3, 2), fsync=False)
+    check_checkpoint_host(job, 1)
+    rank: Any = SimpleNamespace(
+        _job=replace(job, token=""), _comm=SimpleNamespace(rank=1), _storage=storage, _owns_folders=True
+    )
+    rank._barrier = lambda: 0
+    _CheckpointRank._remove_replaced(rank)
+    assert not of_another_run.parent.exists()
+
+
 def test_only_the_host_of_rank_0_has_the_token_on_a_drive_of_its_own(tmp_path: Path) -> None:
-    settings = SimpleNamespace(checkpoint_folder=str(tmp_path))
+    settings = SimpleNamespace(checkpoint_folder=str(tmp_path), node_local=False)
     job = SimpleNamespace(replaced=(), token=".dlemu-shared-1", settings=settings)
     for number, left in ((2, ["theirs"]), (0, [".dlemu-shared-1", "theirs"])):  # the first ranks of two hosts
         for name in left:

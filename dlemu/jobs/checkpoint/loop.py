@@ -30,6 +30,7 @@ from dlemu.comm.clock import MonotonicClock
 from dlemu.comm.environment import describe_hosts, describe_storage, existing_folder
 from dlemu.jobs.checkpoint.journal import CheckpointJournal, UnderWay
 from dlemu.jobs.checkpoint.plan import CheckpointJob, ReadSource
+from dlemu.jobs.checkpoint.prepare import with_replaced_here
 from dlemu.results.journal import read_journal
 from dlemu.runner.recording import Recording, recorded, recorder_for, stopped
 from dlemu.runner.request_account import request_folder, requests_so_far
@@ -197,7 +198,7 @@ class _CheckpointRank:
     def _remove_replaced(self) -> None:
         """Remove the checkpoints that this run replaces, as there may be no space for both."""
         if self._owns_folders:
-            for checkpoint in self._job.replaced:
+            for checkpoint in with_replaced_here(self._job, self._storage).replaced:
                 remove_checkpoint(self._storage, self._job.folder_of(checkpoint), self._job.plan.names)
         if self._job.token and self._comm.rank == 0:  # rank 0 left it: with `node_local`, other hosts don't have it
             self._storage.remove(f"{self._job.settings.checkpoint_folder.rstrip('/')}/{self._job.token}")

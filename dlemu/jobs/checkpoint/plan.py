@@ -37,7 +37,7 @@ class CheckpointJob(Job):
     token: str = ""
     """Name of an empty file that rank 0 left in the checkpoint folder: a host that sees it shares the folder."""
     replaced: tuple[int, ...] = ()
-    """Checkpoints of an earlier run of the same kind, which are deleted before the measurement to make room."""
+    """Checkpoints of an earlier run of the same kind on rank 0's host, deleted before the measurement to make room."""
     sources: tuple[ReadSource, ...] = ()
     """Checkpoints to read, in order."""
     notes: tuple[str, ...] = ()

@@ -73,7 +73,7 @@ def plan_checkpoints(workload: Workload, ranks: int, folder: str, started_at: st
             "a checkpoint of this model is empty: wanted a workload with model.num_layers and model.transformer, "
             f"such as workload=llama3_8b; or {instead}"
         )
-    replaced = tuple(number for number in stored if number <= job.writes)
+    replaced = _replaced(job, stored)
     for number in replaced:
         _check_same_kind(job, storage, number)
     if replaced:
@@ -104,9 +104,23 @@ def check_checkpoint_host(job: CheckpointJob, local_ranks: int) -> None:
             f"{local_ranks} ranks need {wanted / 2**30:.1f} GiB of memory on this host for their buffers and "
             f"{available / 2**30:.1f} GiB are available: run fewer ranks on it"
         )
+    job = with_replaced_here(job, storage)
+    for number in job.replaced:
+        _check_same_kind(job, storage, number)
     _check_room(job, storage, local_ranks)
     if settings.node_local and job.writes:  # last: a run that this host refuses leaves nothing on its drive
         storage.make_folder(folder)
+
+
+def with_replaced_here(job: CheckpointJob, storage: StorageBase) -> CheckpointJob:
+    """Return the job with what it replaces on this host: with `node_local`, each host has checkpoints of its own."""
+    if not job.settings.node_local:
+        return job
+    return replace(job, replaced=_replaced(job, stored_checkpoints(storage, job.settings.checkpoint_folder)))
+
+
+def _replaced(job: CheckpointJob, stored: list[int]) -> tuple[int, ...]:
+    return tuple(number for number in stored if number <= job.writes)
 
 
 def _check_room(job: CheckpointJob, storage: StorageBase, local_ranks: int) -> None:
