@@ -11,6 +11,7 @@ import socket
 from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
 
+from dlemu import __version__
 from dlemu.comm.comm_base import name_ranks
 from dlemu.comm.local import connect_tree, dump
 from dlemu.comm.process_control import after_fork_in_child, flush_output
@@ -56,6 +57,8 @@ class LaunchedComm:
     rank: int
     size: int
     timeout_seconds: float
+    versions: tuple[str, ...]
+    """Version of dlemu on each node."""
     _tree: LocalTree
     launcher_ends_all = True
     """Whether the launcher kills every rank when one fails; if not, each host ends when another reports the failure."""
@@ -192,7 +195,7 @@ class LaunchedComm:
 
     def _join_hosts(self) -> None:
         """Exchange host names and compare clocks; the last step of a start."""
-        self.node, self.hosts = self._name_hosts()
+        self.node, self.hosts, self.versions = self._name_hosts()
         self.synchronise_clocks()
 
     def _finish(self) -> None:
@@ -201,16 +204,18 @@ class LaunchedComm:
     def _end_all(self, status: int) -> None:
         """Have the launcher end all ranks, where it has a call for that."""
 
-    def _name_hosts(self) -> tuple[int, tuple[str, ...]]:
-        node, hosts = 0, [(socket.gethostname(), self._members)]
+    def _name_hosts(self) -> tuple[int, tuple[str, ...], tuple[str, ...]]:
+        node, hosts = 0, [(socket.gethostname(), self._members, __version__)]
         if self._leaders is not None:
             with self._tree.collective():
                 node = self._leaders.node
                 parts = self._leaders.gather([(node, dump(hosts[0]))])
                 hosts = pickle.loads(self._leaders.broadcast(dump([pickle.loads(parts[key]) for key in sorted(parts)])))
-                self._leaders.name_nodes([f"host {name} ({name_ranks(members)})" for name, members in hosts])
-        names = tuple(name for name, _ in hosts)
-        own: tuple[int, tuple[str, ...]] = pickle.loads(self._tree.broadcast(dump((node, names))))
+                self._leaders.name_nodes([f"host {name} ({name_ranks(members)})" for name, members, _ in hosts])
+        names, _, versions = zip(*hosts, strict=True)
+        own: tuple[int, tuple[str, ...], tuple[str, ...]] = pickle.loads(
+            self._tree.broadcast(dump((node, names, versions)))
+        )
         return own
 
     def _forget(self) -> None:

@@ -204,12 +204,23 @@ class LaunchedRanks:
         """Added to a failure of the job that is guarded: the guardian saves it after the failure is reported."""
 
     def configure(self, load: Callable[[], Workload]) -> Workload:
-        workload = self.agree(lambda: self._with_launched_ranks(load()))
+        workload = self.agree(lambda: self._with_launched_ranks(load))
         self._comm.set_timeout(workload.timeout_seconds)
         return workload
 
-    def _with_launched_ranks(self, workload: Workload) -> Workload:
-        """Raise UserError if `ranks` on the command line differs from the launcher's; in a file it is ignored."""
+    def _with_launched_ranks(self, load: Callable[[], Workload]) -> Workload:
+        """Raise UserError if `ranks` on the command line differs from the launcher's; in a file it is ignored.
+
+        Hosts with different versions of dlemu are refused first: settings and jobs of one may mean another thing to
+        the other, or nothing.
+        """
+        versions = self._comm.versions
+        if len(set(versions)) > 1:
+            found = ", ".join(f"{version} on {host}" for host, version in zip(self._comm.hosts, versions, strict=True))
+            raise UserError(
+                f"the hosts have different versions of dlemu ({found}): install the same one on all of them"
+            )
+        workload = load()
         given = any(re.match(r"(\+\+?)?(workload\.)?ranks=", word) for word in self._words)
         if given and workload.ranks != self.count:
             raise UserError(

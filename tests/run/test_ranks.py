@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from datagen.errors import UserError
 from dlemu.comm import Interrupted, PeerLostError
 from dlemu.comm.failure import Failure, describe, killed, noting
+from dlemu.config.schema import Workload
 from dlemu.runner import launched
 from dlemu.runner.launched import start_seconds
-from dlemu.runner.ranks import ForkedRanks, RunFailedError, RunUserError, cause, write_failure
+from dlemu.runner.ranks import ForkedRanks, LaunchedRanks, RunFailedError, RunUserError, cause, write_failure
 from dlemu.runner.run_folder import Kept
 from tests.runs import make_job
 
@@ -130,6 +133,13 @@ def test_a_failure_that_the_user_can_mend_is_a_user_error() -> None:
         ForkedRanks().guard(make_job(), save_failed),
     ):
         raise RunFailedError(full)
+
+
+def test_hosts_with_another_version_are_named() -> None:
+    names: dict[str, Any] = {"hosts": ("a", "b"), "versions": ("0.2.0", "0.1.0")}
+    comm: Any = SimpleNamespace(rank=0, size=2, broadcast=lambda value: value, **names)
+    with pytest.raises(UserError, match=r"different versions of dlemu \(0.2.0 on a, 0.1.0 on b\)"):
+        LaunchedRanks(comm, []).configure(Workload)
 
 
 def test_what_goes_wrong_before_the_ranks_start_is_raised_as_it_is() -> None:
