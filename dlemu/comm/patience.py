@@ -13,6 +13,7 @@ from dlemu.comm.comm_base import Interrupted
 from dlemu.comm.process_control import start_thread
 
 T = TypeVar("T")
+_VISIBLE_SECONDS = 10.0
 
 
 class PatienceError(DlemuError):
@@ -53,3 +54,16 @@ def within(seconds: float, call: Callable[[], T], what: str) -> T:
             f"{what} took {waited} {seconds:g} s (timeout_seconds): a hung file system does this; see `df` and `dmesg`"
         ) from interruption
     return results[0]
+
+
+def comes_into_sight(is_seen: Callable[[], bool]) -> bool:
+    """Return whether this host sees what another one has just made, as soon as it does; else False.
+
+    Network file systems keep what they know of a folder for a while, so it looks again for 10 s.
+    """
+    deadline = time.monotonic() + _VISIBLE_SECONDS
+    while not is_seen():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.2)  # five looks a second are no load for a file server
+    return True

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Literal
 
 from datagen import manifest
-from datagen.errors import DatasetError
+from datagen.errors import DatasetError, UserError
 from datagen.generate import finish, generate
 from datagen.generate import prepare as prepare_folder
 from datagen.storage.storage_base import open_storage
@@ -16,6 +16,7 @@ from datagen.verify import verify
 from datagen.withheld import public_text
 from dlemu.comm import Comm
 from dlemu.comm.environment import existing_folder
+from dlemu.comm.patience import comes_into_sight
 from dlemu.config import check_data
 from dlemu.config.schema import Workload
 from dlemu.runner.events import DatasetMade, DatasetProgress, DatasetVerified, OnEvent, Warned
@@ -70,7 +71,11 @@ def make_dataset(workload: Workload, comm: Comm, on_event: OnEvent, *, fsync: bo
     spec, storage = workload.dataset, workload.storage_spec
     if comm.rank == 0:
         prepare_folder(spec, storage)
-    comm.broadcast(None)
+    made_here = manifest.read(spec.data_folder, open_storage(storage.buffered)) if comm.rank == 0 else None
+    made_on_rank_0 = comm.broadcast(made_here)
+    if comm.node > 0 and comm.local_rank == 0:
+        _check_shared(workload, made_on_rank_0)
+    comm.all_reduce_max(0)  # a barrier: no rank writes on a host that is refused
     progress = _progress(comm, "made", on_event)
     made = generate(
         spec, storage, rank=comm.rank, ranks=comm.size, threads=_threads(comm), fsync=fsync, progress=progress
@@ -88,6 +93,21 @@ def make_dataset(workload: Workload, comm: Comm, on_event: OnEvent, *, fsync: bo
     )
     on_event(total)
     return total
+
+
+def _check_shared(workload: Workload, wanted: manifest.Manifest | None) -> None:
+    """Raise UserError on a host that sees neither rank 0's dataset nor, at its place, a whole copy."""
+    spec, storage = workload.dataset, open_storage(workload.storage_spec.buffered)
+
+    def is_seen() -> bool:
+        made = manifest.read(spec.data_folder, storage)
+        return made == wanted or (made is not None and made.complete and not manifest.differing_keys(made.spec, spec))
+
+    if not comes_into_sight(is_seen):
+        raise UserError(
+            f"dataset.data_folder is {public_text(spec.data_folder)}, which this host does not share with rank 0: "
+            "wanted a folder on storage that all hosts mount"
+        )
 
 
 def verify_dataset(workload: Workload, comm: Comm, on_event: OnEvent) -> None:

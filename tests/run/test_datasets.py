@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from datagen.errors import DatasetError
+from datagen import manifest
+from datagen.errors import DatasetError, UserError
+from datagen.generate import prepare
+from datagen.manifest import Manifest
+from datagen.storage.storage_base import open_storage
 from dlemu.comm.local import LocalComm
 from dlemu.config import load
 from dlemu.runner.datasets import make_dataset, verify_dataset
@@ -31,6 +38,29 @@ def test_made_kept_and_verified(tmp_path: Path) -> None:
     assert (again.files, again.kept_files) == (1, 5)
     verify_dataset(workload, LocalComm(), events.append)
     assert events.pop() == DatasetVerified(folder=str(tmp_path), files=6, findings=())
+
+
+def test_nothing_is_made_on_a_host_that_does_not_share_the_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dlemu.comm.patience._VISIBLE_SECONDS", 0.0)
+    workload = load([f"dataset.data_folder={tmp_path}", "dataset.num_files_train=6", "dataset.record_length_bytes=999"])
+    prepare(workload.dataset)
+    storage = open_storage(workload.storage_spec)
+    comm: Any = SimpleNamespace(rank=1, size=2, node=1, local_rank=0, local_size=1)
+    seen = manifest.read(str(tmp_path), storage)
+    comm.broadcast, comm.all_reduce_max, comm.gather = lambda _: seen, lambda _: 0, lambda _: None
+    make_dataset(workload, comm, lambda _: None)
+    assert len(list((tmp_path / "train").iterdir())) == 3
+    other = Manifest(spec=workload.dataset, made_at="1999-01-01T00:00:00+00:00")
+    comm.broadcast = lambda _: other
+    shutil.rmtree(tmp_path / "train")
+    with pytest.raises(UserError, match="which this host does not share with rank 0"):
+        make_dataset(workload, comm, lambda _: None)
+    assert not (tmp_path / "train").exists()
+    manifest.write(str(tmp_path), Manifest(spec=workload.dataset, complete=True), storage)
+    (tmp_path / "train").mkdir()
+    make_dataset(workload, comm, lambda _: None)  # a whole copy
 
 
 def test_what_is_wrong_is_told_before_it_is_raised(tmp_path: Path) -> None:

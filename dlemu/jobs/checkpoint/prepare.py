@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -15,6 +15,7 @@ from datagen.storage.storage_base import StorageBase, open_storage
 from dlemu.checkpoints.checkpoint_plan import FORMATS, CheckpointPlan, plan_checkpoint
 from dlemu.checkpoints.stored import StoredNote, files_in, folder_of, is_link, read_note, stored_checkpoints
 from dlemu.comm.cgroup_limits import host_memory
+from dlemu.comm.patience import comes_into_sight
 from dlemu.config.schema import Workload
 from dlemu.jobs.checkpoint.plan import CheckpointJob, ReadSource
 from dlemu.results.wording import count
@@ -24,8 +25,6 @@ _RANK_BYTES = 300 << 20
 """Upper bound of a rank's own memory, whatever the model's size."""
 MLPERF_CHECKPOINTS = 10
 """Number of checkpoints that MLPerf Storage writes and reads (Rules v2.0, 2.2.3)."""
-_VISIBLE_SECONDS = 10.0
-"""Timeout for another host to see a file of rank 0: network file systems cache directory listings for a while."""
 
 
 def with_checkpoints(workload: Workload) -> Workload:
@@ -259,15 +258,11 @@ def leave_token(storage: StorageBase, folder: str) -> str:
 
 
 def _sees(storage: StorageBase, path: str) -> bool:
-    deadline = time.monotonic() + _VISIBLE_SECONDS
     folder, name = os.path.split(path)
-    while True:
-        try:
-            with storage.entries(folder) as entries:
-                if any(entry.name == name for entry in entries):
-                    return True
-        except OSError:
-            pass
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.2)  # five listings a second are no load for a file server
+
+    def is_listed() -> bool:
+        with contextlib.suppress(OSError), storage.entries(folder) as entries:
+            return any(entry.name == name for entry in entries)
+        return False
+
+    return comes_into_sight(is_listed)
