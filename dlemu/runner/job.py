@@ -222,6 +222,9 @@ class JobKind(ABC, Generic[J, L, R]):
         """Remove unfinished files of a failed run; the return value is passed to `kept`."""
         return None
 
+    def clean_up_elsewhere(self, job: J) -> None:
+        """Remove unfinished files of a failed run on another host, if it does not share the folder with rank 0's."""
+
     def kept(self, job: J, log: L, removed: object) -> Kept:
         """Return a description of what was saved of a failed run."""
         return Kept(job.folder, len(log))
@@ -287,7 +290,7 @@ def run_job(
     job, made = ranks.agree(lambda: prepare(kind, workload, ranks.count, wants_verdict=wants_verdict))
     with (
         _openmetrics(workload.output.openmetrics, job.folder) if ranks.leads else nullcontext(),
-        ranks.guard(job, partial(save_failed, kind, job, made, on_event)),
+        ranks.guard(job, partial(save_failed, kind, job, made, on_event), partial(kind.clean_up_elsewhere, job)),
     ):
         ranks.on_each_host(lambda local_ranks: in_time(kind, workload, lambda: kind.check_host(job, local_ranks)))
         kind.load(job)

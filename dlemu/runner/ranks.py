@@ -14,6 +14,7 @@ import signal
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Protocol, TypeVar, cast
 
 from datagen.atomic import write_text
@@ -35,6 +36,8 @@ if TYPE_CHECKING:  # most runs have no launcher
 T = TypeVar("T")
 SaveFailed = Callable[[str], Kept | None]
 """Given a failure's message, saves what was measured before it; returns None if nothing was."""
+CleanUp = Callable[[], None]
+"""Removes what a failed run left on a host other than rank 0's."""
 
 
 class RunFailedError(DlemuError):
@@ -106,7 +109,9 @@ class Ranks(Protocol):
         """
         ...
 
-    def guard(self, job: Guarded, save_failed: SaveFailed) -> contextlib.AbstractContextManager[None]:
+    def guard(
+        self, job: Guarded, save_failed: SaveFailed, clean_up: CleanUp = lambda: None
+    ) -> contextlib.AbstractContextManager[None]:
         """Return a context that saves the measurements if the run inside it fails."""
         ...
 
@@ -178,7 +183,7 @@ class ForkedRanks:
             return cast(T, pickle.load(result))
 
     @contextlib.contextmanager
-    def guard(self, job: Guarded, save_failed: SaveFailed) -> Iterator[None]:
+    def guard(self, job: Guarded, save_failed: SaveFailed, clean_up: CleanUp = lambda: None) -> Iterator[None]:
         try:
             with going_on(job.folder):
                 yield
@@ -249,13 +254,15 @@ class LaunchedRanks:
             return main(self._comm)
 
     @contextlib.contextmanager
-    def guard(self, job: Guarded, save_failed: SaveFailed) -> Iterator[None]:
-        self._note = f"kept, marked incomplete, in {job.folder}: what was measured before that, if anything"
-        if self.leads:
+    def guard(self, job: Guarded, save_failed: SaveFailed, clean_up: CleanUp = lambda: None) -> Iterator[None]:
+        if os.path.isdir(job.live_folder):  # else on another host
+            self._note = f"kept, marked incomplete, in {job.folder}: what was measured before that, if anything"
+        if self._comm.local_rank == 0:
             from dlemu.comm.guardian import watch
 
             others = self._comm.other_hosts
-            self._guardian = watch(lambda: _save_lost(job, save_failed, others), job.workload.timeout_seconds)
+            on_loss = partial(_save_lost, job, save_failed, others) if self.leads else partial(_clean_up_lost, clean_up)
+            self._guardian = watch(on_loss, job.workload.timeout_seconds)
         try:
             with going_on(job.folder) if self.leads else contextlib.nullcontext():
                 yield
@@ -289,9 +296,9 @@ class HostedRanks(LaunchedRanks):
             return self._host.run(main, lambda failure: write_failure(self._live_folder, failure), self._note)
 
     @contextlib.contextmanager
-    def guard(self, job: Guarded, save_failed: SaveFailed) -> Iterator[None]:
+    def guard(self, job: Guarded, save_failed: SaveFailed, clean_up: CleanUp = lambda: None) -> Iterator[None]:
         self._live_folder = job.live_folder
-        with super().guard(job, save_failed):
+        with super().guard(job, save_failed, clean_up):
             yield
 
 
@@ -310,6 +317,11 @@ def _save_lost(job: Guarded, save_failed: SaveFailed, other_hosts: str) -> None:
     except Exception:
         write_text(job.folder, "log.txt", f"the run was lost, and saving it failed:\n{traceback.format_exc()}")
         raise
+
+
+def _clean_up_lost(clean_up: CleanUp) -> None:
+    time.sleep(ECHO_SECONDS)  # ranks of this host may still be ending
+    clean_up()
 
 
 def write_failure(folder: str, failure: Failure) -> None:

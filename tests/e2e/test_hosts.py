@@ -20,6 +20,7 @@ import psutil
 import pytest
 
 from datagen import owned
+from dlemu.checkpoints.stored import NOTE
 from tests.e2e.harness import dlemu, small_run, start, steps, summary, training, until, wait
 from tests.e2e.test_mpi import MPIRUN
 
@@ -174,18 +175,37 @@ def test_accelerators_on_two_hosts_keep_one_timeline(hosts: Hosts, dataset: Path
     assert not hosts.seen(hosts.second).exists()
 
 
-def test_checkpoints_are_written_to_each_hosts_own_drive(hosts: Hosts) -> None:
+def checkpoint_words(hosts: Hosts, *changes: str) -> list[str]:
     words = ["workload=llama3_8b", "model.num_layers=1", "metric.ceiling_seconds=0", f"output.folder={hosts.own}"]
     words += [f"model.transformer.{key}" for key in ("hidden_size=64", "ffn_hidden_size=128", "vocab_size=512")]
-    words += [f"checkpoint.{key}" for key in ("num_checkpoints_write=1", "num_checkpoints_read=1")]
-    words += [f"checkpoint.checkpoint_folder={hosts.folder}/own/saved"]
-    ended = dlemu("checkpoint", *words, "checkpoint.node_local=true", launcher=hosts.mpirun)
+    words += [f"checkpoint.checkpoint_folder={hosts.folder}/own/saved", "checkpoint.node_local=true"]
+    return words + [f"checkpoint.{change}" for change in changes]
+
+
+def test_checkpoints_are_written_to_each_hosts_own_drive(hosts: Hosts) -> None:
+    words = checkpoint_words(hosts, "num_checkpoints_write=1", "num_checkpoints_read=1")
+    ended = dlemu("checkpoint", *words, launcher=hosts.mpirun)
     assert ended.ran, ended.err
     for host, ranks in ((hosts.first, (0, 1)), (hosts.second, (2, 3))):
         saved = hosts.folder / host / "saved"
         assert [path.name for path in saved.iterdir()] == ["global_epoch1_step1"], "and nothing else"
         names = {path.name for path in (saved / "global_epoch1_step1").glob("zero*_optim_states.pt")}
         assert names == {f"zero_pp_rank_{rank}_mp_rank_0_optim_states.pt" for rank in ranks}
+
+
+def test_a_partial_checkpoint_is_removed_from_each_hosts_own_drive(hosts: Hosts) -> None:
+    """A rank is killed while all wait, with the second checkpoint's folder made, for the time between two."""
+    words = checkpoint_words(hosts, "num_checkpoints_write=2", "num_checkpoints_read=0", "time_between_checkpoints=4")
+    process = start("checkpoint", *words, "telemetry.enabled=false", launcher=hosts.mpirun)
+    both = [hosts.folder / host / "saved" for host in (hosts.first, hosts.second)]
+    second = [saved / "global_epoch1_step2" / NOTE for saved in both]
+    until(lambda: all(note.exists() for note in second) or process.poll() is not None, "the second checkpoint")
+    os.kill(max(ranks_on(hosts.second)), signal.SIGKILL)  # the last process: a rank
+    ended = wait(process)
+    assert ended.status != 0
+    assert ended.err.count("was killed") == 1
+    until(lambda: not any((*ranks_on(hosts.first), *ranks_on(hosts.second))), "all ranks and guardians to end")
+    assert [[path.name for path in saved.iterdir()] for saved in both] == [["global_epoch1_step1"]] * 2
 
 
 def test_blocks_are_removed_from_each_hosts_own_drive(hosts: Hosts) -> None:

@@ -97,6 +97,10 @@ class Checkpoints(JobKind[CheckpointJob, CheckpointLog, CheckpointRun]):
         """Remove incomplete checkpoints, which only take space; return their numbers."""
         return _remove_partial(job)
 
+    def clean_up_elsewhere(self, job: CheckpointJob) -> None:
+        if job.settings.node_local:
+            _remove_partial(job)
+
     def kept(self, job: CheckpointJob, log: CheckpointLog, removed: object) -> Kept:
         assert isinstance(removed, list)  # of `clean_up`
         whole = sorted(set(log.journal.complete) - set(log.journal.removed))
