@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -12,11 +13,13 @@ from datagen.errors import SpaceError, UserError
 from datagen.generate import finish, generate
 from datagen.generate import prepare as prepare_dataset
 from dlemu.config import load
+from dlemu.config.schema import Checkpoint, Workflow
 from dlemu.jobs.training.prepare import check_before_making, only_makes_data
 from dlemu.jobs.training.run import TRAINING
 from dlemu.runner.job import checked as check
 from dlemu.runner.job import prepare
 from dlemu.runner.run_folder import make_folder, new_folder
+from tests.runs import make_job
 
 DATA_ALONE = ("workflow.train=false", "workflow.generate_data=true")
 
@@ -134,3 +137,22 @@ def test_processes_that_begin_at_once_get_a_folder_each() -> None:
     os.close(writer)
     with open(reader) as theirs:
         assert theirs.read() != new_folder("unet3d")
+
+
+@pytest.mark.parametrize("kind", ["rank_zero", "all_ranks"])
+def test_checkpoints_of_training_write_over_nothing_on_a_host_of_their_own(
+    kind: Literal["rank_zero", "all_ranks"], tmp_path: Path
+) -> None:
+    theirs = tmp_path / "saved" / "epoch_1_block_1" / "rank_1.ckpt"
+    theirs.parent.mkdir(parents=True)
+    theirs.touch()
+    job = make_job(
+        workflow=Workflow(checkpoint=True), checkpoint=Checkpoint(checkpoint_folder=str(tmp_path / "saved"), type=kind)
+    )
+    assert job.saves
+    if kind == "all_ranks":
+        with pytest.raises(UserError, match=r"epoch_1_block_1 holds files that dlemu did not write"):
+            TRAINING.check_host(job, 1)
+    else:  # only rank 0 writes, whose host has been looked at
+        TRAINING.check_host(job, 1)
+    assert [path.name for path in (tmp_path / "saved").iterdir()] == ["epoch_1_block_1"]

@@ -123,6 +123,8 @@ class Training(JobKind[TrainingJob, RunLog, Run]):
 
     def check_host(self, job: TrainingJob, local_ranks: int) -> None:
         check_host(job, local_ranks)
+        if job.workload.checkpoint.type == "all_ranks" or job.workload.model.has_layers:
+            _reserve_checkpoint_names(job)  # again: hosts other than rank 0's write, too, and may not share the folder
 
     def load(self, job: TrainingJob) -> None:
         """Import the loader's framework, and the code that saves checkpoints where the run has any."""
