@@ -22,7 +22,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NoReturn, TypeVar
 
@@ -117,10 +117,15 @@ class Host:
         try:
             result = main(own)
             own.close()
-        except BaseException as error:
+        except BaseException as raised:
+            # A launcher that sees a rank killed ends the others, before a sleeping one has missed it.
+            killed = self._killed(members) if isinstance(raised, Interrupted) else ""
+            error = PeerLostError(f"{killed} was killed") if killed else raised
             failure = describe(own.rank, error)
             own.leave(failure.status, failure.message)
             self._wake_placeholders()  # one of them may have to report the cause
+            if killed:
+                raise error from None
             raise
         for process in members:
             _reap(process, self.comm.timeout_seconds)
@@ -140,6 +145,14 @@ class Host:
                 except TimeoutError as error:
                     seconds = f"{self.comm.timeout_seconds:g} s"
                     raise PeerLostError(f"{self.comm.name(local_rank)} did not end within {seconds}") from error
+
+    def _killed(self, members: Sequence[int]) -> str:
+        """Return the name of the first rank whose member a signal has ended; '' if there is none."""
+        for local_rank, process in zip(self._placeholders, members, strict=True):
+            with contextlib.suppress(ChildProcessError):
+                if os.WIFSIGNALED(os.waitpid(process, os.WNOHANG)[1]):
+                    return self.comm.name(local_rank)
+        return ""
 
     def _wake_placeholders(self) -> None:
         for local_rank in self._placeholders:
