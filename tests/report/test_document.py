@@ -19,6 +19,7 @@ from dlemu.studies.reproduce.opened import OpenedDocument
 from dlemu.studies.reproduce.page import document_page
 from dlemu.studies.reproduce.run import DOCUMENTS, Reproduced
 from dlemu.studies.reproduce.steps import DocumentQuestion
+from tests.results.handmade import two_hosts
 from tests.runs import make_job
 
 DRIVES = ("/mnt/new", "/mnt/old")
@@ -109,6 +110,16 @@ def packing(axis: str) -> PackAnswer:
         for drive in DRIVES
     )
     return PackAnswer(complete=True, question=PackQuestion(overrides=()), points=points)
+
+
+def test_micron_s_figures_over_time() -> None:
+    run = two_hosts()
+    trained = opened("micron-9400", {"ranks-1": run, "ranks-15": run})
+    assert [row[0] for row in table(trained).rows] == ["1", "15"]
+    for canvas in (DESK, PHONE):
+        drawn = dict(figures(trained, f"{DOCUMENTS}.micron_9400", canvas))
+        assert list(drawn) == ["micron_9400_throughput", "micron_9400_depth"]
+        assert "requests that the device had not yet completed" in drawn["micron_9400_depth"].caption
 
 
 def documents() -> dict[str, OpenedDocument]:

@@ -88,5 +88,5 @@ def figures(opened: OpenedDocument, canvas: Canvas) -> Iterator[tuple[str, Figur
     ]
     if depths:
         panels = [titled(figure, f"{figure.title}, {on}") for on, figure in depths]
-        says = " ".join(dict.fromkeys(figure.says for _, figure in depths))
+        says = " ".join(dict.fromkeys(figure.caption for _, figure in depths))
         yield "micron_9400_depth", Figure("Queue depth over time, and shares of depths", says, stacked(panels))
