@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from io import StringIO
+from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from dlemu.jobs.pack.limits import PackLimit
 from dlemu.jobs.pack.result import PackAnswer, PackFigures, PackPoint, PackQuestion, PackShares
@@ -13,11 +16,13 @@ from dlemu.jobs.probe.result import Latency, ProbeAnswer, ProbeCell, ProbeQuesti
 from dlemu.report.drawing import figures
 from dlemu.report.figure_base import DESK, PHONE
 from dlemu.report.table import Table
+from dlemu.results.answer_files import save_answer
 from dlemu.results.figures import JobFigures, Value
+from dlemu.results.measured import write_run
 from dlemu.studies.answers import SweepAnswer, SweepPoint, SweepQuestion
 from dlemu.studies.reproduce.opened import OpenedDocument
-from dlemu.studies.reproduce.page import document_page
-from dlemu.studies.reproduce.run import DOCUMENTS, Reproduced
+from dlemu.studies.reproduce.page import document_page, open_document, print_document
+from dlemu.studies.reproduce.run import DOCUMENTS, REPRODUCED, Reproduced, StepDone
 from dlemu.studies.reproduce.steps import DocumentQuestion
 from tests.results.handmade import two_hosts
 from tests.runs import make_job
@@ -155,6 +160,26 @@ def test_an_interrupted_document_is_not_called_reproduced() -> None:
     whole = documents()["colfax"]
     cut = replace(whole, answer=replace(whole.answer, complete=False))
     assert [document_page(each).verdict[0] for each in (whole, cut)] == ["REPRODUCED", "INCOMPLETE"]
+
+
+def test_a_step_whose_results_are_gone_is_named(tmp_path: Path) -> None:
+    steps = (
+        StepDone(name="data-1", command="datagen", words=(), seconds=1.0),
+        StepDone(name="ranks-1", command="train", words=(), seconds=1.0),
+        StepDone(name="ranks-15", command="train", words=(), seconds=1.0, folder="ranks-15-2"),
+    )
+    answer = replace(opened("micron-9400", {}).answer, steps=steps)
+    save_answer(str(tmp_path), REPRODUCED, answer)
+    write_run(replace(two_hosts(), folder=str(tmp_path / "ranks-1")))
+    shown = open_document(str(tmp_path))
+    assert list(shown.results) == ["ranks-1"]
+    page = document_page(shown)
+    assert page.verdict[0] == "INCOMPLETE"
+    assert f"{tmp_path}/ranks-15-2 holds no result of `dlemu train`" in page.warning
+    assert "data-1" not in page.warning
+    console = Console(width=200, file=StringIO())
+    print_document(answer, str(tmp_path), console)
+    assert "ranks-15-2 holds no result" in console.file.getvalue()  # type: ignore[attr-defined]
 
 
 def test_micron_s_gb_per_second_and_watt() -> None:

@@ -26,12 +26,22 @@ class OpenedDocument:
     folder: str
     answer: Reproduced
     results: dict[str, Any]
-    """Step name -> result; steps that make data have none."""
+    """Step name -> result; steps that make data have none, nor has one whose folder is gone."""
 
     @property
     def document(self) -> str:
         """Return the document's name."""
         return self.answer.question.document
+
+    @property
+    def gaps(self) -> list[str]:
+        """Return a sentence, without its full stop, for each step whose results are gone."""
+        return [
+            f"{os.path.join(self.folder, step.place)} holds no result of `dlemu {step.command}`: what it showed is "
+            "missing"
+            for step in self.answer.steps
+            if step.command != "datagen" and step.name not in self.results
+        ]
 
     @property
     def drives(self) -> list[str]:

@@ -11,7 +11,7 @@ from datagen.registry import find
 from dlemu.report.page import Opened, Page, Words
 from dlemu.report.table import Cell, Table, print_lines, print_table
 from dlemu.results.answer_files import read_answer
-from dlemu.results.kinds import kind_of_command
+from dlemu.results.kinds import kind_of, kind_of_command
 from dlemu.studies.reproduce.opened import OpenedDocument
 from dlemu.studies.reproduce.run import DOCUMENTS, REPRODUCED, Reproduced, module_of
 
@@ -27,9 +27,9 @@ def open_document(folder: str) -> OpenedDocument:
     if answer is None:
         raise UserError(f"{folder} has no {REPRODUCED}: name a folder that `dlemu reproduce` wrote")
     results = {
-        step.name: kind_of_command(step.command).part("read")(os.path.join(folder, step.place))
+        step.name: kind_of_command(step.command).part("read")(place)
         for step in answer.steps
-        if step.command != "datagen"
+        if step.command != "datagen" and kind_of(place := os.path.join(folder, step.place)) is not None
     }
     return OpenedDocument(folder, answer, results)
 
@@ -39,25 +39,26 @@ def print_document(answer: Reproduced, folder: str, console: Console) -> None:
     opened = open_document(folder)
     for table in _tables(opened):
         print_table(table, console)
-    notes: list[Cell] = [_CUT] if answer.question.laptop else []
-    print_lines([*notes, f"results: {folder}"], console)
+    cut: list[Cell] = [_CUT] if answer.question.laptop else []
+    print_lines([*opened.gaps, *cut, f"results: {folder}"], console)
 
 
 def document_page(opened: OpenedDocument) -> Page:
     """Return the page of a reproduced document, without its figures."""
     answer = opened.answer
     commands = [" ".join(["dlemu", step.command, *step.words]) for step in answer.steps]
-    verdict = "REPRODUCED" if answer.complete else "INCOMPLETE"
+    is_whole = answer.complete and not opened.gaps
+    verdict = "REPRODUCED" if is_whole else "INCOMPLETE"
     drives = ", ".join(f"{name}: {path}" for name, path in zip(opened.drives, answer.question.drives, strict=True))
     return Page(
         title=answer.title,
         lead=f"{answer.about} Here: {drives}.",
-        state="passed" if answer.complete else "open",
+        state="passed" if is_whole else "open",
         verdict=(verdict, f" on {len(opened.drives)} storage{'s' * (len(opened.drives) != 1)}"),
         words=[Words("How", commands)],
         tables=_tables(opened),
         source=os.path.join(opened.folder, REPRODUCED),
-        warning=_CUT if answer.question.laptop else "",
+        warning=" ".join([*(f"{gap}." for gap in opened.gaps), *([_CUT] if answer.question.laptop else [])]),
     )
 
 
