@@ -237,6 +237,16 @@ def test_a_rehearsal_that_goes_on_too_late_is_told(tmp_path: Path) -> None:
     assert replace(plan, workload=few).min_seconds_per_run == pytest.approx(0.4)
 
 
+def test_a_rehearsal_does_not_go_on_after_its_workload_file_has_changed(tmp_path: Path) -> None:
+    plan = make_plan(tmp_path, "2.0")
+    before = replace(QUESTION, overrides=plan.words, hosts=1, settings_digest="of other settings")
+    Attempts(plan, before, run_by_hand, lambda _: None).save(complete=False)
+    size = datasize(plan.workload, edition="2.0", hosts=1, memory_gib_per_host=64)
+    again = Rehearsal(plan=plan, size=size, launcher="", config_dir=None, make=False, report=lambda _: None)
+    with pytest.raises(UserError, match=r"with other settings \(the workload's file, .* changed\)"):
+        again.run()
+
+
 def test_a_mistake_is_no_failed_run(tmp_path: Path) -> None:
     plan = make_plan(tmp_path, "2.0")
 

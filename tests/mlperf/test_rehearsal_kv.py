@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -144,6 +145,9 @@ def test_an_interrupted_rehearsal_goes_on_where_it_was(runs: Runs, tmp_path: Pat
     with pytest.raises(DlemuError, match="gone"):
         rehearsal(tmp_path).run()
     assert not list(tmp_path.glob("tree/closed/*/results"))
+    edited = load([*rehearsal(tmp_path).words, "kv.seconds=7"])  # as of a workload's file: the words are the same
+    with pytest.raises(UserError, match=r"with other settings \(the workload's file, .* changed\)"):
+        replace(rehearsal(tmp_path), workload=edited).run()
     done = rehearsal(tmp_path).run()
     assert len(runs.asked) == 10
     assert len(done.trials) == 9

@@ -52,6 +52,8 @@ class Question:
     system: str
     hosts: int | None = None
     """None in records of older versions."""
+    settings_digest: str | None = None
+    """Of all settings, those in the workload's file included; None in records of older versions."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from datagen.errors import DlemuError, UserError
 from datagen.inspection import inspect
 from datagen.manifest import Manifest
-from dlemu.config import datagen_command
+from dlemu.config import datagen_command, digest
 from dlemu.config.published import without_secrets
 from dlemu.config.schema import Workload
 from dlemu.metrics.verdict import Outcome as Judged
@@ -91,6 +91,7 @@ class Rehearsal:
             organisation=self.plan.organisation,
             system=self.plan.system,
             hosts=self.size.hosts,
+            settings_digest=digest([self.plan.workload]),
         )
 
     def run(self) -> Rehearsed:

@@ -24,6 +24,7 @@ from datagen import owned
 from datagen.atomic import write_text
 from datagen.errors import DlemuError, UserError
 from dlemu import __version__
+from dlemu.config import digest
 from dlemu.config.published import without_secrets
 from dlemu.config.schema import Workload
 from dlemu.jobs.kvcache.analyse import RunRows
@@ -79,6 +80,8 @@ class KvQuestion:
     system: str
     hosts: int | None = None
     """None in records of older versions."""
+    settings_digest: str | None = None
+    """Of all settings, those in the workload's file included; None in records of older versions."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -304,6 +307,7 @@ class Trials(RunList[tuple[int, int], Trial, KvRecord]):
             organisation=rehearsal.organisation,
             system=rehearsal.system,
             hosts=rehearsal.hosts,
+            settings_digest=digest([rehearsal.workload]),
         )
         super().__init__(rehearsal.folder, question, planned, self._report_event)
         self._rehearsal = rehearsal

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 
 from rich.console import Console
 
@@ -46,7 +47,7 @@ def print_document(answer: Reproduced, folder: str, console: Console) -> None:
 def document_page(opened: OpenedDocument) -> Page:
     """Return the page of a reproduced document, without its figures."""
     answer = opened.answer
-    commands = [" ".join(["dlemu", step.command, *step.words]) for step in answer.steps]
+    commands = [shlex.join(["dlemu", step.command, *step.words]) for step in answer.steps]
     is_whole = answer.complete and not opened.gaps
     verdict = "REPRODUCED" if is_whole else "INCOMPLETE"
     drives = ", ".join(f"{name}: {path}" for name, path in zip(opened.drives, answer.question.drives, strict=True))

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from datagen.errors import UserError
 from datagen.owned import take_folder
 from datagen.registry import find, names, nearest
 from dlemu.comm import detect_launcher
+from dlemu.config import digest, load
 from dlemu.config.literal import override
+from dlemu.config.points import points
 from dlemu.config.published import without_secrets
+from dlemu.config.schema import Workload
 from dlemu.metrics.verdict import COMPLETED
 from dlemu.results.answer_files import ANSWER_VERSION, read_answer
 from dlemu.results.kinds import kind_of_command
@@ -87,9 +90,13 @@ def reproduce(
     """
     module = module_of(question.document)
     _check(question)
-    public = replace(question, overrides=tuple(without_secrets(question.overrides)))
-    folder = folder or new_folder("reproduce", f"{question.document}-")
     steps: list[Step] = find(DOCUMENTS, module, "steps")(question)
+    public = replace(
+        question,
+        overrides=tuple(without_secrets(question.overrides)),
+        settings_digest=digest(list(_workloads(steps, config_dir))),
+    )
+    folder = folder or new_folder("reproduce", f"{question.document}-")
     planned = [
         Planned(what=step, name=step.name, label=f"{number} of {len(steps)}: {step.says}", settings={})
         for number, step in enumerate(steps, start=1)
@@ -133,9 +140,8 @@ class Document(RunList[Step, StepDone, Reproduced]):
     def start(self, planned: Planned[Step], folder: str) -> StepDone:
         """Run one step as a command, like a user; raises DlemuError with the command's own message."""
         step = planned.what
-        command = module_command("dlemu", step.command, *step.words)
-        if self.config_dir is not None and step.command != "probe":
-            command += ["--config-dir", self.config_dir]
+        options = () if self.config_dir is None or step.command == "probe" else ("--config-dir", self.config_dir)
+        command = module_command("dlemu", step.command, *options, *step.words)
         match step.command:
             case "probe":
                 command += ["--output", folder, "--json"]
@@ -150,7 +156,7 @@ class Document(RunList[Step, StepDone, Reproduced]):
         return StepDone(
             name=step.name,
             command=step.command,
-            words=tuple(without_secrets(step.words)),
+            words=(*options, *without_secrets(step.words)),
             seconds=time.monotonic() - began,
             folder=os.path.basename(folder),
         )
@@ -167,6 +173,13 @@ def _check(question: DocumentQuestion) -> None:
     for name, values in (("price", question.price), ("watts", question.watts)):
         if values and (len(values) != len(question.drives) or min(values) <= 0):
             raise UserError(f"--{name}: wanted a number above 0 for each of the {len(question.drives)} drives")
+
+
+def _workloads(steps: Sequence[Step], config_dir: str | None) -> Iterator[Workload]:
+    """Yield the workloads of all steps that have one; raises UserError for wrong settings of any, before the first."""
+    for step in steps:
+        if step.command in ("datagen", "train", "sweep"):  # `dlemu pack`: words of its own, on the data made before
+            yield from (load(point.words, config_dir=config_dir) for point in points(step.words))
 
 
 def _capacity_tb(drive: str) -> float | None:
