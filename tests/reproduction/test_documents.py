@@ -121,3 +121,10 @@ def test_what_is_asked_wrongly(tmp_path: Path) -> None:
     question = DocumentQuestion(document="amax", drives=(str(tmp_path),), price=(1.0, 2.0))
     with pytest.raises(UserError, match="a number above 0 for each of the 1 drives"):
         reproduce(question)
+    for document, word, said in [
+        ("micron-9400", "ranks=2", "ranks is set by the document"),
+        ("kioxia", "reader.read_threads=2,4", "has several values: wanted one"),
+        ("colfax", "reader.read_threads=2", "colfax trains nothing: leave out reader.read_threads=2"),
+    ]:
+        with pytest.raises(UserError, match=said):
+            reproduce(DocumentQuestion(document=document, drives=(str(tmp_path),), overrides=(word,)))

@@ -125,7 +125,7 @@ def reproduce(folder: Path, children: Children, word: str, patch: pytest.MonkeyP
     drives = tuple(str(folder.parent / drive) for drive in "abc")
     for drive in drives:
         os.makedirs(drive, exist_ok=True)
-    asked = DocumentQuestion(document="micron-6550", drives=drives, overrides=(f"model.name={word}",))
+    asked = DocumentQuestion(document="micron-6550", drives=drives, watts=(float(len(word)),) * len(drives))
     return run_reproduce.reproduce(asked, folder=str(folder), on_event=children.watch)
 
 

@@ -26,6 +26,7 @@ from dlemu.studies.reproduce.steps import Command, DocumentQuestion, Step
 
 REPRODUCED = "reproduce.json"
 DOCUMENTS = "dlemu.studies.reproduce.documents"
+_SET_BY_DOCUMENTS = ("workload", "ranks", "dataset.data_folder")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,6 +92,7 @@ def reproduce(
     module = module_of(question.document)
     _check(question)
     steps: list[Step] = find(DOCUMENTS, module, "steps")(question)
+    _check_overrides(question, steps)
     public = replace(
         question,
         overrides=tuple(without_secrets(question.overrides)),
@@ -173,6 +175,18 @@ def _check(question: DocumentQuestion) -> None:
     for name, values in (("price", question.price), ("watts", question.watts)):
         if values and (len(values) != len(question.drives) or min(values) <= 0):
             raise UserError(f"--{name}: wanted a number above 0 for each of the {len(question.drives)} drives")
+
+
+def _check_overrides(question: DocumentQuestion, steps: Sequence[Step]) -> None:
+    """Raise UserError for settings that no step uses, or by which a step would not be what its table says."""
+    if question.overrides and not any(step.command in ("train", "sweep") for step in steps):
+        raise UserError(f"{question.document} trains nothing: leave out {' '.join(question.overrides)}")
+    for word in question.overrides:
+        key = word.partition("=")[0].lstrip("+")
+        if key in _SET_BY_DOCUMENTS:
+            raise UserError(f"{key} is set by the document: leave it out")
+        if len(points([word])) > 1:
+            raise UserError(f"{word} has several values: wanted one, since the document varies other settings")
 
 
 def _workloads(steps: Sequence[Step], config_dir: str | None) -> Iterator[Workload]:
