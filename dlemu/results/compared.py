@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -74,17 +74,18 @@ def differing(a: Conditions, b: Conditions) -> list[str]:
     """Return a sentence for each difference in hosts, work or settings that are known for both sides."""
     if not a.how or not b.how:
         return []
-    same_work = a.title == b.title
+    work = _apart(a.work, b.work) if a.title == b.title else []
     return [
         *differing_hosts(a.hosts, b.hosts),
         *(f"{key} was {of_a} for A and {of_b} for B" for key, of_a, of_b in _apart(a.how, b.how)),
-        *(f"{key} was {of_a} for A and {of_b} for B" for key, of_a, of_b in _apart(a.work, b.work) if same_work),
+        *(f"{key} was {of_a} for A and {of_b} for B" for key, of_a, of_b in work if key not in a.how),
     ]
 
 
-def differing_work(a: Conditions, b: Conditions) -> list[str]:
-    """Return the differences in the work of two sides, as phrases."""
-    return [f"{key} is {of_a} for A and {of_b} for B" for key, of_a, of_b in _apart(a.work, b.work)]
+def differing_work(a: Conditions, b: Conditions, varied: Collection[str] = ()) -> list[str]:
+    """Return the differences in the work of two sides, as phrases; not of what the runs of each side `varied`."""
+    apart = [each for each in _apart(a.work, b.work) if each[0] not in varied]
+    return [f"{key} is {of_a} for A and {of_b} for B" for key, of_a, of_b in apart]
 
 
 def _apart(a: dict[str, Any], b: dict[str, Any]) -> list[tuple[str, Any, Any]]:

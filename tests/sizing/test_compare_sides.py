@@ -389,6 +389,24 @@ def test_runs_of_two_datasets_plan_no_year(tmp_path: Path) -> None:
     assert compare(few, larger).verdict.startswith("not comparable: total_bytes is ")
 
 
+def test_a_step_of_another_batch_is_other_work(tmp_path: Path) -> None:
+    """It computes for as long: with more samples in a batch an epoch takes less time on any storage."""
+    (a,) = read_side(str(write_run(tmp_path / "a", telemetry=False)))
+    assert a.about is not None
+    batch_size = a.about.how["batch_size"]
+    b = replace(
+        a, about=replace(a.about, **{part: getattr(a.about, part) | {"batch_size": 9} for part in ("how", "work")})
+    )
+    compared = compare(a, b)
+    assert compared.verdict.startswith(f"not comparable: batch_size is {batch_size} for A and 9 for B")
+    assert sum("batch_size" in issue for issue in compared.issues) == 1
+    swept = [
+        replace(side, runs={(("reader.batch_size", size),): run for run in side.runs.values() for size in ("4", "9")})
+        for side in (a, b)
+    ]
+    assert compare(*swept).runs[0].not_comparable == ()
+
+
 def test_a_difference_where_one_of_both_is_nothing() -> None:
     ten = Mean(mean=10.0, per_epoch=(9.0, 10.0, 11.0))
     zero = Mean(mean=0.0, per_epoch=(-1.0, 0.0, 1.0))

@@ -77,6 +77,7 @@ def conditions(summary: Summary) -> Conditions:
     if summary.evaluation is None:  # else they include files that training doesn't read
         # Rounded: compressors of different versions write the same samples in a few bytes more or less.
         work["total_bytes"] = size(data.total_bytes)
+    work["batch_size"] = summary.how.batch_size  # a step computes for as long, whatever its batch
     # Their time is in `total_seconds`.
     work["evaluated_samples"] = 0 if summary.evaluation is None else summary.evaluation.samples
     work["checkpoints"] = len(summary.checkpoints)

@@ -55,8 +55,13 @@ def _workload(run: AuditedRun) -> str:
 
 
 def _conditions(run: AuditedRun) -> Conditions:
-    files = {"num_files_train": run.setup.num_files, "num_samples_per_file": run.setup.samples_per_file}
-    return Conditions(title=_workload(run), work={key: value for key, value in files.items() if value is not None})
+    setup = run.setup
+    work = {
+        "num_files_train": setup.num_files,
+        "num_samples_per_file": setup.samples_per_file,
+        "batch_size": setup.batch_size,
+    }
+    return Conditions(title=_workload(run), work={key: value for key, value in work.items() if value is not None})
 
 
 def _accelerators(run: AuditedRun) -> int:
