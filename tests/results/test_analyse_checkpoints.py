@@ -59,7 +59,7 @@ def test_what_was_under_way_is_told_with_what_is_left(phase: Any, files: str) ->
     under_way = UnderWay(phase=phase, checkpoint=2 if phase == "read" else 4)
     summary = noted(checkpoint_run(failure="no space"), under_way=under_way, removed=(1, 3)).summary
     assert summary.verdict_code == Outcome.INCOMPLETE
-    assert "; complete and kept: checkpoints 2; " in summary.verdict
+    assert "; complete and kept: checkpoint 2; " in summary.verdict
     assert f"checkpoint {under_way.checkpoint} {files}" in summary.verdict
     assert summary.partial is not None
     assert (summary.partial.phase, summary.partial.checkpoint) == (phase, under_way.checkpoint)

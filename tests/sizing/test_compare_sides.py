@@ -19,6 +19,7 @@ from dlemu.studies.answers import ComparedRun, ComparedSide, RunPair
 from dlemu.studies.compare.compare_sides import Extras, compare, compare_runs, economy
 from dlemu.studies.compare.page import _economy_line, _economy_rows
 from dlemu.studies.compare.sides import Settings, Side, read_side, read_sides, side_of_runs
+from tests.goldens.render import RESULTS
 from tests.report.folders import write_run
 
 SEEDS = Path(__file__).parents[3] / "shared" / "seeds"
@@ -300,6 +301,25 @@ def test_where_neither_passes_that_is_said_and_only_there() -> None:
 
     assert said(False, False) == "neither passes"
     assert said(False, None) == said(True, False) == said(None, None) == "no figure is known for both"
+
+
+def test_runs_without_a_total_time_have_other_figures() -> None:
+    """As incomplete ones."""
+    cut = figures(None, passed=None, au_percent=Mean(mean=95.0, per_epoch=(95.0,)), computation_seconds=0.1)
+
+    def said(of_b: JobFigures) -> str:
+        return compare(Side(name="a", runs={(): cut}), Side(name="b", runs={(): of_b})).verdict
+
+    assert said(cut) == "total time is not known for both"
+    assert said(replace(cut, computation_seconds=0.2)) == (
+        "not comparable: a step of A's computes for 0.1 s, of B's for 0.2 s"
+    )
+
+
+@pytest.mark.parametrize("name", ["checkpoint_failed", "checkpoint_killed"])
+def test_an_incomplete_run_is_called_so_once(name: str) -> None:
+    (side,) = read_side(str(RESULTS / name))
+    assert ["incomplete" in warning.lower() for warning in side.warnings].count(True) == 1
 
 
 @pytest.mark.parametrize(("passed", "said"), [(False, "no count passed"), (None, "no count was judged")])

@@ -47,10 +47,7 @@ def conditions(summary: CheckpointSummary) -> Conditions:
         facts={key: plain(facts[key]) for key in own},
         work={key: facts[key] for key in _WORK_FACTS},
         how={key: value for key, value in facts.items() if key not in (*own, *_WORK_FACTS)},
-        warnings=(
-            *(() if summary.complete else (summary.verdict,)),
-            *summary.loud_issues,
-        ),
+        warnings=summary.loud_issues,
     )
 
 

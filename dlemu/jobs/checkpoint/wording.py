@@ -59,7 +59,8 @@ def why_incomplete(failure: str, kept: Sequence[int] | None, partial: PartialChe
     `kept` is None for a run that writes none.
     """
     if kept is not None:
-        whole = f"complete and kept: checkpoints {', '.join(map(str, kept))}" if kept else "no checkpoint is complete"
+        numbers = f"checkpoint{'s' * (len(kept) != 1)} {', '.join(map(str, kept))}"
+        whole = f"complete and kept: {numbers}" if kept else "no checkpoint is complete"
         failure = f"{failure}; {whole}"
     if partial is None:
         return failure

@@ -31,6 +31,7 @@ from dlemu.jobs.kvcache.summary import (
 from dlemu.metrics.cache import ACCOUNTED, IN_MEMORY, NOT_READ_PERCENT, PARTLY_READ_PERCENT
 from dlemu.metrics.device import delivered_between
 from dlemu.metrics.verdict import Outcome
+from dlemu.results.wording import count
 from dlemu.runner.row_log import Rows
 from dlemu.runner.rows_job import RowsRun
 
@@ -512,7 +513,8 @@ def _issues(data: RunRows, complete: bool, ceiling: float | None) -> Iterator[st
     if ceiling is not None and ceiling < _COMFORTABLE_CEILING:
         yield f"the emulator itself could move only {ceiling:.1f} times this load: wanted {_COMFORTABLE_CEILING:g}"
     if 0 < len(data.load_seconds) < MIN_LOADS:
-        yield f"only {len(data.load_seconds)} prompts read from storage: percentiles need {MIN_LOADS} or more"
+        prompts = count(len(data.load_seconds), "prompt")
+        yield f"only {prompts} read from storage: percentiles need {MIN_LOADS} or more"
 
 
 def _official_issues(data: RunRows) -> Iterator[str]:

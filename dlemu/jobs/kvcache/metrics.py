@@ -188,5 +188,5 @@ def conditions(summary: KvSummary) -> Conditions:
             "trace": what.trace,
         },
         how={"layout": what.layout, "odirect": what.odirect, "threads": what.threads, "ranks": summary.ranks},
-        warnings=(*(() if summary.complete else (summary.verdict,)), *summary.issues),
+        warnings=summary.issues,
     )

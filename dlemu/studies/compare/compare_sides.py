@@ -188,11 +188,19 @@ def sentence(comparison: Comparison) -> str:
             parts.append(_fed(comparison.economy, comparison.sides))
         elif comparison.runs and all(passed is False for pair in comparison.runs for passed in pair.passed):
             parts.append("neither passes")
-    parts = parts or ["no figure is known for both"]
+    parts = parts or [f"{_unknown(comparison)} known for both"]
     cut = [name for name, side in zip("AB", comparison.sides, strict=False) if side.about and not side.about.complete]
     if cut:
         parts.append(f"{' and '.join(cut)} {'is an incomplete run' if len(cut) == 1 else 'are incomplete runs'}")
     return "; ".join(parts)
+
+
+def _unknown(comparison: Comparison) -> str:
+    """Return what the verdict would be about, as a phrase: other figures may be known, as of incomplete runs."""
+    if not any(pair.metrics for pair in comparison.runs):
+        return "no figure is"
+    titles = [metric.title for metric in catalogue_of(comparison.kind).headlines]
+    return f"{' and '.join(titles)} {'is' if len(titles) == 1 else 'are'} not"
 
 
 def _fed(economy: tuple[Economy, Economy], sides: tuple[ComparedSide, ComparedSide]) -> str:
@@ -217,7 +225,8 @@ def _number_fed(economy: Economy, side: ComparedSide) -> str:
 
 def _times(comparison: Comparison) -> Iterator[str]:
     """Yield, per phase, the difference in time of the main pair, and with several phases also what limited each."""
-    pair, catalogue = comparison.main_pair, catalogue_of(comparison.kind)
+    catalogue = catalogue_of(comparison.kind)
+    pair = comparison.main_pair or next(reversed(comparison.runs), None)  # also without headlines they may not compare
     if pair is None:
         return
     if pair.not_comparable:
