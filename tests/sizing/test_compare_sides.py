@@ -294,6 +294,12 @@ def test_a_folder_without_a_name_is_refused() -> None:
         read_sides(["a", ""])
 
 
+def test_more_than_two_folders_are_counted_before_any_is_read() -> None:
+    """As the shell's DIR/* gives them, files included."""
+    with pytest.raises(UserError, match=r"3 names are given, from r/a to r/notes\.txt: wanted two folders"):
+        read_sides(["r/a", "r/b", "r/notes.txt"])
+
+
 def test_where_neither_passes_that_is_said_and_only_there() -> None:
     def said(*passed: bool | None) -> str:
         runs = [Side(name=name, runs={(): figures(None, passed=each)}) for name, each in zip("ab", passed, strict=True)]

@@ -71,6 +71,12 @@ def read_sides(folders: Sequence[str], foreign: Foreign | None = None) -> tuple[
             "a folder's name is empty, as of a variable of the shell that is not set: wanted the folders of two runs, "
             "sweeps or searches"
         )
+    if len(folders) > 2:
+        raise UserError(
+            f"{len(folders)} names are given, from {folders[0]} to {folders[-1]}: wanted two folders of runs, sweeps "
+            "or searches, or the folder of one sweep over two drives; `dlemu report DIR... --output FILE` shows more "
+            "side by side"
+        )
     sides = [side for folder in folders for side in read_side(folder, foreign)]
     if len(sides) != 2:
         cut = "".join(sorted({f" ({_CUT})" for side in sides if _CUT in side.warnings}))
