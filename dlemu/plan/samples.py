@@ -74,10 +74,11 @@ class Plan:
         if self.num_samples < wanted:
             files = -(-wanted // self.num_samples_per_file)
             key = "num_files_train" if split == "train" else "num_files_eval"
+            ranks, fewer = ("1 rank", "") if self.ranks == 1 else (f"{self.ranks} ranks", "fewer ranks, ")
             raise DatasetError(
                 f"the {split} set has {self.num_samples} samples ({self.num_files} files x "
-                f"{self.num_samples_per_file}); one step of {self.ranks} ranks x batch {self.batch_size} needs "
-                f"{wanted}: use fewer ranks, a smaller batch, or a dataset with dataset.{key}={files} or more"
+                f"{self.num_samples_per_file}); one step of {ranks} x batch {self.batch_size} needs "
+                f"{wanted}: use {fewer}a smaller batch, or a dataset with dataset.{key}={files} or more"
             )
 
     def sample_ids(self, rank: int, epoch: int, step: int) -> NDArray[np.int64]:

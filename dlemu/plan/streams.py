@@ -74,10 +74,11 @@ class StreamPlan(Plan):
         """Raise DatasetError when a rank's records do not fill one step."""
         if self.steps_per_epoch:
             return
+        ranks, fewer = ("the one rank", "") if self.ranks == 1 else (f"each of {self.ranks} ranks", "fewer ranks, ")
         raise DatasetError(
-            f"the {split} set has {self.num_files} files x {self.num_samples_per_file} samples; read as streams, each "
-            f"of {self.ranks} ranks has {self.files_per_rank} files and keeps {self.kept_per_file} samples of each, "
-            f"which do not fill a batch of {self.batch_size}: use fewer ranks, a smaller batch, more files, or "
+            f"the {split} set has {self.num_files} files x {self.num_samples_per_file} samples; read as streams, "
+            f"{ranks} has {self.files_per_rank} files and keeps {self.kept_per_file} samples of each, "
+            f"which do not fill a batch of {self.batch_size}: use {fewer}a smaller batch, more files, or "
             "reader.data_loader=pytorch, which picks samples one by one"
         )
 

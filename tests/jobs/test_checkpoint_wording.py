@@ -169,3 +169,10 @@ def test_why_a_run_is_incomplete() -> None:
     assert why_incomplete("no space", [], None) == "no space; no checkpoint is complete"
     assert why_incomplete("it is truncated", None, None) == "it is truncated", "those in the folder are not its own"
     assert result_line(None, None) == "NOTHING: no checkpoint was requested"
+
+
+def test_one_rank_is_not_advised_to_be_fewer() -> None:
+    to_do = (Advice.MORE_CORES_A_RANK, Advice.RAISE_CPU_LIMIT, Advice.SPARE_CACHE_COPY, Advice.MORE_CORES)
+    limit = CheckpointLimit(what="host CPU", confidence="high", seen=(), to_do=tuple(map(Finding, to_do)))
+    assert all("fewer ranks" in advice for advice in in_words(limit, 2).advice)
+    assert not any("rank" in advice for advice in in_words(limit, 1).advice)

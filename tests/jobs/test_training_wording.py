@@ -515,3 +515,18 @@ def test_of_a_dataset_whose_hosts_memory_is_not_known_no_share_is_told() -> None
         f"the page cache served 15 % of the bytes; the dataset is an unknown share of the hosts' memory; {HELP}"
     )
     assert warning(None) is None
+
+
+def test_one_rank_is_not_advised_to_be_fewer() -> None:
+    numbers: dict[str, Any] = {"by": "au", "au_percent": 89.0, "threshold_percent": 90.0, "ceiling_au_percent": 80.0}
+    numbers |= {"kept_steps": 3, "prefetched_steps": 4}
+    for code in (VerdictCode.EMULATOR_TOO_SLOW, VerdictCode.TOO_FEW_STEPS, VerdictCode.SUPPLY_NOT_KNOWN):
+        alone, several = (verdict_line(Verdict(code, numbers), ranks) for ranks in (1, 2))
+        assert "fewer ranks" in several
+        assert "ranks" not in alone
+    to_do = (Advice.MORE_CORES, Advice.RAISE_CPU_LIMIT, Advice.RELIEVE_EMULATOR, Advice.FREE_MEMORY)
+    limit = Limit(what="host CPU", confidence="high", seen=(), to_do=tuple(map(Finding, to_do)))
+    assert all("ranks" in advice for advice in in_words(limit, 2).advice)
+    assert not any("ranks" in advice for advice in in_words(limit, 1).advice)
+    bias = Finding(Issue.PREFETCH_BIAS, "caution", {"prefetched_steps": 4, "factor": 1.3, "ranks": 1})
+    assert issue_lines([bias])[0].endswith("use more files")

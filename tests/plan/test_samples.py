@@ -225,3 +225,8 @@ def test_planning_ahead_asks_once_for_4096_samples_and_again_at_its_end_or_anoth
     large = Counting(make(num_files=5000))
     PlanAhead(large, 5000).batch(1, 1)
     assert large.asked == [[1, 1, 1]]
+
+
+def test_one_rank_is_not_advised_to_be_fewer() -> None:
+    with pytest.raises(DatasetError, match=r"one step of 1 rank x batch 17 needs 17: use a smaller batch, or"):
+        make(num_files=4, ranks=1, batch_size=17).check("train")

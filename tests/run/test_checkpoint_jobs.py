@@ -319,7 +319,7 @@ def test_there_must_be_room_and_a_folder_that_all_hosts_see(tmp_path: Path, monk
     with pytest.raises(UserError, match="which this host does not share with rank 0:"):
         check_checkpoint_host(replace(job, token="another"), 1)
     monkeypatch.setattr("datagen.storage.posix.Storage.free_bytes", lambda *_: 2 * job.checkpoint_bytes)
-    with pytest.raises(SpaceError, match=r"3 checkpoints of .* GiB are free there: set checkpoint.keep_last"):
+    with pytest.raises(SpaceError, match=r"3 checkpoints of .* need .* are free there: set checkpoint.keep_last"):
         check_checkpoint_host(job, 2)
     settings = replace(workload.checkpoint, keep_last=1)
     check_checkpoint_host(replace(job, workload=replace(workload, checkpoint=settings)), 2)

@@ -167,7 +167,7 @@ def _phase(run: MeasuredCheckpoints, phase: int) -> PhaseSummary | None:
         cpu_seconds_per_gb=float(rows["cpu_ns"].sum()) / size_bytes if size_bytes else None,
         content_cpu_seconds_per_gb=_content_cpu(rows, phase),
         slowest_ranks=_slowest_ranks(run, rows, times),
-        limited_by=in_words(judge_checkpoints(activity)) if size_bytes else None,
+        limited_by=in_words(judge_checkpoints(activity), run.facts.ranks) if size_bytes else None,
     )
 
 

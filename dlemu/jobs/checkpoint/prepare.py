@@ -18,6 +18,7 @@ from dlemu.comm.cgroup_limits import host_memory
 from dlemu.comm.patience import comes_into_sight
 from dlemu.config.schema import Workload
 from dlemu.jobs.checkpoint.plan import CheckpointJob, ReadSource
+from dlemu.report.units import size
 from dlemu.results.wording import count
 from dlemu.runner.events import Making
 
@@ -100,8 +101,8 @@ def check_checkpoint_host(job: CheckpointJob, local_ranks: int) -> None:
     wanted, available = local_ranks * _RANK_BYTES, host_memory().available_bytes
     if wanted > available:
         raise SpaceError(
-            f"{local_ranks} ranks need {wanted / 2**30:.1f} GiB of memory on this host for their buffers and "
-            f"{available / 2**30:.1f} GiB are available: run fewer ranks on it"
+            f"the buffers of {count(local_ranks, 'rank')} need {size(wanted)} of memory on this host, and "
+            f"{size(available)} are available: {'run fewer ranks on it' if local_ranks > 1 else 'use a larger host'}"
         )
     job = with_replaced_here(job, storage)
     for number in job.replaced:
@@ -134,8 +135,8 @@ def _check_room(job: CheckpointJob, storage: StorageBase, local_ranks: int) -> N
     given_back = sum(_stored_bytes(storage, job.folder_of(number)) for number in job.replaced)
     if each * at_most > free + given_back:
         raise SpaceError(
-            f"{count(at_most, 'checkpoint')} of {each / 2**30:,.2f} GiB need {each * at_most / 2**30:,.2f} GiB in "
-            f"{job.settings.checkpoint_folder}, and {(free + given_back) / 2**30:,.2f} GiB are free there: set "
+            f"{count(at_most, 'checkpoint')} of {size(each)} need {size(each * at_most)} in "
+            f"{job.settings.checkpoint_folder}, and {size(free + given_back)} are free there: set "
             f"checkpoint.keep_last (each new one needs room besides those kept), write fewer "
             "(checkpoint.num_checkpoints_write), or use a larger drive"
         )

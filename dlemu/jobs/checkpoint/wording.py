@@ -137,11 +137,19 @@ _ADVICE: Wording = {
     Advice.MORE_THREADS_OR_DIRECT: _more_threads_or_direct,
     Advice.TRY_MORE_THREADS: _try_more_threads,
 }
+_ADVICE_FOR_ONE_RANK: Wording = {
+    Advice.MORE_CORES_A_RANK: "this says nothing about the storage: use more cores, or more hosts",
+    Advice.RAISE_CPU_LIMIT: "raise the CPU limit of this container or job (cgroup); else more cores",
+    Advice.SPARE_CACHE_COPY: "checkpoint.odirect=true avoids the copy into the page cache; else more cores",
+    Advice.MORE_CORES: "more cores",
+}
+"""In place of those that advise fewer ranks."""
 
 
-def in_words(limit: CheckpointLimit) -> CheckpointLimit:
-    """Return the limit with its evidence and advice as sentences."""
-    return replace(limit, evidence=sentences(limit.seen, _SEEN), advice=sentences(limit.to_do, _ADVICE))
+def in_words(limit: CheckpointLimit, ranks: int = 0) -> CheckpointLimit:
+    """Return the limit with its evidence and advice as sentences; `ranks` is 0 where their number is not known."""
+    words = {**_ADVICE, **_ADVICE_FOR_ONE_RANK} if ranks == 1 else _ADVICE
+    return replace(limit, evidence=sentences(limit.seen, _SEEN), advice=sentences(limit.to_do, words))
 
 
 # Warnings

@@ -93,7 +93,7 @@ def analyse(run: MeasuredTraining) -> Summary:
     summary = Summary(
         **common_fields(facts),
         stopped_early=journal.stopped_early,
-        **_verdict_fields(verdict),
+        **_verdict_fields(verdict, facts.ranks),
         accelerator=workload.accelerator or None,
         scale=workload.scale or None,
         ranks_per_host=tuple(journal.rank_nodes.count(node) for node in range(len(journal.hosts))),
@@ -138,7 +138,7 @@ def analyse(run: MeasuredTraining) -> Summary:
         # Readers without a core get as much as other programs leave them: their rates say nothing about the storage.
         summary = replace(
             summary,
-            **_verdict_fields(judge(replace(evidence, limited_by=limit.what))),
+            **_verdict_fields(judge(replace(evidence, limited_by=limit.what)), facts.ranks),
             speed_changes=(),
             ran_out=None,
             first_touch=None,
@@ -150,7 +150,7 @@ def analyse(run: MeasuredTraining) -> Summary:
         loss_percent=loss_percent(run.training, kept),
         kept_loss_percent=kept_loss,
         loss_percent_per_epoch=loss_percent_per_epoch(run.training, kept),
-        limited_by=in_words(limit) if limit else None,
+        limited_by=in_words(limit, facts.ranks) if limit else None,
         page_cache=PageCache(
             from_storage_percent=proof.from_storage_percent,
             served_percent=served,
@@ -162,12 +162,12 @@ def analyse(run: MeasuredTraining) -> Summary:
     )
 
 
-def _verdict_fields(verdict: Verdict) -> dict[str, Any]:
+def _verdict_fields(verdict: Verdict, ranks: int) -> dict[str, Any]:
     """Return the fields of a summary that have the verdict."""
     return {
         "passed": verdict.passed,
         "outcome": verdict.outcome,
-        "verdict": verdict_line(verdict),
+        "verdict": verdict_line(verdict, ranks),
         "verdict_code": verdict.code,
         "verdict_numbers": verdict.numbers,
     }
@@ -469,7 +469,11 @@ def _issues(facts: Facts, metrics: Metrics, evidence: Evidence) -> Iterator[Find
         yield Finding(Issue.SAMPLES_DROPPED, "caution", dropped)
     factor = warm_up_bias(evidence)
     if facts.workload.metric.verdict == "au" and metrics.au_percent and factor is not None and factor > _REPORTED_BIAS:
-        bias: dict[str, Number] = {"prefetched_steps": evidence.prefetched_steps, "factor": factor}
+        bias: dict[str, Number] = {
+            "prefetched_steps": evidence.prefetched_steps,
+            "factor": factor,
+            "ranks": facts.ranks,
+        }
         yield Finding(Issue.PREFETCH_BIAS, "caution", bias)
     yield from _notes(facts.loader_notes)
     share = metrics.handover_share_of_wait or 0.0

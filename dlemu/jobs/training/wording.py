@@ -54,6 +54,15 @@ _VERDICTS: dict[str, str] = {
     VerdictCode.HOST_LIMITED: "{value} is below {threshold_percent:g} %, but the {host} is the limit, so the storage "
     "may be able to deliver more; relieve the host and run again",
 }
+_VERDICTS_OF_ONE_RANK = {
+    VerdictCode.EMULATOR_TOO_SLOW: "{value} is below {threshold_percent:g} %, but even without storage the emulator "
+    "reaches only {ceiling_au_percent:.2f} % on this host; use a host with more or faster cores",
+    VerdictCode.TOO_FEW_STEPS: "only {kept_steps} steps per epoch count, and up to {prefetched_steps} batches are "
+    "read during the first step, which does not: use more files",
+    VerdictCode.SUPPLY_NOT_KNOWN: "all batches of an epoch are read at once at its start, where {value} is a lower "
+    "bound; what the storage sustains is unknown: use more files",
+}
+"""In place of those that advise fewer ranks."""
 
 
 def verdict_word(code: str | None) -> str:
@@ -61,10 +70,11 @@ def verdict_word(code: str | None) -> str:
     return _VERDICT_WORDS.get(code or "", _NO_VERDICT)
 
 
-def verdict_line(verdict: Verdict) -> str:
-    """Return a verdict as one line."""
+def verdict_line(verdict: Verdict, ranks: int = 0) -> str:
+    """Return a verdict as one line; `ranks` is 0 where their number is not known."""
     numbers: dict[str, Any] = {**verdict.numbers}
-    text = _VERDICTS[verdict.code].format(
+    words = _VERDICTS | _VERDICTS_OF_ONE_RANK if ranks == 1 else _VERDICTS
+    text = words[verdict.code].format(
         **numbers,
         value=_judged_au(**numbers) if numbers else "",
         other=_disagreement(**numbers) if numbers else "",
@@ -234,17 +244,25 @@ _ADVICE: Wording = {
     Advice.FREE_MEMORY: "lower reader.read_threads, reader.prefetch_size or ranks, or stop other programs that use "
     "the memory",
 }
+_ADVICE_FOR_ONE_RANK: Wording = {
+    Advice.MORE_CORES: "more or faster cores; consider reader.decode and verify",
+    Advice.RAISE_CPU_LIMIT: "raise the CPU limit of this container or job (cgroup); consider reader.decode",
+    Advice.RELIEVE_EMULATOR: "this says little about the storage: use a host with more or faster cores",
+    Advice.FREE_MEMORY: "lower reader.read_threads or reader.prefetch_size, or stop other programs that use the memory",
+}
+"""In place of those that advise fewer ranks."""
 _CONTINUING_ADVICE = frozenset({Advice.RAISE_CPU_LIMIT_TOO, Advice.LOOK_FOR_PROGRAMS, Advice.WITHOUT_TLS})
 """Advice that is appended to the sentence before."""
 
 
-def in_words(limit: Limit) -> Limit:
-    """Return the limit with its evidence and advice as sentences, too."""
+def in_words(limit: Limit, ranks: int = 0) -> Limit:
+    """Return the limit with its evidence and advice as sentences, too; `ranks` is 0 where their number is not known."""
+    advice = {**_ADVICE, **_ADVICE_FOR_ONE_RANK} if ranks == 1 else _ADVICE
     continuing = _CONTINUING - ({Seen.MEMORY_PRESSURE} if limit.what == "memory" else set())
     return replace(
         limit,
         evidence=sentences(limit.seen, _SEEN, continuing),
-        advice=sentences(limit.to_do, _ADVICE, _CONTINUING_ADVICE),
+        advice=sentences(limit.to_do, advice, _CONTINUING_ADVICE),
     )
 
 
@@ -333,6 +351,14 @@ def _dropped(*, samples: int, of_samples: int, batch_size: int, ranks: int) -> s
     return f"{samples} of {of_samples} samples are dropped per epoch: they do not fill a batch of {batch_size} on {on}"
 
 
+def _prefetch_bias(*, prefetched_steps: int, factor: float, ranks: int = 0) -> str:
+    return (
+        f"up to {prefetched_steps} batches of an epoch are read during its first step, which AU does not count: if the "
+        f"storage is too slow, AU could be {factor:.2f} times too high; use more files"
+        f"{'' if ranks == 1 else ' or fewer ranks'}"
+    )
+
+
 def _host_late(*, percent: float, ranks: int = 0) -> str:
     late = f"{percent:.0f} % of the wait came after the batch was ready in its worker: the host was late"
     return f"{late}, not the storage; use {'more cores' if ranks == 1 else 'fewer ranks or more cores'}"
@@ -361,9 +387,7 @@ _ISSUES: Wording = {
     "host can't see the run's folder, where steps outlive their ranks (set output.folder to one that all hosts "
     "see), or it failed before its first step",
     Issue.SAMPLES_DROPPED: _dropped,
-    Issue.PREFETCH_BIAS: "up to {prefetched_steps} batches of an epoch are read during its first step, which AU does "
-    "not count: if the storage is too slow, AU could be {factor:.2f} times too high; use more files or fewer "
-    "ranks",
+    Issue.PREFETCH_BIAS: _prefetch_bias,
     Issue.HOST_LATE: _host_late,
     Issue.TELEMETRY_MISSING: "telemetry of {host} is missing: its recorder was killed or stopped before it recorded "
     "anything",
