@@ -426,11 +426,11 @@ def test_a_step_of_another_batch_is_other_work(tmp_path: Path) -> None:
     compared = compare(a, b)
     assert compared.verdict.startswith(f"not comparable: batch_size is {batch_size} for A and 9 for B")
     assert sum("batch_size" in issue for issue in compared.issues) == 1
-    swept = [
+    swept, others = (
         replace(side, runs={(("reader.batch_size", size),): run for run in side.runs.values() for size in ("4", "9")})
         for side in (a, b)
-    ]
-    assert compare(*swept).runs[0].not_comparable == ()
+    )
+    assert compare(swept, others).runs[0].not_comparable == ()
 
 
 def test_a_difference_where_one_of_both_is_nothing() -> None:
