@@ -144,6 +144,15 @@ def test_the_time_that_kioxia_saves() -> None:
     assert saved.rows[-1] == ["18", "+12.2", "+44.5", "14.18", "16.14", "618", "543"]
 
 
+def test_epochs_that_were_cut_short_save_no_time() -> None:
+    sweep = swept({"/mnt/new": 2552.0, "/mnt/old": 2906.0})
+    points = [
+        replace(point, figures=replace(point.figures, cut_steps=(10,))) for point in sweep.points if point.figures
+    ]
+    cut = opened("kioxia", {"sweep": replace(sweep, points=tuple(points))})
+    assert table(cut, 1).rows == []
+
+
 def test_amax_s_storages_beside_each_other() -> None:
     rows = table(documents()["amax"]).rows
     assert rows[0] == ["new", "45,936.0", "2,552.0", "8,000.0", "2,000,000", "1.30", "302.0"]

@@ -83,7 +83,7 @@ def _time_saved(opened: OpenedDocument, known: dict[tuple[str, int], JobFigures]
 
 
 def _epoch_seconds(figures: JobFigures) -> float | None:
-    seconds = figures.mean("total_seconds")
+    seconds = None if figures.cut_steps else figures.mean("total_seconds")  # a part of an epoch takes less than it
     return seconds / figures.epochs if seconds and figures.epochs else None
 
 
