@@ -38,6 +38,7 @@ _RUN, _END, _DONE = b"r", b"e", b"d"
 _LONGEST_MESSAGE = 100_000  # bytes per receive, far more than a failure's text; a longer message takes several
 _POLL_SECONDS = 0.01  # a member that has reported its end takes milliseconds to exit
 _LIMITS = (resource.RLIMIT_AS, resource.RLIMIT_NOFILE, resource.RLIMIT_MEMLOCK, resource.RLIMIT_NPROC)
+_ENDING = (signal.SIGTERM, signal.SIGINT)
 T = TypeVar("T")
 OnFailure = Callable[[Failure], None]
 """Notes a member's failure where the run is saved."""
@@ -150,7 +151,8 @@ class Host:
         """Return the name of the first rank whose member a signal has ended; '' if there is none."""
         for local_rank, process in zip(self._placeholders, members, strict=True):
             with contextlib.suppress(ChildProcessError):
-                if os.WIFSIGNALED(os.waitpid(process, os.WNOHANG)[1]):
+                status = os.waitpid(process, os.WNOHANG)[1]
+                if os.WIFSIGNALED(status) and os.WTERMSIG(status) not in _ENDING:  # those the launcher sends to all
                     return self.comm.name(local_rank)
         return ""
 

@@ -217,13 +217,13 @@ def _measured_storage(measured: CheckpointSummary, workload: Workload, plan: Che
 
     def speed(phase: PhaseSummary | None) -> Speed | None:
         rates = [part.slowest_gib_per_second for part in phase.checkpoints] if phase is not None else []
-        known = [rate for rate in rates if rate]
+        known = [1 / rate for rate in rates if rate]  # seconds are predicted, whose mean is not of the mean rate
         if not known:
             return None
         mean, percent = float(np.mean(known)), SPEED_PERCENT
         if len(known) > 1:  # one checkpoint has no spread
             percent = max(percent, 100 * half_width(float(np.std(known, ddof=1)), len(known), 0.95) / mean)
-        return Speed(mb_per_second=share * mean * GIB / 1e6, half_width_percent=percent)
+        return Speed(mb_per_second=share * GIB / mean / 1e6, half_width_percent=percent)
 
     writes, reads = speed(measured.write), speed(measured.read)
     if writes is None and reads is None:

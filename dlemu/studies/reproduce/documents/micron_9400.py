@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from datagen.errors import UserError
 from dlemu.config.literal import override
 from dlemu.report.table import Table
 from dlemu.studies.reproduce.opened import OpenedDocument, digits, table
@@ -17,7 +18,7 @@ if TYPE_CHECKING:  # drawing needs packages that the rest does not
 TITLE = "Micron 9400: unet3d on 1 and on 15 accelerators"
 ABOUT = (
     "Their figures: throughput over time in MiB/s, the device's queue depth over time, and the shares of the I/O by "
-    "queue depth; with 1 accelerator and with 15. Of the first drive."
+    "queue depth; with 1 accelerator and with 15. Of one drive."
 )
 _EPOCHS = {1: 1, 15: 8}
 """Accelerators -> epochs at laptop scale, for runs long enough to draw."""
@@ -26,7 +27,11 @@ _MIB_PER_MB = 1e6 / 2**20
 
 
 def steps(question: DocumentQuestion) -> list[Step]:
-    """Return the steps: a dataset, and a run with each number of accelerators."""
+    """Return the steps: a dataset, and a run with each number of accelerators; raises UserError for several drives."""
+    if len(question.drives) > 1:
+        raise UserError(
+            f"micron-9400 measures one drive: wanted drives={question.drives[0]}, and a folder for each drive"
+        )
     data = scaled(question, "workload=unet3d", f"dataset.num_files_train={LAPTOP_FILES if question.laptop else 24000}")
     folder = question.folders("unet3d")[0]
     made = datagen(question, "unet3d", data)[:1]
