@@ -20,7 +20,7 @@ from dlemu.config.literal import override
 from dlemu.config.loading import DEFAULT_WORKLOAD, load
 from dlemu.config.overrides import parse
 from dlemu.config.published import published, without_secrets
-from dlemu.config.schema import Output, Workload
+from dlemu.config.schema import Output, Storage, Workload
 from dlemu.config.sections import OWN, plain, tree
 from dlemu.config.workload_files import workload_names
 
@@ -100,6 +100,11 @@ def datagen_command(source: Sequence[str] | Workload) -> str:
     return shlex.join(["dlemu", "datagen", *without_secrets(words)])
 
 
+def storage_words(workload: Workload) -> list[str]:
+    """Return overrides that name the workload's storage, without credentials; none for folders."""
+    return without_secrets(_differences(["storage"], workload.storage, Storage()))
+
+
 def completed(words: Sequence[str], other: Workload, config_dir: str | None = None) -> list[str]:
     """Add to overrides the settings of another workload that they leave open; see `dlemu.config.completed`."""
     choice, paths = parse(words).workload, {setting.path for setting in parse(words).all}
@@ -169,5 +174,9 @@ def _differences(path: list[str], wanted: Any, given: Any) -> Iterator[str]:
                 yield override([*path, field.name], here.to_value())
         elif is_dataclass(here):
             yield from _differences([*path, field.name], here, there)
+        elif isinstance(here, dict):  # key by key, as users write them: of a whole section all would be withheld
+            for key, value in here.items():
+                if key not in there or there[key] != value:
+                    yield override([*path, field.name, key], value)
         elif here != there:
             yield override([*path, field.name], here)

@@ -158,6 +158,19 @@ def test_the_command_of_a_workload_is_short() -> None:
     assert datagen_command(load([])) == "dlemu datagen workload=default"
 
 
+def test_the_command_that_makes_the_dataset_names_its_bucket_without_credentials() -> None:
+    bucket = ["storage.storage_type=s3", "storage.storage_root=bucket"]
+    options = ["endpoint_url=http://host:1", "s3_force_path_style=true", "account_key=hidden"]
+    workload = load(["workload=unet3d", *bucket, *(f"storage.storage_options.{option}" for option in options)])
+    said = shlex.split(datagen_command(workload))
+    assert said[:5] == ["dlemu", "datagen", "workload=unet3d", *bucket]
+    assert {word.partition("storage_options.")[2] for word in said[5:]} == {
+        "endpoint_url='http://host:1'",
+        "s3_force_path_style=true",
+        "account_key=withheld",
+    }
+
+
 RUN = [
     "workload=unet3d",
     "scale=laptop",
