@@ -31,3 +31,31 @@ def test_a_server_that_refuses_the_removal_does_not_hide_why_a_point_failed(
     folders = [f"target={tmp_path / 'packed'}", f"output.folder={tmp_path / 'sweep'}"]
     answer = pack_run.pack([f"source={images}", "processes=1,2", "encode=keep", *folders])
     assert answer.points[0].failure == "packer 0 was killed"
+
+
+def test_a_server_that_refuses_the_removal_does_not_undo_a_measured_point(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    images = tmp_path / "images"
+    images.mkdir()
+    Image.new("RGB", (4, 4)).save(images / "0.png")
+
+    def refuse(*_: Any) -> None:
+        raise ServerError("the token has expired")
+
+    run_command = pack_run.run_command
+
+    def measure(*words: Any, **more: Any) -> None:
+        run_command(*words, **more)
+        monkeypatch.setattr(pack_run, "remove_set", refuse)
+
+    monkeypatch.setattr(pack_run, "run_command", measure)
+    folders = [f"target={tmp_path / 'packed'}", f"output.folder={tmp_path / 'sweep'}"]
+    first, second = pack_run.pack([f"source={images}", "images=0,1", "encode=keep", *folders]).points
+    assert first.figures is not None
+    assert first.figures.images == 1
+    assert first.figures.warnings[-1].endswith(
+        f"{tmp_path / 'packed' / 'point-01'}: the packed files of this point could not all be removed: "
+        "the token has expired"
+    )
+    assert second.failure == "the token has expired", "nor what an interrupted run left there"

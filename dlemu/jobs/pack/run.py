@@ -188,7 +188,11 @@ class PackRuns(RunList[CheckedPoint, PackPoint, PackAnswer]):
                     checked.remove(target)
             raise
         if removes:
-            checked.remove(target)
+            try:
+                checked.remove(target)
+            except DlemuError as error:  # of a server: what was measured is measured
+                left = f"{target}: the packed files of this point could not all be removed: {error}"
+                figures = replace(figures, warnings=(*figures.warnings, left))
         return PackPoint(settings=checked.point.settings, folder=os.path.basename(folder), figures=figures)
 
     def failed(self, planned: Planned[CheckedPoint], folder: str, error: DlemuError) -> PackPoint | None:
