@@ -23,7 +23,7 @@ def command(
     \b
     dlemu pack source=/mnt/images target=/mnt/packed processes=8 resize=256 encode=jpeg
     dlemu pack source=/mnt/images target=/mnt/packed processes=8 format=webdataset
-    dlemu pack verify target=/mnt/packed
+    dlemu pack verify target=/mnt/packed [storage.storage_type=s3 ...]
     dlemu pack workload=colfax scale=laptop drives=/mnt/ssd,/mnt/disk processes=1,2,4,8 resize=256x256 --make
 
     The source is a folder of images with any names (jpeg, png, tiff, npy; without resize, files of any type), or a
@@ -83,14 +83,18 @@ def _verify(words: tuple[str, ...], *, as_json: bool) -> int:
     """Compare packed files with what was written; return the exit status."""
     from datagen.errors import UserError
     from datagen.packing.packed_set import verify_set
-    from datagen.storage.storage_base import FOLDERS, open_storage
+    from datagen.storage.storage_base import open_storage
+    from dlemu.config import load
     from dlemu.config.overrides import take_word
     from dlemu.results.answer_files import to_json
 
     target, others = take_word(words, "target")
-    if not target or others:
-        raise UserError("wanted only the folder of the packed files, as in `dlemu pack verify target=/mnt/packed`")
-    findings = verify_set(target.rstrip("/"), open_storage(FOLDERS))
+    if not target or not all(word.startswith("storage.") for word in others):
+        raise UserError(
+            "wanted only the folder of the packed files, as in `dlemu pack verify target=/mnt/packed`, and for a "
+            "bucket the settings of its storage (storage.storage_type=s3 ...)"
+        )
+    findings = verify_set(target.rstrip("/"), open_storage(load(others).storage_spec.buffered))
     if as_json:
         click.echo(to_json(findings), nl=False)
         return 2 if findings else 0

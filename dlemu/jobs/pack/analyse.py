@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -53,9 +53,18 @@ class _ThreadTime(NamedTuple):
 
 
 def compute_figures(
-    packing: PackMeasurement, settings: PackSettings, before: PackedSet, done: PackedSet, target: str, passed_over: int
+    packing: PackMeasurement,
+    settings: PackSettings,
+    before: PackedSet,
+    done: PackedSet,
+    target: str,
+    passed_over: int,
+    storage_words: Sequence[str] = (),
 ) -> PackFigures:
-    """Return the figures; `before` is the packed set when this run began, `done` afterwards."""
+    """Return the figures; `before` is the packed set when this run began, `done` afterwards.
+
+    `storage_words` are the overrides that name the target's storage.
+    """
     seconds = max(1e-9, (packing.end_ns - packing.begin_ns) / 1e9)
     read, written = packing.total("read_bytes"), packing.total("written_bytes")
     images = packing.total("images")
@@ -113,7 +122,7 @@ def compute_figures(
                 throttled_percent=_mean(packing, "cpu", "", "throttled_percent"),
             )
         ),
-        train=train_command(target, done),
+        train=train_command(target, done, storage_words),
         warnings=tuple(warnings),
     )
 
@@ -207,13 +216,14 @@ def _mean(packing: PackMeasurement, probe: str, source: str, metric: str) -> flo
     return float((values * weights).sum() / weights.sum()) if len(times) and weights.sum() else math.nan
 
 
-def train_command(target: str, packed: PackedSet) -> str:
+def train_command(target: str, packed: PackedSet, storage_words: Sequence[str]) -> str:
     """Return the command that trains on a packed set; empty if nothing was packed."""
     if not packed.samples:
         return ""
     spec = training_spec(target, packed)
     words = [
         "workload=default",
+        *storage_words,
         override(("dataset", "data_folder"), target),
         f"dataset.format={spec.format}",
         f"dataset.num_files_train={spec.num_files_train}",

@@ -40,10 +40,11 @@ from datagen.packing.packed_set import (
 )
 from datagen.packing.recipe import KINDS, import_libraries
 from datagen.registry import find
-from datagen.storage.storage_base import FOLDERS, StorageBase, leads_elsewhere, open_storage
+from datagen.storage.storage_base import FOLDERS, StorageBase, leads_elsewhere, open_storage, write_whole
 from dlemu.comm import Interrupted, interrupt_on
 from dlemu.comm.cgroup_limits import limiting_groups
 from dlemu.comm.failure import Role
+from dlemu.config.dump import storage_words
 from dlemu.config.schema import Workload
 from dlemu.jobs.pack.analyse import PackMeasurement, compute_figures
 from dlemu.jobs.pack.words import PackSettings, read_words
@@ -130,7 +131,8 @@ def pack_here(order: Order, folder: str) -> None:
     write_set(order.target, done, storage)
     with contextlib.suppress(FileNotFoundError):
         storage.remove(os.path.join(order.target, JOURNAL_NAME))
-    figures = compute_figures(packing, settings, packed, done, order.target, images.ignored)
+    named = storage_words(workload) if workload is not None else ()
+    figures = compute_figures(packing, settings, packed, done, order.target, images.ignored, named)
     write_text(folder, FIGURES, msgspec.json.encode(figures).decode())
 
 
@@ -154,7 +156,7 @@ def _check_memory(settings: PackSettings, images: ImageList, count: int, storage
 
 def _begin(
     settings: PackSettings, target: str, images: ImageList, count: int, storage: StorageBase
-) -> tuple[PackedSet, IO[str]]:
+) -> tuple[PackedSet, _Journal]:
     """Return the packed set to make, with the files finished earlier, and its journal; raises UserError, OSError."""
     about = settings.shaping() | {"source": images.folder, "count": count}
     existing = read_set(target, storage)
@@ -192,7 +194,7 @@ def _begin(
             raise UserError(f"{folder} is a link, or is below one: set target to a new or an empty folder")
         storage.make_folder(folder)
         storage.remove_unfinished(folder)
-    return packed, _open_journal(target, packed, begun=existing is not None, storage=storage)
+    return packed, _Journal(target, packed, begun=existing is not None, storage=storage)
 
 
 def _check_no_foreign_files(folder: str, storage: StorageBase) -> None:
@@ -202,19 +204,53 @@ def _check_no_foreign_files(folder: str, storage: StorageBase) -> None:
             raise UserError(f"{folder} holds other files, such as {name}: set target to an empty folder")
 
 
-def _open_journal(target: str, packed: PackedSet, *, begun: bool, storage: StorageBase) -> IO[str]:
-    """Return the journal, with a line for each finished file; without local folders there is none, and no resume."""
-    path = storage.local_path(os.path.join(target, JOURNAL_NAME))
-    if path is None:
-        return open(os.devnull, "w")
-    # never through a link, never replacing a foreign file; closed by the caller
-    journal = open(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW) if begun else create_new(path), "a")  # noqa: SIM115
-    if begun:
-        journal.write("\n")  # the last line may be incomplete
-    else:
-        journal.write(json.dumps(asdict(replace(packed, made=()))) + "\n")
-    journal.flush()
-    return journal
+class _Journal:
+    """The settings, and a line for each finished file: what the same command continues after.
+
+    In a folder each line is appended. An object can't be appended to: it is written at the beginning, so that what is
+    there is known as an unfinished packing's, and when the packing ends; after a SIGKILL here all is packed again.
+    """
+
+    def __init__(self, target: str, packed: PackedSet, *, begun: bool, storage: StorageBase) -> None:
+        self._storage, self._path = storage, os.path.join(target, JOURNAL_NAME)
+        self._lines = [replace(packed, made=()), *packed.made]
+        self._file: IO[str] | None = None
+        self._saved = 0
+        path = storage.local_path(self._path)
+        if path is None:
+            self._put()
+            return
+        # never through a link, never replacing a foreign file; closed by the caller
+        opened = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW) if begun else create_new(path)
+        self._file = open(opened, "a")  # noqa: SIM115
+        self._append("" if begun else _line(self._lines[0]))  # the last line may be incomplete
+
+    def add(self, file: PackedFile) -> None:
+        """Add a finished file. Raises OSError."""
+        self._lines.append(file)
+        self._append(_line(file))
+
+    def close(self) -> None:
+        """Close the file, or write the object."""
+        if self._file is not None:
+            self._file.close()
+        elif self._saved < len(self._lines):
+            with contextlib.suppress(OSError, DlemuError):  # of a server: a failure above is the one to report
+                self._put()
+
+    def _append(self, line: str) -> None:
+        if self._file is not None:
+            self._file.write(line + "\n")
+            self._file.flush()
+
+    def _put(self) -> None:
+        content = "".join(f"{_line(each)}\n" for each in self._lines).encode()
+        write_whole(self._storage, self._path, content, sync=True)
+        self._saved = len(self._lines)
+
+
+def _line(what: PackedSet | PackedFile) -> str:
+    return json.dumps(asdict(what))
 
 
 def _check_sizes(packed: PackedSet, job: Job, storage: StorageBase) -> None:
@@ -255,7 +291,7 @@ def _run(
     job: Job,
     settings: PackSettings,
     packed: PackedSet,
-    journal: IO[str],
+    journal: _Journal,
     storage: StorageBase,
     target: str,
     folder: str,
@@ -283,8 +319,7 @@ def _run(
         assert isinstance(file, PackedFile)
         tasks.fill()
         finished.append(file)
-        journal.write(json.dumps(asdict(file)) + "\n")
-        journal.flush()
+        journal.add(file)
 
     def pack(worker: Worker, row: NDArray[np.int64]) -> None:
         tasks.close()

@@ -128,7 +128,8 @@ class _Packing:
         threads[1].join()
         row["await_write_ns"] += time.monotonic_ns() - began
         row["cpu_ns"] = time.process_time_ns() - cpu
-        row["storage_bytes"] = process_storage_bytes() - storage_bytes
+        read_here = process_storage_bytes() - storage_bytes
+        row["storage_bytes"] = row["read_bytes"] if self._source.is_remote else read_here
         row["end_ns"] = time.monotonic_ns()
 
     def _run_thread(self, part: Callable[[], None]) -> None:
