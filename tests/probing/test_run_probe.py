@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import itertools
 import os
 import time
@@ -15,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from rich.console import Console
 
 import dlemu
 from datagen.errors import DlemuError, UserError
@@ -26,6 +28,7 @@ from dlemu.jobs.probe import requests
 from dlemu.jobs.probe import run as run_probe
 from dlemu.jobs.probe.kernel_aio import Requests
 from dlemu.jobs.probe.object_gets import GetStream, _ranges
+from dlemu.jobs.probe.page import print_probe
 from dlemu.jobs.probe.probe_file import probe_file
 from dlemu.jobs.probe.requests import (
     CellSpec,
@@ -628,3 +631,16 @@ def test_what_a_killed_probe_left_is_told_in_the_answer(measured: list[Any], tmp
     )  # fmt: skip
     assert answer.issues == (f"{left} (20.0 MB) was left by a probe that was killed: removed it",)
     assert not left.exists()
+
+
+@pytest.mark.parametrize("file_system", ["tmpfs", "ext4"])
+def test_a_probe_of_memory_says_that_it_is_none_of_a_storage(
+    file_system: str, measured: list[Any], tmp_path: Path
+) -> None:
+    answer, folder = probe_requests(str(tmp_path), file_bytes=4 * MIB, folder=str(tmp_path / "out"))
+    assert answer.storage is not None
+    shown = replace(answer, storage=replace(answer.storage, file_system=file_system))
+    printed = io.StringIO()
+    print_probe(shown, folder, Console(file=printed, width=500))
+    said = f"{answer.storage.folder} is tmpfs, which is memory: no storage was measured"
+    assert (said in printed.getvalue()) == (file_system == "tmpfs")

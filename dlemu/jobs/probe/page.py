@@ -9,6 +9,7 @@ from rich.console import Console
 
 from dlemu.jobs.probe.result import Fed, ProbeAnswer, ProbeCell
 from dlemu.jobs.probe.run import read_probe
+from dlemu.metrics.cache import IN_MEMORY
 from dlemu.report.page import Opened, Page, Words, tiles
 from dlemu.report.table import Cell, Line, Table, columns, print_lines, print_table
 from dlemu.report.units import number
@@ -103,6 +104,9 @@ def _notes(answer: ProbeAnswer) -> Iterator[Cell]:
     yield f"measured by {engines[answer.engine]}{note}; through host memory"
     if not any(cell.power for cell in answer.cells):
         yield "no power meter was found, so there is no GB/s per watt"
+    storage = answer.storage
+    if storage is not None and storage.file_system in IN_MEMORY:
+        yield Line(f"- {storage.folder} is {storage.file_system}, which is memory: no storage was measured", "caution")
     yield from (Line(f"- {issue}", "caution") for issue in answer.issues)
 
 
