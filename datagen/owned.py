@@ -160,8 +160,9 @@ def claim(folder: str, *names: str) -> None:
             raise OSError(errno.ENODEV, "it is a pipe, a device or a folder, not a file", path)
         lines = [json.dumps(_HEAD)] if os.fstat(descriptor).st_size == 0 else []
         lines += [json.dumps(name) for name in names]
-        if lines:  # by one call: several processes may append
-            os.write(descriptor, "".join(f"{line}\n" for line in lines).encode())
+        data = "".join(f"{line}\n" for line in lines).encode()
+        if data and os.write(descriptor, data) < len(data):  # by one call: several processes may append
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
     finally:
         os.close(descriptor)
 
@@ -216,6 +217,24 @@ def remove_claimed(folder: str, *, keep_folder: bool = False) -> None:
             os.close(descriptor)
         if marked and not keep_folder:
             os.rmdir(folder)
+
+
+def remove_listed(folder: str, name: str) -> None:
+    """Remove a subfolder that the marker of a folder lists, emptied by its own marker, if it is empty then."""
+    with contextlib.suppress(OSError):
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            if f"{name}/" in _claimed_in(descriptor):
+                _remove_child(descriptor, name)
+        finally:
+            os.close(descriptor)
+
+
+def unmark(folder: str, name: str) -> None:
+    """Remove the marker of a folder that holds nothing else, if it lists no other subfolder than this."""
+    with contextlib.suppress(OSError):
+        if claimed(folder) <= {f"{name}/"} and os.listdir(folder) == [MARKER]:
+            os.unlink(os.path.join(folder, MARKER))
 
 
 def remove_files(folder: str, names: Iterable[str]) -> None:

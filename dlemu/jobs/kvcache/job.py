@@ -33,6 +33,7 @@ from dlemu.jobs.kvcache.run_folder import (
     create_run_folder,
     created_rank_folder,
     is_local,
+    remove_failed,
     remove_run,
     run_folder,
     storage_spec_of,
@@ -108,7 +109,7 @@ class KvCacheKind(RowsKind):
             yield existing_folder(blocks_folder(job))
 
     def clean_up(self, job: Job) -> bool:
-        return remove_run(job)
+        return remove_failed(job)
 
     def kept(self, job: Job, log: RowsLog, removed: object) -> Kept:
         served = count(int((log.rows["prompt"] != RANK_ROW).sum()), "prompt")

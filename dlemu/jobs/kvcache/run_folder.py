@@ -57,7 +57,8 @@ def rank_folder(job: Job, rank: int) -> str:
 def create_run_folder(job: Job) -> None:
     """Create the run's folder, and remove those of killed runs beside it.
 
-    Raises UserError for a folder with files that are not dlemu's, or without O_DIRECT where it is requested.
+    Raises UserError for a folder with files that are not dlemu's, or without O_DIRECT where it is requested, and
+    SpaceError for one where nothing more can be made.
     """
     if not is_local(job):
         return
@@ -66,21 +67,38 @@ def create_run_folder(job: Job) -> None:
     for name in owned.claimed(folder):
         if name.startswith(_PREFIX) and not _is_used(os.path.join(folder, name)):
             _remove(os.path.join(folder, name.rstrip("/")))
-    owned.claim(folder, os.path.basename(run) + "/")
-    _make_run_folder(run)
-    try:
-        owned.claim(run)
-        if job.workload.section(KvSettings).odirect:
-            _check_direct(run)
-    except (UserError, OSError):
-        remove_run(job)
-        raise
+    with _no_room(run):
+        try:
+            owned.claim(folder, os.path.basename(run) + "/")
+            _make_run_folder(run)
+        except OSError:
+            _unmark(job)
+            raise
+        try:
+            owned.claim(run)
+            if job.workload.section(KvSettings).odirect:
+                _check_direct(run)
+        except (UserError, OSError):
+            remove_failed(job)
+            raise
 
 
 def create_on_this_host(job: Job) -> None:
     """Do as `create_run_folder` on a host that does not see the folder which rank 0 created: `kv.folder` is its own."""
     if not os.path.isdir(run_folder(job)):
         create_run_folder(job)
+
+
+@contextlib.contextmanager
+def _no_room(folder: str) -> Iterator[None]:
+    """Context: raise SpaceError where a folder of blocks can't be made."""
+    try:
+        yield
+    except OSError as error:
+        raise SpaceError(
+            f"{folder} can't be made: {error.strerror}; wanted a kv.folder that can be written, on a file system with "
+            "free space and inodes (`df -i`)"
+        ) from error
 
 
 def _make_run_folder(run: str) -> None:
@@ -141,7 +159,7 @@ def _is_used(folder: str) -> bool:
 
 @contextlib.contextmanager
 def created_rank_folder(job: Job, rank: int, objects: int) -> Iterator[str]:
-    """Context: yield a rank's folder, prepared for `objects` objects, and remove it at exit. Raises OSError."""
+    """Context: yield a rank's folder, prepared for `objects` objects, and remove it at exit. Raises SpaceError."""
     settings, folder = job.workload.section(KvSettings), rank_folder(job, rank)
     if not is_local(job):
         storage = open_storage(storage_spec_of(job))
@@ -152,16 +170,18 @@ def created_rank_folder(job: Job, rank: int, objects: int) -> Iterator[str]:
             remove_objects(storage, folder)
             _remove_empty(storage, run_folder(job))  # succeeds for the last rank
         return
-    run = run_folder(job)
-    owned.claim(run, os.path.basename(folder) + "/")
-    os.mkdir(folder)
-    owned.claim(folder, _LOCK)
-    with open(owned.create_new(os.path.join(folder, _LOCK)), "rb") as lock:
+    with _no_room(folder):
+        owned.claim(run_folder(job), os.path.basename(folder) + "/")
+        os.mkdir(folder)
+        owned.claim(folder, _LOCK)
+        lock_descriptor = owned.create_new(os.path.join(folder, _LOCK))
+    with open(lock_descriptor, "rb") as lock:
         with contextlib.suppress(OSError):  # file systems without locks
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if settings.layout == "files":
             shards = (Shard(number, shard) for number in range(objects) for shard in range(settings.tp))
-            owned.claim(folder, *(file_name(shard, settings.tp) for shard in shards))
+            with _no_room(folder):
+                owned.claim(folder, *(file_name(shard, settings.tp) for shard in shards))
         try:
             yield folder
         finally:
@@ -172,11 +192,24 @@ def remove_run(job: Job) -> bool:
     """Remove whatever is left of a run's blocks and folders; return whether all objects are gone."""
     if is_local(job):
         _remove(run_folder(job))
+        owned.remove_listed(blocks_folder(job), os.path.basename(run_folder(job)))  # where there was no room to mark it
         return True
     storage = open_storage(storage_spec_of(job))
     gone = [remove_objects(storage, rank_folder(job, rank)) for rank in range(job.ranks)]
     _remove_empty(storage, run_folder(job))
     return all(gone)
+
+
+def remove_failed(job: Job) -> bool:
+    """Do as `remove_run` after a failure, and remove the marker, too, that this run alone put into `kv.folder`."""
+    gone = remove_run(job)
+    if is_local(job):
+        _unmark(job)
+    return gone
+
+
+def _unmark(job: Job) -> None:
+    owned.unmark(blocks_folder(job), os.path.basename(run_folder(job)))
 
 
 def _remove(folder: str) -> None:

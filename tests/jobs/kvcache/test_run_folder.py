@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 from pathlib import Path
@@ -12,7 +13,7 @@ import numpy as np
 import pytest
 
 from datagen import owned
-from datagen.errors import UserError
+from datagen.errors import SpaceError, UserError
 from dlemu.comm.environment import describe_folder
 from dlemu.jobs.kvcache import run_folder
 from dlemu.jobs.kvcache.job import KVCACHE
@@ -86,7 +87,7 @@ def test_a_run_that_can_not_begin_leaves_the_folder_of_another(tmp_path: Path) -
     one = job(tmp_path / "kv")
     run_folder.create_run_folder(one)
     with run_folder.created_rank_folder(one, 0, 3) as folder:
-        with pytest.raises(FileExistsError):
+        with pytest.raises(SpaceError, match="can't be made: File exists"):
             run_folder.create_run_folder(one)
         assert os.path.isdir(folder)
 
@@ -101,3 +102,50 @@ def test_a_folder_whose_file_system_has_no_such_flags_is_made_all_the_same(
     one = job(tmp_path / "kv")
     run_folder.create_run_folder(one)
     assert os.path.isdir(run_folder.run_folder(one))
+
+
+@pytest.mark.parametrize("calls", range(7))
+def test_a_full_quota_is_no_room_and_leaves_the_users_folder_as_it_was(
+    calls: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whichever of the files and folders is the first that can't be made."""
+    left, mkdir = calls, os.mkdir
+
+    def limited(make: Any) -> Any:
+        def called(path: Any, *words: Any, **more: Any) -> Any:
+            nonlocal left
+            creates = make is mkdir or words[0] & os.O_CREAT
+            left -= bool(creates and not os.path.lexists(path))
+            if left < 0:
+                raise OSError(errno.EDQUOT, os.strerror(errno.EDQUOT), path)
+            return make(path, *words, **more)
+
+        return called
+
+    kv = tmp_path / "kv"
+    kv.mkdir()
+    one = job(kv)
+    begun = False
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", limited(os.open))
+        patch.setattr(os, "mkdir", limited(os.mkdir))
+        try:
+            run_folder.create_run_folder(one)
+            with run_folder.created_rank_folder(one, 0, 3):
+                begun = True
+        except SpaceError as error:
+            assert os.strerror(errno.EDQUOT) in str(error)  # noqa: PT017
+    assert begun == (calls >= 6), "marker, run, its marker, rank, its marker, lock"
+    assert run_folder.remove_failed(one)
+    assert os.listdir(kv) == []
+    kv.rmdir()
+
+
+def test_a_marker_that_lists_another_run_stays(tmp_path: Path) -> None:
+    kv = tmp_path / "kv"
+    kv.mkdir()
+    run_folder.create_run_folder(job(kv, seed=6))
+    run_folder.remove_run(job(kv, seed=6))
+    run_folder.create_run_folder(job(kv))
+    run_folder.remove_failed(job(kv))
+    assert os.listdir(kv) == [owned.MARKER]
