@@ -96,7 +96,12 @@ def forking() -> Iterator[None]:
 
 
 def interrupt_on(*numbers: int) -> None:
-    """Make the first of each of these signals raise `Interrupted`: as after Ctrl-C, no temporary file stays."""
+    """Make the first of each of these signals raise `Interrupted`: as after Ctrl-C, no temporary file stays.
+
+    With SIGTERM goes SIGHUP, which a terminal sends that is closed, unless `nohup` has it ignored.
+    """
+    if signal.SIGTERM in numbers and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        numbers = (*numbers, signal.SIGHUP)
     for number in numbers:
         signal.signal(number, interrupt_once())
 

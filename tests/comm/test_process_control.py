@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import signal
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 
 from dlemu.comm import Interrupted
-from dlemu.comm.process_control import after_fork_in_child, flush_output, interrupt_once, start_thread
+from dlemu.comm.process_control import after_fork_in_child, flush_output, interrupt_on, interrupt_once, start_thread
 
 
 def test_an_interruption_is_raised_once() -> None:
@@ -20,6 +21,19 @@ def test_an_interruption_is_raised_once() -> None:
     with pytest.raises(Interrupted):
         handler(signal.SIGTERM, None)
     handler(signal.SIGTERM, None)
+
+
+@pytest.mark.parametrize("ignored", [False, True], ids=["closed", "nohup"])
+def test_a_closed_terminal_interrupts_unless_nohup_has_it_ignored(ignored: bool) -> None:
+    numbers = signal.SIGTERM, signal.SIGHUP
+    before = [signal.signal(number, signal.SIG_IGN if ignored else signal.SIG_DFL) for number in numbers]
+    try:
+        interrupt_on(signal.SIGTERM)
+        with contextlib.nullcontext() if ignored else pytest.raises(Interrupted):
+            signal.raise_signal(signal.SIGHUP)
+    finally:
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)
 
 
 def test_who_was_interrupted_is_not_interrupted_again_by_the_end_of_a_child() -> None:
