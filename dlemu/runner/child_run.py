@@ -27,7 +27,7 @@ _SAVING_SECONDS = 30.0  # time for a run to save after Ctrl-C, before it is kill
 _KILLING_SECONDS = 10.0  # far more than the kernel needs, unless storage hangs
 _BACKGROUND_NICE = 5
 """Niceness of background commands, the same as the telemetry recorder's."""
-_STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _MESSAGE_LINES = 12  # enough for dlemu's longest messages, and for the end of a traceback
 _RUN = Role("a run", RANK.remedy)
 
@@ -102,8 +102,8 @@ def run_commands(commands: Sequence[Command], look: Callable[[], None]) -> None:
     """Run commands concurrently; call `look` about once a second meanwhile.
 
     Returns when each has ended with a status in its `done`. The first failure ends the others, and raises UserError or
-    DlemuError with the failed command's message. SIGINT or SIGTERM to this process (if called in its main thread) ends
-    the commands; then the process's own signal handler is called, and what it raises is raised here.
+    DlemuError with the failed command's message. SIGINT, SIGTERM or SIGHUP to this process (if called in its main
+    thread) ends the commands; then the process's own signal handler is called, and what it raises is raised here.
     """
     started: list[subprocess.Popen[bytes]] = []
     with _signals_deferred() as release:
@@ -142,16 +142,21 @@ def _start(command: Command) -> subprocess.Popen[bytes]:
         )
 
 
+def _heard() -> list[int]:
+    """Return the signals that stop a command; SIGHUP is not one of them if `nohup` has it ignored."""
+    return [number for number in _STOP_SIGNALS if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN]
+
+
 @contextlib.contextmanager
 def _signals_deferred() -> Iterator[Callable[[], None]]:
-    """Defer SIGINT and SIGTERM; yield a function that passes the first to the process's own handler, which raises.
+    """Defer signals that stop; yield a function that passes the first to the process's own handler, which raises.
 
     A handler that raises at an arbitrary point could leave Popen's lock taken: waiting for the run would never end.
     """
     deferred: list[int] = []
     before = {}
     if threading.current_thread() is threading.main_thread():
-        before = {number: signal.signal(number, lambda number, _: deferred.append(number)) for number in _STOP_SIGNALS}
+        before = {number: signal.signal(number, lambda number, _: deferred.append(number)) for number in _heard()}
 
     def release() -> None:
         if deferred:
@@ -226,8 +231,9 @@ def in_background(command: Sequence[str]) -> Iterator[None]:
 def run_attached(command: Sequence[str], environment: Mapping[str, str]) -> int:
     """Run a user's command on this terminal to its end, with environment variables added.
 
-    Ctrl-C on the terminal reaches it directly, and SIGTERM is forwarded; neither ends this process. Returns its exit
-    status; -N if signal N ended it, and -SIGINT for any failure after Ctrl-C. Raises UserError if it can't be started.
+    Ctrl-C on the terminal reaches it directly, SIGTERM and SIGHUP are forwarded; none ends this process. Returns its
+    exit status; -N if signal N ended it, and -SIGINT for any failure after Ctrl-C. Raises UserError if it can't be
+    started.
     """
     with _signals_forwarded() as (targets, received):
         try:
@@ -243,7 +249,7 @@ def run_attached(command: Sequence[str], environment: Mapping[str, str]) -> int:
 
 @contextlib.contextmanager
 def _signals_forwarded() -> Iterator[tuple[list[subprocess.Popen[bytes]], set[int]]]:
-    """Forward SIGTERM to the processes in the list; ignore SIGINT, as the terminal sends it to all its processes.
+    """Forward SIGTERM and SIGHUP to the processes in the list; ignore SIGINT, which a terminal sends to all of them.
 
     The set collects the signals received.
     """
@@ -253,10 +259,10 @@ def _signals_forwarded() -> Iterator[tuple[list[subprocess.Popen[bytes]], set[in
     def handle(number: int, _: object) -> None:
         received.add(number)
         for process in processes:
-            if number == signal.SIGTERM:
-                process.terminate()
+            if number != signal.SIGINT:
+                process.send_signal(number)
 
-    before = {number: signal.signal(number, handle) for number in _STOP_SIGNALS}
+    before = {number: signal.signal(number, handle) for number in _heard()}
     try:
         yield processes, received
     finally:

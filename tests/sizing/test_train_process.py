@@ -70,8 +70,9 @@ def test_an_end_without_a_result_is_a_failure(tmp_path: Path, script: str, ended
         run(tmp_path, script)
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_being_told_to_stop_never_breaks_off_the_waiting_itself(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    number: signal.Signals, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Popen takes a lock to wait: what is raised just then leaves it taken, and the end of the run is never seen."""
     wait, kept, waited = subprocess.Popen.wait, [], []
@@ -79,18 +80,20 @@ def test_being_told_to_stop_never_breaks_off_the_waiting_itself(
     def told_to_stop(process: subprocess.Popen[bytes], timeout: float | None = None) -> Any:
         kept.append(process)
         if len(kept) == 1:
-            os.kill(os.getpid(), signal.SIGTERM)
+            os.kill(os.getpid(), number)
         waited.append(timeout)  # not reached by a handler that raises
         return wait(process, timeout)
 
     monkeypatch.setattr(subprocess.Popen, "wait", told_to_stop)
-    before = signal.getsignal(signal.SIGTERM)
+    before = {each: signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGHUP)}
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # a `nohup` before the tests may have handed down another
     interrupt_on(signal.SIGTERM)
     try:
         with pytest.raises(Interrupted):
             run(tmp_path, "exec sleep 60")
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for each, handler in before.items():
+            signal.signal(each, handler)
     assert len(waited) == len(kept)
     assert kept[0].returncode == -signal.SIGINT
 
