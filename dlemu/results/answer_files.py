@@ -13,8 +13,8 @@ from typing import Any, TypeVar
 import msgspec
 
 from datagen import owned
-from datagen.atomic import write_text
-from datagen.errors import UserError
+from datagen.atomic import ELSEWHERE, write_text
+from datagen.errors import SpaceError, UserError
 from dlemu.results.untrusted_files import read_untrusted
 
 ANSWER_VERSION = 1
@@ -32,8 +32,17 @@ def to_json(answer: object) -> str:
 
 def save_answer(folder: str, name: str, answer: object) -> None:
     """Write an answer atomically (by rename), and mark its folder as dlemu's; raises SpaceError."""
-    write_text(folder, name, to_json(answer))
-    owned.claim(folder)
+    made = owned.OwnFolder(folder, owned.missing_folders(folder), marked=False)
+    try:
+        write_text(folder, name, to_json(answer))
+    except SpaceError:
+        made.drop()
+        raise
+    try:
+        owned.claim(folder)
+    except OSError as error:
+        marker = os.path.join(folder, owned.MARKER)
+        raise SpaceError(f"{marker} could not be written: {error.strerror}; free some space, or {ELSEWHERE}") from error
 
 
 def read_answer(folder: str, name: str, kind: type[A], upgrade: Upgrade | None = None) -> A | None:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import re
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import pytest
 
-from datagen.errors import UserError
+from datagen import owned
+from datagen.errors import SpaceError, UserError
 from datagen.owned import MARKER
 from dlemu.results.answer_files import ANSWER_VERSION, read_answer, save_answer, to_json
 
@@ -30,6 +34,20 @@ def test_what_is_saved_is_read(tmp_path: Path) -> None:
     save_answer(str(tmp_path), NAME, Answer(drive="slow"))
     assert read_answer(str(tmp_path), NAME, Answer) == Answer(drive="slow")
     assert {path.name for path in tmp_path.iterdir()} == {NAME, MARKER}, "the folder is dlemu's now"
+
+
+@pytest.mark.parametrize("marks", [False, True], ids=["answer", "marker"])
+def test_a_full_disk_is_told_and_an_empty_folder_does_not_stay(
+    marks: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(owned, "claim" if marks else "create_part", refuse)
+    name = MARKER if marks else NAME
+    with pytest.raises(SpaceError, match=rf"{re.escape(name)} could not be written.*; free some space, or write to"):
+        save_answer(str(tmp_path / "new" / "folder"), NAME, Answer(drive="fast"))
+    assert (tmp_path / "new").exists() == marks
 
 
 def test_people_can_read_it() -> None:
