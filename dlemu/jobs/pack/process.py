@@ -213,7 +213,7 @@ class _Journal:
 
     def __init__(self, target: str, packed: PackedSet, *, begun: bool, storage: StorageBase) -> None:
         self._storage, self._path = storage, os.path.join(target, JOURNAL_NAME)
-        self._lines = [replace(packed, made=()), *packed.made]
+        self._lines: list[PackedSet | PackedFile] = [replace(packed, made=()), *packed.made]
         self._file: IO[str] | None = None
         self._saved = 0
         path = storage.local_path(self._path)
