@@ -10,6 +10,7 @@ from PIL import Image
 
 from datagen.errors import DlemuError, ServerError
 from dlemu.jobs.pack import run as pack_run
+from dlemu.runner.child_run import run_command
 
 
 def test_a_server_that_refuses_the_removal_does_not_hide_why_a_point_failed(
@@ -42,8 +43,6 @@ def test_a_server_that_refuses_the_removal_does_not_undo_a_measured_point(
 
     def refuse(*_: Any) -> None:
         raise ServerError("the token has expired")
-
-    run_command = pack_run.run_command
 
     def measure(*words: Any, **more: Any) -> None:
         run_command(*words, **more)

@@ -24,7 +24,7 @@ import psutil
 from numpy.typing import NDArray
 
 from datagen.atomic import write_text
-from datagen.errors import DlemuError, SpaceError, UserError
+from datagen.errors import DlemuError, ServerError, SpaceError, UserError
 from datagen.formats.format_base import sides_of
 from datagen.inspection import inspect
 from datagen.owned import create_new
@@ -129,7 +129,7 @@ def pack_here(order: Order, folder: str) -> None:
     done = replace(packed, complete=True, made=tuple(sorted((*packed.made, *packing.finished), key=lambda f: f.number)))
     _check_sizes(done, job, storage)
     write_set(order.target, done, storage)
-    with contextlib.suppress(FileNotFoundError):
+    with contextlib.suppress(FileNotFoundError, ServerError):  # not allowed: packed.json is what counts
         storage.remove(os.path.join(order.target, JOURNAL_NAME))
     named = storage_words(workload) if workload is not None else ()
     figures = compute_figures(packing, settings, packed, done, order.target, images.ignored, named)
