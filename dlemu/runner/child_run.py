@@ -142,7 +142,7 @@ def _start(command: Command) -> subprocess.Popen[bytes]:
         )
 
 
-def _heard() -> list[int]:
+def _stop_signals() -> list[int]:
     """Return the signals that stop a command; SIGHUP is not one of them if `nohup` has it ignored."""
     return [number for number in _STOP_SIGNALS if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN]
 
@@ -156,7 +156,9 @@ def _signals_deferred() -> Iterator[Callable[[], None]]:
     deferred: list[int] = []
     before = {}
     if threading.current_thread() is threading.main_thread():
-        before = {number: signal.signal(number, lambda number, _: deferred.append(number)) for number in _heard()}
+        before = {
+            number: signal.signal(number, lambda number, _: deferred.append(number)) for number in _stop_signals()
+        }
 
     def release() -> None:
         if deferred:
@@ -262,7 +264,7 @@ def _signals_forwarded() -> Iterator[tuple[list[subprocess.Popen[bytes]], set[in
             if number != signal.SIGINT:
                 process.send_signal(number)
 
-    before = {number: signal.signal(number, handle) for number in _heard()}
+    before = {number: signal.signal(number, handle) for number in _stop_signals()}
     try:
         yield processes, received
     finally:
