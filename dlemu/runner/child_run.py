@@ -156,9 +156,8 @@ def _signals_deferred() -> Iterator[Callable[[], None]]:
     deferred: list[int] = []
     before = {}
     if threading.current_thread() is threading.main_thread():
-        before = {
-            number: signal.signal(number, lambda number, _: deferred.append(number)) for number in _stop_signals()
-        }
+        numbers = _stop_signals()
+        before = {number: signal.signal(number, lambda number, _: deferred.append(number)) for number in numbers}
 
     def release() -> None:
         if deferred:
