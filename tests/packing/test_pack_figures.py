@@ -34,13 +34,20 @@ def test_what_the_command_to_train_does_not_read_is_said(counts: tuple[int, ...]
     assert not said or re.match(said, sentences[0])
 
 
-def test_no_more_than_all_bytes_come_from_the_storage() -> None:
-    """Of small images the kernel counts whole pages."""
+@pytest.mark.parametrize(
+    ("storage_bytes", "file_system", "percent"),
+    [(8192, "ext4", 100), (0, "ext4", 0), (0, "nfs4", None), (2500, "nfs4", 50)],
+)
+def test_how_much_came_from_the_storage(storage_bytes: int, file_system: str, percent: float | None) -> None:
+    """Of small images the kernel counts whole pages; of some file systems it counts nothing."""
     rows = np.zeros((1, len(FIELDS)), np.int64)
-    for name, value in (("read_bytes", 5000), ("storage_bytes", 8192), ("images", 1)):
+    for name, value in (("read_bytes", 5000), ("storage_bytes", storage_bytes), ("images", 1)):
         rows[0, FIELDS.index(name)] = value
-    measured = PackMeasurement(rows=rows, begin_ns=0, end_ns=10**9, telemetry=None, finished=(), cores=1)
+    measured = PackMeasurement(
+        rows=rows, begin_ns=0, end_ns=10**9, telemetry=None, finished=(), cores=1, file_system=file_system
+    )
     packed_set = PackedSet(about={}, format="tfrecord", ending="tfrecord", files=1, images_per_file=1, made=())
     settings = PackSettings(source="x", target="y")
     figures = compute_figures(measured, settings, packed_set, packed_set, "y", 0)
-    assert figures.from_storage_percent == 100
+    assert figures.from_storage_percent == percent
+    assert any("page cache served" in warning for warning in figures.warnings) == (percent not in (None, 100))

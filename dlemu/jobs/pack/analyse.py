@@ -19,6 +19,7 @@ from dlemu.jobs.pack.result import PackDevice, PackFigures, PackShares
 from dlemu.jobs.pack.wording import in_words
 from dlemu.jobs.pack.words import PackSettings
 from dlemu.jobs.pack.worker import FIELDS
+from dlemu.metrics.cache import ACCOUNTED, IN_MEMORY
 from dlemu.results.wording import count
 from dlemu.telemetry import HostTelemetry
 
@@ -38,6 +39,8 @@ class PackMeasurement:
     telemetry: HostTelemetry | None
     finished: tuple[PackedFile, ...]
     cores: int
+    file_system: str = ""
+    """That of the images, or the storage's type if they are objects."""
 
     def total(self, name: str) -> int:
         """Return the sum of a field over all processes."""
@@ -71,8 +74,10 @@ def compute_figures(
     cpu_seconds = packing.total("cpu_ns") / 1e9
     shares = shares_of(packing)
     device, busy = _device(packing), _busy_percent(packing)
+    from_storage_bytes = packing.total("storage_bytes")
+    known = read and (from_storage_bytes or packing.file_system in (*ACCOUNTED, *IN_MEMORY))
     # at most all: whole pages are read of the last bytes of an image
-    from_storage = min(100.0, 100 * packing.total("storage_bytes") / read) if read else None
+    from_storage = min(100.0, 100 * from_storage_bytes / read) if known else None
     warnings = []
     if from_storage is not None and from_storage < _MIN_FROM_STORAGE_PERCENT:
         warnings.append(

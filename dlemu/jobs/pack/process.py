@@ -43,6 +43,7 @@ from datagen.registry import find
 from datagen.storage.storage_base import FOLDERS, StorageBase, leads_elsewhere, open_storage, write_whole
 from dlemu.comm import Interrupted, interrupt_on
 from dlemu.comm.cgroup_limits import limiting_groups
+from dlemu.comm.environment import describe_storage
 from dlemu.comm.failure import Role
 from dlemu.config.dump import storage_words
 from dlemu.config.schema import Workload
@@ -352,6 +353,7 @@ def _run(
         telemetry=telemetry,
         finished=tuple(finished),
         cores=len(os.sched_getaffinity(0)),
+        file_system=describe_storage(job.target, job.images.folder).file_system,
     )
 
 

@@ -77,7 +77,7 @@ def can_be_judged(workload: Workload, steps: int) -> bool:
         return True
     if steps and metric.verdict == "rules":
         return True
-    excluded = sum(_excluded(workload).values())
+    excluded = metric.exclude_start_steps + metric.exclude_end_steps
     return any(block.steps > excluded for epoch in make_schedule(workload, steps) for block in epoch.blocks)
 
 
