@@ -110,10 +110,11 @@ def in_words(both: Difference, *, better: str) -> str:
         return "B is 0"
     if both.distinct is False:
         return f"no significant difference: A to B {percent:+.1f} % +- {width:.1f}"
+    if width is None:  # neither is better as far as known: a percentile of few prompts is several times another's
+        return f"A to B {percent:+.1f} % (no interval: it may be chance)"
     words = ("higher", "lower") if better == "neither" else ("better", "worse")
     is_first = (percent > 0) != (better == "lower")
-    phrase = f"A is {abs(percent):.1f} % {words[not is_first]} than B"
-    return phrase + ("" if width is None else f" (+- {width:.1f})")
+    return f"A is {abs(percent):.1f} % {words[not is_first]} than B (+- {width:.1f})"
 
 
 _HOST_FACTS = ("processor", "cpu_usable", "memory_bytes", "kernel", "dlemu", "packages")

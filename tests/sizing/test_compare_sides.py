@@ -14,7 +14,8 @@ from datagen.errors import UserError
 from dlemu.jobs.training.figures_of import training_metrics
 from dlemu.jobs.training.metrics import CATALOGUE
 from dlemu.jobs.training.summary import Mean
-from dlemu.results.figures import JobFigures
+from dlemu.results.compared import difference, in_words
+from dlemu.results.figures import JobFigures, Value
 from dlemu.studies.answers import ComparedRun, ComparedSide, RunPair
 from dlemu.studies.compare.compare_sides import Extras, compare, compare_runs, economy
 from dlemu.studies.compare.page import _economy_line, _economy_rows
@@ -70,6 +71,12 @@ def test_an_uncertainty_is_that_of_both() -> None:
     assert difference.half_width_percent == pytest.approx(100 * 0.5 * 2**0.5 * width, rel=0.01)
     assert difference.distinct is True
     assert compare_runs(a, a).metrics["au_percent"].distinct is False
+
+
+def test_a_difference_without_an_interval_has_no_winner() -> None:
+    """Of the same storage, two p95 of a few prompts each differ by a factor of four."""
+    said = in_words(difference(Value(4.4667), Value(1.0)), better="lower")
+    assert said == "A to B +346.7 % (no interval: it may be chance)"
 
 
 @pytest.mark.parametrize("epochs", [(50.0,), (40.0, 60.0)])
