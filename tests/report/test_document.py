@@ -144,13 +144,22 @@ def test_the_time_that_kioxia_saves() -> None:
     assert saved.rows[-1] == ["18", "+12.2", "+44.5", "14.18", "16.14", "618", "543"]
 
 
-def test_epochs_that_were_cut_short_save_no_time() -> None:
+@pytest.mark.parametrize("change", [{"cut_steps": (10,)}, {"outcome": "no verdict"}])
+def test_epochs_that_were_cut_short_or_have_no_verdict_save_no_time(change: dict[str, Any]) -> None:
     sweep = swept({"/mnt/new": 2552.0, "/mnt/old": 2906.0})
-    points = [
-        replace(point, figures=replace(point.figures, cut_steps=(10,))) for point in sweep.points if point.figures
+    points = [replace(point, figures=replace(point.figures, **change)) for point in sweep.points if point.figures]
+    saved = table(opened("kioxia", {"sweep": replace(sweep, points=tuple(points))}), 1)
+    assert (saved.rows, [str(note).endswith("both drives: 1, 18.") for note in saved.notes]) == ([], [True])
+
+
+def test_different_work_on_two_drives_saves_no_time() -> None:
+    sweep = swept({"/mnt/new": 2552.0, "/mnt/old": 2906.0})
+    of_two = [
+        replace(point, figures=replace(point.figures, computation_seconds=float(place % 2 + 1)))
+        for place, point in enumerate(sweep.points)
+        if point.figures
     ]
-    cut = opened("kioxia", {"sweep": replace(sweep, points=tuple(points))})
-    assert table(cut, 1).rows == []
+    assert table(opened("kioxia", {"sweep": replace(sweep, points=tuple(of_two))}), 1).rows == []
 
 
 def test_amax_s_storages_beside_each_other() -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from dlemu.report.table import Table
 from dlemu.results.figures import JobFigures
-from dlemu.studies.compare.compare_sides import PLANNED_EPOCHS, YEAR_DAYS, YEAR_HOURS
+from dlemu.studies.compare.compare_sides import PLANNED_EPOCHS, YEAR_DAYS, compare_runs
 from dlemu.studies.reproduce.opened import OpenedDocument, digits, table
 from dlemu.studies.reproduce.steps import LAPTOP_FILES, LAPTOP_SECONDS, DocumentQuestion, Step, datagen, scaled
 
@@ -62,29 +62,26 @@ def _time_saved(opened: OpenedDocument, known: dict[tuple[str, int], JobFigures]
     first, second = opened.drives
     rows = []
     for count in counts:
-        pair = [known.get((drive, count)) for drive in (first, second)]
-        a, b = (_epoch_seconds(one) if one else None for one in pair)
-        if a is None or b is None:
+        a, b = (known.get((drive, count)) for drive in (first, second))
+        plan = compare_runs(a, b).plan if a and b else None
+        if plan is None:
             continue
-        hours = [PLANNED_EPOCHS * seconds / 3600 for seconds in (a, b)]
+        days = plan.days_saved_per_year
         rows.append(
             [
                 str(count),
-                f"{100 * (1 - a / b):+.1f}",
-                f"{YEAR_DAYS * (1 - a / b):+.1f}",
-                *(f"{hour:,.2f}" for hour in hours),
-                *(f"{YEAR_HOURS / hour:,.0f}" for hour in hours),
+                f"{100 * days / YEAR_DAYS:+.1f}",
+                f"{days:+.1f}",
+                *(f"{hours:,.2f}" for hours in plan.hours_per_model),
+                *(f"{models:,.0f}" for models in plan.models_per_year),
             ]
         )
     names = ["accelerators", f"{first} faster, %", "days saved per year"]
     names += [f"hours of {PLANNED_EPOCHS} epochs, {drive}" for drive in (first, second)]
     names += [f"models per year, {drive}" for drive in (first, second)]
-    return table("Time saved", names, rows)
-
-
-def _epoch_seconds(figures: JobFigures) -> float | None:
-    seconds = None if figures.cut_steps else figures.mean("total_seconds")  # a part of an epoch takes less than it
-    return seconds / figures.epochs if seconds and figures.epochs else None
+    out = [str(count) for count in counts if str(count) not in {row[0] for row in rows}]
+    why = f"Left out, without a verdict, whole epochs or equal work on both drives: {', '.join(out)}."
+    return table("Time saved", names, rows, notes=(why,) if out else ())
 
 
 def figures(opened: OpenedDocument, canvas: Canvas) -> Iterator[tuple[str, Figure]]:
