@@ -174,6 +174,8 @@ def figures(run: RowsRun) -> JobFigures:
 def conditions(summary: KvSummary) -> Conditions:
     """Return the conditions under which a run was measured."""
     what = summary.what
+    # of an incomplete run it is the rate until its end, not the load's
+    rate = {"prompts_per_second": round(summary.prompts_per_second, 3)} if summary.complete else {}
     return Conditions(
         title=f"KV cache of {summary.workload}",
         started_at=summary.started_at,
@@ -184,7 +186,7 @@ def conditions(summary: KvSummary) -> Conditions:
             "block_bytes": what.block_bytes,
             "option": summary.official.option if summary.official else 0,
             "block_tokens": what.block_tokens,
-            "prompts_per_second": round(summary.prompts_per_second, 3),
+            **rate,
             "trace": what.trace,
         },
         how={"layout": what.layout, "odirect": what.odirect, "threads": what.threads, "ranks": summary.ranks},

@@ -11,6 +11,7 @@ from dlemu.comm.environment import StorageFacts
 from dlemu.config import load
 from dlemu.jobs.kvcache.analyse import Waiting, analyse, busy_seconds, spread
 from dlemu.jobs.kvcache.job import KVCACHE
+from dlemu.jobs.kvcache.metrics import conditions
 from dlemu.jobs.kvcache.rows import COLUMNS, RANK_ROW
 from dlemu.jobs.kvcache.summary import KvSummary
 from dlemu.results.journal import RunJournal
@@ -90,6 +91,12 @@ def test_the_numbers_are_those_of_their_formulas() -> None:
     assert found.limited_by is not None
     assert found.limited_by.what == "storage", "4 s of waiting, 3 s of computing"
     assert found.sustained
+
+
+def test_the_rate_until_a_run_broke_off_is_no_setting_of_its_load() -> None:
+    whole, cut = result(prompt(0.0)), result(prompt(0.0), failure="interrupted")
+    assert "prompts_per_second" in conditions(whole).work
+    assert "prompts_per_second" not in conditions(cut).work
 
 
 def test_the_window_goes_from_the_first_prompt_to_the_last_byte() -> None:
