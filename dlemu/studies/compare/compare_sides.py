@@ -48,7 +48,7 @@ def compare(a: Side, b: Side, extras: tuple[Extras, Extras] = (Extras(), Extras(
             f"{a.name} and {b.name} have no run with the same settings: {_listed(a)} against {_listed(b)}; compare two "
             "runs, two sweeps over the same values, or two searches"
         )
-    # `about` is of the first run of each side, which need not have the same settings.
+    # Where no folder of a run with settings of both is left, `about` is of the first run of each side.
     varied = {key.rpartition(".")[2] for settings, _, _ in pairs for key, _ in settings}
     work = differing_work(a.about, b.about, varied) if a.about and b.about else []
     runs = (replace(compare_runs(of_a, of_b, work), settings=dict(settings)) for settings, of_a, of_b in pairs)

@@ -43,6 +43,8 @@ class Side:
     """What was measured in each run, or with each count of accelerators of a search."""
     about: Conditions | None = None
     """Where and how it was measured; None when the folders of its runs are gone."""
+    about_runs: Mapping[Settings, Conditions] = field(default_factory=dict)
+    """The same of each of several runs whose folders still exist."""
     warnings: tuple[str, ...] = ()
     """What a reader of its numbers must know, as sentences."""
 
@@ -89,6 +91,9 @@ def read_sides(folders: Sequence[str], foreign: Foreign | None = None) -> tuple[
         raise UserError(
             f"{a.name} is {kind_named(a.kind).noun}, {b.name} {kind_named(b.kind).noun}: wanted two of the same kind"
         )
+    for settings in a.about_runs:  # the first run of a side may be one that failed on the other
+        if settings in b.about_runs:
+            return replace(a, about=a.about_runs[settings]), replace(b, about=b.about_runs[settings])
     return a, b
 
 
@@ -157,7 +162,7 @@ def _without_ranks(settings: Settings) -> Settings:
 
 def _of_sweep(folder: str, swept: SweepAnswer) -> list[Side]:
     drives: dict[str, dict[Settings, JobFigures]] = {}
-    run_folders: dict[str, list[str]] = {}
+    about: dict[str, dict[Settings, Conditions]] = {}
     failed: dict[str, list[str]] = {}
     for point in swept.points:
         settings = dict(point.settings)
@@ -166,16 +171,20 @@ def _of_sweep(folder: str, swept: SweepAnswer) -> list[Side]:
             why = (point.failure or "no reason is known").splitlines()[0]
             failed.setdefault(drive, []).append(f"the run with {_named(settings.items())} failed: {why}")
             continue
-        drives.setdefault(drive, {})[tuple(sorted(settings.items()))] = point.figures
-        run_folders.setdefault(drive, []).append(os.path.join(folder, point.folder))
+        key = tuple(sorted(settings.items()))
+        drives.setdefault(drive, {})[key] = point.figures
+        about.setdefault(drive, {}).update((key, one) for one in _conditions([os.path.join(folder, point.folder)]))
     if lost := [drive for drive in failed if drive not in drives]:
         which = "" if lost[0] == folder else f" on {lost[0]}"
         raise UserError(f"{folder}: no point{which} has completed: {failed[lost[0]][0]}; run the sweep again")
     if not drives:
         raise UserError(f"no point of the sweep in {folder} has completed: finish it with its command, then compare")
     cut = [] if swept.complete else [_CUT]
-    sides = [side_of_runs(drive, runs, _conditions(run_folders[drive])) for drive, runs in drives.items()]
-    return [replace(side, warnings=(*cut, *failed.get(side.name, []), *side.warnings)) for side in sides]
+    sides = [side_of_runs(drive, runs, list(about[drive].values())) for drive, runs in drives.items()]
+    return [
+        replace(side, about_runs=about[side.name], warnings=(*cut, *failed.get(side.name, []), *side.warnings))
+        for side in sides
+    ]
 
 
 def _named(settings: Iterable[tuple[str, str]]) -> str:
