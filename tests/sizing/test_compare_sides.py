@@ -359,7 +359,8 @@ def test_the_sentence_tells_a_side_without_a_verdict_from_one_that_failed(
 
 def test_runs_of_which_one_side_has_none_are_refused_with_what_there_is() -> None:
     search, runs = Side(name="a", accelerators=3), Side(name="b", runs={(("x", "1"), ("y", "2")): figures()})
-    with pytest.raises(UserError, match="no run with the same settings: a search against x=1 y=2; compare"):
+    wanted = r"a search against x=1 y=2; compare two runs \(a point of a sweep is one: SWEEP/point-01\), two sweeps"
+    with pytest.raises(UserError, match=f"no run with the same settings: {wanted}"):
         compare(search, runs)
     with pytest.raises(UserError, match="one run; ranks=3 against a search"):
         compare(Side(name="a", runs={(): figures(), (("ranks", "3"),): figures()}), Side(name="b", accelerators=3))

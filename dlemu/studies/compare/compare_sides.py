@@ -46,7 +46,7 @@ def compare(a: Side, b: Side, extras: tuple[Extras, Extras] = (Extras(), Extras(
     if not pairs and (a.runs or b.runs):
         raise UserError(
             f"{a.name} and {b.name} have no run with the same settings: {_listed(a)} against {_listed(b)}; compare two "
-            "runs, two sweeps over the same values, or two searches"
+            "runs (a point of a sweep is one: SWEEP/point-01), two sweeps over the same values, or two searches"
         )
     # Where no folder of a run with settings of both is left, `about` is of the first run of each side.
     varied = {key.rpartition(".")[2] for settings, _, _ in pairs for key, _ in settings}
