@@ -24,6 +24,9 @@ def open_untrusted(path: str, most_bytes: int) -> int:
             raise
         return descriptor
     except (OSError, ValueError) as error:  # ValueError: a name with a NUL
+        folder = os.path.dirname(path)
+        if isinstance(error, FileNotFoundError | NotADirectoryError) and folder and not os.path.isdir(folder):
+            raise UserError(f"{folder} is not a folder: name the folder of a result") from error
         reason = error.strerror if isinstance(error, OSError) else error
         raise UserError(f"{path} can't be read: {reason}; name the folder of a result") from error
 

@@ -53,6 +53,8 @@ def test_what_is_not_there_is_told_with_the_systems_reason(tmp_path: Path) -> No
         open_untrusted(f"{tmp_path}/gone", 10)
     with pytest.raises(UserError, match=r"can't be read: embedded null byte; name the folder of a result"):
         open_untrusted(f"{tmp_path}/a\0b", 10)
+    with pytest.raises(UserError, match=rf"^{tmp_path}/no is not a folder: name the folder of a result"):
+        open_untrusted(f"{tmp_path}/no/summary.json", 10)
 
 
 def test_a_file_that_fails_while_it_is_read_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
