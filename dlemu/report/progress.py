@@ -62,8 +62,10 @@ class DatagenProgress:
     def __init__(
         self, console: Console, *, ranks: int = 1, verb: str = "made", now: Monotonic = time.monotonic
     ) -> None:
-        """With several ranks, the others are assumed to be as far as the calling one: they have equal shares."""
-        self._line, self._ranks, self._verb = _line(console, now), ranks, verb
+        """Of several ranks it shows the calling one, rank 0: what the others do is not known until the end."""
+        self._line = _line(console, now)
+        self._who = f"rank 0 of {ranks}: " if ranks > 1 else ""
+        self._verb = "in place" if verb == "made" else verb  # files that existed count too
         self._first: Made | None = None
 
     def update(self, made: Made) -> None:
@@ -73,12 +75,11 @@ class DatagenProgress:
         done = made.files >= made.total_files
         if self._line.due(always=done):
             seconds, added = made.seconds - self._first.seconds, made.bytes - self._first.bytes
-            rate = self._ranks * added / 1e6 / seconds if seconds > 0 else math.nan
+            rate = added / 1e6 / seconds if seconds > 0 else math.nan
             share = min(1.0, made.bytes / made.total_bytes) if made.total_bytes else 1.0
-            of_all = _amounts(self._ranks * made.bytes, self._ranks * made.total_bytes)
-            head = f"{count(self._ranks * made.files, 'file')} {self._verb}"
+            head = f"{self._who}{count(made.files, 'file')} {self._verb}"
             left = _time_left(seconds, added, made.total_bytes - made.bytes)
-            self._line.show(share, head, of_all, _mb_text(rate), left)
+            self._line.show(share, head, _amounts(made.bytes, made.total_bytes), _mb_text(rate), left)
         if done:
             self.close()
 

@@ -29,7 +29,7 @@ class JobBegan:
 
 @dataclass(frozen=True, kw_only=True)
 class DatasetProgress:
-    """Progress of rank 0 with its share of a dataset's files; the other ranks are about as far."""
+    """Progress of rank 0 with its share of a dataset's files; the shares differ by a file at most."""
 
     verb: Literal["made", "verified"]
     ranks: int
