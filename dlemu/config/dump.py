@@ -179,4 +179,5 @@ def _differences(path: list[str], wanted: Any, given: Any) -> Iterator[str]:
                 if key not in there or there[key] != value:
                     yield override([*path, field.name, key], value)
         elif here != there:
-            yield override([*path, field.name], here)
+            is_whole = isinstance(here, float) and here.is_integer() and here < 1e15
+            yield override([*path, field.name], int(here) if is_whole else here)  # as users write it: not 262000.0

@@ -156,6 +156,8 @@ def test_the_command_of_a_workload_is_short() -> None:
     workload = load(["workload=unet3d", "scale=laptop", "accelerator=v100", "ranks=18", "dataset.num_files_train=7"])
     assert datagen_command(workload) == "dlemu datagen workload=unet3d scale=laptop dataset.num_files_train=7"
     assert datagen_command(load([])) == "dlemu datagen workload=default"
+    whole = datagen_command(load(["dataset.record_length_bytes=262000", "dataset.record_length_bytes_stdev=0.5"]))
+    assert whole == "dlemu datagen dataset.record_length_bytes=262000 dataset.record_length_bytes_stdev=0.5"
 
 
 def test_the_command_that_makes_the_dataset_names_its_bucket_without_credentials() -> None:
