@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Sequence
 from functools import partial
 from typing import BinaryIO
@@ -31,8 +32,12 @@ def write_page(folders: Sequence[str], output: str | None = None, *, interactive
     opened = _open(folders)
     drawn = pictures(opened.result, opened.figures, interactive=interactive)
     html = render(opened.page, drawn, vega_script() if interactive else "")
-    write_text(os.path.dirname(path), os.path.basename(path), html)
+    write_text(os.path.dirname(path), os.path.basename(path), html, advice=_elsewhere(folders))
     return path
+
+
+def _elsewhere(folders: Sequence[str]) -> str:
+    return f"`{shlex.join(['dlemu', 'report', *folders])} --output FILE` writes elsewhere"
 
 
 def write_pictures(folders: Sequence[str], kind: str, output: str) -> list[str]:
@@ -44,7 +49,7 @@ def write_pictures(folders: Sequence[str], kind: str, output: str) -> list[str]:
     drawn = list(figures(opened.result, opened.figures, DESK))
     _check_names(output, [f"{name}.{kind}" for name, _ in drawn])
     for name, figure in drawn:
-        write_file(output, f"{name}.{kind}", partial(_write, picture_file(figure, kind)))
+        write_file(output, f"{name}.{kind}", partial(_write, picture_file(figure, kind)), advice=_elsewhere(folders))
         written.append(os.path.join(output, f"{name}.{kind}"))
     return written
 
@@ -63,8 +68,13 @@ def _check_names(folder: str, names: Sequence[str]) -> None:
             f"{os.path.join(folder, theirs)} exists, and dlemu did not write it: move it, or write the "
             "report elsewhere with --output"
         )
-    os.makedirs(folder, exist_ok=True)
-    owned.claim(folder, *names)
+    try:
+        os.makedirs(folder, exist_ok=True)
+        owned.claim(folder, *names)
+    except OSError as error:
+        raise UserError(
+            f"{folder} could not be written: {error.strerror}; write the report elsewhere with --output"
+        ) from error
 
 
 def _open(folders: Sequence[str]) -> Opened:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from datagen.errors import UserError
 from dlemu.cli.mlperf_lines import place_lines
 from dlemu.cli.options import report_result
 from dlemu.cli.report import command
@@ -33,6 +34,17 @@ def test_a_folder_without_a_result_is_the_users_mistake(tmp_path: Path) -> None:
     assert ended.returncode == 2
     assert "summary.json can't be read" in ended.stderr
     assert "Traceback" not in ended.stderr
+
+
+def test_where_the_page_or_its_pictures_can_not_be_written_it_names_the_option(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run", telemetry=False)
+    (folder / "figures").write_text("a file where the folder would be")
+    with pytest.raises(UserError, match=r"figures could not be written: .*; write the report elsewhere with --output"):
+        CliRunner().invoke(command, [str(folder), "--png"], catch_exceptions=False)
+    (folder / "report.html").unlink()
+    (folder / "report.html").mkdir()
+    with pytest.raises(UserError, match=rf"; `dlemu report {folder} --output FILE` writes elsewhere"):
+        CliRunner().invoke(command, [str(folder)], catch_exceptions=False)
 
 
 def test_several_folders_get_a_page_each_or_share_one(tmp_path: Path) -> None:
