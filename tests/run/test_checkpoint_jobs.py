@@ -345,6 +345,9 @@ def test_what_stays_is_said_with_a_command_that_removes_just_that(tmp_path: Path
     assert sorted(os.listdir(folder / "saved")) == [f"global_epoch1_step{number}" for number in (2, 3, 4)]
     subprocess.run(["bash", "-c", command], check=True)
     assert os.listdir(folder / "saved") == ["global_epoch1_step4"]
+    environment = done.summary.environment
+    two = replace(done.summary, environment=replace(environment, hosts=environment.hosts * 2))
+    assert "; to remove them on each host that has its own: rm -r " in next(iter(left_behind(two)))
     only_read = run(folder, "read", num_checkpoints_write="0", num_checkpoints_read="1")
     assert not list(left_behind(only_read.summary))
     rows = {name for name, *_ in checkpoint_table(only_read.summary).rows}
