@@ -251,7 +251,7 @@ class Checkpoint:
     keep_last: Annotated[int, at_least(0)] = 0
     """Keep this many complete checkpoints and remove older ones; 0 keeps all."""
     node_local: bool = False
-    """The folder is a different one on each host, on its own drives; otherwise all hosts must see the same one."""
+    """Each host has its own folder, on its drives; else hosts must see the same one (`train` does not check it)."""
     interval_seconds: Annotated[float, MORE_THAN_0, SECONDS] = 1800.0
     """Seconds between checkpoints in training; the result states what share of its time they then take."""
     mtbf_hours: Annotated[float, at_least(0), Unit("hours")] = 0.0

@@ -96,7 +96,9 @@ def left_behind(summary: CheckpointSummary) -> Iterator[str]:
     own = " on each host that has its own" if len(summary.environment.hosts) > 1 else ""  # checkpoint.node_local
     command = f"rm -r {shlex.quote(what.folder.rstrip('/'))}/{name}"
     # `rm` can't remove objects
-    remove = f"; to remove them{own}: {command}" if summary.requests is None else "; remove them when they are not needed"
+    remove = (
+        f"; to remove them{own}: {command}" if summary.requests is None else "; remove them when they are not needed"
+    )
     reads = " checkpoint.num_checkpoints_read=1" if summary.read is not None else ""
     fewer = f"; checkpoint.keep_last=1{reads} leaves one" if len(kept) > 1 else ""
     stay = "stays" if what.kept == 1 else "stay"
