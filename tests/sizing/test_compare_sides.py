@@ -16,9 +16,10 @@ from dlemu.jobs.training.metrics import CATALOGUE
 from dlemu.jobs.training.summary import Mean
 from dlemu.results.compared import difference, in_words
 from dlemu.results.figures import JobFigures, Value
+from dlemu.results.kinds import catalogue_of
 from dlemu.studies.answers import ComparedRun, ComparedSide, RunPair
 from dlemu.studies.compare.compare_sides import Extras, compare, compare_runs, economy
-from dlemu.studies.compare.page import _economy_line, _economy_rows
+from dlemu.studies.compare.page import _economy_line, _economy_rows, _tiles
 from dlemu.studies.compare.sides import Settings, Side, read_side, read_sides, side_of_runs
 from tests.goldens.render import RESULTS
 from tests.report.folders import write_run
@@ -77,6 +78,14 @@ def test_a_difference_without_an_interval_has_no_winner() -> None:
     """Of the same storage, two p95 of a few prompts each differ by a factor of four."""
     said = in_words(difference(Value(4.4667), Value(1.0)), better="lower")
     assert said == "A to B +346.7 % (no interval: it may be chance)"
+
+
+def test_a_percentile_is_not_shown_as_a_mean() -> None:
+    run = JobFigures(kind="kvcache", workload="llama3_8b", ranks=1, metrics={"load_p95_seconds": Value(0.5)})
+    both = compare(side_of_runs("a", {(): run}), side_of_runs("b", {(): run}))
+    (_, *_, of_a), (_, *_, of_b) = _tiles(both, catalogue_of("kvcache"))
+    assert of_a.endswith("95th percentile")
+    assert of_b == of_a
 
 
 @pytest.mark.parametrize("epochs", [(50.0,), (40.0, 60.0)])

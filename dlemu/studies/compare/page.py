@@ -177,7 +177,8 @@ def _tiles(answer: Comparison, catalogue: Catalogue) -> Iterator[TileRow]:
             about = f"{sure}, with {pair_settings(pair, catalogue)}"
             yield f"{metric.title}, A to B", f"{place}.difference_percent", "%", about
         if both is not None and metric.is_tile:
-            yield from ((f"{metric.title}, {side.upper()}", f"{place}.{side}", metric.unit, "mean") for side in "ab")
+            what = "mean" if metric.has_interval else metric.meaning  # a percentile is none
+            yield from ((f"{metric.title}, {side.upper()}", f"{place}.{side}", metric.unit, what) for side in "ab")
     if pair.plan is None:
         return
     if _is_shown(pair):
