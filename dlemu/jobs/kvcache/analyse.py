@@ -486,7 +486,9 @@ def _verdict(
     utilisation = data.utilisation_percent
     parts = [f"{rate:.3g} prompts/s sustained", f"first token p95 {ttft.p95:.3g} s{_bound_text(data.settings.ttft)}"]
     if loads is not None:
-        parts.append(f"load p95 {loads.p95:.3g} s{_bound_text(data.settings.load)}")
+        loaded = len(data.load_seconds)
+        few = f" of {count(loaded, 'prompt')}" if loaded < MIN_LOADS else ""  # sweeps show this line without the issues
+        parts.append(f"load p95{few} {loads.p95:.3g} s{_bound_text(data.settings.load)}")
     if utilisation is not None:
         parts.append(f"utilisation {utilisation:.1f} %")
     return word + "; ".join(parts)
