@@ -25,8 +25,8 @@ COVERAGE = 2.0
 _CONFIDENCE = 0.9545
 """Confidence of an interval of +- 2 standard deviations of a normal distribution."""
 _WINDOW_SECONDS, _WINDOW_STEPS = 1.0, 2
-"""Length of a window of time in which the AU is computed, and its least length in steps: long compared with a step, and
-with the time slices in which drives, caches and throttles work."""
+"""Least length of a window of time in which the AU is computed, and in steps: long compared with a step, and with the
+time slices in which drives, caches and throttles work."""
 _MIN_WINDOWS = 6
 """Number of windows into which a run of less than _MIN_WINDOWS x _WINDOW_SECONDS is divided."""
 _MIN_VALUES = 3
@@ -92,8 +92,9 @@ def _windows(rows: StepTable, *, by_supply: bool) -> Iterator[Values]:
     window_ns = min(_WINDOW_SECONDS * 1e9, sum(high - low for low, high in spans) / _MIN_WINDOWS)
     window_ns = max(window_ns, _WINDOW_STEPS * step_ns)
     for parts, (low, high) in zip(epochs, spans, strict=True):
-        edges = np.arange(low, high + 1.0, window_ns)
-        if len(edges) > 1:
+        windows = int((high - low + 1.0) / window_ns)
+        if windows:
+            edges = np.linspace(low, high, windows + 1)  # a little longer: else the end of each epoch would be left out
             yield 100 * np.sum([part.rates(edges) for part in parts], axis=0) / ranks
 
 

@@ -61,6 +61,20 @@ def test_a_run_of_a_few_seconds_has_a_u_that_covers_the_truth(steps: int, epochs
     assert sum(abs(au - 60) <= uncertainty.expanded_percent for au, uncertainty in results) >= 0.92 * len(results)
 
 
+def test_a_stall_at_the_end_of_an_epoch_counts() -> None:
+    """An epoch of 2.9 s has two windows, which fill it: a stall in its last second was in the AU and not in U."""
+    rows = np.zeros(3 * 29, STEP_DTYPE)
+    for row, own in enumerate(rows):
+        epoch, step = divmod(row, 29)
+        late = C // 2 if (epoch, step) == (1, 27) else 0
+        own["epoch"], own["block"], own["step"], own["compute_ns"] = epoch + 1, 1, step + 1, C
+        own["free_ns"], own["wait_ns"] = row * C + (C if row > 56 else 0), late
+        own["started_ns"], own["finished_ns"] = own["free_ns"] - 2 * C, own["free_ns"] - 2 * C + 1
+    sustained, uncertainty = result(rows)
+    assert sustained < 99.5
+    assert uncertainty.expanded_percent > 100 - sustained
+
+
 def test_u_falls_with_the_root_of_the_time() -> None:
     def mean_u(epochs: int) -> float:
         runs = [jittery(seed, ratio=0.6, steps=100, epochs=epochs, spread=0.4) for seed in range(9)]

@@ -44,9 +44,9 @@ _FIRST = ("passed", "verdict", "metrics.au_percent.mean", "metrics.samples_per_s
 """Keys whose differences are listed first."""
 _JUDGED = re.compile(
     r"(entries of )?(passed|verdict(_code|_numbers)?|outcome|((write|read)\.)?limited_by|issues|findings"
-    r"|page_cache\.(warning|finding)|stalls|speed_changes|ran_out|slow_folders|stragglers)\b"
+    r"|page_cache\.(warning|finding)|stalls|speed_changes|ran_out|slow_folders|stragglers|metrics\.au_uncertainty)\b"
 )
-"""Keys of judgements: they follow from numbers by rules, which may differ between versions of dlemu."""
+"""Keys of judgements and of their uncertainty: they follow by rules, which may differ between versions of dlemu."""
 _RULES_VERSION_KEY, _DLEMU_VERSION_KEY = "judgement_version", "environment.hosts[0].dlemu"
 _CODES = ("outcome", "limited_by", "limited_by.what")
 """Ends of the keys that sum up a judgement in a word."""
