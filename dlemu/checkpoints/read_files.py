@@ -208,11 +208,12 @@ def _pieces(begin: int, end: int, piece_bytes: int) -> Iterator[tuple[int, int]]
 
 
 def _by_tensor(file: FileToRead, piece_bytes: int) -> Iterator[tuple[int, int]]:
-    """Yield the reads of torch.load: the end of the file, where a zip has its directory, then every tensor."""
+    """Yield the reads of torch.load: the end of the file, where a zip has its directory, then its part's tensors."""
     layout = file.content.layout
     tail = max(0, layout.size_bytes - _DIRECTORY_BYTES)
     directory = [(tail, layout.size_bytes - tail)] if layout.literals else []
-    tensors = (_pieces(at, at + tensor.bytes, piece_bytes) for at, tensor in layout.tensors)
+    ranges = ((max(at, file.begin), min(at + tensor.bytes, file.end)) for at, tensor in layout.tensors)
+    tensors = (_pieces(begin, end, piece_bytes) for begin, end in ranges)
     return chain(directory, chain.from_iterable(tensors))
 
 

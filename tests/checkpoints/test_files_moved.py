@@ -136,6 +136,16 @@ def test_what_is_written_is_read_back_in_every_manner(threads: int, direct: bool
         assert sum(file.bytes for file in moved) == sum(file.size_bytes for file in wanted) + extra
 
 
+def test_of_a_part_of_a_file_only_the_tensors_in_it_are_read(tmp_path: Path) -> None:
+    storage = posix.Storage()
+    wanted = files(str(tmp_path / "c"))[:1]
+    write(storage, wanted)
+    parts = to_read(wanted, end=49_152) + to_read(wanted, begin=49_152)
+    first, second = read(storage, parts, Checkpoint(verify=True, read_as="torch_load"))
+    assert first.bytes == 49_152 - len(HEAD) + 4096, "the directory, too"
+    assert second.bytes == wanted[0].size_bytes - 49_152 - len(TAIL) + 4096
+
+
 @pytest.mark.parametrize(
     ("manner", "threads"), [("fast", [3, 3, 1]), ("mlperf_v3", [4, 4, 1]), ("torch_load", [1, 1, 1])]
 )
