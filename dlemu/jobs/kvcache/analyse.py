@@ -235,7 +235,7 @@ class RunRows:
     def backlog(self) -> Backlog:
         rows, end = self.prompts, self.span_seconds
         copies = max(1, int(self.whole["accelerators"].sum()) // self.settings.tp)
-        moving = [part for part in self.waiting(1.0) if len(part.begins)]
+        moving = self.waiting(1.0)
         begins, ends = (np.concatenate([getattr(part, name) for part in moving]) for name in ("begins", "ends"))
         moved = self.read_bytes + self.written_bytes
         reads, writes = self.waiting(busy_seconds(begins, np.minimum(ends, self.end_seconds)) / max(1, moved))

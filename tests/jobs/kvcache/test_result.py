@@ -137,6 +137,11 @@ def test_there_are_no_latencies_of_what_was_not_sustained() -> None:
     assert given_up.backlog.unfinished == 1
 
 
+def test_prompts_shorter_than_a_block_move_nothing() -> None:
+    found = result(*[prompt(at, storage_blocks=0, read_bytes=0) for at in range(1, 100)])
+    assert (found.sustained, found.read_bytes, found.load_times) == (True, 0, None)
+
+
 def test_a_burst_at_the_end_is_no_falling_behind() -> None:
     assert result(*STEADY[:80], *[prompt(99, load=0.9 * n) for n in range(20)]).sustained
 
