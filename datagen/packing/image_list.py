@@ -90,11 +90,9 @@ def nearest_divisor(images: int, target: int) -> int:
     return min((number for number in near if images % number == 0), key=lambda number: abs(number - target), default=0)
 
 
-def check_count(images: int, available: int) -> int:
+def check_count(images: int, available: int, source: str) -> int:
     """Return the number of images to pack: `images`, or all if it is 0; raises UserError if fewer are available."""
     if images > available:
-        raise UserError(
-            f"images is {images}, but there are {available}: lower it, or make more with "
-            f"dataset.num_files_train={images} and --make"
-        )
+        more = "" if source else f", or make more with dataset.num_files_train={images} and --make"
+        raise UserError(f"images is {images}, but there are {available}: lower it{more}")
     return images or available

@@ -24,7 +24,13 @@ from datagen.errors import DatasetError, UserError
 from datagen.formats.format_base import PackedSample, Packer
 from datagen.formats.tfrecord import Format as Tfrecord
 from datagen.formats.webdataset import Format as Webdataset
-from datagen.packing.image_list import FILES_PER_PROCESS, MAX_IMAGES_PER_FILE, choose_images_per_file, images_below
+from datagen.packing.image_list import (
+    FILES_PER_PROCESS,
+    MAX_IMAGES_PER_FILE,
+    check_count,
+    choose_images_per_file,
+    images_below,
+)
 from datagen.packing.packed_set import (
     JOURNAL_NAME,
     PackedFile,
@@ -188,6 +194,14 @@ def test_how_many_images_go_into_a_file() -> None:
     assert choose_images_per_file(3, 96, 0) == 1
     assert choose_images_per_file(1 << 20, 4, 0) == 1024
     assert choose_images_per_file(1000, 96, 50) == 50
+
+
+def test_more_images_are_only_made_for_a_workload() -> None:
+    assert (check_count(0, 3, "x"), check_count(2, 3, "")) == (3, 2)
+    with pytest.raises(UserError, match=r"images is 4, but there are 3: lower it$"):
+        check_count(4, 3, "/mnt/images")
+    with pytest.raises(UserError, match=r"make more with dataset.num_files_train=4 and --make"):
+        check_count(4, 3, "")
 
 
 def test_which_files_are_packed(tmp_path: Path) -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from datagen.packing.packed_set import PackedFile, PackedSet, Skipped
-from dlemu.jobs.pack.analyse import PackMeasurement, compute_figures, images_not_trained_on
+from dlemu.jobs.pack.analyse import PackMeasurement, compute_figures, images_not_trained_on, train_command
 from dlemu.jobs.pack.words import PackSettings
 from dlemu.jobs.pack.worker import FIELDS
 
@@ -20,6 +21,7 @@ from dlemu.jobs.pack.worker import FIELDS
         ((4, 4, 2), 0, "training reads 8 of the 10 images: .*pack all in equal files: images_per_file=5,"),
         ((4, 4, 3), 0, "training reads 8 of the 11 images: .*pack no more than these in equal files: images=8,"),
         ((4, 3, 4), 1, "training reads 9 of the 11 images: .*remove the damaged images"),
+        ((1, 0, 1), 1, "training reads 0 of the 2 images: .*remove the damaged images"),
     ],
 )
 def test_what_the_command_to_train_does_not_read_is_said(counts: tuple[int, ...], skipped: int, said: str) -> None:
@@ -32,6 +34,21 @@ def test_what_the_command_to_train_does_not_read_is_said(counts: tuple[int, ...]
     sentences = list(images_not_trained_on(packed_set))
     assert len(sentences) == bool(said)
     assert not said or re.match(said, sentences[0])
+    assert bool(train_command("y", packed_set, ())) == all(counts), "no command that would be refused"
+
+
+def test_images_that_were_left_out_were_not_packed() -> None:
+    rows = np.zeros((1, len(FIELDS)), np.int64)
+    rows[0, FIELDS.index("images")] = 4  # written or left out
+    measured = PackMeasurement(
+        rows=rows, begin_ns=0, end_ns=2 * 10**9, telemetry=None, finished=(), cores=1, file_system="ext4"
+    )
+    before = PackedSet(about={}, format="tfrecord", ending="tfrecord", files=2, images_per_file=4)
+    damaged = (Skipped(path="x", reason="damaged"),)
+    file = PackedFile(number=0, samples=3, source_bytes=9, bytes=9, crc32=0, skipped=damaged)
+    settings = PackSettings(source="x", target="y")
+    figures = compute_figures(measured, settings, before, replace(before, made=(file,)), "y", 0)
+    assert (figures.images, figures.skipped, figures.images_per_second) == (3, 1, 1.5)
 
 
 @pytest.mark.parametrize(

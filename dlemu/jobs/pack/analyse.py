@@ -70,7 +70,7 @@ def compute_figures(
     """
     seconds = max(1e-9, (packing.end_ns - packing.begin_ns) / 1e9)
     read, written = packing.total("read_bytes"), packing.total("written_bytes")
-    images = packing.total("images")
+    images = done.samples - before.samples  # those left out as damaged are no packed images
     cpu_seconds = packing.total("cpu_ns") / 1e9
     shares = shares_of(packing)
     device, busy = _device(packing), _busy_percent(packing)
@@ -222,8 +222,8 @@ def _mean(packing: PackMeasurement, probe: str, source: str, metric: str) -> flo
 
 
 def train_command(target: str, packed: PackedSet, storage_words: Sequence[str]) -> str:
-    """Return the command that trains on a packed set; empty if nothing was packed."""
-    if not packed.samples:
+    """Return the command that trains on a packed set; empty if training could read nothing of it."""
+    if not packed.training_shape()[1]:
         return ""
     spec = training_spec(target, packed)
     words = [

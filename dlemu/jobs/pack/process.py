@@ -104,7 +104,7 @@ def pack_here(order: Order, folder: str) -> None:
                 f"dataset.format is {workload.dataset.format}: its files hold no single images; wanted jpeg, png, "
                 "tiff or npy, or encode=keep to pack files as they are"
             )
-    count = check_count(settings.images, len(images))
+    count = check_count(settings.images, len(images), settings.source)
     _check_memory(settings, images, count, storage)
     import_libraries(settings.recipe)
     try:
