@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from datagen import page_cache, registry
 from datagen.errors import DatasetError, DlemuError, UserError
 from datagen.extras import library
-from datagen.formats.format_base import FORMATS, Format
+from datagen.formats.format_base import FORMATS, Format, what_is_damaged
 from datagen.known_offsets import Version, learn_offsets, object_version, version_of
 from datagen.layout import Layout
 from datagen.regular import open_regular
@@ -337,8 +337,8 @@ def _can_read(name: str, layout: Layout, storage: StorageBase) -> bool:
         ((damaged, problem),) = errors.items()
         (sound,) = set(paths) - {damaged}
         raise DatasetError(
-            f"{damaged} can't be read as {name} ({problem}), and {sound} can: restore it or move it away, or set "
-            "dataset.format=raw to read each file whole"
+            f"{damaged} can't be read as {name} ({what_is_damaged(problem)}), and {sound} can: restore it or move it "
+            "away, or set dataset.format=raw to read each file whole"
         )
     return not errors
 

@@ -428,6 +428,11 @@ def damaged(path: str, problem: str, offset: int) -> DatasetError:
     )
 
 
+def what_is_damaged(error: Exception) -> str:
+    """Return the text of an error without the advice of `damaged`, which is wrong for a user's own files."""
+    return str(error).partition(". Run `dlemu datagen")[0]
+
+
 def sample_bytes(spec: DatasetSpec, shapes: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return for each file the bytes of one sample; `shapes` are record shapes (files, axes)."""
     return cast("NDArray[np.int64]", shapes.prod(axis=1) * spec.element_bytes)

@@ -95,7 +95,8 @@ def _with_own_data(workload: Workload, given_layer: Collection[KeyPath], choice:
     if found:
         raise UserError(
             f"dataset.source=folder reads what is in {workload.dataset.data_folder}, and "
-            f"{', '.join(f'dataset.{key}' for key in found)} is determined from it: leave it out"
+            f"{', '.join(f'dataset.{key}' for key in found)} {'is' if len(found) == 1 else 'are'} determined from it: "
+            f"leave {'it' if len(found) == 1 else 'them'} out"
         )
     check_data_folder(workload)
     data = workload.dataset

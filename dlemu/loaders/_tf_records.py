@@ -198,10 +198,13 @@ class Records:
         for file in streams.files[max(0, int(behind) - self._turns.files) :].tolist():
             fault = _fault(layout.path(file), layout.num_samples_per_file)
             if fault:
-                return DatasetError(
-                    f"{layout.path(file)}: {fault}. Run `dlemu datagen verify` to find every damaged file; delete "
-                    "those and run `dlemu datagen` with the same settings to make them again"
+                advice = (
+                    "; the file is yours: restore it, or move it away"
+                    if self._phase.fetch.dataset.source == "folder"
+                    else ". Run `dlemu datagen verify` to find every damaged file; delete those and run "
+                    "`dlemu datagen` with the same settings to make them again"
                 )
+                return DatasetError(f"{layout.path(file)}: {fault}{advice}")
         return DatasetError(
             f"TensorFlow could not read a file in {layout.folder} ({reason}), but now can read them all: "
             "the storage failed temporarily; see the kernel's log (dmesg) for why"

@@ -76,3 +76,6 @@ def test_what_was_recorded_is_shown_and_settings_of_own_data_are_refused(tmp_pat
     assert "replayable no too much unexplained" in shown
     with pytest.raises(UserError, match=r"dataset.num_files_train is determined from it"):
         load(["dataset.source=folder", f"dataset.data_folder={tmp_path}", "dataset.num_files_train=1"])
+    several = ["dataset.num_files_train=1", "dataset.num_samples_per_file=1"]
+    with pytest.raises(UserError, match=r"num_files_train, dataset.num_samples_per_file are determined .* leave them"):
+        load(["dataset.source=folder", f"dataset.data_folder={tmp_path}", *several])

@@ -335,8 +335,9 @@ def test_one_damaged_file_does_not_make_all_of_them_raw(damaged: str, tmp_path: 
         np.savez(tmp_path / f"{number:02}.npz", x=np.zeros(99, np.uint8))
     os.truncate(tmp_path / damaged, 100)
     spec = DatasetSpec(data_folder=str(tmp_path), source="folder")
-    with pytest.raises(DatasetError, match=rf"{damaged} can't be read as npz .* move it away, or"):
+    with pytest.raises(DatasetError, match=rf"{damaged} can't be read as npz .* move it away, or") as caught:
         inspect_own_folder(spec, FOLDERS)
+    assert "datagen" not in str(caught.value), "dlemu did not make it, and can't make it again"
     assert inspect_own_folder(replace(spec, format="raw"), FOLDERS).spec.format == "raw"
 
 

@@ -97,7 +97,13 @@ def make_plan(**changes: Any) -> StreamPlan:
 def make_spec(
     dataset: DatasetSpec, plan: StreamPlan, rank: int = 0, resize: int = 0, files_ahead: int = 0, **changes: Any
 ) -> LoaderSpec:
-    fetch = FetchSpec(layout=layouts(dataset)[0], format="tfrecord", resize_bytes=resize, nominal_sample_bytes=RECORD)
+    fetch = FetchSpec(
+        layout=layouts(dataset)[0],
+        format="tfrecord",
+        resize_bytes=resize,
+        nominal_sample_bytes=RECORD,
+        dataset=dataset,
+    )
     settings: dict[str, Any] = {
         "rank": rank,
         "phases": {
@@ -294,8 +300,11 @@ def test_a_damaged_file_is_named(harm: Any, dataset: DatasetSpec) -> None:
     write(dataset)
     victim = layouts(dataset)[0].path(4)
     harm(victim)
-    with pytest.raises(DatasetError, match=f"{os.path.basename(victim)}: .*{FAULTS[harm]}"):
+    with pytest.raises(DatasetError, match=f"{os.path.basename(victim)}: .*{FAULTS[harm]}.*dlemu datagen"):
         list(batches(make_spec(dataset, make_plan()), 15))
+    with pytest.raises(DatasetError, match="the file is yours: restore it") as caught:
+        list(batches(make_spec(replace(dataset, source="folder"), make_plan()), 15))
+    assert "datagen" not in str(caught.value)
 
 
 def test_threads_of_the_pipeline_run_at_the_workers_priority(dataset: DatasetSpec) -> None:

@@ -139,6 +139,14 @@ def test_nothing_is_offered_to_be_made_among_files_of_others(tmp_path: Path) -> 
         to_make(load(["dataset.source=folder", f"dataset.data_folder={tmp_path}"]), 2, given=False)
 
 
+def test_evaluation_of_files_of_the_user_is_refused_without_asking_for_more_of_them(tmp_path: Path) -> None:
+    for number in range(4):
+        (tmp_path / f"{number}.bin").write_bytes(bytes(100))
+    words = ["dataset.source=folder", f"dataset.data_folder={tmp_path}", "workflow.evaluation=true"]
+    with pytest.raises(UserError, match=r"dataset.source=folder has only a training set: turn evaluation off"):
+        prepare(TRAINING, load([*words, "reader.batch_size=1"]), 1, wants_verdict=False)
+
+
 @pytest.mark.parametrize(("ranks", "warned"), [(1, False), (2, True)])
 def test_datagen_says_what_is_too_small_for_the_ranks_at_hand(ranks: int, warned: bool, tmp_path: Path) -> None:
     events: list[Event] = []

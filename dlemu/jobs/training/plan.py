@@ -235,6 +235,10 @@ def make_job(workload: Workload, ranks: int, found: Dataset, *, folder: str, sta
     job = TrainingJob(workload=workload, ranks=ranks, found=found, seed=seed, folder=folder, started_at=started_at)
     job.train_plan.check("train")
     if workload.workflow.evaluation:
+        if job.valid_plan is None and workload.dataset.source == "folder":
+            raise UserError(
+                "workflow.evaluation=true, but dataset.source=folder has only a training set: turn evaluation off"
+            )
         if job.valid_plan is None:
             raise UserError(
                 "workflow.evaluation=true, but dataset.num_files_eval=0: generate a validation set with "
