@@ -31,6 +31,8 @@ _SYSTEM_NAMES = re.compile(
     r"System Volume Information"
 )
 """Names that file systems and file managers create by themselves; a folder with only these counts as empty."""
+_NOT_OURS = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO, errno.ENOTEMPTY, errno.EEXIST, errno.ENAMETOOLONG)
+"""What removing a listed name ends with if it is gone, or something else is there; all others are failures."""
 
 
 @dataclass(frozen=True)
@@ -180,7 +182,15 @@ def claimed(folder: str) -> set[str]:
 
 
 def _claimed_in(folder: int) -> set[str]:
-    """Return the names that the marker of an open folder lists; empty if it is not a marker of ours."""
+    """Return the names that the marker of an open folder lists; empty if it is not a marker of ours, or unreadable."""
+    try:
+        return _listed_in(folder)
+    except OSError:
+        return set()
+
+
+def _listed_in(folder: int) -> set[str]:
+    """Do as `_claimed_in`; raises OSError for a marker that can't be read."""
     try:
         flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
         with open(os.open(MARKER, flags, dir_fd=folder), "rb") as file:
@@ -188,8 +198,10 @@ def _claimed_in(folder: int) -> set[str]:
             if not stat.S_ISREG(status.st_mode) or status.st_size > _MAX_MARKER_BYTES:
                 return set()
             lines = file.read().splitlines()
-    except OSError:
-        return set()
+    except OSError as error:
+        if error.errno in _NOT_OURS:
+            return set()
+        raise
     names = set()
     for line in lines:
         with contextlib.suppress(ValueError, RecursionError):  # ignore an incomplete line of a process that was killed
@@ -207,7 +219,8 @@ def _is_child(name: str) -> bool:
 def remove_claimed(folder: str, *, keep_folder: bool = False) -> None:
     """Remove what the marker of a folder lists, then the marker, then the folder if it is empty.
 
-    Listed folders are emptied by their own markers. Links stay, as does what can't be removed.
+    Listed folders are emptied by their own markers. Links stay, as does what can't be removed. Where the storage fails
+    (EIO, a file system that turned read-only), the marker stays, too: a later call then removes the rest.
     """
     with contextlib.suppress(OSError):
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -243,25 +256,35 @@ def remove_files(folder: str, names: Iterable[str]) -> None:
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             for name in _claimed_in(descriptor).intersection(names):
-                _remove_file(descriptor, name)
+                with contextlib.suppress(OSError):
+                    _remove_file(descriptor, name)
         finally:
             os.close(descriptor)
 
 
 def _remove_file(folder: int, name: str) -> None:
-    with contextlib.suppress(OSError):
-        if stat.S_ISREG(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
-            os.unlink(name, dir_fd=folder)
+    if stat.S_ISREG(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
+        os.unlink(name, dir_fd=folder)
 
 
 def _remove_in(folder: int) -> bool:
-    """Remove what the marker of an open folder lists, and the marker; return whether there was one."""
-    for name in _claimed_in(folder):
-        if name.endswith("/"):
-            with contextlib.suppress(OSError, RecursionError):
+    """Remove what the marker of an open folder lists, and the marker; return whether there was one.
+
+    Raises OSError, and leaves the marker, if the storage fails.
+    """
+    failure: OSError | None = None
+    for name in _listed_in(folder):
+        try:
+            if name.endswith("/"):
                 _remove_child(folder, name[:-1])
-        else:
-            _remove_file(folder, name)
+            else:
+                _remove_file(folder, name)
+        except RecursionError:
+            pass
+        except OSError as error:
+            failure = failure if error.errno in _NOT_OURS else error
+    if failure is not None:
+        raise failure
     try:
         os.unlink(MARKER, dir_fd=folder)
     except OSError:

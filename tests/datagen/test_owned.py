@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import builtins
 import errno
 import fcntl
 import json
@@ -102,6 +103,35 @@ def test_a_name_that_was_there_is_not_claimed(tmp_path: Path) -> None:
     (tmp_path / "own").touch()
     owned.remove_claimed(str(tmp_path))
     assert [path.name for path in tmp_path.iterdir()] == ["notes"]
+
+
+@pytest.mark.parametrize("fails", ["read", "unlink"])
+def test_what_a_failing_disk_keeps_is_removed_once_it_works_again(
+    fails: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = str(tmp_path / "run")
+    owned.take_folder(folder, "kv.folder")
+    inner = owned.fresh_folder(folder, "rank")
+    owned.claim(inner, "block", "other")
+    for name in ("block", "other"):
+        Path(inner, name).touch()
+    opening, unlink = open, os.unlink
+
+    def fail(path: Any, *words: Any, **more: Any) -> Any:
+        where = os.readlink(f"/proc/self/fd/{path if fails == 'read' else more['dir_fd']}")
+        if where == f"{inner}/{MARKER}" or (fails == "unlink" and where == inner and path == "block"):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return (opening if fails == "read" else unlink)(path, *words, **more)
+
+    with monkeypatch.context() as patch:
+        if fails == "read":
+            patch.setattr(builtins, "open", fail)
+        else:
+            patch.setattr(os, "unlink", fail)
+        owned.remove_claimed(folder)
+    assert Path(inner, "block").exists()
+    owned.remove_claimed(folder)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_folder_of_interrupted_work_is_left_and_the_next_gets_another_name(tmp_path: Path) -> None:

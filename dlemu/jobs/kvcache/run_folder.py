@@ -193,11 +193,21 @@ def remove_run(job: Job) -> bool:
     if is_local(job):
         _remove(run_folder(job))
         owned.remove_listed(blocks_folder(job), os.path.basename(run_folder(job)))  # where there was no room to mark it
-        return True
+        return _is_gone(run_folder(job))
     storage = open_storage(storage_spec_of(job))
     gone = [remove_objects(storage, rank_folder(job, rank)) for rank in range(job.ranks)]
     _remove_empty(storage, run_folder(job))
     return all(gone)
+
+
+def _is_gone(folder: str) -> bool:
+    try:
+        os.lstat(folder)
+    except (FileNotFoundError, NotADirectoryError):
+        return True
+    except OSError:  # a storage that fails
+        return False
+    return False
 
 
 def remove_failed(job: Job) -> bool:

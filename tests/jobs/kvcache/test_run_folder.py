@@ -141,6 +141,24 @@ def test_a_full_quota_is_no_room_and_leaves_the_users_folder_as_it_was(
     kv.rmdir()
 
 
+def test_blocks_that_a_failing_disk_keeps_are_left_and_go_with_the_next_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = job(tmp_path / "kv")
+    run_folder.create_run_folder(one)
+
+    def fail(*words: Any, **more: Any) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    with monkeypatch.context() as patch:
+        with run_folder.created_rank_folder(one, 0, 3) as folder:
+            patch.setattr(os, "unlink", fail)
+        assert not run_folder.remove_failed(one), "the message says that blocks are left"
+        assert os.path.isdir(folder)
+    run_folder.create_run_folder(job(tmp_path / "kv", seed=8))
+    assert not os.path.exists(run_folder.run_folder(one))
+
+
 def test_a_marker_that_lists_another_run_stays(tmp_path: Path) -> None:
     kv = tmp_path / "kv"
     kv.mkdir()
