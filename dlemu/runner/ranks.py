@@ -23,7 +23,7 @@ from dlemu.comm import Comm, detect_launcher
 from dlemu.comm.failure import Failure, describe, first_failure, noting
 from dlemu.comm.launch import run_ranks
 from dlemu.config.schema import Workload
-from dlemu.results.live import going_on
+from dlemu.results.live import SAVING, going_on
 from dlemu.runner.events import OnEvent, RankFailed, Refused
 from dlemu.runner.launched import ECHO_SECONDS, RefusedError, ending_all, join, run_as_placeholder, start_seconds
 from dlemu.runner.run_folder import Kept, failure_name
@@ -311,12 +311,13 @@ def _value_or_refusal(make: Callable[[], T]) -> T | RefusedError:
 
 def _save_lost(job: Guarded, save_failed: SaveFailed, other_hosts: str) -> None:
     """Save what the ranks had measured when rank 0 was lost. Runs in the guardian process, which has no console."""
-    time.sleep(ECHO_SECONDS)  # other ranks may still be writing their failures
-    try:
-        save_failed(cause(job.live_folder, other_hosts))
-    except Exception:
-        write_text(job.folder, "log.txt", f"the run was lost, and saving it failed:\n{traceback.format_exc()}")
-        raise
+    with going_on(job.folder, SAVING):  # else the same command, repeated at once, loses its live folder here
+        time.sleep(ECHO_SECONDS)  # other ranks may still be writing their failures
+        try:
+            save_failed(cause(job.live_folder, other_hosts))
+        except Exception:
+            write_text(job.folder, "log.txt", f"the run was lost, and saving it failed:\n{traceback.format_exc()}")
+            raise
 
 
 def _clean_up_lost(clean_up: CleanUp) -> None:

@@ -16,7 +16,7 @@ from dlemu.config.validate import check_model_name
 from dlemu.results.file_names import FACTS, LIVE
 from dlemu.results.journal import JOURNAL, holds_journal
 from dlemu.results.kinds import kind_of
-from dlemu.results.live import LOCK, goes_on
+from dlemu.results.live import LOCK, SAVING, goes_on
 from dlemu.results.wording import count
 from dlemu.runner.request_account import request_folder
 from dlemu.runner.stopping import STOP
@@ -44,6 +44,11 @@ def check_folder(folder: str) -> None:
         raise SpaceError(f"{folder} holds the results of another run; set output.folder to a new folder")
     if goes_on(folder):
         raise SpaceError(f"{folder} belongs to another run, which is still active; set output.folder to a new folder")
+    if goes_on(folder, SAVING):
+        raise SpaceError(
+            f"{folder} belongs to another run, which has failed and is being saved; wait some seconds, or set "
+            "output.folder to a new folder"
+        )
     live = os.path.join(folder, LIVE)
     try:
         killed = holds_journal(live)
@@ -117,7 +122,7 @@ def drop_folder(folder: OwnFolder) -> None:
 
 def _live_names(ranks: int) -> list[str]:
     """Return the names of the files that any run may write into its live folder, except counts of requests."""
-    names = [LOCK, FACTS, STOP, JOURNAL]
+    names = [LOCK, SAVING, FACTS, STOP, JOURNAL]
     for rank in range(ranks):  # there are no more hosts than ranks
         names += [log_path("", rank), failure_name(rank)]
     return names

@@ -9,14 +9,16 @@ from typing import Any
 
 import pytest
 
-from datagen.errors import UserError
+from datagen import owned
+from datagen.errors import SpaceError, UserError
 from dlemu.comm import Interrupted, PeerLostError
 from dlemu.comm.failure import Failure, describe, killed, noting
 from dlemu.config.schema import Workload
-from dlemu.runner import launched
+from dlemu.results.file_names import LIVE
+from dlemu.runner import launched, ranks
 from dlemu.runner.launched import start_seconds
 from dlemu.runner.ranks import ForkedRanks, LaunchedRanks, RunFailedError, RunUserError, cause, write_failure
-from dlemu.runner.run_folder import Kept
+from dlemu.runner.run_folder import Kept, check_folder
 from tests.runs import make_job
 
 
@@ -99,6 +101,21 @@ def test_a_rank_that_fails_says_so_and_ends_all(
         raise error
     assert (ended.value.code, comm.did, slept) == (status, f"aborted with {status}", seconds)
     assert re.fullmatch(said, told[0], re.DOTALL)
+
+
+def test_the_folder_of_a_lost_run_is_taken_until_it_is_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run that took it in between would lose its own live folder."""
+    monkeypatch.setattr(ranks, "ECHO_SECONDS", 0)
+    job: Any = SimpleNamespace(folder=str(tmp_path), live_folder=str(tmp_path / LIVE))
+    (tmp_path / LIVE).mkdir()
+    owned.claim(str(tmp_path), LIVE)
+
+    def save_failed(message: str) -> None:
+        with pytest.raises(SpaceError, match="is being saved; wait some seconds"):
+            check_folder(str(tmp_path))
+
+    ranks._save_lost(job, save_failed, "")
+    check_folder(str(tmp_path))
 
 
 @pytest.mark.parametrize(("error", "said"), [(UserError("lost"), "lost\nkept"), (ValueError("odd"), ".*: odd\nkept")])
