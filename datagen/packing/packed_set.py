@@ -10,7 +10,7 @@ import contextlib
 import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -111,7 +111,8 @@ def layout_of(folder: str, packed: PackedSet) -> Layout:
 def read_set(folder: str, storage: StorageBase) -> PackedSet | None:
     """Return the manifest of a folder, also of an interrupted packing; None if there is none.
 
-    Raises DatasetError for a damaged one."""
+    Raises DatasetError for a damaged one, UserError for one that can't be read.
+    """
     for name in (PACKED_NAME, JOURNAL_NAME):
         path = os.path.join(folder, name)
         try:
@@ -128,7 +129,9 @@ def read_set(folder: str, storage: StorageBase) -> PackedSet | None:
             raise DatasetError(f"{folder} is not a folder: set target to a new one, or to a packed set") from error
         except ServerError:
             raise
-        except (OSError, ValueError, AttributeError, UserError) as error:
+        except OSError as error:
+            raise UserError(f"{path} can't be read: {error.strerror or error}; wanted a folder that can be") from error
+        except (ValueError, AttributeError, UserError) as error:
             raise DatasetError(f"{path} is damaged ({error}): delete the folder, and pack again") from error
         return replace(packed, made=(*packed.made, *_files_in_journal(lines)))
     return None
@@ -158,7 +161,8 @@ def write_set(folder: str, packed: PackedSet, storage: StorageBase) -> None:
 def remove_set(folder: str, packed_format: type[Format], storage: StorageBase) -> None:
     """Remove the files of the packed set in a folder, and the folders that are empty afterwards.
 
-    Does nothing if there is no valid manifest, or if a symbolic link leads out of the folder.
+    Does nothing if there is no valid manifest, or if a symbolic link leads out of the folder. Raises UserError if some
+    files can't be removed; the manifest then stays, by which a later call finds them.
     """
     try:
         packed = read_set(folder, storage)
@@ -170,20 +174,34 @@ def remove_set(folder: str, packed_format: type[Format], storage: StorageBase) -
     folders = folders_of(layout, sides)
     if any(leads_elsewhere(folder, made, storage) for made in folders):
         return
-    numbers = [number for number in _existing_numbers(layout, storage) if number < packed.files]
-    paths = [layout.path(number) for number in numbers]
-    paths += [side.path(layout, number) for side in sides for number in numbers]
-    paths += [
-        os.path.join(folder, name) for name in (PACKED_NAME, JOURNAL_NAME)
-    ]  # last: if interrupted before, the folder is still recognised as a packed set
     with contextlib.suppress(OSError):
         storage.remove_unfinished(layout.folder)
-    for path in paths:
-        with contextlib.suppress(OSError):
-            storage.remove(path)
+    try:
+        numbers = [number for number in _existing_numbers(layout, storage) if number < packed.files]
+        paths = [layout.path(number) for number in numbers]
+        paths += [side.path(layout, number) for side in sides for number in numbers]
+        _remove_files(paths, storage)
+        # last: as long as other files are left, the folder is recognised as a packed set
+        _remove_files([os.path.join(folder, name) for name in (PACKED_NAME, JOURNAL_NAME)], storage)
+    except OSError as error:
+        raise UserError(f"{error.filename or layout.folder} can't be removed: {error.strerror or error}") from error
     for made in (*folders, *(os.path.dirname(made) for made in folders), folder):
         with contextlib.suppress(OSError):
             storage.remove_folder(made)
+
+
+def _remove_files(paths: Sequence[str], storage: StorageBase) -> None:
+    """Remove those of the files that exist and can be removed; raises OSError if others stay."""
+    failure: OSError | None = None
+    for path in paths:
+        try:
+            storage.remove(path)
+        except (FileNotFoundError, NotADirectoryError):
+            pass
+        except OSError as error:
+            failure = failure or error
+    if failure is not None:
+        raise failure
 
 
 def folders_of(layout: Layout, sides: tuple[SideFile, ...]) -> list[str]:
@@ -193,7 +211,7 @@ def folders_of(layout: Layout, sides: tuple[SideFile, ...]) -> list[str]:
 
 def _existing_numbers(layout: Layout, storage: StorageBase) -> Iterator[int]:
     """Yield the numbers of the packed files that exist, recognised by the names that the layout gives them."""
-    with contextlib.suppress(OSError), storage.entries(layout.folder) as entries:
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError), storage.entries(layout.folder) as entries:
         for entry in entries:
             match = re.search(r"_(\d+)_of_", entry.name)
             if match and entry.name == layout.name(int(match[1])):

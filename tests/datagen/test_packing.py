@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
+import os
 import struct
 import tarfile
 import zlib
@@ -282,6 +284,35 @@ def test_behind_a_link_nothing_is_removed(link: str, tmp_path: Path) -> None:
     assert sorted(path.name for path in behind.rglob("img*")) == ["img_0_of_1.tfrecord", "img_0_of_1.tfrecord.idx"]
     (folder / link).unlink()
     (folder / "moved").rename(folder / link)
+    remove_set(str(folder), Tfrecord, Storage())
+    assert not folder.exists()
+
+
+@pytest.mark.parametrize("call", ["unlink", "scandir", "open"])
+def test_a_set_that_a_failing_disk_keeps_is_named_and_goes_later(
+    call: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "set"
+    packed = PackedSet(about={}, format="tfrecord", ending="tfrecord", files=2, images_per_file=1, complete=True)
+    paths = [Path(layout_of(str(folder), packed).path(number)) for number in range(2)]
+    paths[0].parent.mkdir(parents=True)
+    for path in paths:
+        path.write_bytes(b"ours")
+    write_set(str(folder), packed, Storage())
+    fails = {"unlink": paths[0], "scandir": paths[0].parent, "open": folder / "packed.json"}[call]
+    works = getattr(os, call)
+
+    def fail(path: Any, *words: Any, **more: Any) -> Any:
+        if str(path) == str(fails):
+            raise OSError(errno.EIO, os.strerror(errno.EIO), path)
+        return works(path, *words, **more)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, call, fail)
+        with pytest.raises(UserError, match=f"{fails} can't be .*: Input/output error"):
+            remove_set(str(folder), Tfrecord, Storage())
+    assert paths[0].exists()
+    assert paths[1].exists() == (call != "unlink")
     remove_set(str(folder), Tfrecord, Storage())
     assert not folder.exists()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import pickle
 from dataclasses import replace
@@ -12,7 +13,7 @@ import psutil
 import pytest
 from PIL import Image
 
-from datagen.errors import ServerError
+from datagen.errors import ServerError, UserError
 from datagen.generate import NO_SPACE
 from datagen.packing.packed_set import PackedFile, Skipped
 from datagen.storage.posix import Storage
@@ -69,6 +70,34 @@ def test_the_end_of_all_who_pack_is_told_before_they_took_a_file(
         DlemuError, match=r"packer [01] \(process \d+\) was killed by SIGKILL; .* run the same command again"
     ):
         pack_process.pack_here(pack_process.Order(words=words, target=target), str(tmp_path))
+
+
+@pytest.mark.parametrize("fails", ["journal", "sync", "packed.json", "removal"])
+def test_a_target_that_fails_at_the_end_is_named(fails: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The journal that can't be removed is no failure: packed.json is what counts."""
+    images, target = tmp_path / "images", str(tmp_path / "packed")
+    images.mkdir()
+    Image.fromarray(np.zeros((8, 8, 3), np.uint8)).save(images / "0.png")
+
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    match fails:
+        case "journal":
+            monkeypatch.setattr(pack_process._Journal, "add", fail)
+        case "sync":
+            monkeypatch.setattr(Storage, "sync", fail)
+        case "packed.json":
+            monkeypatch.setattr(pack_process, "write_set", fail)
+        case _:
+            monkeypatch.setattr(Storage, "remove", fail)
+    order = pack_process.Order(words=(f"source={images}", f"target={target}", "evict=false"), target=target)
+    if fails == "removal":
+        pack_process.pack_here(order, str(tmp_path))
+        assert (tmp_path / pack_process.FIGURES).exists()
+        return
+    with pytest.raises(UserError, match=f"{target}: Read-only file system: target can't be written"):
+        pack_process.pack_here(order, str(tmp_path))
 
 
 def test_a_file_with_many_skipped_images_is_reported_with_all_of_them() -> None:

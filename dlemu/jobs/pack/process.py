@@ -14,6 +14,7 @@ import signal
 import sys
 import time
 from collections import deque
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from typing import IO
@@ -107,10 +108,8 @@ def pack_here(order: Order, folder: str) -> None:
     count = check_count(settings.images, len(images), settings.source)
     _check_memory(settings, images, count, storage)
     import_libraries(settings.recipe)
-    try:
+    with _writing(order.target):
         packed, journal = _begin(settings, order.target, images, count, storage)
-    except OSError as error:
-        raise UserError(f"{error.filename or order.target}: {error.strerror}: target can't be written") from error
     job = Job(
         images=images,
         last_image=count,
@@ -128,13 +127,23 @@ def pack_here(order: Order, folder: str) -> None:
         timeout_seconds = (workload or Workload).timeout_seconds
         packing = _run(job, settings, packed, journal, storage, order.target, folder, timeout_seconds)
     done = replace(packed, complete=True, made=tuple(sorted((*packed.made, *packing.finished), key=lambda f: f.number)))
-    _check_sizes(done, job, storage)
-    write_set(order.target, done, storage)
-    with contextlib.suppress(FileNotFoundError, ServerError):  # not allowed: packed.json is what counts
+    with _writing(order.target):
+        _check_sizes(done, job, storage)
+        write_set(order.target, done, storage)
+    with contextlib.suppress(OSError, ServerError):  # gone, or not allowed: packed.json is what counts
         storage.remove(os.path.join(order.target, JOURNAL_NAME))
     named = storage_words(workload) if workload is not None else ()
     figures = compute_figures(packing, settings, packed, done, order.target, images.ignored, named)
     write_text(folder, FIGURES, msgspec.json.encode(figures).decode())
+
+
+@contextlib.contextmanager
+def _writing(target: str) -> Iterator[None]:
+    """Context: raise UserError where files of the packed set can't be written."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(f"{error.filename or target}: {error.strerror or error}: target can't be written") from error
 
 
 def _check_memory(settings: PackSettings, images: ImageList, count: int, storage: StorageBase) -> None:
@@ -320,7 +329,8 @@ def _run(
         assert isinstance(file, PackedFile)
         tasks.fill()
         finished.append(file)
-        journal.add(file)
+        with _writing(target):
+            journal.add(file)
 
     def pack(worker: Worker, row: NDArray[np.int64]) -> None:
         tasks.close()
@@ -337,7 +347,8 @@ def _run(
             on_look=lambda: _write_progress(folder, rows, sum(len(job.image_range(number)) for number in files)),
         )
         ended_ns = time.monotonic_ns()
-        storage.sync(os.path.dirname(job.layout.path(0)))
+        with _writing(target):
+            storage.sync(os.path.dirname(job.layout.path(0)))
         end_ns = int(rows[:, FIELDS.index("end_ns")].max()) + time.monotonic_ns() - ended_ns
         recorder.mark(training=False)
     finally:
