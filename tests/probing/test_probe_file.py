@@ -178,3 +178,23 @@ def test_the_file_is_gone_if_ctrl_c_comes_while_it_is_created(tmp_path: Path, mo
         with pytest.raises(KeyboardInterrupt), probe_file(str(tmp_path), 5000):
             pass
     assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("failure", [None, UserError("full"), DlemuError("reading failed"), KeyboardInterrupt()])
+def test_a_file_that_a_failing_disk_keeps_is_named(
+    failure: BaseException | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(path: str) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    said = "" if failure is None else f"{failure}\n"
+    probe = probe_file(str(tmp_path), 5000)
+    path = probe.__enter__()
+    monkeypatch.setattr(os, "unlink", fail)
+    if isinstance(failure, KeyboardInterrupt):
+        assert not probe.__exit__(type(failure), failure, None), "it goes on"
+        return
+    with pytest.raises(DlemuError) as raised:
+        probe.__exit__(type(failure) if failure else None, failure, None)
+    assert raised.type is (DlemuError if failure is None else type(failure)), "the exit status is the failure's"
+    assert str(raised.value).startswith(f"{said}{path} can't be removed: Input/output error; it is left")

@@ -215,6 +215,15 @@ def test_what_fio_says_of_its_end_is_told(status: int, tmp_path: Path, monkeypat
         measure_cell(READ, str(program), MIB, 0.1, "fio")
 
 
+def test_fio_s_report_is_not_its_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "fio"
+    program.write_text('#!/bin/sh\necho "fio: error=Input/output error"\nprintf "{\\n}\\n"\nexit 1\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    with pytest.raises(DlemuError, match=r"fio ended with status 1: fio: error=Input/output error$"):
+        measure_cell(READ, str(program), MIB, 0.1, "fio")
+
+
 def test_power_stands_beside_the_rate(fio: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Meter:
         def __init__(self, scope: object) -> None:

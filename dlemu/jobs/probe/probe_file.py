@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 import psutil
 
-from datagen.errors import SpaceError
+from datagen.errors import DlemuError, SpaceError, UserError
 from dlemu.report.units import size
 
 _WRITE_BYTES = 8 << 20  # random bytes that are generated once; each page then begins with its own offset
@@ -23,13 +23,15 @@ _NAME = re.compile(r"dlemu-probe-([0-9]+)-(?:([0-9a-f]{8})-)?[0-9a-f]{6}")
 
 @contextlib.contextmanager
 def probe_file(folder: str, size_bytes: int) -> Iterator[str]:
-    """Context: create a file in a folder, fill it, yield its path, and remove it at exit; raises SpaceError.
+    """Context: create a file in a folder, fill it, yield its path, and remove it at exit.
 
-    Drives can neither compress nor deduplicate it. It is locked until its end.
+    Drives can neither compress nor deduplicate it. It is locked until its end. Raises SpaceError; DlemuError if it
+    can't be removed.
     """
     path = os.path.join(folder, f"dlemu-probe-{os.getpid()}-{_host()}-{os.urandom(3).hex()}")
     with contextlib.ExitStack() as stack:
-        stack.callback(_remove, path)  # first: Ctrl-C may come before the call that creates the file has returned
+        # first: Ctrl-C may come before the call that creates the file has returned
+        stack.push(lambda _kind, failure, _trace: _remove(path, failure))
         try:
             descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         except OSError as error:
@@ -45,9 +47,18 @@ def probe_file(folder: str, size_bytes: int) -> Iterator[str]:
         yield path
 
 
-def _remove(path: str) -> None:
-    with contextlib.suppress(FileNotFoundError):
+def _remove(path: str, failure: BaseException | None) -> None:
+    """Remove the file; where that fails, raise a DlemuError that names it, after the `failure` of the probe, if any."""
+    try:
         os.unlink(path)
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        if failure is not None and not isinstance(failure, DlemuError):
+            return  # Ctrl-C: the next probe there names the file
+        kind = UserError if isinstance(failure, UserError) else DlemuError
+        left = f"{path} can't be removed: {error.strerror}; it is left, and the next probe of this folder removes it"
+        raise kind(f"{failure}\n{left}" if failure else left) from failure
 
 
 def fill(descriptor: int, size_bytes: int) -> None:

@@ -125,7 +125,8 @@ def _by_fio(cell_spec: CellSpec, path: str, size_bytes: int, seconds: float) -> 
     finally:
         os.close(descriptor)
     if ended.status:
-        what = (ended.err or ended.out).strip()[-400:].replace(f"/proc/self/fd/{descriptor}", path)
+        output = ended.err.strip() or ended.out.partition("\n{")[0].strip()  # without the JSON of the cell
+        what = "\n".join(output.splitlines()[-3:]).replace(f"/proc/self/fd/{descriptor}", path)
         raise DlemuError(f"{ended.how}: {what}".rstrip(": "))
     return cell_of_fio(json.loads(ended.out[ended.out.index("{") :]), cell_spec)
 
