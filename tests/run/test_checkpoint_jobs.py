@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import os
 import shutil
@@ -421,5 +422,31 @@ def test_a_refused_removal_of_the_token_leaves_no_incomplete_checkpoint(
         folder_of=lambda number: f"{tmp_path}/global_epoch1_step{number}",
         plan=SimpleNamespace(names=()),
     )
-    assert CHECKPOINTS.clean_up(job) == [1]
+    assert CHECKPOINTS.clean_up(job) == ([1], [])
     assert os.listdir(tmp_path) == []
+
+
+def test_an_incomplete_checkpoint_that_a_failing_disk_keeps_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(storage: Storage, path: str) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr(Storage, "remove", fail)
+    (tmp_path / "global_epoch1_step1").mkdir()
+    job: Any = SimpleNamespace(
+        workload=SimpleNamespace(storage_spec=StorageSpec()),
+        settings=SimpleNamespace(checkpoint_folder=str(tmp_path)),
+        token="",
+        writes=1,
+        folder=f"{tmp_path}/run",
+        folder_of=lambda number: f"{tmp_path}/global_epoch1_step{number}",
+        plan=SimpleNamespace(names=()),
+    )
+    removed = CHECKPOINTS.clean_up(job)
+    assert removed == ([], [1])
+    log: Any = SimpleNamespace(
+        journal=SimpleNamespace(complete=(), removed=()), rows=np.zeros(0, [("file", "i8"), ("phase", "i8")])
+    )
+    left = f"no checkpoint is complete in {tmp_path}; {tmp_path}/global_epoch1_step1, not complete, can't be removed"
+    assert CHECKPOINTS.kept(job, log, removed).sentence.startswith(left)

@@ -93,8 +93,8 @@ class Checkpoints(JobKind[CheckpointJob, CheckpointLog, CheckpointRun]):
     def result(self, job: CheckpointJob, log: CheckpointLog, failure: str | None) -> CheckpointRun:
         return make_checkpoint_run(job, log, failure)
 
-    def clean_up(self, job: CheckpointJob) -> list[int]:
-        """Remove incomplete checkpoints, which only take space; return their numbers."""
+    def clean_up(self, job: CheckpointJob) -> tuple[list[int], list[int]]:
+        """Remove incomplete checkpoints, which only take space; return their numbers, and of what stays."""
         return _remove_partial(job)
 
     def clean_up_elsewhere(self, job: CheckpointJob) -> None:
@@ -102,10 +102,10 @@ class Checkpoints(JobKind[CheckpointJob, CheckpointLog, CheckpointRun]):
             _remove_partial(job)
 
     def kept(self, job: CheckpointJob, log: CheckpointLog, removed: object) -> Kept:
-        assert isinstance(removed, list)  # of `clean_up`
+        assert isinstance(removed, tuple)  # of `clean_up`
         whole = sorted(set(log.journal.complete) - set(log.journal.removed))
         parts = int(((log.rows["file"] == WHOLE) & (log.rows["phase"] == WRITE)).sum())
-        return Kept(job.folder, parts, _kept_sentence(job, whole, removed))
+        return Kept(job.folder, parts, _kept_sentence(job, whole, *removed))
 
     def look_at_points(self) -> Look:
         return _check_point
@@ -149,19 +149,20 @@ def _check_point(workload: Workload) -> None:
         )
 
 
-def _kept_sentence(job: CheckpointJob, whole: list[int], removed: list[int]) -> str:
+def _kept_sentence(job: CheckpointJob, whole: list[int], removed: list[int], left: list[int]) -> str:
     if not job.writes:  # it knows nothing of checkpoints that others wrote
         return f"what was measured is kept in {job.folder}"
     many, number = len(whole) > 1, ", ".join(map(str, whole))
     stay = f"checkpoint{'s' * many} {number} {'are' if many else 'is'} complete and {'stay' if many else 'stays'}"
     kept = stay if whole else "no checkpoint is complete"
-    partial_one = f"; {', '.join(map(job.folder_of, removed))}, not complete, was removed" if removed else ""
+    ends = ((removed, "was removed"), (left, "can't be removed and is left"))
+    partial_one = "".join(f"; {', '.join(map(job.folder_of, some))}, not complete, {end}" for some, end in ends if some)
     return f"{kept} in {job.settings.checkpoint_folder}{partial_one}; what was measured is kept in {job.folder}"
 
 
-def _remove_partial(job: CheckpointJob) -> list[int]:
-    """Remove this run's incomplete checkpoints; one that can't be removed is still marked incomplete by its note."""
-    removed = []
+def _remove_partial(job: CheckpointJob) -> tuple[list[int], list[int]]:
+    """Remove this run's incomplete checkpoints; return the numbers of those removed, and of those that could not be."""
+    removed, left = list[int](), list[int]()
     with contextlib.suppress(OSError, DlemuError):
         storage = open_storage(job.workload.storage_spec.buffered)
         if job.token:
@@ -173,9 +174,10 @@ def _remove_partial(job: CheckpointJob) -> list[int]:
             mine = note is not None and note.seed == job.seed and not note.complete
             # An empty folder without a note: the run ended right after making it.
             if mine or (note is None and storage.is_folder(folder) and not _has_files(storage, folder)):
+                left.append(number)
                 remove_checkpoint(storage, folder, job.plan.names)
-                removed.append(number)
-    return removed
+                removed.append(left.pop())
+    return removed, left
 
 
 def _has_files(storage: StorageBase, folder: str) -> bool:
