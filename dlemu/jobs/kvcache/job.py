@@ -34,6 +34,7 @@ from dlemu.jobs.kvcache.run_folder import (
     created_rank_folder,
     is_local,
     remove_failed,
+    remove_on_this_host,
     remove_run,
     run_folder,
     storage_spec_of,
@@ -110,6 +111,9 @@ class KvCacheKind(RowsKind):
 
     def clean_up(self, job: Job) -> bool:
         return remove_failed(job)
+
+    def clean_up_elsewhere(self, job: Job) -> None:
+        remove_on_this_host(job)
 
     def kept(self, job: Job, log: RowsLog, removed: object) -> Kept:
         served = count(int((log.rows["prompt"] != RANK_ROW).sum()), "prompt")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import socket
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -85,8 +86,16 @@ def create_run_folder(job: Job) -> None:
 
 def create_on_this_host(job: Job) -> None:
     """Do as `create_run_folder` on a host that does not see the folder which rank 0 created: `kv.folder` is its own."""
-    if not os.path.isdir(run_folder(job)):
+    run = run_folder(job)
+    if is_local(job) and not os.path.isdir(run):
         create_run_folder(job)
+        with _no_room(run):
+            owned.claim(run, _made_here())
+
+
+def _made_here() -> str:
+    """Return the name in a run's marker, of no file, which says that this host made the folder for itself."""
+    return f"host-{socket.gethostname()}"
 
 
 @contextlib.contextmanager
@@ -216,6 +225,12 @@ def remove_failed(job: Job) -> bool:
     if is_local(job):
         _unmark(job)
     return gone
+
+
+def remove_on_this_host(job: Job) -> None:
+    """Do as `remove_failed` if this host made the folder for itself; if others see it, their ranks may still use it."""
+    if is_local(job) and _made_here() in owned.claimed(run_folder(job)):
+        remove_failed(job)
 
 
 def _unmark(job: Job) -> None:

@@ -83,6 +83,25 @@ def test_a_host_that_does_not_share_the_folder_makes_it_and_removes_what_a_kille
     assert os.listdir(tmp_path / "kv") == [owned.MARKER], "the next run there may use it"
 
 
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_host_removes_what_a_failed_run_left_if_no_other_uses_it(shared: bool, tmp_path: Path) -> None:
+    one = job(tmp_path / "kv")
+    if shared:
+        run_folder.create_run_folder(one)  # by rank 0, on another host
+    run_folder.create_on_this_host(one)
+    owned.fresh_folder(run_folder.run_folder(one), "rank")
+    KVCACHE.clean_up_elsewhere(one)
+    assert os.path.isdir(run_folder.run_folder(one)) == shared
+
+
+def test_a_bucket_has_no_folder_of_a_host(tmp_path: Path) -> None:
+    one = job(tmp_path / "kv")
+    one.workload.storage.storage_type = "s3"
+    run_folder.create_on_this_host(one)
+    KVCACHE.clean_up_elsewhere(one)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_run_that_can_not_begin_leaves_the_folder_of_another(tmp_path: Path) -> None:
     one = job(tmp_path / "kv")
     run_folder.create_run_folder(one)
