@@ -106,6 +106,13 @@ def command(
     from dlemu.config.literal import override
     from dlemu.jobs.probe.page import print_probe
     from dlemu.jobs.probe.run import probe_target, probe_workload
+    from dlemu.runner.events import Event, NotSaved
+
+    def report(event: Event) -> None:
+        if isinstance(event, NotSaved):
+            show_answer(event.run, "not saved", print_probe, as_json=as_json, page=False)
+        else:
+            say_part(event)
 
     interrupt_on(signal.SIGTERM)
     overrides = [word for word in target if "=" in word and not os.path.exists(word)]
@@ -120,7 +127,7 @@ def command(
         if output:
             overrides.append(override(("output", "folder"), output))
         answer, folder = probe_workload(
-            overrides, config_dir=config_dir, cached=cached, readers=readers or (), on_event=say_part
+            overrides, config_dir=config_dir, cached=cached, readers=readers or (), on_event=report
         )
     else:
         if len(places) != 1:
@@ -144,6 +151,6 @@ def command(
             steady=steady,
             options=overrides,
             folder=output or "",
-            on_event=say_part,
+            on_event=report,
         )
     show_answer(answer, folder, print_probe, as_json=as_json, page=True)

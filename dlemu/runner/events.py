@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from datagen.errors import UserError
 from dlemu.config.schema import Workload
@@ -142,7 +142,8 @@ class Saved:
 class NotSaved:
     """The run is complete, but its folder could not be written: the job fails next, and says what to do."""
 
-    run: MeasuredRun
+    run: Any
+    """A `MeasuredRun`, or the answer of a probe."""
 
 
 @dataclass(frozen=True)

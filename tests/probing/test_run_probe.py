@@ -6,6 +6,7 @@ import contextlib
 import io
 import itertools
 import os
+import re
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -19,7 +20,7 @@ from click.testing import CliRunner
 from rich.console import Console
 
 import dlemu
-from datagen.errors import DlemuError, UserError
+from datagen.errors import DlemuError, SpaceError, UserError
 from datagen.storage.storage_base import StorageSpec
 from dlemu.cli.probe import command
 from dlemu.comm.environment import describe_folder
@@ -459,6 +460,21 @@ def test_what_a_probe_would_feed_is_by_its_best_reads(measured: list[Any], tmp_p
         folder=str(tmp_path / "w"),
     )  # fmt: skip
     assert writes.feeds == ()
+
+
+def test_a_full_disk_of_results_neither_ends_nor_hides_a_probe(
+    measured: list[Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def refuse(*_: object) -> None:
+        raise SpaceError("the disk is full")
+
+    monkeypatch.setattr(run_probe, "save_answer", refuse)
+    words = f"--sizes 4k --depths 1,4 --engine threads --file-size 1m --output {tmp_path}/r"
+    ended = CliRunner().invoke(command, [str(tmp_path), *words.split()])
+    assert isinstance(ended.exception, SpaceError)
+    assert len(measured) == 2
+    assert len(re.findall("\n +randread", ended.stdout)) == 2, "a line for each"
+    assert "results: not saved" in ended.stdout
 
 
 def test_a_file_is_large_enough_for_each_job_and_one_that_is_there_must_be(

@@ -38,7 +38,7 @@ from dlemu.results.answer_files import read_answer, save_answer
 from dlemu.results.kinds import kind_with
 from dlemu.results.levels import Level, Rate, Rates
 from dlemu.results.wording import count
-from dlemu.runner.events import Doing, OnEvent, PartMeasured, ignore
+from dlemu.runner.events import Doing, NotSaved, OnEvent, PartMeasured, ignore
 from dlemu.runner.run_folder import check_new, new_folder
 
 KIB, MIB = 1 << 10, 1 << 20
@@ -182,12 +182,12 @@ def probe_objects(
         for cell_spec in grid.cells():
             cell = measure_gets(cell_spec, spec, objects, seconds)
             answer = replace(answer, cells=(*answer.cells, cell), seconds=time.monotonic() - began)
-            save_answer(folder, PROBE, answer)
+            _save_part(folder, answer)
             on_event(_part_event(cell))
     failed = sum(cell.failed for cell in answer.cells)
     issues = (f"retried {count(failed, 'request')} that had failed",) if failed else ()
     answer = replace(answer, complete=True, feeds=tuple(_accelerators_fed(answer)), issues=issues)
-    save_answer(folder, PROBE, answer)
+    _save(folder, answer, on_event)
     return answer, folder
 
 
@@ -242,11 +242,11 @@ def probe_requests(
             measure = partial(measure_cell, cell_spec, path, size_bytes, seconds, used)
             cell = _until_steady(measure, on_event) if steady and cell_spec.writes else measure()
             answer = replace(answer, cells=(*answer.cells, cell), seconds=time.monotonic() - began)
-            save_answer(folder, PROBE, answer)
+            _save_part(folder, answer)
             on_event(_part_event(cell))
     state = [*_state_of_writes(answer.cells)] if writes else []
     answer = replace(answer, complete=True, feeds=tuple(_accelerators_fed(answer)), issues=(*answer.issues, *state))
-    save_answer(folder, PROBE, answer)
+    _save(folder, answer, on_event)
     return answer, folder
 
 
@@ -322,7 +322,7 @@ def probe_workload(
         levels.append(level)
         cell = _cell_of_level(level)
         answer = replace(answer, cells=(*answer.cells, cell), seconds=time.monotonic() - began)
-        save_answer(folder, PROBE, answer)
+        _save_part(folder, answer)
         on_event(_part_event(cell))
 
     kind_with("pattern").part("pattern")(workload, cached=cached, readers=readers, on_level=keep)
@@ -338,8 +338,22 @@ def probe_workload(
         rates = need.mb_per_second, need.au_threshold_percent, best.mb_per_second
         fed = [_fed_by(need.workload, need.accelerator, *rates)]
     answer = replace(answer, complete=True, feeds=tuple(fed), issues=tuple(issues))
-    save_answer(folder, PROBE, answer)
+    _save(folder, answer, on_event)
     return answer, folder
+
+
+def _save_part(folder: str, answer: ProbeAnswer) -> None:
+    """Save what was measured so far; a full disk does not end the measurement, `_save` reports it."""
+    with contextlib.suppress(SpaceError):
+        save_answer(folder, PROBE, answer)
+
+
+def _save(folder: str, answer: ProbeAnswer, on_event: OnEvent) -> None:
+    try:
+        save_answer(folder, PROBE, answer)
+    except SpaceError:
+        on_event(NotSaved(answer))
+        raise
 
 
 def _cell_of_level(level: Level) -> ProbeCell:
