@@ -111,7 +111,7 @@ ISSUES: list[tuple[Issue, dict[str, Any], str]] = [
     (
         Issue.TELEMETRY_ENDS_EARLY,
         {"host": "n1"},
-        "telemetry of n1 ends early or is missing: its recorder was killed or stopped during the run",
+        "telemetry of n1 ends early or is missing: its recorder was killed or stopped, or had no space",
     ),
     (
         Issue.PARTIAL_LEFT,

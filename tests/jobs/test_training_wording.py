@@ -430,19 +430,19 @@ ISSUES: list[tuple[Issue, dict[str, Any], str]] = [
     (
         Issue.TELEMETRY_MISSING,
         {"host": "n1"},
-        "telemetry of n1 is missing: its recorder was killed or stopped before it recorded anything",
+        "telemetry of n1 is missing: its recorder was killed or stopped, or had no space, before it recorded anything",
     ),
     (
         Issue.TELEMETRY_CUT_SHORT,
         {"host": "n1", "from_seconds": 2.5, "to_seconds": 8.0},
         "telemetry is incomplete: n1 has none from 2.5 to 8.0 s of training; the recorder was killed or stopped, or "
-        "had no core",
+        "had no core or no space",
     ),
     (
         Issue.TELEMETRY_CUT_SHORT,
         {"host": "n1", "from_seconds": 2.5, "to_seconds": 8.0, "end": "of training"},
         "telemetry is incomplete: n1 has none from 2.5 to 8.0 s of training, its end; the recorder was killed or "
-        "stopped, or had no core",
+        "stopped, or had no core or no space",
     ),
 ]
 

@@ -156,8 +156,8 @@ def in_words(limit: CheckpointLimit, ranks: int = 0) -> CheckpointLimit:
 
 _ISSUES: Wording = {
     Issue.NOTE: "{text}",
-    Issue.TELEMETRY_ENDS_EARLY: "telemetry of {host} ends early or is missing: its recorder was killed or stopped "
-    "during the run",
+    Issue.TELEMETRY_ENDS_EARLY: "telemetry of {host} ends early or is missing: its recorder was killed or stopped, "
+    "or had no space",
     Issue.PARTIAL_LEFT: "{folder} holds an incomplete checkpoint: delete it, or let the next run of the same kind "
     "replace it",
     Issue.IN_MEMORY: "MEASURED MEMORY, NOT STORAGE: the checkpoints are on {file_system}",

@@ -374,7 +374,7 @@ def _unusual_requests(*, library: str | None) -> str:
 def _cut_short(*, host: str, from_seconds: float, to_seconds: float, end: str = "") -> str:
     return (
         f"telemetry is incomplete: {host} has none from {from_seconds:.1f} to {to_seconds:.1f} s of "
-        f"training{', its end' if end else ''}; the recorder was killed or stopped, or had no core"
+        f"training{', its end' if end else ''}; the recorder was killed or stopped, or had no core or no space"
     )
 
 
@@ -389,8 +389,8 @@ _ISSUES: Wording = {
     Issue.SAMPLES_DROPPED: _dropped,
     Issue.PREFETCH_BIAS: _prefetch_bias,
     Issue.HOST_LATE: _host_late,
-    Issue.TELEMETRY_MISSING: "telemetry of {host} is missing: its recorder was killed or stopped before it recorded "
-    "anything",
+    Issue.TELEMETRY_MISSING: "telemetry of {host} is missing: its recorder was killed or stopped, or had no space, "
+    "before it recorded anything",
     Issue.TELEMETRY_CUT_SHORT: _cut_short,
 }
 
