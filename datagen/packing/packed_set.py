@@ -174,9 +174,9 @@ def remove_set(folder: str, packed_format: type[Format], storage: StorageBase) -
     folders = folders_of(layout, sides)
     if any(leads_elsewhere(folder, made, storage) for made in folders):
         return
-    with contextlib.suppress(OSError):
-        storage.remove_unfinished(layout.folder)
     try:
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            storage.remove_unfinished(layout.folder)
         numbers = [number for number in _existing_numbers(layout, storage) if number < packed.files]
         paths = [layout.path(number) for number in numbers]
         paths += [side.path(layout, number) for side in sides for number in numbers]
