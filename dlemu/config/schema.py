@@ -249,7 +249,7 @@ class Checkpoint:
     reshard: bool = False
     """Read by different ranks than wrote it: each takes an equal share of the bytes of all files, in order."""
     keep_last: Annotated[int, at_least(0)] = 0
-    """Keep this many complete checkpoints and remove older ones; 0 keeps all, as `dlemu train` always does."""
+    """Keep this many complete checkpoints and remove older ones; 0 keeps all, as training does."""
     node_local: bool = False
     """Each host has its own folder, on its drives; else hosts must see the same one (`train` does not check it)."""
     interval_seconds: Annotated[float, MORE_THAN_0, SECONDS] = 1800.0

@@ -206,6 +206,11 @@ def _checkpoint_problems(workload: Workload) -> Iterator[str]:
     if workload.workflow.checkpoint:
         folder, data = workload.checkpoint.checkpoint_folder, workload.dataset.data_folder
         yield from _folder_problems(workload, "checkpoint.checkpoint_folder", folder)
+        if workload.checkpoint.keep_last:
+            yield (
+                f"checkpoint.keep_last is {workload.checkpoint.keep_last}: training keeps all its checkpoints, as DLIO "
+                "does; wanted 0"
+            )
         if workload.dataset.source == "folder" and _is_inside(folder, data):
             yield (
                 f"checkpoint.checkpoint_folder {folder} is in dataset.data_folder, and dlemu writes nothing among files"

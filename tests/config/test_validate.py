@@ -165,6 +165,12 @@ def test_what_cannot_be_trained_is_said(override: str, said: str, monkeypatch: p
     assert said in str(caught.value)
 
 
+def test_checkpoints_that_training_would_keep_all_the_same_are_not_limited() -> None:
+    with pytest.raises(UserError, match=r"checkpoint\.keep_last is 1: training keeps all"):
+        check_runnable(load(["workflow.checkpoint=true", "checkpoint.keep_last=1"]))
+    check_runnable(load(["checkpoint.keep_last=1"]))
+
+
 def test_a_library_that_bypasses_the_page_cache_is_refused_before_the_dataset_is_made() -> None:
     with pytest.raises(UserError, match=r"reader\.engine=library reads files through the page cache"):
         check_runnable(load(["reader.engine=library", "reader.odirect=true"]))

@@ -131,8 +131,10 @@ def refuse_unjudged(workload: Workload, ranks: int, files: int, *, files_there: 
         raise NoVerdictError(problem, workload, ranks, files_there, enough(workload, ranks).files)
     if saved := _too_often_saved(workload, steps):
         raise UserError(saved)
+    excluded = _excluded(workload)
     raise NoVerdictError(
-        f"{count(steps, 'step')} per epoch can't give a verdict: {_listed(_excluded(workload))} leaves none to count.",
+        f"{count(steps, 'step')} per epoch can't give a verdict: {_listed(excluded)} leave{'s' * (len(excluded) == 1)} "
+        "none to count.",
         workload,
         ranks,
         files_there,
