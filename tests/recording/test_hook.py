@@ -161,7 +161,9 @@ def test_tokens_out_of_a_mapped_file_are_seen_though_no_call_reads_them(tmp_path
     recording = analyse(rows, 4)
     assert recording.mapped
     assert recording.read_bytes_per_sample == pytest.approx(4096, rel=0.05)
-    assert set(files_of(rows, 4)) == {str(tmp_path / "data" / "tokens.bin")}
+    # a library may look for a folder for temporary files meanwhile, by a file that is open for an instant
+    names = {name for name in files_of(rows, 4) if name.startswith(str(tmp_path))}
+    assert names == {str(tmp_path / "data" / "tokens.bin")}
 
 
 @pytest.mark.slow
