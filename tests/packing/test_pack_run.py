@@ -13,16 +13,21 @@ from dlemu.jobs.pack import run as pack_run
 from dlemu.runner.child_run import run_command
 
 
+@pytest.fixture
+def images(tmp_path: Path) -> Path:
+    folder = tmp_path / "images"
+    folder.mkdir()
+    Image.new("RGB", (4, 4)).save(folder / "0.png")
+    return folder
+
+
+def refuse(*_: Any) -> None:
+    raise ServerError("the token has expired")
+
+
 def test_a_server_that_refuses_the_removal_does_not_hide_why_a_point_failed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    images = tmp_path / "images"
-    images.mkdir()
-    Image.new("RGB", (4, 4)).save(images / "0.png")
-
-    def refuse(*_: Any) -> None:
-        raise ServerError("the token has expired")
-
     def fail(*_: Any, **__: Any) -> None:
         monkeypatch.setattr(pack_run, "remove_set", refuse)
         raise DlemuError("packer 0 was killed")
@@ -35,15 +40,8 @@ def test_a_server_that_refuses_the_removal_does_not_hide_why_a_point_failed(
 
 
 def test_a_server_that_refuses_the_removal_does_not_undo_a_measured_point(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    images = tmp_path / "images"
-    images.mkdir()
-    Image.new("RGB", (4, 4)).save(images / "0.png")
-
-    def refuse(*_: Any) -> None:
-        raise ServerError("the token has expired")
-
     def measure(*words: Any, **more: Any) -> None:
         run_command(*words, **more)
         monkeypatch.setattr(pack_run, "remove_set", refuse)
