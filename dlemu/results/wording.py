@@ -11,7 +11,8 @@ from dlemu.metrics.findings import Finding
 Wording = Mapping[str, str | Callable[..., str]]
 """Code -> its sentence: a format string for the finding's numbers, or a function of them.
 
-`{readers:count reader}` gives "1 reader", "2 readers".
+`{readers:count reader}` gives "1 reader", "2 readers"; `{ranks:several , or fewer}` gives the words behind `several`
+unless there is 1.
 """
 
 
@@ -25,23 +26,31 @@ VISIBLE = {code: f"\\x{code:02x}" for code in (*range(9), *range(11, 32), *range
 rewrite what a terminal shows."""
 
 
-class _Counting(Formatter):
+class _Filling(Formatter):
     def format_field(self, value: Any, format_spec: str) -> str:
-        name = format_spec.removeprefix("count ")
-        return count(value, name) if name != format_spec else super().format_field(value, format_spec)
+        kind, _, words = format_spec.partition(" ")
+        if kind == "count":
+            return count(value, words)
+        if kind == "several":
+            return words if value != 1 else ""
+        return str(super().format_field(value, format_spec))
 
 
-def sentence(finding: Finding, words: Wording) -> str:
-    """Return a finding as a sentence; raises KeyError for a code without wording."""
+def sentence(finding: Finding, words: Wording, ranks: int = 0) -> str:
+    """Return a finding as a sentence; raises KeyError for a code without wording. `ranks` is 0 where not known."""
     text = words[finding.code]
-    return text(**finding.numbers) if callable(text) else _Counting().vformat(text, (), finding.numbers)
+    return (
+        text(**finding.numbers) if callable(text) else _Filling().vformat(text, (), {"ranks": ranks} | finding.numbers)
+    )
 
 
-def sentences(findings: Iterable[Finding], words: Wording, continuing: Container[str] = ()) -> tuple[str, ...]:
+def sentences(
+    findings: Iterable[Finding], words: Wording, continuing: Container[str] = (), *, ranks: int = 0
+) -> tuple[str, ...]:
     """Return the findings as sentences; those with a code in `continuing` are appended to the previous sentence."""
     parts: list[str] = []
     for finding in findings:
-        text = sentence(finding, words)
+        text = sentence(finding, words, ranks)
         if finding.code in continuing:
             parts[-1] += f"; {text}"
         else:

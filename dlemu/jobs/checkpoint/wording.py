@@ -126,30 +126,24 @@ _ADVICE: Wording = {
     Advice.EVICT: "checkpoint.evict_page_cache=true empties the page cache before reading, checkpoint.odirect=true "
     "bypasses it",
     Advice.GO_PAST_CACHE: "checkpoint.odirect=true bypasses the page cache",
-    Advice.MORE_CORES_A_RANK: "this says nothing about the storage: use more cores per rank, fewer ranks or more hosts",
-    Advice.RAISE_CPU_LIMIT: "raise the CPU limit of this container or job (cgroup); else more cores, or fewer ranks",
-    Advice.SPARE_CACHE_COPY: "checkpoint.odirect=true avoids the copy into the page cache; else more cores, or fewer "
-    "ranks",
-    Advice.MORE_CORES: "more cores, or fewer ranks",
+    Advice.MORE_CORES_A_RANK: "this says nothing about the storage: use more cores"
+    "{ranks:several  per rank, fewer ranks} or more hosts",
+    Advice.RAISE_CPU_LIMIT: "raise the CPU limit of this container or job (cgroup); else more cores"
+    "{ranks:several , or fewer ranks}",
+    Advice.SPARE_CACHE_COPY: "checkpoint.odirect=true avoids the copy into the page cache; else more cores"
+    "{ranks:several , or fewer ranks}",
+    Advice.MORE_CORES: "more cores{ranks:several , or fewer ranks}",
     Advice.VERIFY_LESS: "checkpoint.verify=true takes CPU time for every byte: without it only the first are compared",
     Advice.FASTER_LINK: "a faster link, or more hosts",
     Advice.MORE_THREADS: _more_threads,
     Advice.MORE_THREADS_OR_DIRECT: _more_threads_or_direct,
     Advice.TRY_MORE_THREADS: _try_more_threads,
 }
-_ADVICE_FOR_ONE_RANK: Wording = {
-    Advice.MORE_CORES_A_RANK: "this says nothing about the storage: use more cores, or more hosts",
-    Advice.RAISE_CPU_LIMIT: "raise the CPU limit of this container or job (cgroup); else more cores",
-    Advice.SPARE_CACHE_COPY: "checkpoint.odirect=true avoids the copy into the page cache; else more cores",
-    Advice.MORE_CORES: "more cores",
-}
-"""In place of those that advise fewer ranks."""
 
 
 def in_words(limit: CheckpointLimit, ranks: int = 0) -> CheckpointLimit:
     """Return the limit with its evidence and advice as sentences; `ranks` is 0 where their number is not known."""
-    words = {**_ADVICE, **_ADVICE_FOR_ONE_RANK} if ranks == 1 else _ADVICE
-    return replace(limit, evidence=sentences(limit.seen, _SEEN), advice=sentences(limit.to_do, words))
+    return replace(limit, evidence=sentences(limit.seen, _SEEN), advice=sentences(limit.to_do, _ADVICE, ranks=ranks))
 
 
 # Warnings

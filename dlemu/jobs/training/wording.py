@@ -44,25 +44,16 @@ _VERDICTS: dict[str, str] = {
     VerdictCode.UNEVEN_COMPUTATION: "{value} is below {threshold_percent:g} %, but computation times, drawn at random "
     "for each rank, allow only {au_without_waits_percent:.2f} % on any storage; use fewer ranks or a smaller stdev",
     VerdictCode.EMULATOR_TOO_SLOW: "{value} is below {threshold_percent:g} %, but even without storage the emulator "
-    "reaches only {ceiling_au_percent:.2f} % on this host; use fewer ranks or a host with more cores",
+    "reaches only {ceiling_au_percent:.2f} % on this host; use {ranks:several fewer ranks or }a host with more cores",
     VerdictCode.CACHE_SERVED: "only {from_storage_percent:.0f} % of the bytes came from storage ({value}); bypass or "
     "empty the page cache, or set metric.cached=true to judge it anyway",
     VerdictCode.TOO_FEW_STEPS: "only {kept_steps} steps per epoch count, and up to {prefetched_steps} batches are "
-    "read during the first step, which does not: use more files, or fewer ranks",
+    "read during the first step, which does not: use more files{ranks:several , or fewer ranks}",
     VerdictCode.SUPPLY_NOT_KNOWN: "all batches of an epoch are read at once at its start, where {value} is a lower "
-    "bound; what the storage sustains is unknown: use more files, or fewer ranks",
+    "bound; what the storage sustains is unknown: use more files{ranks:several , or fewer ranks}",
     VerdictCode.HOST_LIMITED: "{value} is below {threshold_percent:g} %, but the {host} is the limit, so the storage "
     "may be able to deliver more; relieve the host and run again",
 }
-_VERDICTS_OF_ONE_RANK = {
-    VerdictCode.EMULATOR_TOO_SLOW: "{value} is below {threshold_percent:g} %, but even without storage the emulator "
-    "reaches only {ceiling_au_percent:.2f} % on this host; use a host with more or faster cores",
-    VerdictCode.TOO_FEW_STEPS: "only {kept_steps} steps per epoch count, and up to {prefetched_steps} batches are "
-    "read during the first step, which does not: use more files",
-    VerdictCode.SUPPLY_NOT_KNOWN: "all batches of an epoch are read at once at its start, where {value} is a lower "
-    "bound; what the storage sustains is unknown: use more files",
-}
-"""In place of those that advise fewer ranks."""
 
 
 def verdict_word(code: str | None) -> str:
@@ -73,13 +64,12 @@ def verdict_word(code: str | None) -> str:
 def verdict_line(verdict: Verdict, ranks: int = 0) -> str:
     """Return a verdict as one line; `ranks` is 0 where their number is not known."""
     numbers: dict[str, Any] = {**verdict.numbers}
-    words = _VERDICTS | _VERDICTS_OF_ONE_RANK if ranks == 1 else _VERDICTS
-    text = words[verdict.code].format(
-        **numbers,
-        value=_judged_au(**numbers) if numbers else "",
-        other=_disagreement(**numbers) if numbers else "",
-        host=_HOST.get(numbers.get("limited_by", ""), ""),
-    )
+    more = {
+        "value": _judged_au(**numbers) if numbers else "",
+        "other": _disagreement(**numbers) if numbers else "",
+        "host": _HOST.get(numbers.get("limited_by", ""), ""),
+    }
+    text = sentence(Finding(verdict.code, numbers=numbers | more), _VERDICTS, ranks)
     return f"{verdict_word(verdict.code)}: {text}"
 
 
@@ -230,39 +220,31 @@ _ADVICE: Wording = {
     Advice.SLOW_HOSTS: "check host {hosts}: all others wait for its reads (its mount, network or drive)",
     Advice.STOOD_STILL: "find out why the storage stalled: background work of the drive or file system, the network, "
     "other load",
-    Advice.MORE_CORES: "more cores or fewer ranks on this host; consider reader.decode and verify",
-    Advice.RAISE_CPU_LIMIT: "raise the CPU limit of this container or job (cgroup), or use fewer ranks; consider "
-    "reader.decode",
+    Advice.MORE_CORES: "more cores{ranks:several  or fewer ranks} on this host; consider reader.decode and verify",
+    Advice.RAISE_CPU_LIMIT: "raise the CPU limit of this container or job (cgroup)"
+    "{ranks:several , or use fewer ranks}; consider reader.decode",
     Advice.RAISE_CPU_LIMIT_TOO: "raise the CPU limit of this container or job (cgroup) as well",
     Advice.STOP_OTHER_PROGRAMS: "other programs use most of the cores: stop them (top), or run on an idle host",
     Advice.LOOK_FOR_PROGRAMS: "look for other programs (top)",
     Advice.WITHOUT_TLS: "on a trusted network, http:// instead of https:// saves the CPU time of TLS",
-    Advice.RELIEVE_EMULATOR: "this says little about the storage: use fewer ranks on this host, or a host with more "
-    "cores",
+    Advice.RELIEVE_EMULATOR: "this says little about the storage: use "
+    "{ranks:several fewer ranks on this host, or }a host with more cores",
     Advice.CHEAPER_HAND_OVER: "the trainer receives each batch from a worker as tensors (reader.tensors), as the "
     "training job does: fewer or smaller tensors, or more cores, shorten that; faster storage does not",
-    Advice.FREE_MEMORY: "lower reader.read_threads, reader.prefetch_size or ranks, or stop other programs that use "
-    "the memory",
+    Advice.FREE_MEMORY: "lower reader.read_threads, reader.prefetch_size{ranks:several  or ranks}, or stop other "
+    "programs that use the memory",
 }
-_ADVICE_FOR_ONE_RANK: Wording = {
-    Advice.MORE_CORES: "more or faster cores; consider reader.decode and verify",
-    Advice.RAISE_CPU_LIMIT: "raise the CPU limit of this container or job (cgroup); consider reader.decode",
-    Advice.RELIEVE_EMULATOR: "this says little about the storage: use a host with more or faster cores",
-    Advice.FREE_MEMORY: "lower reader.read_threads or reader.prefetch_size, or stop other programs that use the memory",
-}
-"""In place of those that advise fewer ranks."""
 _CONTINUING_ADVICE = frozenset({Advice.RAISE_CPU_LIMIT_TOO, Advice.LOOK_FOR_PROGRAMS, Advice.WITHOUT_TLS})
 """Advice that is appended to the sentence before."""
 
 
 def in_words(limit: Limit, ranks: int = 0) -> Limit:
     """Return the limit with its evidence and advice as sentences, too; `ranks` is 0 where their number is not known."""
-    advice = {**_ADVICE, **_ADVICE_FOR_ONE_RANK} if ranks == 1 else _ADVICE
     continuing = _CONTINUING - ({Seen.MEMORY_PRESSURE} if limit.what == "memory" else set())
     return replace(
         limit,
         evidence=sentences(limit.seen, _SEEN, continuing),
-        advice=sentences(limit.to_do, advice, _CONTINUING_ADVICE),
+        advice=sentences(limit.to_do, _ADVICE, _CONTINUING_ADVICE, ranks=ranks),
     )
 
 
@@ -351,19 +333,6 @@ def _dropped(*, samples: int, of_samples: int, batch_size: int, ranks: int) -> s
     return f"{samples} of {of_samples} samples are dropped per epoch: they do not fill a batch of {batch_size} on {on}"
 
 
-def _prefetch_bias(*, prefetched_steps: int, factor: float, ranks: int = 0) -> str:
-    return (
-        f"up to {prefetched_steps} batches of an epoch are read during its first step, which AU does not count: if the "
-        f"storage is too slow, AU could be {factor:.2f} times too high; use more files"
-        f"{'' if ranks == 1 else ' or fewer ranks'}"
-    )
-
-
-def _host_late(*, percent: float, ranks: int = 0) -> str:
-    late = f"{percent:.0f} % of the wait came after the batch was ready in its worker: the host was late"
-    return f"{late}, not the storage; use {'more cores' if ranks == 1 else 'fewer ranks or more cores'}"
-
-
 def _unusual_requests(*, library: str | None) -> str:
     return (
         f"reader.engine=fast makes fewer and larger read calls than {library or 'any library'} does: on storage "
@@ -387,8 +356,11 @@ _ISSUES: Wording = {
     "host can't see the run's folder, where steps outlive their ranks (set output.folder to one that all hosts "
     "see), or it failed before its first step",
     Issue.SAMPLES_DROPPED: _dropped,
-    Issue.PREFETCH_BIAS: _prefetch_bias,
-    Issue.HOST_LATE: _host_late,
+    Issue.PREFETCH_BIAS: "up to {prefetched_steps} batches of an epoch are read during its first step, which AU does "
+    "not count: if the storage is too slow, AU could be {factor:.2f} times too high; use more files"
+    "{ranks:several  or fewer ranks}",
+    Issue.HOST_LATE: "{percent:.0f} % of the wait came after the batch was ready in its worker: the host was late, not "
+    "the storage; use {ranks:several fewer ranks or }more cores",
     Issue.TELEMETRY_MISSING: "telemetry of {host} is missing: its recorder was killed or stopped, or had no space, "
     "before it recorded anything",
     Issue.TELEMETRY_CUT_SHORT: _cut_short,
