@@ -18,7 +18,7 @@ from datagen.buffers import AlignedBuffer, address_of
 from datagen.content import Content, explain
 from datagen.engines import Engine, FastEngine, LibraryEngine, NullEngine
 from datagen.errors import DatasetError, SpaceError, UserError
-from datagen.formats.format_base import RecordFormat, Sample, UnreadFormat, library_reads, what_is_damaged
+from datagen.formats.format_base import RecordFormat, Sample, UnreadFormat, library_reads, own_damaged
 from datagen.groups import GroupFormat, GroupReader, max_groups
 from datagen.inspection import Dataset
 from datagen.known_offsets import NO_OFFSETS, KnownOffsets
@@ -219,7 +219,7 @@ class Fetcher:
         except DatasetError as error:
             if self._spec.dataset.source != "folder":
                 raise
-            raise DatasetError(f"{what_is_damaged(error)}; the file is yours: restore it, or move it away") from error
+            raise own_damaged(error) from error
         finally:
             engine.finish()
         read_ns = engine.read_ns - read_ns

@@ -420,12 +420,18 @@ def sides_of(file_format: Format) -> tuple[SideFile, ...]:
     return file_format.sides if isinstance(file_format, RecordFormat) else ()
 
 
-def damaged(path: str, problem: str, offset: int) -> DatasetError:
+def damaged(path: str, problem: str, offset: int | None = None) -> DatasetError:
     """Return the error for a damaged file, with what to do about it."""
+    at = "" if offset is None else f" at offset {offset}"
     return DatasetError(
-        f"{path}: {problem} at offset {offset}. Run `dlemu datagen verify` to find every damaged file; "
+        f"{path}: {problem}{at}. Run `dlemu datagen verify` to find every damaged file; "
         "delete those and run `dlemu datagen` with the same settings to make them again"
     )
+
+
+def own_damaged(error: DatasetError) -> DatasetError:
+    """Return the error of `damaged` for a user's own file, which dlemu can't make again."""
+    return DatasetError(f"{what_is_damaged(error)}; the file is yours: restore it, or move it away")
 
 
 def what_is_damaged(error: Exception) -> str:

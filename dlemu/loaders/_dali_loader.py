@@ -11,6 +11,7 @@ import numpy as np
 from datagen.buffers import AlignedBuffer
 from datagen.errors import DatasetError, DlemuError
 from datagen.fetch import Fetcher
+from datagen.formats.format_base import damaged, own_damaged
 from datagen.places import NO_PLACES
 from dlemu.comm.thread_accounting import process_storage_bytes, thread_cpu_ns
 from dlemu.loaders import _dali_graph as graph
@@ -111,10 +112,8 @@ class Loader:
             except DatasetError as fault:
                 return fault
         if named:
-            return DatasetError(
-                f"{paths[named[0]]}: DALI can't read it ({reason}). Run `dlemu datagen verify` to find every damaged "
-                "file; delete those and run `dlemu datagen` with the same settings to make them again"
-            )
+            error = damaged(paths[named[0]], f"DALI can't read it ({reason})")
+            return own_damaged(error) if phase.fetch.dataset.source == "folder" else error
         return DlemuError(f"DALI could not make a batch of files in {layout.folder}: {reason}")
 
     def explain(self, error: Exception) -> DlemuError | None:

@@ -12,6 +12,7 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from datagen.errors import DatasetError
+from datagen.formats.format_base import damaged, own_damaged
 from datagen.places import NO_PLACES
 from dlemu.comm.thread_accounting import process_storage_bytes
 from dlemu.config.duration import is_zero
@@ -198,13 +199,8 @@ class Records:
         for file in streams.files[max(0, int(behind) - self._turns.files) :].tolist():
             fault = _fault(layout.path(file), layout.num_samples_per_file)
             if fault:
-                advice = (
-                    "; the file is yours: restore it, or move it away"
-                    if self._phase.fetch.dataset.source == "folder"
-                    else ". Run `dlemu datagen verify` to find every damaged file; delete those and run "
-                    "`dlemu datagen` with the same settings to make them again"
-                )
-                return DatasetError(f"{layout.path(file)}: {fault}{advice}")
+                error = damaged(layout.path(file), fault)
+                return own_damaged(error) if self._phase.fetch.dataset.source == "folder" else error
         return DatasetError(
             f"TensorFlow could not read a file in {layout.folder} ({reason}), but now can read them all: "
             "the storage failed temporarily; see the kernel's log (dmesg) for why"

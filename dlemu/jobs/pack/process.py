@@ -230,9 +230,9 @@ class _Journal:
         if path is None:
             self._put()
             return
-        # never through a link, never replacing a foreign file; closed by the caller
+        # never through a link, never replacing a foreign file
         opened = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW) if begun else create_new(path)
-        self._file = open(opened, "a")  # noqa: SIM115
+        self._file = open(opened, "a")  # noqa: SIM115  # `close` does, which callers call
         self._append("" if begun else _line(self._lines[0]))  # the last line may be incomplete
 
     def add(self, file: PackedFile) -> None:
