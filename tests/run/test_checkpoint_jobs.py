@@ -348,7 +348,9 @@ def test_what_stays_is_said_with_a_command_that_removes_just_that(tmp_path: Path
     assert os.listdir(folder / "saved") == ["global_epoch1_step4"]
     environment = done.summary.environment
     two = replace(done.summary, environment=replace(environment, hosts=environment.hosts * 2))
-    assert "; to remove them on each host that has its own: rm -r " in next(iter(left_behind(two)))
+    assert "; to remove them: rm -r " in next(iter(left_behind(two)))
+    own = replace(two, what=replace(two.what, node_local=True))
+    assert "; to remove them, on each host: rm -r " in next(iter(left_behind(own)))
     only_read = run(folder, "read", num_checkpoints_write="0", num_checkpoints_read="1")
     assert not list(left_behind(only_read.summary))
     rows = {name for name, *_ in checkpoint_table(only_read.summary).rows}

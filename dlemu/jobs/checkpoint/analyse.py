@@ -388,6 +388,7 @@ def _facts_of(facts: CheckpointRunFacts) -> CheckpointFacts:
         kept=len(set(journal.complete) - set(journal.removed)),
         transfer_size=settings.transfer_size,
         written_by_ranks=facts.written_by.ranks if facts.written_by else None,
+        node_local=settings.node_local,
     )
 
 

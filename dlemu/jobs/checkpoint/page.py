@@ -93,7 +93,7 @@ def left_behind(summary: CheckpointSummary) -> Iterator[str]:
     if not what.kept:
         return
     name = folder_name(kept[0]) if len(kept) == 1 else folder_name(f"{{{kept[0]}..{kept[-1]}}}")
-    own = " on each host that has its own" if len(summary.environment.hosts) > 1 else ""  # checkpoint.node_local
+    own = ", on each host" if what.node_local and len(summary.environment.hosts) > 1 else ""
     command = f"rm -r {shlex.quote(what.folder.rstrip('/'))}/{name}"
     # `rm` can't remove objects
     remove = (

@@ -137,6 +137,8 @@ class CheckpointFacts:
     """Maximum bytes of a write or read call; null in results of older versions."""
     written_by_ranks: int | None = None
     """Number of ranks that wrote what others read (`reshard`); `format`, `data` and the job's ranks are theirs, too."""
+    node_local: bool = False
+    """Whether each host had a folder of its own (`checkpoint.node_local`); false in results of older versions."""
 
 
 @dataclass(frozen=True, kw_only=True)
