@@ -7,18 +7,24 @@ here are a few hundred bytes, far below a pipe's capacity, so putting does not b
 
 from __future__ import annotations
 
+import math
 import multiprocessing
 import os
 import pickle
 import queue
 import select
 import struct
+import time
 from multiprocessing.context import BaseContext
 from typing import Any
 
 _LENGTH = struct.Struct("<I")
 _READ_BYTES = 1 << 16
 """The default capacity of a pipe on Linux, so that one read takes everything in it."""
+
+
+class NotInTime(BaseException):  # no error: it ends PyTorch's wait for a batch
+    """There is no item by `DirectQueue.until_ns`. PyTorch takes any `Exception` for a sign that a worker died."""
 
 
 class DirectQueue:
@@ -31,6 +37,8 @@ class DirectQueue:
     def __init__(self, context: BaseContext) -> None:
         self._reader, self._writer = context.Pipe(duplex=False)
         self._writing = context.Lock()
+        self.until_ns: int | None = None
+        """When `get` gives up, whatever its timeout (CLOCK_MONOTONIC); 0 to take only what is there, None for never."""
         self._readable: select.poll | None = None
         self._ready = bytearray()
         """Bytes that were read from the pipe but not returned yet: part of an item, or several items."""
@@ -48,10 +56,18 @@ class DirectQueue:
                 left = left[os.write(descriptor, left) :]
 
     def get(self, timeout: float | None = None) -> Any:
-        """Return the next item; raises queue.Empty after `timeout` seconds without one, EOFError without a writer."""
+        """Return the next item.
+
+        Raises:
+            queue.Empty: none came within `timeout` seconds.
+            NotInTime: none came by `until_ns`.
+            EOFError: there is no writer.
+        """
         while (data := self._taken()) is None:
-            if timeout is not None and not self._poll().poll(timeout * 1000):
-                raise queue.Empty
+            left = math.inf if self.until_ns is None else max(0.0, (self.until_ns - time.monotonic_ns()) / 1e9)
+            seconds = min(left, math.inf if timeout is None else timeout)
+            if seconds < math.inf and not self._poll().poll(seconds * 1000):
+                raise NotInTime if left <= seconds else queue.Empty
             more = os.read(self._reader.fileno(), _READ_BYTES)
             if not more:
                 raise EOFError

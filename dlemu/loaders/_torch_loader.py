@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import math
 import os
 import signal
 import sys
@@ -30,10 +31,10 @@ from dlemu.comm.cgroup_limits import out_of_memory_hint
 from dlemu.comm.dev_shm import shared_memory_problem
 from dlemu.comm.failure import killed_by
 from dlemu.comm.process_control import ignore
-from dlemu.loaders._direct_queue import direct_context
+from dlemu.loaders._direct_queue import DirectQueue, NotInTime, direct_context
 from dlemu.loaders._process import init_worker
 from dlemu.loaders._slots import SharedSlots
-from dlemu.loaders.loader_base import Batch, BatchMaker, BatchTrace, LoaderSpec, Samples
+from dlemu.loaders.loader_base import Batch, BatchMaker, BatchTrace, LoaderSpec, Samples, TimedBatches
 
 Token = tuple[str, int, int, int]
 """Phase, epoch, step, and the slot to fill: all a worker needs to know to make a batch."""
@@ -145,6 +146,32 @@ def _more_workers_than_cores() -> Iterator[None]:
         yield
 
 
+class _Epoch(TimedBatches):
+    """An epoch's batches, whose traces come by the direct queue: PyTorch's iterator goes on after a time limit."""
+
+    def __init__(self, loader: DataLoader[Made], delivered: Callable[[Made], Batch]) -> None:
+        self._loader, self._delivered = loader, delivered
+        self._next: Callable[[], Made] = self._begin
+
+    def take(self, timeout_seconds: float) -> Batch | None:
+        results: DirectQueue = self._loader._iterator._data_queue  # type: ignore[union-attr]  # from `start` on
+        if timeout_seconds < math.inf:
+            results.until_ns = time.monotonic_ns() + round(timeout_seconds * 1e9)
+        try:
+            return self._delivered(self._next())
+        except NotInTime:
+            return None
+        finally:
+            results.until_ns = None
+
+    def _begin(self) -> Made:
+        """Have the workers begin; return the first batch."""
+        iterator = iter(self._loader)
+        # What `__next__` calls; the profiler's range that it opens around it takes a tenth of a small batch's CPU.
+        self._next = getattr(iterator, "_next_data", iterator.__next__)
+        return self._next()
+
+
 class Loader:
     """The `pytorch` loader. Batches are uint8 tensors over the shared slots: one (B, resize), or `Samples`."""
 
@@ -154,13 +181,13 @@ class Loader:
         self._tokens = _Tokens(max(1, spec.read_threads), spec.slots)
         self._pin = self._pinning()
         workers: dict[str, Any] = {}
+        self._is_direct = spec.read_threads > 0 and not spec.tensors  # tensors' queues carry descriptors
         if spec.read_threads > 0:
+            start_method = spec.multiprocessing_context
             workers = {
                 "prefetch_factor": spec.prefetch_per_worker,
                 "persistent_workers": True,
-                "multiprocessing_context": spec.multiprocessing_context
-                if spec.tensors  # these queues carry descriptors
-                else direct_context(spec.multiprocessing_context),
+                "multiprocessing_context": direct_context(start_method) if self._is_direct else start_method,
                 "worker_init_fn": partial(_init_worker, spec.nice, os.getpid()),
             }
         with _more_workers_than_cores():
@@ -202,13 +229,19 @@ class Loader:
     def batches(self, phase: str, epoch: int, steps: int) -> Iterator[Batch]:
         """Deliver the planned batches in order."""
         self._tokens.phase, self._tokens.epoch, self._tokens.steps = phase, epoch, steps
-        for made in self._loader:
-            if isinstance(made, DlemuError):
-                raise made
-            assert made is not None  # only `start` uses tokens that request no batch
-            packed, tensors = made if isinstance(made, tuple) else (made, None)
-            trace = BatchTrace.unpacked(packed)
-            yield Batch(tensors or self._tensors(phase, trace), trace)
+        delivered = partial(self._delivered, phase)
+        # Pinning is a copy, which takes a thread beside the trainer's.
+        takes_no_thread = self._is_direct and not self._spec.pin_memory
+        return _Epoch(self._loader, delivered) if takes_no_thread else map(delivered, self._loader)
+
+    def _delivered(self, phase: str, made: Made) -> Batch:
+        """Return what a worker made as a batch; raises the error that it sent."""
+        if isinstance(made, DlemuError):
+            raise made
+        assert made is not None  # only `start` uses tokens that request no batch
+        packed, tensors = made if isinstance(made, tuple) else (made, None)
+        trace = BatchTrace.unpacked(packed)
+        return Batch(tensors or self._tensors(phase, trace), trace)
 
     def _tensors(self, phase: str, trace: BatchTrace) -> Any:
         """Return the samples as tensors over the slot: no copy, unless pinning was requested."""

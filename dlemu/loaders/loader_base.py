@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import struct
 import time
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, TypeVar, overload
@@ -70,7 +72,7 @@ class LoaderSpec:
     def slots(self) -> int:
         """Batch buffers of a rank whose batches come in order: those ready or under way, and the trainer's two.
 
-        Of the trainer's two, one is with the prefetch thread, the other in training. Batch k is in buffer k modulo
+        Of the trainer's two, one is taken ahead, the other in training. Batch k is in buffer k modulo
         `slots`, whichever worker makes it.
         """
         return max(1, self.read_threads) * self.prefetch_per_worker + 2
@@ -156,6 +158,24 @@ class Batch(NamedTuple):
     trace: BatchTrace
 
 
+class TimedBatches(Iterator[Batch]):
+    """The batches of an epoch, in order, of a loader that tells whether the next one is ready."""
+
+    @abstractmethod
+    def take(self, timeout_seconds: float) -> Batch | None:
+        """Return the next batch; None if it is not ready within the time, after which it can be requested again.
+
+        The first batch, with which the workers begin the epoch, can be requested only once.
+
+        Raises StopIteration after the last batch, and DlemuError when a batch can't be made.
+        """
+
+    def __next__(self) -> Batch:
+        batch = self.take(math.inf)
+        assert batch is not None  # there is no time limit
+        return batch
+
+
 class Loader(Protocol):
     """Streams batches in planned order. Built before its workers exist; `start` brings them up."""
 
@@ -166,7 +186,10 @@ class Loader(Protocol):
         ...
 
     def batches(self, phase: str, epoch: int, steps: int) -> Iterator[Batch]:
-        """Deliver the batches of one epoch. Raises DlemuError when a batch can't be made."""
+        """Deliver the batches of one epoch, if possible as `TimedBatches`, which spare the trainer a thread.
+
+        Raises DlemuError when a batch can't be made.
+        """
         ...
 
     def explain(self, error: Exception) -> DlemuError | None:

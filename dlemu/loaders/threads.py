@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 import os
 import threading
 import traceback
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
 
 from datagen.errors import DlemuError
 from dlemu.loaders._slots import SharedSlots
-from dlemu.loaders.loader_base import Batch, BatchMaker, BatchTrace, LoaderSpec, Samples
+from dlemu.loaders.loader_base import Batch, BatchMaker, BatchTrace, LoaderSpec, Samples, TimedBatches
 from dlemu.loaders.traits_base import LoaderTraits
 
 
@@ -23,6 +26,28 @@ class Traits(LoaderTraits):
 
 def _view(slot: memoryview, start: int, size: int) -> memoryview:
     return slot[start : start + size]
+
+
+@dataclass
+class _Epoch(TimedBatches):
+    """An epoch's batches, each a future; `window` of them are ready or under way."""
+
+    batches: Iterator[Future[BatchTrace]]
+    """Each is begun as it is taken from here."""
+    window: int
+    slots: SharedSlots
+    under_way: deque[Future[BatchTrace]] = field(default_factory=deque)
+
+    def take(self, timeout_seconds: float) -> Batch | None:
+        self.under_way.extend(itertools.islice(self.batches, self.window - len(self.under_way)))
+        if not self.under_way:
+            raise StopIteration
+        try:
+            self.under_way[0].exception(None if timeout_seconds == math.inf else timeout_seconds)
+        except TimeoutError:
+            return None
+        trace = self.under_way.popleft().result()
+        return Batch(Samples(self.slots.slot(trace.slot), trace.places, _view), trace)
 
 
 class Loader:
@@ -53,18 +78,8 @@ class Loader:
 
     def batches(self, phase: str, epoch: int, steps: int) -> Iterator[Batch]:
         """Deliver the planned batches in order, `read_threads` x `prefetch_per_worker` of them ready or under way."""
-        under_way: deque[Future[BatchTrace]] = deque()
-        submitted = 0
-        try:
-            for _ in range(steps):
-                while submitted < steps and len(under_way) < self._window:
-                    submitted += 1
-                    under_way.append(self._pool.submit(self._make, phase, epoch, submitted))
-                trace = under_way.popleft().result()
-                yield Batch(Samples(self._slots.slot(trace.slot), trace.places, _view), trace)
-        finally:
-            for future in under_way:
-                future.cancel()
+        begun = (self._pool.submit(self._make, phase, epoch, step) for step in range(1, steps + 1))
+        return _Epoch(begun, self._window, self._slots)
 
     def _make(self, phase: str, epoch: int, step: int) -> BatchTrace:
         maker: BatchMaker = self._local.maker

@@ -32,11 +32,15 @@ class ScriptedQueue:
 
     def __init__(self, ready_ns: Iterable[int], clock: FakeClock) -> None:
         self._ready, self._clock = iter(ready_ns), clock
+        self.read_ahead_times = 0
 
     def take(self) -> TakenBatch:
         ready_ns = next(self._ready)
         self._clock.time_ns = max(self._clock.time_ns, ready_ns)
         return TakenBatch(ready_ns, Batch(None, trace()))
+
+    def read_ahead(self) -> None:
+        self.read_ahead_times += 1
 
     def __enter__(self) -> "ScriptedQueue":
         return self

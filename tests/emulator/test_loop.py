@@ -1,4 +1,5 @@
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -73,6 +74,19 @@ def test_the_trainers_own_computing_is_within_the_step_and_makes_it_longer_only_
     assert log.rows["compute_ns"].tolist() == [C, C, C]
     assert log.rows["sync_ns"].tolist() == [0, 60, 0]
     assert log.rows["free_ns"].tolist() == [0, 100, 260]
+
+
+@pytest.mark.parametrize(("compute_ns", "ranks", "times"), [(C, 1, 3), (0, 2, 3), (C, 2, 3), (0, 1, 0)])
+def test_the_next_batch_is_read_ahead_while_the_trainer_computes_or_waits_for_others(
+    compute_ns: int, ranks: int, times: int
+) -> None:
+    clock = FakeClock(0)
+    comm, batches = ScriptedComm([0] * 3, clock, 0), ScriptedQueue([0, 0, 0], clock)
+    comm.size = ranks
+    loop = StepLoop(accelerator=sleeping(clock), comm=comm, clock=clock, log=StepLog(3))
+    steps = np.array([compute_ns] * 3, dtype=np.int64)
+    loop.run(StepRange(phase=TRAINING, epoch=1, block=1, first_step=1, compute_ns=steps), 0, batches)
+    assert batches.read_ahead_times == times
 
 
 def test_over_sleeping_raises_no_au() -> None:

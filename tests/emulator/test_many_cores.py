@@ -71,6 +71,9 @@ class ReadAhead:
         self._taken_ns.append(self._clock.time_ns)
         return TakenBatch(ready_ns, Batch(None, trace()))
 
+    def read_ahead(self) -> None:
+        pass
+
     def __enter__(self) -> ReadAhead:
         return self
 

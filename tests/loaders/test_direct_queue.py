@@ -5,12 +5,13 @@ from __future__ import annotations
 import multiprocessing
 import queue
 import threading
+import time
 from collections import deque
 from typing import Any
 
 import pytest
 
-from dlemu.loaders._direct_queue import DirectQueue, direct_context
+from dlemu.loaders._direct_queue import DirectQueue, NotInTime, direct_context
 
 
 def _answer(asked: DirectQueue, answered: DirectQueue) -> None:
@@ -56,6 +57,18 @@ def test_a_queue_whose_writers_are_gone_says_so() -> None:
 
 def test_nothing_comes_in_time() -> None:
     waiting = DirectQueue(multiprocessing.get_context("fork"))
+    with pytest.raises(queue.Empty):
+        waiting.get(0.01)
+
+
+def test_a_deadline_ends_the_wait_where_the_reader_would_go_on() -> None:
+    waiting = DirectQueue(multiprocessing.get_context("fork"))
+    waiting.until_ns = 0
+    with pytest.raises(NotInTime):
+        waiting.get(60)
+    waiting.put("there")
+    assert waiting.get(60) == "there"
+    waiting.until_ns = time.monotonic_ns() + 60_000_000_000
     with pytest.raises(queue.Empty):
         waiting.get(0.01)
 

@@ -23,7 +23,7 @@ from datagen.registry import find, names
 from datagen.spec import DatasetSpec
 from datagen.storage.storage_base import NULL_STORAGE
 from dlemu.config.schema import Duration
-from dlemu.loaders.loader_base import Batch, BatchTrace, Loader, LoaderSpec, Phase, Samples
+from dlemu.loaders.loader_base import Batch, BatchTrace, Loader, LoaderSpec, Phase, Samples, TimedBatches
 from dlemu.loaders.traits_base import traits_of
 from dlemu.plan.samples import EndlessPlan, Plan, RankPlan, hash_samples
 from tests.datasets import make_dataset
@@ -147,6 +147,35 @@ def test_a_batch_holds_until_the_next_but_one_is_taken(name: str, read_threads: 
                 time.sleep(0.01)  # readers go as far ahead as they may
                 assert [delivered(kept) for kept, _ in held] == [taken for _, taken in held]
     assert len(slots) <= traits_of(name).batch_buffers(spec)
+
+
+@pytest.mark.parametrize("name", ["pytorch", "threads"])
+def test_batches_that_can_be_asked_for_come_whole_whatever_the_time_limit(name: str, dataset: DatasetSpec) -> None:
+    spec = make_spec(dataset)
+    for loader in started(name, spec):
+        for epoch in (1, 2):
+            batches = loader.batches("train", epoch, 6)
+            assert isinstance(batches, TimedBatches)
+            hashes = [next(batches).trace.sample_hash]  # the workers have begun
+            while len(hashes) < 6:
+                batch = batches.take(0.0 if len(hashes) % 2 else 1e-4)
+                hashes += [] if batch is None else [batch.trace.sample_hash]
+            with pytest.raises(StopIteration):
+                batches.take(60)
+            ids = [spec.phases["train"].plan.sample_ids(epoch, step) for step in range(1, 7)]
+            assert hashes == [hash_samples(samples) for samples in ids]
+
+
+@pytest.mark.parametrize("name", ["pytorch", "threads"])
+def test_workers_that_are_late_are_not_waited_for_longer_than_the_time_limit(name: str, dataset: DatasetSpec) -> None:
+    spec = make_spec(dataset, preprocess_time=Duration(mean=1 / BATCH), preprocess="sleep")
+    for loader in started(name, spec):
+        batches = loader.batches("train", 1, 3)
+        assert isinstance(batches, TimedBatches)
+        hashes = [next(batches).trace.sample_hash for _ in range(2)]  # the two workers' first
+        assert batches.take(0) is None, "the next takes a second from then on"
+        hashes += [next(batches).trace.sample_hash]
+        assert hashes == [hash_samples(spec.phases["train"].plan.sample_ids(1, step)) for step in range(1, 4)]
 
 
 @pytest.mark.parametrize("name", READING)

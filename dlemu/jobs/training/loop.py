@@ -63,14 +63,20 @@ class StepLoop:
         ranks then end after the same step.
         """
         request_ns = free_ns
+        waits_for_others = self.comm.size > 1
         for step, nominal_ns in enumerate(step_range.compute_ns.tolist(), step_range.first_step):
             ready_ns, batch = batch_queue.take()
             got_ns = self.clock.now_ns()
             begin_ns = max(ready_ns, free_ns)
             end_ns = self.accelerator.start(batch.data, begin_ns, nominal_ns)
+            if nominal_ns or waits_for_others:  # else the next batch is waited for at once
+                batch_queue.read_ahead()
             if self.watch is not None:
                 self.watch(step_range, step, self.log)
-            computed_ns = self._compute(step_range, step)
+            computed_ns = 0
+            if step_range.cpu_seconds is not None and self.burn is not None:
+                self.burn(float(step_range.cpu_seconds[step - step_range.first_step]))
+                computed_ns = self.clock.now_ns()
             end_ns = self.accelerator.finish(end_ns)
             woke_ns = self.clock.now_ns()
             next_free_ns, stopped = self._slowest_end(max(end_ns, computed_ns))
@@ -98,13 +104,6 @@ class StepLoop:
                 return True
             free_ns, request_ns = next_free_ns, synced_ns
         return False
-
-    def _compute(self, step_range: StepRange, step: int) -> int:
-        """Use the CPU time that the trainer's process has in this step; return when that was done, 0 without any."""
-        if step_range.cpu_seconds is None or self.burn is None:
-            return 0
-        self.burn(float(step_range.cpu_seconds[step - step_range.first_step]))
-        return self.clock.now_ns()
 
     def _slowest_end(self, end_ns: int) -> tuple[int, bool]:
         """Return the latest end of the step over all ranks, and whether it is the last step of the run."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import threading
 from collections.abc import Iterator
@@ -11,7 +12,7 @@ from typing import NamedTuple, Protocol, Self
 from datagen.errors import DlemuError
 from dlemu.comm.clock import Clock
 from dlemu.comm.process_control import start_thread
-from dlemu.loaders.loader_base import Batch
+from dlemu.loaders.loader_base import Batch, TimedBatches
 
 
 class TakenBatch(NamedTuple):
@@ -26,6 +27,10 @@ class BatchQueue(Protocol):
 
     def take(self) -> TakenBatch:
         """Return the next batch; raises DlemuError when it can't be made or does not arrive within the timeout."""
+        ...
+
+    def read_ahead(self) -> None:
+        """Tell that the trainer is going to do something else before it takes the next batch; may be repeated."""
         ...
 
     def __enter__(self) -> Self: ...
@@ -46,6 +51,9 @@ class OnDemandQueue:
         batch = next(self._batches)
         return TakenBatch(self._clock.now_ns(), batch)
 
+    def read_ahead(self) -> None:
+        """Do nothing: no batch is taken before the trainer needs it."""
+
     def __enter__(self) -> Self:
         return self
 
@@ -56,48 +64,81 @@ class OnDemandQueue:
 
 
 class PrefetchQueue:
-    """Prefetches one batch: a thread takes batch k+1 off the loader as soon as the trainer has taken batch k."""
+    """Prefetches one batch: batch k+1 is taken off the loader as soon as it is there, once the trainer has batch k.
+
+    A thread waits for it while the trainer does something else. Where the loader tells whether it is ready
+    (`TimedBatches`), only then: a batch that is ready already, or that the trainer waits for, is taken by the trainer's
+    own thread. To hand a batch from thread to thread costs up to 50 us of CPU, as much as to make one of small records.
+    """
 
     def __init__(self, batches: Iterator[Batch], clock: Clock, timeout_seconds: float, rank: int) -> None:
         self._batches, self._clock = batches, clock
+        self._timed = batches if isinstance(batches, TimedBatches) else None
         self._timeout_seconds, self._rank = timeout_seconds, rank
+        self._held: TakenBatch | None = None
+        self._requests: queue.SimpleQueue[bool] = queue.SimpleQueue()  # a threading.Semaphore costs 10 us a batch
         self._ready: queue.SimpleQueue[TakenBatch | BaseException] = queue.SimpleQueue()
-        self._taken: queue.SimpleQueue[None] = queue.SimpleQueue()  # a threading.Semaphore costs 10 us a batch
-        self._stopped = False
-        self._thread = threading.Thread(target=self._pump, name="dlemu-prefetch", daemon=True)
+        self._requested = False
+        """Whether the thread takes a batch, which is not yet received from it."""
+        self._thread: threading.Thread | None = None
 
     def __enter__(self) -> Self:
-        start_thread(self._thread)
+        if self._timed is None:
+            self.read_ahead()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._stopped = True
-        self._taken.put(None)
-        if error is None:
+        self._requests.put(False)
+        if self._thread is not None and error is None:
             self._thread.join()  # not after a failure: the thread may hang in the loader; a daemon ends with the rank
 
-    def _pump(self) -> None:
-        try:
-            for batch in self._batches:
-                self._ready.put(TakenBatch(self._clock.now_ns(), batch))
-                self._taken.get()
-                if self._stopped:
-                    return
-        except BaseException as error:  # raised again in `take`
-            self._ready.put(error)
-
     def take(self) -> TakenBatch:
-        """Return the next batch and let the thread fetch the one after it."""
-        try:
-            taken = self._ready.get(timeout=self._timeout_seconds)
-        except queue.Empty:
+        """Return the next batch."""
+        taken: TakenBatch | BaseException | None
+        taken, self._held = self._held, None
+        if self._requested or self._timed is None:
+            with contextlib.suppress(queue.Empty):
+                taken = self._ready.get(timeout=self._timeout_seconds)
+                self._requested = False
+        elif taken is None and (batch := self._timed.take(self._timeout_seconds)) is not None:
+            taken = TakenBatch(self._clock.now_ns(), batch)
+        if taken is None:
             raise DlemuError(
                 f"rank {self._rank} has waited {self._timeout_seconds:g} s for a batch (timeout_seconds); its "
                 "workers are stuck in reads: check the storage (`dmesg`, mount state), or raise timeout_seconds"
-            ) from None
+            )
         if isinstance(taken, BaseException):
             raise taken
-        self._taken.put(None)
+        if self._timed is None:
+            self.read_ahead()
         return taken
+
+    def read_ahead(self) -> None:
+        """Take the next batch if it is ready, else have the thread wait for it."""
+        if self._held is not None or self._requested:
+            return
+        if self._timed is not None:
+            try:
+                batch = self._timed.take(0)
+            except StopIteration:
+                return
+            if batch is not None:
+                self._held = TakenBatch(self._clock.now_ns(), batch)
+                return
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._pump, name="dlemu-prefetch", daemon=True)
+            start_thread(self._thread)
+        self._requested = True
+        self._requests.put(True)
+
+    def _pump(self) -> None:
+        try:
+            while self._requests.get():
+                batch = next(self._batches)
+                self._ready.put(TakenBatch(self._clock.now_ns(), batch))
+        except StopIteration:
+            return
+        except BaseException as error:  # raised again in `take`
+            self._ready.put(error)

@@ -331,6 +331,7 @@ class _Trainer:
                     return True
                 first_step += block.steps
                 if block.checkpoint:
+                    batch_queue.read_ahead()
                     free_ns = self._checkpoint(epoch.number, block.number)
         return False
 
