@@ -25,6 +25,7 @@ class Cached(StrEnum):
     """Codes of findings about whether memory served the bytes instead of storage."""
 
     IN_MEMORY = "dataset_in_memory"
+    NOTHING_READ = "nothing_read"
     NOT_READ = "storage_not_read"
     PARTLY_READ = "storage_partly_read"
     NOT_KNOWN = "storage_read_not_known"
@@ -53,7 +54,9 @@ def prove(
     return CacheProof(
         from_storage_percent=Mean(mean=percent, per_epoch=per_epoch),
         dataset_to_memory=ratio,
-        finding=_finding(percent, per_epoch, file_system, ratio, past_cache=odirect, evicted=evicted),
+        finding=_finding(percent, per_epoch, file_system, ratio, past_cache=odirect, evicted=evicted)
+        if is_any(rows, "app_bytes")
+        else Finding(Cached.NOTHING_READ, "loud"),
     )
 
 

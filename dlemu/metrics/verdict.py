@@ -14,7 +14,7 @@ from typing import Literal
 from dlemu.metrics.cache import PARTLY_READ_PERCENT
 from dlemu.metrics.findings import Number
 
-JUDGEMENT_VERSION = 5
+JUDGEMENT_VERSION = 6
 """Raised whenever a rule for verdicts or causes changes: lets an audit tell an outdated verdict from an edited one."""
 VerdictBy = Literal["sustained", "au", "rules"]
 Outcome = Literal["pass", "fail", "undecided", "no verdict"]
@@ -35,6 +35,7 @@ class VerdictCode(StrEnum):
     UNDECIDED = "undecided"
     INCOMPLETE = "incomplete"
     NOTHING_COMPUTED = "nothing_computed"
+    NOTHING_READ = "nothing_read"
     UNEVEN_COMPUTATION = "uneven_computation"
     EMULATOR_TOO_SLOW = "emulator_too_slow"
     CACHE_SERVED = "cache_served"
@@ -92,7 +93,9 @@ class Evidence:
     from_storage_percent: float | None
     """Percentage of the bytes that the storage served, not the page cache; None where unknown."""
     cached: bool
-    """`metric.cached`: give a verdict even if the page cache served the bytes."""
+    """`metric.cached`: give a verdict even if memory served the bytes."""
+    reads: bool = True
+    """Whether the run read anything."""
     kept_steps: int
     """Kept steps of the shortest block."""
     supply_known: bool = True
@@ -124,6 +127,8 @@ def judge(evidence: Evidence) -> Verdict:
     # computation takes no time, the AU of all steps is 0.
     if au is None or math.isnan(au) or evidence.au_whole == 0 or (evidence.by == "sustained" and evidence.au is None):
         return Verdict(VerdictCode.NOTHING_COMPUTED, {})
+    if not evidence.reads and not evidence.cached:
+        return Verdict(VerdictCode.NOTHING_READ, {})
     margin, served = evidence.uncertainty_percent, evidence.from_storage_percent
     numbers: dict[str, Number] = {"by": evidence.by, "au_percent": au, "threshold_percent": threshold}
     if margin is not None:

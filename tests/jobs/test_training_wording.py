@@ -44,6 +44,7 @@ VERDICTS: list[tuple[VerdictCode, dict[str, Any], str]] = [
         {},
         "NO VERDICT: no computation to judge (train.computation_time is 0, or every step was excluded)",
     ),
+    (VerdictCode.NOTHING_READ, {}, "NO VERDICT: no byte was read; set metric.cached=true to judge it anyway"),
     (
         VerdictCode.UNEVEN_COMPUTATION,
         AU | {"au_without_waits_percent": 89.75},

@@ -204,6 +204,8 @@ def test_how_much_longer_to_run_is_by_the_square_of_what_is_wanted() -> None:
         ({"au": 89.5, "au_sustained": None}, VerdictCode.FAIL, {"au_percent": 89.5}),
         ({"complete": False}, VerdictCode.INCOMPLETE, {}),
         ({"au": None}, VerdictCode.NOTHING_COMPUTED, {}),
+        ({"reads": False}, VerdictCode.NOTHING_READ, {}),
+        ({"reads": False, "cached": True}, VerdictCode.PASS, {}),
         ({"au": 0.0, "au_sustained": 0.0, "au_whole": 0.0}, VerdictCode.NOTHING_COMPUTED, {}),
         ({"au": 89.0, "ceiling_au": 80.0}, VerdictCode.EMULATOR_TOO_SLOW, {"ceiling_au_percent": 80.0}),
         ({"au": 89.0, "au_without_waits": 90.0}, VerdictCode.FAIL, {}),

@@ -105,7 +105,8 @@ def test_what_is_not_known_is_no_number() -> None:
     nothing = make_steps([[0.0]])
     assert not nothing["app_bytes"].any()
     facts = {"file_system": "ext4", "odirect": False, "evicted": False, "dataset_bytes": 10, "memory_bytes": 40}
-    told = prove(nothing, **facts)  # type: ignore[arg-type]
+    assert prove(nothing, **facts).finding == Finding(Cached.NOTHING_READ, "loud")  # type: ignore[arg-type]
+    told = proof([0.0], file_system="fuse.thing")
     assert told.from_storage_percent == Mean(mean=None, per_epoch=(None,))
     assert told.finding is not None
     assert told.finding.code == Cached.NOT_KNOWN

@@ -422,6 +422,7 @@ def _evidence(
         epochs=len(facts.schedule),
         from_storage_percent=served_percent,
         cached=settings.cached,
+        reads=bool(metrics.app_bytes),
         # With tensors the ceiling includes collation, by which the real job is limited, too.
         ceiling_au=metrics.ceiling_au_percent if not facts.workload.reader.tensors else None,
         supply_known=supply_known,

@@ -291,8 +291,8 @@ class Summary(JobSummary):
     """`pass`, `fail`, `undecided` or `no verdict`, as the exit status; None in results of older versions."""
     verdict_code: str | None = None
     """`pass`, `fail`, `undecided`, or why there is no verdict: `incomplete`, `nothing_computed`,
-    `uneven_computation`, `emulator_too_slow`, `cache_served`, `too_few_steps`, `supply_not_known` or `host_limited`;
-    None in results of older versions."""
+    `nothing_read`, `uneven_computation`, `emulator_too_slow`, `cache_served`, `too_few_steps`, `supply_not_known` or
+    `host_limited`; None in results of older versions."""
     verdict_numbers: dict[str, Number] = field(default_factory=dict)
     """The numbers that the verdict is based on: the AU, the threshold, and others by code."""
     accelerator: str | None

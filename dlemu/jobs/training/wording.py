@@ -41,6 +41,7 @@ _VERDICTS: dict[str, str] = {
     VerdictCode.UNDECIDED: "{value} is too close to {threshold_percent:g} % to call; run longer: train.epochs={epochs}",
     VerdictCode.INCOMPLETE: "the run did not complete",
     VerdictCode.NOTHING_COMPUTED: "no computation to judge (train.computation_time is 0, or every step was excluded)",
+    VerdictCode.NOTHING_READ: "no byte was read; set metric.cached=true to judge it anyway",
     VerdictCode.UNEVEN_COMPUTATION: "{value} is below {threshold_percent:g} %, but computation times, drawn at random "
     "for each rank, allow only {au_without_waits_percent:.2f} % on any storage; use fewer ranks or a smaller stdev",
     VerdictCode.EMULATOR_TOO_SLOW: "{value} is below {threshold_percent:g} %, but even without storage the emulator "
@@ -280,6 +281,8 @@ def cache_warning(proof: CacheProof) -> str | None:
     found = proof.finding
     if found is None:
         return None
+    if found.code == Cached.NOTHING_READ:
+        return "MEASURED NO STORAGE: no byte was read"
     if found.code == Cached.IN_MEMORY:
         return "MEASURED MEMORY, NOT STORAGE: the dataset is on {file_system}".format_map(found.numbers)
     numbers: dict[str, Any] = {**found.numbers}
