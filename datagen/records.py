@@ -245,7 +245,7 @@ class OpenFiles:
             if self._called and isinstance(self._format, CalledRecordFormat) and not self._format.mapped:
                 reader = ReopenedReader(reader, partial(self._storage.open, path))
             if self._called and isinstance(self._format, StreamedRecordFormat):
-                reader = StreamedReader(reader, self._format.stream_calls)
+                reader = StreamedReader(self._storage, reader, self._format.stream_calls)
             source = AllocatingSource(path, reader, self._storage.alignment, self._transfer_bytes)
             source.size_bytes = min(self._layout.used_bytes or source.size_bytes, source.size_bytes)
             side = partial(_open_side, self._sides_storage, self._format, self._layout, self._transfer_bytes, file)
@@ -289,13 +289,14 @@ class StreamedReader:
     stream there or, if it is shorter than `min_stream_bytes`, makes the calls of Python's buffered files.
     """
 
-    def __init__(self, reader: Reader, calls: StreamCalls) -> None:
+    def __init__(self, storage: StorageBase, reader: Reader, calls: StreamCalls) -> None:
         self.size_bytes = reader.size_bytes
         self.read_calls = self.app_bytes = 0
+        self._storage = storage
         self._reader = reader
         self._calls = calls
         self._block_bytes = block_bytes_of(reader)
-        self._sizes = calls.sizes(self._block_bytes)
+        self._plan(calls.sizes(self._block_bytes))
         self._piece = bytearray()
         """The last piece read; it starts with the bytes `_begin` to `_end` of the file."""
         self._begin = self._end = 0
@@ -307,11 +308,13 @@ class StreamedReader:
         if offset != self._next_offset or self._by_index:
             self._seek(offset, len(buffer))
         got = self._copy(buffer, offset)
+        calls = self._reader.read_calls
         while got < len(buffer) and self._end < self.size_bytes:
             got += self._call(buffer[got:])
         self._next_offset = offset + got
         while not self._by_index and self._end < self.size_bytes <= self._next_offset + self._calls.tail_bytes:
             self._call(memoryview(b""))
+        self.read_calls += self._reader.read_calls - calls
         self.app_bytes += got
         return got
 
@@ -328,9 +331,14 @@ class StreamedReader:
         if self._by_index:
             missing = offset + size_bytes - self._end
             sizes = (missing,) if self._end > offset else (HEAD_BYTES, missing - HEAD_BYTES)
-            self._sizes = python_calls(sizes, self._block_bytes)
+            self._plan(python_calls(sizes, self._block_bytes))
         else:
-            self._sizes = self._calls.sizes(self._block_bytes)
+            self._plan(self._calls.sizes(self._block_bytes))
+
+    def _plan(self, sizes: Iterator[int]) -> None:
+        """Set the bytes that the next calls request; 0 after the last one: as many as the buffer has."""
+        self._sizes = sizes
+        self._size = next(sizes, 0)
 
     def _copy(self, out: memoryview, offset: int) -> int:
         """Copy bytes of the piece in memory to `out`, as far as it has those from `offset` on; return their number."""
@@ -341,8 +349,11 @@ class StreamedReader:
         return size
 
     def _call(self, out: memoryview) -> int:
-        """Make the library's next call, directly into `out` if it fits; return the bytes added to `out`."""
-        size, at = next(self._sizes, max(1, len(out))), self._end
+        """Make the library's next calls, as many as fit into `out`, else one; return the bytes added to `out`."""
+        size, at = self._size or max(1, len(out)), self._end
+        if size <= min(len(out), self.size_bytes - at):
+            return self._call_each(out)
+        self._size = next(self._sizes, 0)
         if size <= len(out):
             got = self._read(out[:size], at, size)
             self._begin = self._end = at + got
@@ -353,14 +364,28 @@ class StreamedReader:
         self._begin, self._end = at, at + got
         return self._copy(out, at)
 
+    def _call_each(self, out: memoryview) -> int:
+        """Make the calls that fit into `out` and end within the file, with as little as possible for each of them."""
+        begin = at = self._end
+        end, size, sizes = min(begin + len(out), self.size_bytes), self._size or len(out), self._sizes
+        ranges = []
+        while size and at + size <= end:
+            ranges.append((at, size))
+            at += size
+            size = next(sizes, 0)
+        self._size = size
+        got = self._storage.read_stretches(self._reader, ranges, out[: at - begin])
+        self._begin = self._end = begin + got
+        if got < at - begin:
+            self.size_bytes = self._end  # the file is shorter than it was when it was opened
+        return got
+
     def _read(self, target: memoryview, offset: int, size_bytes: int) -> int:
-        calls = self._reader.read_calls
         got = self._reader.read_into(target, offset)
         if got < min(size_bytes, self.size_bytes - offset):
             self.size_bytes = offset + got  # the file is shorter than it was when it was opened
         elif got < size_bytes and self._calls.retries_short_reads:
             self._reader.read_into(target[got:], offset + got)
-        self.read_calls += self._reader.read_calls - calls
         return got
 
 

@@ -8,6 +8,7 @@ readers of WebDataset use; names follow its specification (https://github.com/we
 from __future__ import annotations
 
 import itertools
+import math
 import re
 import tarfile
 from collections.abc import Iterator
@@ -17,8 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datagen.buffers import AlignedBuffer
-from datagen.formats._buffered import python_calls
+from datagen.formats._buffered import python_buffer_bytes, python_calls
 from datagen.formats.format_base import (
+    Extents,
     FileJob,
     LibraryReads,
     MovedError,
@@ -36,6 +38,7 @@ from datagen.formats.format_base import (
     sample_bytes,
 )
 from datagen.known_offsets import known_offsets, offsets_in
+from datagen.places import even_places
 from datagen.spec import BLOCK_BYTES, DatasetSpec
 from datagen.storage.storage_base import LibraryFile, Writer
 
@@ -93,8 +96,13 @@ TAIL = bytes(2 * BLOCK)
 
 
 def _tarfile_calls(block_bytes: int) -> Iterator[int]:
-    """Yield the sizes of webdataset's read calls: one block, then tarfile's stream mode (`r|*`) on a Python file."""
-    return python_calls(itertools.chain([tarfile.BLOCKSIZE], itertools.repeat(tarfile.RECORDSIZE)), block_bytes)
+    """Yield the sizes of webdataset's read calls: one block, then tarfile's stream mode (`r|*`) on a Python file.
+
+    After so many records that they fill whole buffers, the sizes repeat, which takes less time than computing them.
+    """
+    reads = math.lcm(python_buffer_bytes(block_bytes), tarfile.RECORDSIZE) // tarfile.RECORDSIZE
+    calls = python_calls(itertools.chain([tarfile.BLOCKSIZE], itertools.repeat(tarfile.RECORDSIZE, reads)), block_bytes)
+    return itertools.chain([next(calls)], itertools.cycle(calls))
 
 
 class Format:
@@ -205,7 +213,13 @@ class TarRecords(OffsetRecords):
         if first.kind not in _FILE_TYPES or source.size_bytes != samples * self._record_bytes + len(TAIL):
             self._offsets = self._find_offsets()
 
-    def samples(self, index: int, count: int, data: memoryview, verify: bool) -> list[tuple[int, int]]:
+    def samples(self, index: int, count: int, data: memoryview, verify: bool) -> Extents:
+        if count > 1 and self._offsets is None:
+            whole = self._record_bytes
+            place = self._extent(data[:whole], index * whole, whole)
+            heads = np.frombuffer(data, np.uint8, count * whole).reshape(count, whole)[:, :BLOCK]
+            if place is not None and BLOCK + padded(place[1]) == whole and _alike(heads):
+                return even_places(BLOCK, whole, place[1], count)
         places, at = [], 0
         for number in range(index, index + count):
             offset, size = self.span(number, 1)
@@ -293,6 +307,18 @@ class TarRecords(OffsetRecords):
         if not re.fullmatch(r"[0-9]{1,19}", found.get("size", "0")):
             raise damaged(self._source.path, f"an extended header with the size {found['size'][:40]!r}", at)
         return found
+
+
+def _alike(heads: NDArray[np.uint8]) -> bool:
+    """Return whether headers, one a row, have the first one's size and type, and the right checksums.
+
+    Only name and times may differ. A checksum is written as six octal digits, a NUL and a space; what is not is parsed.
+    """
+    first, digits = heads[0], heads[:, _CHECKSUM.start : _CHECKSUM.start + 6] ^ np.uint8(ord("0"))
+    if (heads[:, _TYPE - 2 :] != first[_TYPE - 2 :]).any() or (heads[:, _SIZE] != first[_SIZE]).any():
+        return False
+    sums = heads.sum(1, np.int64) - heads[:, _CHECKSUM].sum(1, np.int64) + 8 * ord(" ")
+    return bool((digits < 8).all() and (digits @ 8 ** np.arange(5, -1, -1) == sums).all())
 
 
 def _first_member(source: Source) -> Member:
