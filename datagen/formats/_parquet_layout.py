@@ -9,6 +9,7 @@ metadata are in Thrift's compact protocol (github.com/apache/thrift, doc/specs/t
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -245,6 +246,21 @@ class Chunk(NamedTuple):
     pages: list[Page]
 
 
+MAX_HOLE_BYTES, MAX_READ_BYTES = 8192, 32 << 20
+"""pyarrow merges reads that are at most 8 KiB apart, up to reads of 32 MiB (arrow/io/caching.h)."""
+
+
+def joined(chunks: list[tuple[int, int]], max_hole: int = 0, max_bytes: int = sys.maxsize) -> list[tuple[int, int]]:
+    """Merge spans (offset, bytes), given in file order, that are at most `max_hole` bytes apart."""
+    joined: list[tuple[int, int]] = []
+    for start, size in chunks:
+        if joined and start <= sum(joined[-1]) + max_hole and start + size - joined[-1][0] <= max_bytes:
+            joined[-1] = joined[-1][0], start + size - joined[-1][0]
+        else:
+            joined.append((start, size))
+    return joined
+
+
 @dataclass(frozen=True)
 class Group:
     """A row group of `rows` rows."""
@@ -283,15 +299,17 @@ class Group:
     @functools.cached_property
     def spans(self) -> list[tuple[int, int]]:
         """(offset, bytes) of the spans that hold the columns to read."""
-        spans: list[tuple[int, int]] = []
-        for chunk, column in zip(self.chunks, self.columns, strict=True):
-            if not column.read:
-                continue
-            if spans and sum(spans[-1]) == chunk.offset:
-                spans[-1] = spans[-1][0], spans[-1][1] + chunk.size_bytes
-            else:
-                spans.append((chunk.offset, chunk.size_bytes))
-        return spans
+        return joined(self._read)
+
+    @functools.cached_property
+    def called_spans(self) -> list[tuple[int, int]]:
+        """(offset, bytes) of the spans that pyarrow reads."""
+        return joined(self._read, MAX_HOLE_BYTES, MAX_READ_BYTES)
+
+    @property
+    def _read(self) -> list[tuple[int, int]]:
+        named = zip(self.columns, self.chunks, strict=True)
+        return [(chunk.offset, chunk.size_bytes) for column, chunk in named if column.read]
 
     def values(self) -> Iterator[tuple[int, int, int]]:
         """Yield (offset, bytes, payload offset) of each page's values of the columns to read, column by column."""

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import functools
 import io
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -18,7 +17,16 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from datagen.errors import DatasetError
-from datagen.formats._parquet_layout import LENGTH_BYTES, MAGIC, FilePlan, Group, plan_of
+from datagen.formats._parquet_layout import (
+    LENGTH_BYTES,
+    MAGIC,
+    MAX_HOLE_BYTES,
+    MAX_READ_BYTES,
+    FilePlan,
+    Group,
+    joined,
+    plan_of,
+)
 from datagen.formats.format_base import Sample, Source, damaged, no_such_record
 from datagen.groups import GroupBytes
 from datagen.spec import DatasetSpec
@@ -85,16 +93,14 @@ class GroupsFile:
         if self._plan:
             start = self._plan.start(group)
             return [(start + offset, size) for offset, size in self._plan.group(group).spans]
-        return _joined(self._chunks(group))
+        return joined(self._chunks(group))
 
     def called_spans(self, group: int) -> list[tuple[int, int]]:
         """Return the spans that pyarrow reads of a row group (`CoalesceReadRanges` in arrow/io/caching.cc)."""
         if self._plan:
-            start, named = self._plan.start(group), zip(self._plan.columns, self._plan.group(group).chunks, strict=True)
-            chunks = [(start + chunk.offset, chunk.size_bytes) for column, chunk in named if column.read]
-        else:
-            chunks = self._chunks(group)
-        return _joined(chunks, MAX_HOLE_BYTES, MAX_READ_BYTES)
+            start = self._plan.start(group)
+            return [(start + offset, size) for offset, size in self._plan.group(group).called_spans]
+        return joined(self._chunks(group), MAX_HOLE_BYTES, MAX_READ_BYTES)
 
     def values(self, group: int) -> list[tuple[int, int, int]]:
         """Return (offset in the file, bytes, payload offset) of the values requested; empty if they are compressed."""
@@ -167,21 +173,6 @@ class GroupsFile:
             chunks = [(index, row_group.column(index)) for index in range(row_group.num_columns)]
             names = [chunk.path_in_schema.partition(".")[0] for _, chunk in chunks]
         return [column for column, name in zip(chunks, names, strict=True) if not self._names or name in self._names]
-
-
-MAX_HOLE_BYTES, MAX_READ_BYTES = 8192, 32 << 20
-"""pyarrow merges reads that are at most 8 KiB apart, up to reads of 32 MiB (arrow/io/caching.h)."""
-
-
-def _joined(chunks: list[tuple[int, int]], max_hole: int = 0, max_bytes: int = sys.maxsize) -> list[tuple[int, int]]:
-    """Merge spans (offset, bytes), given in file order, that are at most `max_hole` bytes apart."""
-    joined: list[tuple[int, int]] = []
-    for start, size in chunks:
-        if joined and start <= sum(joined[-1]) + max_hole and start + size - joined[-1][0] <= max_bytes:
-            joined[-1] = joined[-1][0], start + size - joined[-1][0]
-        else:
-            joined.append((start, size))
-    return joined
 
 
 def _if_it_fits(source: Source, plan: FilePlan) -> FilePlan | None:

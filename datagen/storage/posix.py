@@ -158,8 +158,9 @@ class FileReader:
 
     def will_need(self, ranges: Sequence[tuple[int, int]]) -> None:
         """Have the kernel prefetch byte ranges (offset, bytes), by posix_fadvise(POSIX_FADV_WILLNEED)."""
+        descriptor, advise, will_need = self._descriptor, os.posix_fadvise, os.POSIX_FADV_WILLNEED
         for offset, size in ranges:
-            os.posix_fadvise(self._descriptor, offset, size, os.POSIX_FADV_WILLNEED)
+            advise(descriptor, offset, size, will_need)
 
     def read_stretches(self, ranges: Sequence[tuple[int, int]], out: memoryview) -> int:
         """Do as `Storage.read_stretches`, one preadv per range; kept lean, as there may be hundreds of small ranges."""

@@ -6,6 +6,7 @@ import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pyarrow as pa
@@ -17,7 +18,9 @@ from hypothesis import strategies as st
 from datagen.content import Content
 from datagen.errors import DatasetError, SpaceError
 from datagen.fetch import Fetched, Fetcher, FetchSpec
+from datagen.formats import _parquet_layout
 from datagen.formats._parquet_layout import plan_of
+from datagen.formats._parquet_read import GroupsFile
 from datagen.formats.parquet import Format
 from datagen.groups import max_groups
 from datagen.inspection import inspect
@@ -84,6 +87,33 @@ def test_the_footers_size_is_known_without_making_it(widths: list[tuple[Any, int
     columns = tuple(ParquetColumn(name=f"c{i}", dtype=dtype, size=size) for i, (dtype, size) in enumerate(widths))
     plan = plan_of(spec_of(samples, ParquetSpec(columns=columns, row_group_size=rows)), 0)
     assert plan.tail_bytes == len(plan.tail)
+
+
+@given(
+    widths=st.lists(st.tuples(st.integers(1, 9000), st.booleans()), min_size=1, max_size=8),
+    rows=st.integers(1, 90),
+)
+@settings(max_examples=60, deadline=None)
+def test_spans_that_pyarrow_reads_are_those_of_the_footer(widths: list[tuple[int, bool]], rows: int) -> None:
+    sized = enumerate([*widths, (3, True)])
+    columns = tuple(ParquetColumn(name=f"c{i}", dtype="int8", size=size, read=read) for i, (size, read) in sized)
+    spec = spec_of(100, ParquetSpec(columns=columns, row_group_size=rows))
+    source = MemorySource(written(spec, (3, 3)))
+    planned = GroupsFile(source, spec)
+    other = replace(spec, num_samples_per_file=99)  # does not fit the file, whose footer is parsed
+    parsed = GroupsFile(source, other)
+    for group in range(-(-100 // rows)):
+        assert planned.called_spans(group) == parsed.called_spans(group)
+
+
+def test_spans_of_equal_groups_are_computed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = spec_of(207, parquet())
+    file = GroupsFile(MemorySource(written(spec, (3, 3))), spec)
+    spans = Mock(wraps=_parquet_layout.joined)
+    monkeypatch.setattr(_parquet_layout, "joined", spans)
+    for group in [0, 1, 2, 3, 4, 5, 0]:
+        file.called_spans(group)
+    assert spans.call_count == 2, "those of a full group, and those of the last"
 
 
 PACKED = ["gzip", "snappy", "zstd"]
