@@ -297,7 +297,7 @@ class StreamedReader:
         self._calls = calls
         self._block_bytes = block_bytes_of(reader)
         self._plan(calls.sizes(self._block_bytes))
-        self._piece = bytearray()
+        self._piece = memoryview(bytearray())
         """The last piece read; it starts with the bytes `_begin` to `_end` of the file."""
         self._begin = self._end = 0
         self._next_offset = 0
@@ -307,7 +307,7 @@ class StreamedReader:
     def read_into(self, buffer: memoryview, offset: int) -> int:
         if offset != self._next_offset or self._by_index:
             self._seek(offset, len(buffer))
-        got = self._copy(buffer, offset)
+        got = self._copy(buffer, offset) if offset < self._end else 0
         calls = self._reader.read_calls
         while got < len(buffer) and self._end < self.size_bytes:
             got += self._call(buffer[got:])
@@ -342,10 +342,9 @@ class StreamedReader:
 
     def _copy(self, out: memoryview, offset: int) -> int:
         """Copy bytes of the piece in memory to `out`, as far as it has those from `offset` on; return their number."""
-        size = max(0, min(len(out), self._end - offset))
-        at = offset - self._begin
+        size, at = min(len(out), self._end - offset), offset - self._begin
         if size:
-            out[:size] = memoryview(self._piece)[at : at + size]
+            out[:size] = self._piece[at : at + size]
         return size
 
     def _call(self, out: memoryview) -> int:
@@ -359,8 +358,8 @@ class StreamedReader:
             self._begin = self._end = at + got
             return got
         if len(self._piece) < size:
-            self._piece = bytearray(size)
-        got = self._read(memoryview(self._piece)[:size], at, size)
+            self._piece = memoryview(bytearray(size))
+        got = self._read(self._piece[:size], at, size)
         self._begin, self._end = at, at + got
         return self._copy(out, at)
 
