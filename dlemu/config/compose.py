@@ -7,8 +7,7 @@ import re
 from typing import Any
 
 import yaml
-from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
+from yaml.constructor import SafeConstructor
 
 from datagen.errors import UserError
 from datagen.regular import read_regular
@@ -20,6 +19,13 @@ YAML_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _VARIABLE = re.compile(r"\$\{([A-Z][A-Z0-9_]*)\}")
 """An environment variable in MLPerf Storage's workload files, which Hydra would take for a key."""
 _REFERENCE = re.compile(r"(?<!\\)(?:\\\\)*\$\{")
+_SCALARS = {f"tag:yaml.org,2002:{name}" for name in ("str", "int", "float", "bool", "null")}
+_NUMERIC = "-+.0123456789_eE:"
+"""Of these OmegaConf makes numbers that YAML does not know, such as 1e6."""
+
+
+class _NotPlainError(Exception):
+    """Raised for what OmegaConf may read in another way: importing it takes 0.07 CPU s, a tenth of a short run."""
 
 
 def composed(choice: str, config_dir: str | None) -> dict[str, Any]:
@@ -28,18 +34,18 @@ def composed(choice: str, config_dir: str | None) -> dict[str, Any]:
     Raises UserError when there is no such workload, or its file is not a mapping in YAML.
     """
     path = workload_file(choice, config_dir)
-    content = _checked_content(path)
+    content, root = _checked_content(path)
     try:
-        tree = _as_it_stands(content.decode())
+        tree = _as_it_stands(content.decode(), root)
         if tree is None:
             from dlemu.config.hydra_files import composed_by_hydra
 
-            tree = _plain(composed_by_hydra(os.path.abspath(path)))
+            tree = composed_by_hydra(os.path.abspath(path))
     except RecursionError:
         raise UserError(
             f"workload={choice} can't be composed: its values refer to themselves, or nest too deep"
         ) from None
-    except (OmegaConfBaseException, yaml.YAMLError, UnicodeDecodeError, ValueError) as error:
+    except (yaml.YAMLError, ValueError) as error:
         raise UserError(f"workload={choice} can't be composed: {error}") from None
     # All sections are below `workload` in DLIO's own configurations, and for files in a folder `workload` in Hydra.
     inner = tree.get("workload", {})
@@ -53,7 +59,7 @@ def read_plain(path: str) -> dict[str, Any]:
 
     References (`${oc.env:NAME}`) are refused, as they would read from this host. Raises UserError.
     """
-    content = _checked_content(path)
+    content, _ = _checked_content(path)
     try:
         tree = yaml.load(content, YAML_LOADER)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
@@ -74,7 +80,7 @@ def _refers(value: Any) -> bool:
     return isinstance(value, str) and _REFERENCE.search(value) is not None
 
 
-def _checked_content(path: str) -> bytes:
+def _checked_content(path: str) -> tuple[bytes, yaml.Node | None]:
     """Read a YAML file; raises UserError for one with more values than any real one, as composing it takes long."""
     try:
         content = read_regular(path, MOST_YAML_BYTES)
@@ -83,11 +89,11 @@ def _checked_content(path: str) -> bytes:
     try:
         root = yaml.compose(content, YAML_LOADER)
     except (yaml.YAMLError, ValueError, RecursionError):
-        return content  # composing it reports what is wrong
+        return content, None  # composing it reports what is wrong
     values = _count(root, {})
     if values > MOST_YAML_VALUES:
         raise UserError(f"{path} has {values} keys and values (aliases expanded): wanted at most {MOST_YAML_VALUES}")
-    return content
+    return content, root
 
 
 def _count(node: yaml.Node | None, counted: dict[int, int]) -> int:
@@ -104,27 +110,63 @@ def _count(node: yaml.Node | None, counted: dict[int, int]) -> int:
 
 def resolved(tree: dict[str, Any]) -> dict[str, Any]:
     """Return plain nested values with each `${...}` replaced by its value; raises UserError for one without a value."""
+    tree = _with_environment(tree)
     try:
-        return _plain(OmegaConf.create(_with_environment(tree)), resolve=True)
+        plain: dict[str, Any] = _copied(tree)
+        return plain
+    except _NotPlainError:
+        from dlemu.config.references import with_references
+
+        return with_references(tree)
     except RecursionError:
         raise UserError("the settings refer to themselves, or nest too deep: wanted sections of plain values") from None
-    except OmegaConfBaseException as error:
-        raise UserError(
-            f"{_first_line(error)} (at {error.full_key}): wanted a value, or a reference to a key that is set"
-        ) from None
 
 
-def _as_it_stands(text: str) -> dict[str, Any] | None:
+def _copied(value: Any) -> Any:
+    """Return a copy of nested values; raises _NotPlainError for those that OmegaConf would not leave as they are."""
+    if type(value) is dict and all(type(key) is str for key in value):
+        return {key: _copied(item) for key, item in value.items()}
+    if type(value) is list:
+        return [_copied(item) for item in value]
+    if value is None or type(value) in (bool, int, float) or (type(value) is str and _is_literal(value)):
+        return value
+    raise _NotPlainError
+
+
+def _is_literal(text: str) -> bool:
+    """Return whether OmegaConf takes a text as it stands: it has no reference, and is not its word for no value."""
+    return "${" not in text and text != "???"
+
+
+def _as_it_stands(text: str, root: yaml.Node | None) -> dict[str, Any] | None:
     """Return the content of a file that includes no other, like all shipped ones; None where Hydra must compose it.
 
     Hydra takes 0.05 CPU s for the same result, and `dlemu workloads` loads 43 files.
     """
     if "@package" in text:
         return None
-    config = OmegaConf.create(text)
-    if not isinstance(config, DictConfig) or not {"defaults", "hydra"}.isdisjoint(config):
-        return None
-    return _plain(config)
+    try:
+        tree = _values(root, SafeConstructor())
+    except (_NotPlainError, yaml.YAMLError, ValueError):
+        from dlemu.config.references import read_text
+
+        tree = read_text(text)
+    return tree if isinstance(tree, dict) and {"defaults", "hydra"}.isdisjoint(tree) else None
+
+
+def _values(node: yaml.Node | None, scalars: SafeConstructor) -> Any:
+    """Return the values of a node; raises _NotPlainError for those that OmegaConf may read in another way."""
+    if isinstance(node, yaml.MappingNode):
+        named = {key.value: value for key, value in node.value if key.tag == "tag:yaml.org,2002:str"}
+        if len(named) == len(node.value):  # else a key is there twice, or no text
+            return {key: _values(value, scalars) for key, value in named.items()}
+    elif isinstance(node, yaml.SequenceNode):
+        return [_values(item, scalars) for item in node.value]
+    elif isinstance(node, yaml.ScalarNode) and node.tag in _SCALARS and _is_literal(node.value):
+        is_number_elsewhere = node.tag.endswith("str") and not node.style and not node.value.strip(_NUMERIC)
+        if not is_number_elsewhere:
+            return scalars.construct_object(node)
+    raise _NotPlainError
 
 
 def _with_environment(tree: Any, *, options: bool = False) -> Any:
@@ -135,14 +177,3 @@ def _with_environment(tree: Any, *, options: bool = False) -> Any:
         }
     variable = _VARIABLE.fullmatch(tree) if options and isinstance(tree, str) else None
     return os.environ.get(variable[1]) if variable else tree
-
-
-def _plain(config: Any, *, resolve: bool = False) -> dict[str, Any]:
-    plain = OmegaConf.to_container(config, resolve=resolve, throw_on_missing=resolve)
-    if not isinstance(plain, dict):
-        raise UserError(f"the workload is a {type(plain).__name__}: wanted a mapping of sections")
-    return {str(key): value for key, value in plain.items()}
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).split("\n", 1)[0]

@@ -11,7 +11,6 @@ from itertools import chain
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import yaml
-from omegaconf import OmegaConf
 
 from datagen.registry import is_built_in
 from dlemu.config.compose import YAML_LOADER
@@ -45,7 +44,35 @@ def to_yaml(workload: Workload) -> str:
     """Write every setting; see `dlemu.config.to_yaml`."""
     settings = plain(published(workload))
     own = settings.pop(OWN)
-    return OmegaConf.to_yaml(OmegaConf.create(_escaped({**settings, **own})))
+    return yaml.dump(
+        _escaped({**settings, **own}), Dumper=_Dumper, default_flow_style=False, allow_unicode=True, sort_keys=False
+    )
+
+
+class _Dumper(yaml.SafeDumper):
+    """Quotes texts that OmegaConf or another reader of YAML would take for a number or a truth value."""
+
+    def text(self, data: str) -> yaml.ScalarNode:
+        return self.represent_scalar("tag:yaml.org,2002:str", data, style="'" if _looks_typed(data) else None)
+
+
+_Dumper.add_representer(str, _Dumper.text)
+
+
+def _looks_typed(text: str) -> bool:
+    """Return whether a text is one of YAML 1.1's words for true and false, or a number for Python."""
+    word = text.lower()
+    if word in ("y", "yes", "n", "no", "true", "false", "on", "off") and text in (
+        word,
+        word.capitalize(),
+        word.upper(),
+    ):
+        return True
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def digest(workloads: Sequence[Workload]) -> str:

@@ -6,19 +6,21 @@ import os
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from hydra.errors import HydraException
-from omegaconf import DictConfig
+from omegaconf.errors import OmegaConfBaseException
 
+from dlemu.config.references import plain
 from dlemu.config.workload_files import SUFFIX
 
 _CONFIG_MODULE = "dlemu.configs"
 _VERSION_BASE = "1.3"
 
 
-def composed_by_hydra(path: str) -> DictConfig:
+def composed_by_hydra(path: str) -> dict[str, Any]:
     """Compose the file, in any folder, as the root; its defaults list can name shipped workloads.
 
     Raises ValueError with Hydra's message.
@@ -32,8 +34,8 @@ def composed_by_hydra(path: str) -> DictConfig:
         # Hydra warns of a defaults list without `_self_`; the file then comes last, as is usually intended.
         warnings.simplefilter("ignore", UserWarning)
         try:
-            return compose(name, overrides=[f"hydra.searchpath=[pkg://{_CONFIG_MODULE}]"])
-        except HydraException as error:
+            return plain(compose(name, overrides=[f"hydra.searchpath=[pkg://{_CONFIG_MODULE}]"]))
+        except (HydraException, OmegaConfBaseException) as error:
             # Hydra adds its search path, which does not help the user.
             raise ValueError(str(error).split("\nConfig search path", 1)[0]) from None
 

@@ -22,6 +22,7 @@ from dlemu.config.compose import composed
 from dlemu.config.grammar import parse_word
 from dlemu.config.overrides import parse, plain_setting, take_word
 from dlemu.config.points import points
+from dlemu.config.references import read_text
 from dlemu.config.schema import Duration, Workload
 from dlemu.config.workload_files import workload_file
 
@@ -455,6 +456,48 @@ def test_a_file_that_draws_in_no_other_is_read_as_hydra_composes_it(name: str, t
     text = Path(workload_file(name, None)).read_text()
     hydras = write(tmp_path, f"{name}.yaml", f"# @package _global_\n{text}")  # a header is hydra's to understand
     assert composed(hydras, None) == composed(name, None)
+
+
+ODD_VALUES = r"""
+1e6
+-1E-3
+1_0e5
+1._e5
+1.5
+1:30
+1:30.5
+0x1F
+012
+1_000
+.inf
+2001-01-01
+2001-01-01 10:00:00
+./data
+10.0.0.1
+1e
+yes
+~
+""
+'1e6'
+???
+'???'
+${b}
+'\\${b}'
+!!str 1e6
+!!float 1
+[1e6, {b: 1e6}]
+{1: 2}
+{<<: {b: 1}}
+[&anchor {b: [1]}, *anchor]
+'ä 😀'
+{}
+"""
+
+
+@pytest.mark.parametrize("value", ODD_VALUES.strip().split("\n"))
+def test_values_are_those_that_omegaconf_reads(value: str, tmp_path: Path) -> None:
+    text = f"a: {value}\n"
+    assert repr(composed(write(tmp_path, "a.yaml", text), None)) == repr(read_text(text))
 
 
 @pytest.mark.parametrize("name", ["indexed_binary", "mmap_indexed_binary"])
