@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 
 from rich.console import Console
 
 from datagen.atomic import write_text
-from dlemu.results.kinds import kind_named
+from datagen.errors import UserError
+from dlemu.results.kinds import kind_named, kind_wanted
 from dlemu.results.tables import ADVICE
-from dlemu.runner.events import Event, OnEvent, Saved
+from dlemu.runner.events import Event, JobBegan, OnEvent, Saved
 
 
 def log_writer(command: str) -> OnEvent:
@@ -20,5 +22,9 @@ def log_writer(command: str) -> OnEvent:
             run, text = event.run, io.StringIO()
             kind_named(run.facts.kind).part("show")(run.summary, run.folder, Console(width=100, file=text))
             write_text(run.folder, "log.txt", f"$ {command}\n\n{text.getvalue()}", advice=ADVICE)
+        elif isinstance(event, JobBegan):
+            # Rank 0, which is forked next, and then this process show the result: they share what that imports.
+            with contextlib.suppress(UserError):  # of an explicit kind of job the settings may not speak
+                kind_wanted(event.workload).part("show")
 
     return write
