@@ -19,6 +19,8 @@ YAML_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _VARIABLE = re.compile(r"\$\{([A-Z][A-Z0-9_]*)\}")
 """An environment variable in MLPerf Storage's workload files, which Hydra would take for a key."""
 _REFERENCE = re.compile(r"(?<!\\)(?:\\\\)*\$\{")
+_NOT_LITERAL = re.compile(r"\$\{|\A\?\?\?\Z")
+"""What OmegaConf does not take as it stands: a reference, and its word for no value."""
 _SCALARS = {f"tag:yaml.org,2002:{name}" for name in ("str", "int", "float", "bool", "null")}
 _NUMERIC = "-+.0123456789_eE:"
 """Of these OmegaConf makes numbers that YAML does not know, such as 1e6."""
@@ -36,8 +38,16 @@ def composed(choice: str, config_dir: str | None) -> dict[str, Any]:
     path = workload_file(choice, config_dir)
     content, root = _checked_content(path)
     try:
-        tree = _as_it_stands(content.decode(), root)
-        if tree is None:
+        text, tree = content.decode(), None
+        if "@package" not in text:
+            try:
+                tree = _values(root, SafeConstructor())
+            except (_NotPlainError, yaml.YAMLError, ValueError):
+                from dlemu.config.references import read_text
+
+                tree = read_text(text)
+        # Hydra takes 0.05 CPU s for the same result, if the file includes no other, as no shipped one does.
+        if not isinstance(tree, dict) or not {"defaults", "hydra"}.isdisjoint(tree):
             from dlemu.config.hydra_files import composed_by_hydra
 
             tree = composed_by_hydra(os.path.abspath(path))
@@ -110,48 +120,16 @@ def _count(node: yaml.Node | None, counted: dict[int, int]) -> int:
 
 def resolved(tree: dict[str, Any]) -> dict[str, Any]:
     """Return plain nested values with each `${...}` replaced by its value; raises UserError for one without a value."""
-    tree = _with_environment(tree)
     try:
-        plain: dict[str, Any] = _copied(tree)
-        return plain
-    except _NotPlainError:
-        from dlemu.config.references import with_references
-
-        return with_references(tree)
+        odd: list[Any] = []
+        plain: dict[str, Any] = _with_environment(tree, odd)
     except RecursionError:
         raise UserError("the settings refer to themselves, or nest too deep: wanted sections of plain values") from None
+    if odd:
+        from dlemu.config.references import with_references
 
-
-def _copied(value: Any) -> Any:
-    """Return a copy of nested values; raises _NotPlainError for those that OmegaConf would not leave as they are."""
-    if type(value) is dict and all(type(key) is str for key in value):
-        return {key: _copied(item) for key, item in value.items()}
-    if type(value) is list:
-        return [_copied(item) for item in value]
-    if value is None or type(value) in (bool, int, float) or (type(value) is str and _is_literal(value)):
-        return value
-    raise _NotPlainError
-
-
-def _is_literal(text: str) -> bool:
-    """Return whether OmegaConf takes a text as it stands: it has no reference, and is not its word for no value."""
-    return "${" not in text and text != "???"
-
-
-def _as_it_stands(text: str, root: yaml.Node | None) -> dict[str, Any] | None:
-    """Return the content of a file that includes no other, like all shipped ones; None where Hydra must compose it.
-
-    Hydra takes 0.05 CPU s for the same result, and `dlemu workloads` loads 43 files.
-    """
-    if "@package" in text:
-        return None
-    try:
-        tree = _values(root, SafeConstructor())
-    except (_NotPlainError, yaml.YAMLError, ValueError):
-        from dlemu.config.references import read_text
-
-        tree = read_text(text)
-    return tree if isinstance(tree, dict) and {"defaults", "hydra"}.isdisjoint(tree) else None
+        return with_references(plain)
+    return plain
 
 
 def _values(node: yaml.Node | None, scalars: SafeConstructor) -> Any:
@@ -162,18 +140,31 @@ def _values(node: yaml.Node | None, scalars: SafeConstructor) -> Any:
             return {key: _values(value, scalars) for key, value in named.items()}
     elif isinstance(node, yaml.SequenceNode):
         return [_values(item, scalars) for item in node.value]
-    elif isinstance(node, yaml.ScalarNode) and node.tag in _SCALARS and _is_literal(node.value):
+    elif isinstance(node, yaml.ScalarNode) and node.tag in _SCALARS and not _NOT_LITERAL.search(node.value):
         is_number_elsewhere = node.tag.endswith("str") and not node.style and not node.value.strip(_NUMERIC)
         if not is_number_elsewhere:
             return scalars.construct_object(node)
     raise _NotPlainError
 
 
-def _with_environment(tree: Any, *, options: bool = False) -> Any:
-    """Return the tree with variables such as `${AWS_REGION}` in storage options replaced; null where not set."""
-    if isinstance(tree, dict):
+def _with_environment(tree: Any, odd: list[Any], *, options: bool = False) -> Any:
+    """Return a copy with variables such as `${AWS_REGION}` in storage options replaced; null where not set.
+
+    `odd` gets the values and keys that OmegaConf would not leave as they are.
+    """
+    if type(tree) is dict:
+        odd += [key for key in tree if type(key) is not str]
         return {
-            key: _with_environment(value, options=options or key == "storage_options") for key, value in tree.items()
+            key: _with_environment(value, odd, options=options or key == "storage_options")
+            for key, value in tree.items()
         }
-    variable = _VARIABLE.fullmatch(tree) if options and isinstance(tree, str) else None
-    return os.environ.get(variable[1]) if variable else tree
+    if type(tree) is list:
+        return [_with_environment(value, odd) for value in tree]
+    if isinstance(tree, str) and _NOT_LITERAL.search(tree):
+        variable = _VARIABLE.fullmatch(tree) if options else None
+        if variable:
+            return os.environ.get(variable[1])
+        odd.append(tree)
+    elif tree is not None and type(tree) not in (bool, int, float, str):
+        odd.append(tree)
+    return tree

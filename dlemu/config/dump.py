@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import re
 import shlex
@@ -53,26 +54,17 @@ class _Dumper(yaml.SafeDumper):
     """Quotes texts that OmegaConf or another reader of YAML would take for a number or a truth value."""
 
     def text(self, data: str) -> yaml.ScalarNode:
-        return self.represent_scalar("tag:yaml.org,2002:str", data, style="'" if _looks_typed(data) else None)
+        word, style = data.lower(), None
+        if word in _TRUTHS and data in (word, word.capitalize(), word.upper()):
+            style = "'"
+        with contextlib.suppress(ValueError):
+            float(data)
+            style = "'"
+        return self.represent_scalar("tag:yaml.org,2002:str", data, style=style)
 
 
+_TRUTHS = ("y", "yes", "n", "no", "true", "false", "on", "off")
 _Dumper.add_representer(str, _Dumper.text)
-
-
-def _looks_typed(text: str) -> bool:
-    """Return whether a text is one of YAML 1.1's words for true and false, or a number for Python."""
-    word = text.lower()
-    if word in ("y", "yes", "n", "no", "true", "false", "on", "off") and text in (
-        word,
-        word.capitalize(),
-        word.upper(),
-    ):
-        return True
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
 
 
 def digest(workloads: Sequence[Workload]) -> str:
