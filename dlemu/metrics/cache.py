@@ -47,7 +47,7 @@ def prove(
     rows: Rows, *, file_system: str, odirect: bool, evicted: bool, dataset_bytes: int, memory_bytes: int
 ) -> CacheProof:
     """Return from the training rows whether data came from storage; `evicted`: from the page cache, before reading."""
-    known = is_any(rows, "storage_bytes") or file_system in (*ACCOUNTED, *IN_MEMORY)
+    known = is_counted(is_any(rows, "storage_bytes"), file_system)
     per_epoch = tuple(_percent(part) if known else None for part in by_epoch(rows))
     percent = _percent(rows) if known else None
     ratio = dataset_bytes / memory_bytes if memory_bytes else None
@@ -58,6 +58,11 @@ def prove(
         if is_any(rows, "app_bytes")
         else Finding(Cached.NOTHING_READ, "loud"),
     )
+
+
+def is_counted(storage_bytes: float, file_system: str) -> bool:
+    """Return whether the kernel counts the bytes from storage: on FUSE and most network file systems it counts none."""
+    return storage_bytes > 0 or file_system in (*ACCOUNTED, *IN_MEMORY)
 
 
 def served_by_storage(rows: Rows, accounted: Mean, device: Mean) -> float | None:

@@ -20,6 +20,7 @@ from dlemu.studies.record.answer import read_record
 from dlemu.studies.record.hook import ROWS
 from dlemu.studies.record.run import RecordQuestion, how_ended, record
 from tests.e2e.harness import DLEMU, dlemu
+from tests.recording.made_rows import Trainer, steady
 
 JOB = str(Path(__file__).with_name("job.py"))
 
@@ -107,6 +108,22 @@ def test_a_job_becomes_a_recipe_that_names_nobody_and_a_page(tmp_path: Path) -> 
     again = dlemu("record", "--no-replay", "--rows", str(answer / "rows"), "--json", cwd=tmp_path)
     assert again.status == 1, again.err
     assert '"complete": true' in again.out
+
+
+@pytest.mark.parametrize(("kind", "counted"), [("ext4", True), ("tmpfs", True), ("fuse.sshfs", False), ("nfs4", False)])
+def test_whether_the_kernel_counts_what_the_datas_file_system_reads_is_kept(
+    kind: str, counted: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = tmp_path / "0.npy"
+    data.write_bytes(bytes(5000))
+    trainer = Trainer()
+    steady(trainer, 30, wait_ms=10, body_ms=5)
+    trainer.worker.fetches[0].files.append(str(data))
+    (tmp_path / "rows").mkdir()
+    monkeypatch.setattr("dlemu.studies.record.run.read_rows", lambda _: trainer.processes)
+    monkeypatch.setattr("dlemu.studies.record.run.describe_folder", lambda _: SimpleNamespace(file_system=kind))
+    question = RecordQuestion(rows=str(tmp_path / "rows"), replay=False)
+    assert record(question, folder=str(tmp_path / "answer")).answer.recording.device_bytes_counted == counted
 
 
 @pytest.mark.slow

@@ -102,6 +102,24 @@ def test_a_report_says_what_came_from_memory(device: float, said: str) -> None:
     assert str(first.notes[-1]).startswith(said or "waits are split")
 
 
+@pytest.mark.parametrize(("device", "unknown"), [(0.0, True), (2_000.0, True), (110_000.0, False), (44_000.0, False)])
+def test_on_storage_whose_bytes_the_kernel_does_not_count_nothing_is_said_to_come_from_memory(
+    device: float, unknown: bool, tmp_path: Path
+) -> None:
+    recording = recorded(opens_per_sample=1.0, read_bytes_per_sample=110_000.0, device_bytes_counted=False)
+    recording = replace(recording, device_bytes_per_sample=device)
+    data = data_of(files(tmp_path), recording)
+    assert data is not None
+    assert (recording.cached_percent is None) == unknown
+    tables = list(_tables(RecordAnswer(complete=True, recording=recording, data=data)))
+    shown = " ".join(str(part) for table in tables for part in (*table.notes, *table.rows))
+    assert ("came from memory" in shown) == (device == 44_000)
+    assert ("an unknown number from devices" in shown) == unknown
+    if unknown:
+        assert "unknown" in "".join(data_notes(data, recording))
+        assert "reader.evict_page_cache=start" in _overrides(recording, data, 10), "a replay is to read from storage"
+
+
 @pytest.mark.parametrize(("arrays", "tensors"), [(2, 2), (1000, 64), (0, 0)])
 def test_batches_cross_in_as_many_tensors_whose_taking_is_not_burned_again(arrays: int, tensors: int) -> None:
     recording = recorded(

@@ -163,6 +163,7 @@ def test_as_much_is_cached_for_a_replay_as_for_the_job(tmp_path: Path, recorded:
     recording, replay = found.recording, found.replays[-1]
     if recording.device_bytes_per_sample in (0, -1):
         pytest.skip(f"the file system of {tmp_path} keeps no books, or is memory")
+    assert recording.cached_percent is not None
     assert 20 < recording.cached_percent < 60, "a third of the files, and headers that are read twice"
     assert replay.device_bytes_per_sample == pytest.approx(recording.device_bytes_per_sample, rel=0.15)
 

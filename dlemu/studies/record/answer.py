@@ -174,6 +174,8 @@ class Recording:
     """Bytes read by system calls, or from memory-mapped files; 0 of files that are not mapped by NumPy: not known."""
     calls_per_sample: float
     device_bytes_per_sample: float
+    device_bytes_counted: bool = True
+    """False where the data's file system is one of those whose bytes the kernel does not count (FUSE, networks)."""
     opens_per_sample: float
     mapped: bool
     """The samples are in memory-mapped files, which no read call shows."""
@@ -209,12 +211,15 @@ class Recording:
         return 1 if self.ranks_that_read == "first" else self.ranks
 
     @property
-    def cached_percent(self) -> int:
-        """Share of the bytes from the page cache; for mapped files 0 or 100, as read-ahead hides the exact share."""
+    def cached_percent(self) -> int | None:
+        """Share of the bytes from the page cache; for mapped files 0 or 100, as read-ahead hides the exact share.
+
+        None: not known, as no bytes from devices were seen, and the kernel would count none.
+        """
         read, device = self.read_bytes_per_sample, self.device_bytes_per_sample
         served = 1 - device / read if read > 0 else float(device == 0)
         if served > _CACHED:
-            return 100
+            return 100 if self.device_bytes_counted else None
         return 0 if served < _COLD or self.mapped else round(100 * served)
 
 

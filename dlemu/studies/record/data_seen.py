@@ -128,6 +128,11 @@ def data_problems(data: Data | None, recording: Recording) -> Iterator[str]:
 def data_notes(data: Data | None, recording: Recording) -> Iterator[str]:
     """Yield what a user of the recipe should know about the storage that the job read from."""
     cached = cached_before(data, recording) if data is not None else 0
+    if data is not None and recording.cached_percent is None:
+        yield (
+            "the kernel does not count what this file system reads from storage: how much of the data came from the "
+            "page cache is unknown; a replay begins with the dataset evicted"
+        )
     if 0 < cached < 100:
         words = " ".join(cached_words(cached))
         yield (
@@ -144,10 +149,11 @@ def cached_words(percent: int) -> list[str]:
 def cached_before(data: Data, recording: Recording) -> int:
     """Return the share of the dataset that the page cache held before the job read it, %.
 
-    Where the job reads files again, the page cache serves them in a replay, too: these bytes don't count.
+    Where the job reads files again, the page cache serves them in a replay, too: these bytes don't count. 0 also if it
+    is not known: a replay is then to read from storage.
     """
-    if recording.cached_percent in (0, 100):
-        return recording.cached_percent
+    if recording.cached_percent in (0, 100, None):
+        return recording.cached_percent or 0
     stored = data.bytes / data.files / data.samples_per_file * recording.files_per_sample  # without parts read twice
     served = 1 - recording.device_bytes_per_sample / min(recording.read_bytes_per_sample, stored)
     again = _read_again(data, recording)

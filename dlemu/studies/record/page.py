@@ -140,14 +140,9 @@ def _facts(answer: RecordAnswer) -> Iterator[tuple[str, str]]:
     if recording.ranks_that_read == "first":
         yield "who reads", "rank 0, for all ranks"
     yield "CPU of a worker", f"{number(1000 * recording.worker_cpu_per_sample)} ms per sample"
-    read, device = (
-        size(round(value)) for value in (recording.read_bytes_per_sample, recording.device_bytes_per_sample)
-    )
-    how = (
-        f"{number(recording.calls_per_sample)} calls, {read}"
-        if recording.read_bytes_per_sample
-        else "from mapped files"
-    )
+    read, device = recording.read_bytes_per_sample, size(round(recording.device_bytes_per_sample))
+    device = "an unknown number" if recording.cached_percent is None else device
+    how = f"{number(recording.calls_per_sample)} calls, {size(round(read))}" if read else "from mapped files"
     yield "reads per sample", f"{how}; {device} from devices"
     if answer.data is not None:
         data = answer.data
@@ -174,7 +169,10 @@ def _replay_table(recording: Recording, replays: tuple[Replay, ...]) -> Table:
         ("wait p50, ms", lambda one: number(1000 * one.wait_p50)),
         ("wait p99, ms", lambda one: number(1000 * one.wait_p99)),
         ("calls per sample", lambda one: number(one.calls_per_sample)),
-        ("bytes from devices per sample", lambda one: f"{one.device_bytes_per_sample:,.0f}"),
+        (
+            "bytes from devices per sample",
+            lambda one: "unknown" if recording.cached_percent is None else f"{one.device_bytes_per_sample:,.0f}",
+        ),
         ("CPU of a worker per sample, ms", lambda one: number(1000 * one.worker_cpu_per_sample)),
     )
     measured: Sequence[Recording | Replay] = (recording, *replays)

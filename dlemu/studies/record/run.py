@@ -12,6 +12,8 @@ from datagen.atomic import write_text
 from datagen.errors import DlemuError, UserError
 from datagen.owned import take_folder
 from dlemu.comm import Interrupted
+from dlemu.comm.environment import describe_folder
+from dlemu.metrics.cache import is_counted
 from dlemu.results.answer_files import save_answer
 from dlemu.runner.child_run import run_attached
 from dlemu.runner.run_folder import check_place, new_folder
@@ -74,6 +76,8 @@ def record(
         if not has_rows(os.path.join(folder, ROWS)):
             taken.drop()
         raise
+    if data is None or not is_counted(0, describe_folder(data.folder).file_system):
+        recording = replace(recording, device_bytes_counted=False)
     problems = (*recording.problems, *data_problems(data, recording))
     notes = (*recording.notes, *data_notes(data, recording), *simplified(recording, data))
     recording = replace(recording, problems=problems, notes=notes)
