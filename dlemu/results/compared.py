@@ -32,6 +32,8 @@ class Conditions:
     """What was read or written; if it differs, the runs did different work."""
     how: dict[str, Any] = field(default_factory=dict)
     """Settings that affect measurements; empty for other benchmarks' results, which do not record them."""
+    from_memory: tuple[str, ...] = ()
+    """Phases of the run whose data memory served, in place of the storage; `run` for a job with a single phase."""
     warnings: tuple[str, ...] = ()
     """What a reader of its numbers must know, as sentences."""
 

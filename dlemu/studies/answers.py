@@ -313,6 +313,13 @@ class RunPair:
     """None where a run did not complete, has no whole epochs or got no verdict, and where runs are not comparable."""
     not_comparable: tuple[str, ...] = ()
     """Differences between the runs that make their times incomparable, as phrases."""
+    from_memory: dict[str, tuple[bool, bool]] = field(default_factory=dict)
+    """Phase -> whether memory served A and B, in place of the storage; without phases in which neither was."""
+
+    def compares_storage(self, phase: str) -> bool:
+        """Return False where memory served one side alone in a phase: times are then not due to the storage."""
+        of_a, of_b = self.from_memory.get(phase, (False, False))
+        return of_a == of_b
 
     def time(self, metric: str) -> Difference | None:
         """Return the difference of a time for equal work: per epoch where one side ran more epochs than the other.
@@ -400,6 +407,8 @@ class Comparison:
     """The answer as a sentence."""
     runs: tuple[RunPair, ...]
     """Empty when two searches (`dlemu size`) are compared."""
+    not_comparable: tuple[str, ...] = ()
+    """What makes two searches incomparable, as phrases; of runs see each of `runs`."""
     economy: tuple[Economy, Economy] | None = None
     """None for jobs that feed no accelerators."""
     sides: tuple[ComparedSide, ComparedSide]

@@ -11,10 +11,12 @@ from typing import Any
 import pytest
 
 from datagen.errors import UserError
+from dlemu.jobs.checkpoint.metrics import READING
 from dlemu.jobs.training.figures_of import training_metrics
 from dlemu.jobs.training.metrics import CATALOGUE
 from dlemu.jobs.training.summary import Mean
-from dlemu.results.compared import difference, in_words
+from dlemu.metrics.catalogue import RUN
+from dlemu.results.compared import Conditions, difference, in_words
 from dlemu.results.figures import JobFigures, Value
 from dlemu.results.kinds import catalogue_of
 from dlemu.studies.answers import ComparedRun, ComparedSide, RunPair
@@ -412,6 +414,53 @@ def test_runs_that_did_not_do_the_same_work_plan_no_year(change: dict[str, Any],
     pair = compare_runs(a, replace(a, **change))
     assert (pair.not_comparable, pair.plan) == ((words,), None)
     assert compare_runs(a, a).not_comparable == ()
+
+
+def served(name: str, phases: tuple[str, ...] = (), run: JobFigures | None = None, **changes: Any) -> Side:
+    """A run of which memory served these phases."""
+    return side_of_runs(name, {(): run or figures()}, [Conditions(title="unet3d", from_memory=phases, **changes)])
+
+
+def test_a_run_that_memory_served_is_not_compared_with_one_from_storage() -> None:
+    fast, slow = served("fast", (RUN,), figures(50.0)), served("slow")
+    for a, b, name in ((fast, slow, "A"), (slow, fast, "B")):
+        compared = compare(a, b)
+        assert compared.verdict.startswith(f"not comparable: {name}'s data came from memory; ")
+        assert compared.runs[0].plan is None
+        assert not list(_tiles(compared, catalogue_of("training")))
+    assert compare(fast, fast).verdict.startswith("memory served both, not storage: with 18 accelerators ")
+    assert compare(slow, slow).verdict.startswith("with 18 accelerators ")
+
+
+def test_of_a_sweep_each_run_says_whether_memory_served_it() -> None:
+    runs = with_ranks(1, 2)
+    cold, warm = (Conditions(title="unet3d", from_memory=phases) for phases in ((), (RUN,)))
+    a, b = (
+        replace(side_of_runs(name, runs), about=cold, about_runs=dict(zip(runs, each, strict=True)))
+        for name, each in (("a", (cold, cold)), ("b", (cold, warm)))
+    )
+    assert [pair.not_comparable for pair in compare(a, b).runs] == [(), ("B's data came from memory",)]
+
+
+def test_checkpoints_that_one_side_read_from_memory_are_compared_by_their_writing() -> None:
+    metrics = {f"{what}_slowest_seconds": Value(2.0) for what in ("write", "read")}
+    run = JobFigures(kind="checkpoint", workload="llama", ranks=1, metrics=metrics)
+    cold, warm = served("cold", (), run), served("warm", (READING,), run)
+    verdict = compare(cold, warm).verdict
+    assert verdict.startswith("writing: A takes 0.0 % more time")
+    assert verdict.endswith("; reading: not comparable: B's data came from memory")
+    places = [place for _, place, *_ in _tiles(compare(cold, warm), catalogue_of("checkpoint"))]
+    assert not [place for place in places if "read_slowest_seconds" in place]
+    assert "; memory served both, not storage: reading: A takes" in compare(warm, warm).verdict
+
+
+def test_a_search_that_sized_memory_is_not_compared_with_one_of_storage() -> None:
+    storage = Side(name="storage", accelerators=2, counts=(ComparedRun(figures=figures()),))
+    memory = replace(storage, name="memory", cached=True)
+    compared = compare(storage, memory)
+    assert compared.not_comparable == ("metric.cached is False for A and True for B",)
+    assert compared.verdict.startswith("not comparable: metric.cached is False for A and True for B; ")
+    assert compare(memory, memory).not_comparable == ()
 
 
 def test_runs_of_two_datasets_plan_no_year(tmp_path: Path) -> None:

@@ -9,9 +9,16 @@ import numpy as np
 import pytest
 
 from datagen.errors import UserError
+from dlemu.jobs.checkpoint.figures_of import conditions as conditions_of_checkpoints
+from dlemu.jobs.checkpoint.folder import read_checkpoint_run
+from dlemu.jobs.checkpoint.issues import Issue
+from dlemu.jobs.checkpoint.metrics import READING, WRITING
 from dlemu.jobs.training.figures_of import conditions, figures
 from dlemu.jobs.training.result import Run, make_run
 from dlemu.jobs.training.summary import AsynchronousCheckpoints, Evaluation, Mean, PageCache
+from dlemu.metrics.cache import Cached
+from dlemu.metrics.catalogue import RUN
+from dlemu.metrics.findings import Finding
 from dlemu.report.units import size
 from dlemu.results.answer_files import save_answer
 from dlemu.results.compared import differing_work
@@ -19,6 +26,7 @@ from dlemu.results.measured import write_run
 from dlemu.studies.answers import SWEEP, SweepAnswer, SweepPoint, SweepQuestion
 from dlemu.studies.compare.sides import issues_between, read_sides, side_of_runs
 from dlemu.telemetry import DeviceFacts, HostTelemetry, Series
+from tests.goldens.render import RESULTS
 from tests.report.folders import hand_made_run
 from tests.runs import make_job, make_log, with_blocks
 
@@ -103,6 +111,26 @@ def test_what_a_run_warns_of_is_said_once_with_its_count(ranks: int, accelerator
     assert side.warnings == (f"with {accelerators} the page cache served the reads",)
     assert side.about is not None
     assert side.about.work["num_files_train"] == run.summary.dataset.num_files_train
+
+
+@pytest.mark.parametrize(
+    ("code", "phases"),
+    [(Cached.NOT_READ, (RUN,)), (Cached.IN_MEMORY, (RUN,)), (Cached.PARTLY_READ, ()), (Cached.NOT_KNOWN, ())],
+)
+def test_a_run_that_memory_served_says_so(code: Cached, phases: tuple[str, ...]) -> None:
+    job = make_job()
+    cache = PageCache(from_storage_percent=Mean(mean=3.0), finding=Finding(code))
+    summary = replace(make_run(job, make_log(job)).summary, page_cache=cache)
+    assert conditions(summary).from_memory == phases
+
+
+@pytest.mark.parametrize(
+    ("code", "phases"), [(Issue.NOT_READ, (READING,)), (Issue.IN_MEMORY, (WRITING, READING)), (None, ())]
+)
+def test_of_checkpoints_memory_may_serve_reading_alone(code: Issue | None, phases: tuple[str, ...]) -> None:
+    summary = read_checkpoint_run(str(RESULTS / "checkpoint")).summary
+    found = conditions_of_checkpoints(replace(summary, findings=(Finding(code),) if code else ()))
+    assert found.from_memory == phases
 
 
 def test_the_bytes_of_a_dataset_are_work_unless_training_reads_only_a_part_of_them() -> None:

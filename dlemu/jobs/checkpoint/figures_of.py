@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 
+from dlemu.jobs.checkpoint.issues import Issue
 from dlemu.jobs.checkpoint.metrics import READING, WRITING
 from dlemu.jobs.checkpoint.result import CheckpointRun
 from dlemu.jobs.checkpoint.summary import CheckpointFacts, CheckpointSummary, PhaseSummary
@@ -38,7 +39,7 @@ def figures(run: CheckpointRun) -> JobFigures:
 def conditions(summary: CheckpointSummary) -> Conditions:
     """Return the conditions under which a run was measured."""
     facts = {**asdict(summary.what), "ranks": summary.ranks}
-    own = ("ranks", *_INCIDENTAL_FACTS)
+    own, codes = ("ranks", *_INCIDENTAL_FACTS), {finding.code for finding in summary.findings}
     return Conditions(
         title=summary.title,
         started_at=summary.started_at,
@@ -47,6 +48,7 @@ def conditions(summary: CheckpointSummary) -> Conditions:
         facts={key: plain(facts[key]) for key in own},
         work={key: facts[key] for key in _WORK_FACTS},
         how={key: value for key, value in facts.items() if key not in (*own, *_WORK_FACTS)},
+        from_memory=(WRITING, READING) if Issue.IN_MEMORY in codes else (READING,) * (Issue.NOT_READ in codes),
         warnings=summary.loud_issues,
     )
 

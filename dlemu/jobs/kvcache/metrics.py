@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dlemu.jobs.kvcache.summary import KvSummary
+from dlemu.metrics.cache import IN_MEMORY, NOT_READ_PERCENT
 from dlemu.metrics.catalogue import RUN, Catalogue, Metric
 from dlemu.report.units import at
 from dlemu.results.compared import Conditions
@@ -176,11 +177,13 @@ def conditions(summary: KvSummary) -> Conditions:
     what = summary.what
     # of an incomplete run it is the rate until its end, not the load's
     rate = {"prompts_per_second": round(summary.prompts_per_second, 3)} if summary.complete else {}
+    storage, served = summary.environment.storage, summary.from_storage_percent
+    in_memory = storage is not None and storage.file_system in IN_MEMORY
     return Conditions(
         title=f"KV cache of {summary.workload}",
         started_at=summary.started_at,
         hosts=summary.environment.hosts,
-        storage=summary.environment.storage,
+        storage=storage,
         facts={"folder": what.folder},
         work={
             "block_bytes": what.block_bytes,
@@ -190,5 +193,6 @@ def conditions(summary: KvSummary) -> Conditions:
             "trace": what.trace,
         },
         how={"layout": what.layout, "odirect": what.odirect, "threads": what.threads, "ranks": summary.ranks},
+        from_memory=(RUN,) if in_memory or (served is not None and served < NOT_READ_PERCENT) else (),
         warnings=summary.issues,
     )

@@ -13,6 +13,7 @@ from dlemu.jobs.training.folder import read_run
 from dlemu.jobs.training.metrics import CATALOGUE
 from dlemu.jobs.training.result import Run
 from dlemu.jobs.training.summary import Summary
+from dlemu.metrics.cache import Cached
 from dlemu.metrics.catalogue import RUN
 from dlemu.report.series import RunSeries, point_of
 from dlemu.report.units import size
@@ -94,6 +95,9 @@ def conditions(summary: Summary) -> Conditions:
         },
         work=work,
         how=dict(sorted(asdict(summary.how).items())),
+        from_memory=(RUN,)
+        if cache and cache.finding and cache.finding.code in (Cached.IN_MEMORY, Cached.NOT_READ)
+        else (),
         warnings=(f"with {accelerators} {cache.warning}",) if cache and cache.warning else (),
     )
 

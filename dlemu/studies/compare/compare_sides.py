@@ -17,6 +17,7 @@ from dlemu.studies.compare.sides import Settings, Side, issues_between
 
 PLANNED_EPOCHS = 100
 """Epochs of training one model, as in KIOXIA's white paper on the CM7 and DLIO."""
+_BOTH_IN_MEMORY = "memory served both, not storage"
 YEAR_HOURS, YEAR_DAYS = 8760.0, 365.0
 
 
@@ -51,13 +52,18 @@ def compare(a: Side, b: Side, extras: tuple[Extras, Extras] = (Extras(), Extras(
     # Where no folder of a run with settings of both is left, `about` is of the first run of each side.
     varied = {key.rpartition(".")[2] for settings, _, _ in pairs for key, _ in settings}
     work = differing_work(a.about, b.about, varied) if a.about and b.about else []
-    runs = (replace(compare_runs(of_a, of_b, work), settings=dict(settings)) for settings, of_a, of_b in pairs)
+    runs = (
+        replace(compare_runs(of_a, of_b, work, _from_memory(a, b, settings)), settings=dict(settings))
+        for settings, of_a, of_b in pairs
+    )
+    cached = [f"metric.cached is {a.cached} for A and {b.cached} for B"] if a.cached != b.cached else []
     comparison = Comparison(
         kind=a.kind,
         a=a.name,
         b=b.name,
         verdict="",
         runs=tuple(runs),
+        not_comparable=() if pairs else (*_in_memory(_from_memory(a, b, ())), *cached),
         economy=(economy(a, extras[0]), economy(b, extras[1])) if catalogue.feeds_accelerators else None,
         sides=(_compared(a), _compared(b)),
         issues=tuple(issues_between(a, b)),
@@ -72,6 +78,19 @@ def _pairs(a: Side, b: Side) -> list[tuple[Settings, JobFigures, JobFigures]]:
     return [(settings, a.runs[settings], b.runs[settings]) for settings in a.runs if settings in b.runs]
 
 
+def _from_memory(a: Side, b: Side, settings: Settings) -> dict[str, tuple[bool, bool]]:
+    """Return `RunPair.from_memory` of the runs with these settings."""
+    known = (side.about_runs.get(settings, side.about) for side in (a, b))
+    of_a, of_b = (about.from_memory if about else () for about in known)
+    return {phase: (phase in of_a, phase in of_b) for phase in sorted({*of_a, *of_b})}
+
+
+def _in_memory(served: dict[str, tuple[bool, bool]]) -> list[str]:
+    """Return why runs can't be compared of which memory served one alone, as phrases; for jobs of a single phase."""
+    of_a, of_b = served.get(RUN, (False, False))
+    return [f"{'A' if of_a else 'B'}'s data came from memory"] if of_a != of_b else []
+
+
 def _listed(side: Side) -> str:
     runs = [" ".join(f"{key}={value}" for key, value in settings) or "one run" for settings in side.runs]
     return "; ".join(runs) or "a search"
@@ -81,17 +100,23 @@ def _compared(side: Side) -> ComparedSide:
     return ComparedSide(name=side.name, workload=side.workload, runs=side.counts, about=side.about)
 
 
-def compare_runs(a: JobFigures, b: JobFigures, work: Sequence[str] = ()) -> RunPair:
+def compare_runs(
+    a: JobFigures,
+    b: JobFigures,
+    work: Sequence[str] = (),
+    from_memory: dict[str, tuple[bool, bool]] | None = None,
+) -> RunPair:
     """Return the differences between A and B, metric by metric, and what they mean over a year.
 
-    `work` describes how the data that they read or wrote differs. Where datasets, accelerators or their numbers differ,
-    the runs did not do the same work: differences in time are not due to the storage, and there is no plan of a year.
-    Raises UserError for runs that have no phase in common.
+    `work` describes how the data that they read or wrote differs, `from_memory` is that of the RunPair. Where datasets,
+    accelerators or their numbers differ, the runs did not do the same work: differences in time are not due to the
+    storage, and there is no plan of a year. Raises UserError for runs that have no phase in common.
     """
     catalogue = catalogue_of(a.kind)
     names = [metric.name for metric in catalogue.compared if metric.name in a.metrics and metric.name in b.metrics]
     _check_phases(a, b)
-    differ = _other_work(a, b, work) if catalogue.feeds_accelerators else []
+    served = from_memory or {}
+    differ = [*_in_memory(served), *(_other_work(a, b, work) if catalogue.feeds_accelerators else [])]
     return RunPair(
         settings={},
         ranks=(a.ranks, b.ranks),
@@ -101,6 +126,7 @@ def compare_runs(a: JobFigures, b: JobFigures, work: Sequence[str] = ()) -> RunP
         metrics={name: difference(a.metrics[name], b.metrics[name]) for name in names},
         plan=None if differ else _plan(a, b),
         not_comparable=tuple(differ),
+        from_memory=served,
     )
 
 
@@ -227,10 +253,12 @@ def _times(comparison: Comparison) -> Iterator[str]:
     """Yield, per phase, the difference in time of the main pair, and with several phases also what limited each."""
     catalogue = catalogue_of(comparison.kind)
     pair = comparison.main_pair or next(reversed(comparison.runs), None)  # also without headlines they may not compare
-    if pair is None:
+    if differ := comparison.not_comparable or (pair and pair.not_comparable):
+        yield f"not comparable: {', '.join(differ)}"
         return
-    if pair.not_comparable:
-        yield f"not comparable: {', '.join(pair.not_comparable)}"
+    if pair is None:
+        if all(side.about and RUN in side.about.from_memory for side in comparison.sides):
+            yield _BOTH_IN_MEMORY
         return
     a, b = pair.epochs
     each = "" if a == b else f"A ran {count(a, 'epoch')} and B {b}: per epoch, "
@@ -242,12 +270,17 @@ def _times(comparison: Comparison) -> Iterator[str]:
             continue
         said = difference_in_time(time, repeated=f"{catalogue.repetition}s")
         phase = "" if metric.phase == RUN else f"{metric.phase}: "
+        if not pair.compares_storage(metric.phase):
+            yield f"{phase}not comparable: {'AB'[pair.from_memory[metric.phase][1]]}'s data came from memory"
+            continue
         limits = pair.limited_by.get(metric.phase, (None, None)) if phase else (None, None)
-        yield f"{each}{with_settings}{phase}{said}{_limits(limits)}"
+        memory = f"{_BOTH_IN_MEMORY}: " * (metric.phase in pair.from_memory)
+        yield f"{memory}{each}{with_settings}{phase}{said}{_limits(limits)}"
 
     if not catalogue.times:
+        memory = f"{_BOTH_IN_MEMORY}: " * (RUN in pair.from_memory)
         yield from (
-            f"{with_settings}{metric.title}: {in_words(pair.metrics[metric.name], better=metric.better)}"
+            f"{memory}{with_settings}{metric.title}: {in_words(pair.metrics[metric.name], better=metric.better)}"
             for metric in catalogue.headlines
             if metric.name in pair.metrics
         )

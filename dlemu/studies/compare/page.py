@@ -71,8 +71,8 @@ def print_comparison(answer: Comparison, console: Console) -> None:
     """Print what makes the sides incomparable, a table for each pair, the plan of a year, costs, and the verdict."""
     print_lines([f"A: {answer.a}", f"B: {answer.b}"], console)
     main = answer.main_pair
-    if main is not None and main.not_comparable:
-        print_lines([Line(f"not comparable: {', '.join(main.not_comparable)}", "caution")], console, wrap=True)
+    if differ := answer.not_comparable or (main and main.not_comparable):
+        print_lines([Line(f"not comparable: {', '.join(differ)}", "caution")], console, wrap=True)
     for pair in answer.runs:
         print_table(_short_table(answer, pair, catalogue_of(answer.kind)), console)
     print_lines([*map(_economy_line, "AB", answer.economy or (), answer.sides)], console)
@@ -171,7 +171,8 @@ def _tiles(answer: Comparison, catalogue: Catalogue) -> Iterator[TileRow]:
         return
     for metric in catalogue.headlines:
         both, place = pair.metrics.get(metric.name), f"{key}.metrics.{metric.name}"
-        if both is not None and metric.phase and pair.epochs[0] == pair.epochs[1]:
+        compares = pair.compares_storage(metric.phase)
+        if both is not None and metric.phase and compares and pair.epochs[0] == pair.epochs[1]:
             width = both.half_width_percent
             sure = f"too few {catalogue.repetition}s: no interval" if width is None else f"+- {width:.1f}"
             about = f"{sure}, with {pair_settings(pair, catalogue)}"

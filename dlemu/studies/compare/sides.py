@@ -37,6 +37,8 @@ class Side:
     """The most that it feeds: a search's answer, or the largest count among the runs that passed; None without any."""
     may_feed_more: bool = False
     """`accelerators` is a lower bound: the storage was not shown to fail with one more."""
+    cached: bool = False
+    """It is a search that allowed reads from the page cache (`metric.cached`), and so sized memory."""
     gb_per_second: float | None = None
     """What these accelerators read, 1e9 bytes/s."""
     counts: tuple[ComparedRun, ...] = ()
@@ -204,6 +206,7 @@ def _of_size(folder: str, sized: SizeAnswer) -> Side:
         or failing.passed is None  # too close to call, or not tried often enough
         or failing.accelerators > sized.max_accelerators + 1  # a search that was interrupted
         or sized.limited_by.what in ("count", "nothing", *HOST),
+        cached=sized.question.cached,
         gb_per_second=_most_delivered(sized),
         counts=runs,
         about=conditions[0] if conditions else None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from dlemu.jobs.kvcache.job import KVCACHE
 from dlemu.jobs.kvcache.metrics import conditions
 from dlemu.jobs.kvcache.rows import COLUMNS, RANK_ROW
 from dlemu.jobs.kvcache.summary import KvSummary
+from dlemu.metrics.catalogue import RUN
 from dlemu.results.journal import RunJournal
 from dlemu.results.measured import RunFacts
 from dlemu.runner.rows_job import RowsRun
@@ -91,6 +93,15 @@ def test_the_numbers_are_those_of_their_formulas() -> None:
     assert found.limited_by is not None
     assert found.limited_by.what == "storage", "4 s of waiting, 3 s of computing"
     assert found.sustained
+
+
+@pytest.mark.parametrize(
+    ("file_system", "percent", "phases"),
+    [("ext4", 3.0, (RUN,)), ("ext4", 97.0, ()), ("tmpfs", None, (RUN,)), ("nfs", None, ())],
+)
+def test_a_run_that_memory_served_says_so(file_system: str, percent: float | None, phases: tuple[str, ...]) -> None:
+    found = replace(result(prompt(10), storage=lies_on(file_system)), from_storage_percent=percent)
+    assert conditions(found).from_memory == phases
 
 
 def test_the_rate_until_a_run_broke_off_is_no_setting_of_its_load() -> None:
