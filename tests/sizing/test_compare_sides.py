@@ -16,7 +16,7 @@ from dlemu.jobs.training.figures_of import training_metrics
 from dlemu.jobs.training.metrics import CATALOGUE
 from dlemu.jobs.training.summary import Mean
 from dlemu.metrics.catalogue import RUN
-from dlemu.results.compared import Conditions, difference, in_words
+from dlemu.results.compared import Conditions, difference, difference_in_time, in_words
 from dlemu.results.figures import JobFigures, Value
 from dlemu.results.kinds import catalogue_of
 from dlemu.studies.answers import ComparedRun, ComparedSide, RunPair
@@ -218,8 +218,8 @@ def test_a_comparison_has_both_sides_whole() -> None:
     )
     assert [each.gb_per_second for each in comparison.economy or ()] == [2.5, None]
     assert comparison.verdict == (
-        "A ran 2 epochs and B 3: per epoch, with 4 accelerators, reader.read_threads=2 A takes 0.0 % more "
-        "time than B (too few epochs: no interval); "
+        "A ran 2 epochs and B 3: per epoch, with 4 accelerators, reader.read_threads=2 A and B take the same "
+        "time (too few epochs: no interval); "
         "A feeds 4 accelerators, B none"
     )
 
@@ -447,11 +447,11 @@ def test_checkpoints_that_one_side_read_from_memory_are_compared_by_their_writin
     run = JobFigures(kind="checkpoint", workload="llama", ranks=1, metrics=metrics)
     cold, warm = served("cold", (), run), served("warm", (READING,), run)
     verdict = compare(cold, warm).verdict
-    assert verdict.startswith("writing: A takes 0.0 % more time")
+    assert verdict.startswith("writing: A and B take the same time")
     assert verdict.endswith("; reading: not comparable: B's data came from memory")
     places = [place for _, place, *_ in _tiles(compare(cold, warm), catalogue_of("checkpoint"))]
     assert not [place for place in places if "read_slowest_seconds" in place]
-    assert "; memory served both, not storage: reading: A takes" in compare(warm, warm).verdict
+    assert "; memory served both, not storage: reading: A and B" in compare(warm, warm).verdict
 
 
 def test_a_search_that_sized_memory_is_not_compared_with_one_of_storage() -> None:
@@ -461,6 +461,23 @@ def test_a_search_that_sized_memory_is_not_compared_with_one_of_storage() -> Non
     assert compared.not_comparable == ("metric.cached is False for A and True for B",)
     assert compared.verdict.startswith("not comparable: metric.cached is False for A and True for B; ")
     assert compare(memory, memory).not_comparable == ()
+
+
+def test_loads_of_other_speeds_are_not_comparable() -> None:
+    run = JobFigures(kind="kvcache", workload="llama3_8b", ranks=1, metrics={"load_p95_seconds": Value(0.5)})
+    a, b = (served(str(rate), (), run, work={"prompts_per_second": rate}) for rate in (5.2, 10.0))
+    assert compare(a, b).verdict == "not comparable: prompts_per_second is 5.2 for A and 10.0 for B"
+    assert compare(a, a).verdict.startswith("load p95: ")
+
+
+def test_equal_times_are_no_difference_of_0_percent() -> None:
+    assert difference_in_time(difference(Value(2.0), Value(2.0))) == (
+        "A and B take the same time (too few epochs: no interval)"
+    )
+    sure = difference(Value(2.0, 1e-4), Value(2.0005, 1e-4))
+    assert sure.distinct
+    assert difference_in_time(sure) == "A and B take the same time (+- 0.0)"
+    assert in_words(sure, better="lower").startswith("no significant difference")
 
 
 def test_runs_of_two_datasets_plan_no_year(tmp_path: Path) -> None:

@@ -116,7 +116,7 @@ def compare_runs(
     names = [metric.name for metric in catalogue.compared if metric.name in a.metrics and metric.name in b.metrics]
     _check_phases(a, b)
     served = from_memory or {}
-    differ = [*_in_memory(served), *(_other_work(a, b, work) if catalogue.feeds_accelerators else [])]
+    differ = [*_in_memory(served), *(_other_work(a, b, work) if catalogue.feeds_accelerators else work)]
     return RunPair(
         settings={},
         ranks=(a.ranks, b.ranks),
