@@ -27,7 +27,7 @@ from dlemu.results.kinds import kind_wanted, kinds
 from dlemu.results.live import write_live_facts
 from dlemu.results.measured import MeasuredRun, write_measured, write_summary
 from dlemu.results.tables import ADVICE
-from dlemu.runner.events import Event, JobBegan, Making, NotSaved, OnEvent, Saved
+from dlemu.runner.events import Doing, Event, JobBegan, Making, NotSaved, OnEvent, Saved
 from dlemu.runner.ranks import Ranks, with_ranks
 from dlemu.runner.request_account import request_folder, spec_with_request_counts
 from dlemu.runner.run_folder import SAVING_SECONDS, Kept, check_folder, drop_folder, drop_live, make_folder, new_folder
@@ -229,6 +229,10 @@ class JobKind(ABC, Generic[J, L, R]):
         """Return a description of what was saved of a failed run."""
         return Kept(job.folder, len(log))
 
+    def left(self, job: J, removed: object) -> str:
+        """Return what `clean_up` could not remove, as a phrase; empty for nothing."""
+        return ""
+
     def look_at_points(self) -> Look:
         """Return a function that checks the data of one run; called for all runs of a sweep before the first begins."""
         return lambda workload: None
@@ -385,6 +389,8 @@ def save_failed(kind: JobKind[J, L, R], job: J, made: OwnFolder, on_event: OnEve
     log = kind.salvage(job.live_folder)
     if log is None or not len(log):
         drop_folder(made)
+        if left := kind.left(job, removed):
+            on_event(Doing(left))
         return None
     save(kind, job, log, on_event, failure)
     return kind.kept(job, log, removed)

@@ -107,6 +107,11 @@ class Checkpoints(JobKind[CheckpointJob, CheckpointLog, CheckpointRun]):
         parts = int(((log.rows["file"] == WHOLE) & (log.rows["phase"] == WRITE)).sum())
         return Kept(job.folder, parts, _kept_sentence(job, whole, *removed))
 
+    def left(self, job: CheckpointJob, removed: object) -> str:
+        assert isinstance(removed, tuple)  # of `clean_up`
+        folders = ", ".join(map(job.folder_of, removed[1]))
+        return f"{folders}, not complete, can't be removed and is left" if folders else ""
+
     def look_at_points(self) -> Look:
         return _check_point
 

@@ -56,13 +56,14 @@ def analyse(run: RowsRun) -> KvSummary:
     data = RunRows(run)
     settings, facts = data.settings, run.facts
     complete = facts.failure is None and bool(len(data.whole))
-    backlog = data.backlog if complete and not settings.option else None
+    rate = data.rate
+    backlog = data.backlog if complete and not settings.option and rate is not None else None
     official = official_result(data.prompts, data.begins, settings, data.window_seconds) if settings.option else None
     sustained = None if backlog is None else not (backlog.storage_grows or backlog.compute_grows or backlog.unfinished)
     limit = (_limit_of_official(data) if settings.option else _limit(data, backlog)) if complete else None
-    ttft = spread(data.ttft) if sustained else None
-    loads = spread(data.load_seconds) if sustained else None
-    rate = len(data.prompts) / data.span_seconds if data.span_seconds else 0.0
+    is_measured = sustained or (complete and rate is None)
+    ttft = spread(data.ttft) if is_measured else None
+    loads = spread(data.load_seconds) if is_measured else None
     outcome, why_none = _outcome(data, rate, sustained, ttft, loads)
     moved = data.read_bytes + data.written_bytes
     return KvSummary(
@@ -77,14 +78,14 @@ def analyse(run: RowsRun) -> KvSummary:
         load_seconds=data.span_seconds,
         prompts_per_second=rate,
         input_tokens_mean=float(data.prompts["input_tokens"].mean()) if len(data.prompts) else 0.0,
-        users=settings.users * facts.ranks if settings.option else rate * settings.think_seconds,
+        users=settings.users * facts.ranks if settings.option else (rate or 0.0) * settings.think_seconds,
         accelerators=int(data.whole["accelerators"].sum()),
         sustained=sustained,
         backlog=backlog,
         ttft_seconds=ttft,
         load_times=loads,
-        loads_by_size=tuple(data.classes) if sustained else (),
-        utilisation_percent=data.utilisation_percent if sustained else None,
+        loads_by_size=tuple(data.classes) if is_measured else (),
+        utilisation_percent=data.utilisation_percent if is_measured else None,
         gpu_seconds_computed=settings.tp * float(data.computed["compute_ns"].sum()) / 1e9,
         gpu_seconds_won=0.0 if settings.option else settings.tp * (data.saved_seconds - float(data.waits.sum())),
         break_even_gb_per_second=data.break_even_gb_per_second,
@@ -100,7 +101,7 @@ def analyse(run: RowsRun) -> KvSummary:
         dropped=int(data.whole["dropped"].sum()),
         from_storage_percent=data.from_storage_percent,
         devices=data.devices,
-        fifo=_fifo(data) if sustained else None,
+        fifo=_fifo(data) if is_measured else None,
         official=official,
         ceiling_times=data.ceiling_times(rate),
         cpu_seconds_per_gb=float(data.whole["cpu_ns"].sum()) / moved if moved and len(data.whole) else None,
@@ -150,6 +151,15 @@ class RunRows:
         last = float(self.at(self.prompts, "arrived_ns").max())
         is_whole = self.run.facts.failure is None and not self.settings.trace
         return max(last, self.settings.seconds if is_whole else 1e-3)
+
+    @property
+    def rate(self) -> float | None:
+        """Prompts per second; None if a trace's, or those until a failure, all arrived at one moment."""
+        if not len(self.prompts):
+            return 0.0
+        is_defined = self.run.facts.failure is None and not self.settings.trace  # by the load's length
+        known = is_defined or np.ptp(self.prompts["arrived_ns"]) > 0
+        return len(self.prompts) / self.span_seconds if known else None
 
     @cached_property
     def window_seconds(self) -> float:
@@ -292,7 +302,7 @@ class RunRows:
         """Whether storage delays prompts more than computing does; queueing for an accelerator follows from either."""
         return self.backlog.storage_grows or bool(self.waits.sum() > self.computed["compute_ns"].sum() / 1e9)
 
-    def ceiling_times(self, prompts_per_second: float) -> float | None:
+    def ceiling_times(self, prompts_per_second: float | None) -> float | None:
         """Return the load that the ranks could have moved without storage, as a multiple of this load."""
         ceilings = self.whole["ceiling_per_hour"]
         if self.settings.option:  # its users request without bound, so compare with the requests served
@@ -451,7 +461,7 @@ def _cached(data: RunRows) -> bool:
 
 
 def _outcome(
-    data: RunRows, rate: float, sustained: bool | None, ttft: Spread | None, loads: Spread | None
+    data: RunRows, rate: float | None, sustained: bool | None, ttft: Spread | None, loads: Spread | None
 ) -> tuple[Outcome | None, str]:
     """Return the outcome for the limits `kv.ttft` and `kv.load`, and the reason if there is no verdict."""
     bounds = [(limit, got) for limit, got in ((data.settings.ttft, ttft), (data.settings.load, loads)) if limit]
@@ -460,7 +470,7 @@ def _outcome(
     ceiling = data.ceiling_times(rate)
     measured = len(data.load_seconds) if data.settings.load else len(data.ttft)
     if sustained is None:
-        return "no verdict", "it did not complete"
+        return "no verdict", "it did not complete" if rate is not None else "all prompts arrived at one moment"
     if _cached(data):
         return "no verdict", "memory served"
     if measured < MIN_LOADS:
@@ -472,19 +482,24 @@ def _outcome(
 
 
 def _verdict(
-    data: RunRows, outcome: str, rate: float, backlog: Backlog | None, ttft: Spread | None, loads: Spread | None
+    data: RunRows, outcome: str, rate: float | None, backlog: Backlog | None, ttft: Spread | None, loads: Spread | None
 ) -> str:
     failure, word = data.run.facts.failure, outcome and f"{outcome}: "
     if failure is not None:
         return f"INCOMPLETE: {failure}"
-    if backlog is None:
+    if rate is None:
+        parts = ["no rate: all prompts arrived at one moment"]
+    elif backlog is None:
         return f"{word}nothing was measured"
-    if ttft is None:
+    elif ttft is None:
         behind = "storage" if data.waits_for_storage else "accelerators"
         why = f"the {behind} fell behind, so latencies would only reflect how long it ran"
         return f"{word}{rate:.3g} prompts/s are NOT SUSTAINED: {why}"
+    else:
+        parts = [f"{rate:.3g} prompts/s sustained"]
     utilisation = data.utilisation_percent
-    parts = [f"{rate:.3g} prompts/s sustained", f"first token p95 {ttft.p95:.3g} s{_bound_text(data.settings.ttft)}"]
+    if ttft is not None:
+        parts.append(f"first token p95 {ttft.p95:.3g} s{_bound_text(data.settings.ttft)}")
     if loads is not None:
         loaded = len(data.load_seconds)
         few = f" of {count(loaded, 'prompt')}" if loaded < MIN_LOADS else ""  # sweeps show this line without the issues

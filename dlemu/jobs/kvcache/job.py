@@ -118,7 +118,10 @@ class KvCacheKind(RowsKind):
     def kept(self, job: Job, log: RowsLog, removed: object) -> Kept:
         served = count(int((log.rows["prompt"] != RANK_ROW).sum()), "prompt")
         says = f"kept, marked incomplete, in {job.folder}: {served} served before that"
-        return Kept(job.folder, len(log), says if removed else f"{says}; {_left(job)}")
+        return Kept(job.folder, len(log), "; ".join(filter(None, (says, self.left(job, removed)))))
+
+    def left(self, job: Job, removed: object) -> str:
+        return "" if removed else f"blocks that can't be removed are left in {run_folder(job)}"
 
     def measure(self, job: Job, comm: Comm, log: RowLog, notify: Notify | None) -> None:
         settings = job.workload.section(KvSettings)
@@ -140,7 +143,7 @@ class KvCacheKind(RowsKind):
         comm.all_reduce_max(0)
         removes = comm.local_rank == 0 if is_local(job) else comm.rank == 0  # hosts may not share kv.folder
         if removes and not remove_run(job) and notify is not None:
-            notify(Doing(_left(job)))
+            notify(Doing(self.left(job, removed=False)))
 
     def _run(
         self, replay: Replay | TurnsReplay, plan: Plan, rank: int, log: RowLog, notify: Notify | None, ceiling: int
@@ -167,10 +170,6 @@ class KvCacheKind(RowsKind):
 
     def summarise(self, run: RowsRun) -> KvSummary:
         return analyse(run)
-
-
-def _left(job: Job) -> str:
-    return f"blocks that can't be removed are left in {run_folder(job)}"
 
 
 KVCACHE = KvCacheKind()

@@ -176,7 +176,7 @@ def conditions(summary: KvSummary) -> Conditions:
     """Return the conditions under which a run was measured."""
     what = summary.what
     # of an incomplete run it is the rate until its end, not the load's
-    rate = {"prompts_per_second": round(summary.prompts_per_second, 3)} if summary.complete else {}
+    rate = summary.prompts_per_second if summary.complete else None
     storage, served = summary.environment.storage, summary.from_storage_percent
     in_memory = storage is not None and storage.file_system in IN_MEMORY
     return Conditions(
@@ -189,7 +189,7 @@ def conditions(summary: KvSummary) -> Conditions:
             "block_bytes": what.block_bytes,
             "option": summary.official.option if summary.official else 0,
             "block_tokens": what.block_tokens,
-            **rate,
+            **({} if rate is None else {"prompts_per_second": round(rate, 3)}),
             "trace": what.trace,
         },
         how={"layout": what.layout, "odirect": what.odirect, "threads": what.threads, "ranks": summary.ranks},

@@ -113,10 +113,13 @@ def _load_rows(summary: KvSummary) -> Iterator[Row]:
     parts = f" in {what.tp} shards" if what.tp > 1 else ""
     yield "bytes per token", f"{what.token_bytes:,}", f"{shown}{shrunk}{parts}"
     source = what.trace or "random"
-    length = f"{summary.prompts:,} in {number(summary.load_seconds)} s, {source}, speed {what.speed:g}"
-    yield "prompts", f"{number(summary.prompts_per_second)} /s", length
+    rate = summary.prompts_per_second
+    took = "at one moment" if rate is None else f"in {number(summary.load_seconds)} s"
+    length = f"{summary.prompts:,} {took}, {source}, speed {what.speed:g}"
+    yield "prompts", "no rate" if rate is None else f"{number(rate)} /s", length
     yield "  tokens", f"{summary.input_tokens_mean:,.0f}", "per prompt, mean"
-    yield "users", f"{summary.users:,.0f}", "with one prompt every kv.think_seconds each"
+    if rate is not None:
+        yield "users", f"{summary.users:,.0f}", "with one prompt every kv.think_seconds each"
     yield "accelerators", f"{summary.accelerators:,}", "emulated, all ranks"
 
 

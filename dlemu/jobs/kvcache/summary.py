@@ -171,17 +171,18 @@ class KvSummary(RowsSummary):
     prompts: int
     load_seconds: float
     """Duration of the load."""
-    prompts_per_second: float
+    prompts_per_second: float | None
+    """None if all prompts of a trace, or until a failure, arrived at one moment: then there is no rate to sustain."""
     input_tokens_mean: float
     users: float
     """Users that the arrival rate stands for, at one prompt per `kv.think_seconds` each."""
     accelerators: int
     """Emulated accelerators of all ranks."""
     sustained: bool | None
-    """Neither storage nor accelerators fell further and further behind; None for an incomplete run."""
+    """Neither storage nor accelerators fell further and further behind; None if incomplete, or without a rate."""
     backlog: Backlog | None
     ttft_seconds: Spread | None
-    """Time to the first token; None, as the next two fields, if the load was not sustained."""
+    """Time to the first token; None, as the next two fields, if `sustained` is false or the run incomplete."""
     load_times: Spread | None
     """Time until a prompt's last block was read, for prompts that read from storage."""
     loads_by_size: tuple[SizeClass, ...]
