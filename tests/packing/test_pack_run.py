@@ -25,7 +25,7 @@ def refuse(*_: Any) -> None:
     raise ServerError("the token has expired")
 
 
-def test_a_server_that_refuses_the_removal_does_not_hide_why_a_point_failed(
+def test_of_a_point_that_failed_the_files_that_stay_are_named_after_the_reason(
     images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: Any, **__: Any) -> None:
@@ -36,7 +36,9 @@ def test_a_server_that_refuses_the_removal_does_not_hide_why_a_point_failed(
     monkeypatch.setattr(pack_run, "remove_set", lambda *_: None)
     folders = [f"target={tmp_path / 'packed'}", f"output.folder={tmp_path / 'sweep'}"]
     answer = pack_run.pack([f"source={images}", "processes=1,2", "encode=keep", *folders])
-    assert answer.points[0].failure == "packer 0 was killed"
+    left = f"{tmp_path / 'packed' / 'point-01'}: the packed files of this point could not all be removed"
+    assert answer.points[0].failure == f"packer 0 was killed\n{left}: the token has expired"
+    assert answer.points[0].exit_status == DlemuError.exit_status
 
 
 def test_a_server_that_refuses_the_removal_does_not_undo_a_measured_point(

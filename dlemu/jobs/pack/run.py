@@ -184,15 +184,17 @@ class PackRuns(RunList[CheckedPoint, PackPoint, PackAnswer]):
                 owned.remove_claimed(folder)
                 self._taken.drop()
             if removes:
-                with contextlib.suppress(DlemuError):  # of a server: the failure above is the one to report
+                try:
                     checked.remove(target)
+                except DlemuError as second:  # of a server, or a drive that fails: both are reported
+                    if isinstance(error, DlemuError):
+                        error.args = (f"{error}\n{_left(target, second)}",)
             raise
         if removes:
             try:
                 checked.remove(target)
             except DlemuError as error:  # of a server: what was measured is measured
-                left = f"{target}: the packed files of this point could not all be removed: {error}"
-                figures = replace(figures, warnings=(*figures.warnings, left))
+                figures = replace(figures, warnings=(*figures.warnings, _left(target, error)))
         return PackPoint(settings=checked.point.settings, folder=os.path.basename(folder), figures=figures)
 
     def failed(self, planned: Planned[CheckedPoint], folder: str, error: DlemuError) -> PackPoint | None:
@@ -204,6 +206,10 @@ class PackRuns(RunList[CheckedPoint, PackPoint, PackAnswer]):
     def _target(self, planned: Planned[CheckedPoint]) -> str:
         """Return the folder of a packing's files: in a sweep, a subfolder for each."""
         return os.path.join(planned.what.target, planned.name) if self.goes_on else planned.what.target
+
+
+def _left(target: str, error: DlemuError) -> str:
+    return f"{target}: the packed files of this point could not all be removed: {error}"
 
 
 def _emit(folder: str, on_event: OnEvent) -> None:
