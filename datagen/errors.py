@@ -41,8 +41,17 @@ def no_space(error: OSError) -> str:
     return "the quota is used up" if error.errno == errno.EDQUOT else "the disk is full"
 
 
-def shortage(error: BaseException) -> str:
-    """Return the message for an error that means too little memory or too few processes on this host; '' for others."""
+_STORAGE_FAILED = (errno.EIO, errno.ENXIO, errno.EROFS, errno.ESTALE, errno.EREMOTEIO)
+
+
+def host_failure(error: BaseException) -> str:
+    """Return the message for an error by which this host, not dlemu, failed; '' for others.
+
+    It lacked memory or processes, or a drive or file system failed where nothing more specific is reported.
+    """
+    if isinstance(error, OSError) and error.errno in _STORAGE_FAILED:
+        named = error.filename or "a file"
+        return f"{named}: {error.strerror}: the storage failed to access it; see the kernel's log (dmesg) for why"
     if isinstance(error, MemoryError):
         return (
             "no memory is left for a process: free some, raise its limit (`ulimit -v`, a container's or job's), or use "

@@ -17,7 +17,7 @@ from typing import cast
 
 import click
 
-from datagen.errors import DlemuError, SpaceError, UserError, shortage
+from datagen.errors import DlemuError, SpaceError, UserError, host_failure
 from datagen.registry import nearest
 from datagen.withheld import scrubbed
 from dlemu import __version__
@@ -167,7 +167,7 @@ def guarded(command: click.Command, name: str) -> None:
     except SystemExit:
         raise
     except BaseException as error:
-        if short := shortage(error):
+        if short := host_failure(error):
             complain(short)
             sys.exit(SpaceError.exit_status)
         status: int | None = getattr(error, "exit_status", None)  # of dlemu.comm's Interrupted, not imported here

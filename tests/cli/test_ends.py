@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import signal
 from collections.abc import Callable
 
@@ -26,6 +28,7 @@ CRASHED = Failure(rank=1, kind="KeyError", message="rank 1: KeyError", status=3,
         (click.UsageError("no such option"), 2, "Error: no such option\n"),
         (DlemuError("a worker died"), 3, "dlemu: a worker died\n"),
         (MemoryError(), 2, "or use fewer ranks, workers or prefetches\n"),
+        (OSError(errno.EIO, os.strerror(errno.EIO), "/mnt/a"), 2, "see the kernel's log (dmesg) for why\n"),
         (RuntimeError("can't start new thread"), 2, "or use fewer ranks or workers\n"),
         (RunFailedError(CRASHED), 3, "dlemu: Traceback ...\ndlemu: rank 1: KeyError\n"),
         (KeyboardInterrupt(), 130, "dlemu: interrupted by Ctrl-C (SIGINT)\n"),

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import errno
+import os
 import signal
 from collections.abc import Callable
 
@@ -7,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from datagen.errors import UserError
+from datagen.errors import DlemuError, UserError
 from dlemu.comm import Failure, Interrupted, PeerLostError, RankEnd, first_failure
 from dlemu.comm.failure import describe, exited, interrupted, killed, stopped, stuck, unkillable
 
@@ -82,6 +84,10 @@ def test_only_signals_that_say_something_of_memory_have_a_hint() -> None:
 def test_an_exception_is_described_by_what_is_known_of_it() -> None:
     assert describe(2, UserError("no such file")).text == "no such file"
     assert describe(2, MemoryError()).text.startswith("rank 2: no memory is left")
+    broken = describe(2, OSError(errno.EIO, os.strerror(errno.EIO), "/mnt/kv"))
+    assert (broken.status, broken.traceback) == (UserError.exit_status, "")
+    assert broken.text.startswith("rank 2: /mnt/kv: Input/output error: the storage failed")
+    assert describe(2, OSError(errno.EBADF, os.strerror(errno.EBADF))).status == DlemuError.exit_status
     assert describe(2, Interrupted(signal.SIGTERM)).text == "rank 2 was interrupted by SIGTERM"
     assert describe(2, SystemExit(7)).text == "rank 2 ended with exit status 7"
     odd = describe(2, ValueError("odd"))

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import errno
+import io
 import os
 import pickle
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import psutil
@@ -113,3 +115,19 @@ def test_a_file_with_many_skipped_images_is_reported_with_all_of_them() -> None:
 def test_no_room_says_what_may_be_short(number: int) -> None:
     failed = _write_failed(OSError(number, os.strerror(number)), "/nowhere/a.tar", open_storage(NULL_STORAGE))
     assert "Free some space (or raise the limit on file sizes) and run the same command again" in str(failed)
+
+
+def test_a_drive_that_fails_where_nobody_looked_ends_a_packing_as_elsewhere(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*_: Any) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO), "/mnt/packed")
+
+    monkeypatch.setattr(pack_process, "pack_here", fail)
+    monkeypatch.setattr(pack_process, "interrupt_on", lambda *_: None)
+    monkeypatch.setattr("sys.argv", ["process", "folder"])
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b'{"words": [], "target": ""}')))
+    with pytest.raises(SystemExit) as ended:
+        pack_process.main()
+    assert ended.value.code == UserError.exit_status
+    assert capsys.readouterr().err.startswith("dlemu: /mnt/packed: Input/output error: the storage failed")

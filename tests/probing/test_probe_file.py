@@ -196,5 +196,5 @@ def test_a_file_that_a_failing_disk_keeps_is_named(
         return
     with pytest.raises(DlemuError) as raised:
         probe.__exit__(type(failure) if failure else None, failure, None)
-    assert raised.type is (DlemuError if failure is None else type(failure)), "the exit status is the failure's"
+    assert raised.type is (UserError if failure is None else type(failure)), "the exit status is the failure's"
     assert str(raised.value).startswith(f"{said}{path} can't be removed: Input/output error; it is left")

@@ -99,7 +99,7 @@ def test_a_request_that_fails_is_named(writes: bool, file: Path) -> None:
     one, what = _Job(stream(file, writes=writes), 0), "writing" if writes else "reading"
     one._check(np.array([4096, 4096]))
     for result, why in ((-5, "Input/output error"), (512, "512 of 4096 bytes")):
-        with pytest.raises(DlemuError, match=f"{file}: {what} failed: {why}"):
+        with pytest.raises(UserError, match=f"{file}: {what} failed: {why}"):
             one._check(np.array([4096, result, 4096]))
 
 
@@ -136,7 +136,7 @@ def test_requests_stay_in_their_part_in_order_or_at_random(
 
 @pytest.mark.parametrize("run", ENGINES)
 def test_a_read_beyond_the_end_is_an_error(run: Any, file: Path) -> None:
-    with pytest.raises(DlemuError, match=rf"^{file}: .*\b0 of 4096 bytes"):
+    with pytest.raises(UserError, match=rf"^{file}: .*\b0 of 4096 bytes"):
         run(stream(file, begin=MIB, end=2 * MIB))
 
 

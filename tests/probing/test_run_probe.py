@@ -212,8 +212,9 @@ def test_what_fio_says_of_its_end_is_told(status: int, tmp_path: Path, monkeypat
     program.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     how = "ended with status 3" if status > 0 else r"\(process \d+\) was killed by SIGKILL.*"
-    with pytest.raises(DlemuError, match=f"fio {how}: no such device"):
+    with pytest.raises(DlemuError, match=f"fio {how}: no such device") as failed:
         measure_cell(READ, str(program), MIB, 0.1, "fio")
+    assert failed.type is (UserError if status > 0 else DlemuError)
 
 
 def test_fio_s_report_is_not_its_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ from queue import Empty, SimpleQueue
 import numpy as np
 
 from datagen.buffers import HUGE_PAGES_FROM_BYTES, AlignedBuffer
-from datagen.errors import DlemuError, SpaceError, no_space
+from datagen.errors import DlemuError, SpaceError, UserError, no_space
 from dlemu.comm import PatienceError
 from dlemu.comm.process_control import start_thread
 from dlemu.jobs.kvcache.blocks import Blocks, Shard
@@ -188,4 +188,4 @@ def _as_dlemu_error(error: BaseException, folder: str) -> BaseException:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         advice = "free some space, or limit each rank's share with kv.capacity_gb"
         return SpaceError(f"{no_space(error)}, in {folder}: {advice}")
-    return DlemuError(f"a block could not be moved: {error.strerror or error} ({error.filename or f'in {folder}'})")
+    return UserError(f"a block could not be moved: {error.strerror or error} ({error.filename or f'in {folder}'})")

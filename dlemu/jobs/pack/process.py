@@ -25,7 +25,7 @@ import psutil
 from numpy.typing import NDArray
 
 from datagen.atomic import write_text
-from datagen.errors import DlemuError, ServerError, SpaceError, UserError
+from datagen.errors import DlemuError, ServerError, SpaceError, UserError, host_failure
 from datagen.formats.format_base import sides_of
 from datagen.inspection import inspect
 from datagen.owned import create_new
@@ -87,6 +87,11 @@ def main() -> None:
         sys.exit(error.exit_status)
     except Interrupted as stop:
         sys.exit(stop.exit_status)
+    except OSError as error:
+        if not (failure := host_failure(error)):
+            raise
+        print(f"dlemu: {failure}", file=sys.stderr)
+        sys.exit(UserError.exit_status)
 
 
 def pack_here(order: Order, folder: str) -> None:

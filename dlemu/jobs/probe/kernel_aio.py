@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from datagen.errors import DlemuError
+from datagen.errors import UserError
 
 _SYSCALL_NUMBERS = {"x86_64": (206, 207, 208, 209), "aarch64": (0, 1, 4, 2)}
 """Machine -> system call numbers of io_setup, io_destroy, io_getevents and io_submit (asm/unistd.h)."""
@@ -88,16 +88,16 @@ def why_no_aio() -> str | None:
 
 
 def open_target(path: str, *, writes: bool, flags: int = os.O_DIRECT) -> int:
-    """Open a file or device to read or write; raises DlemuError. A file to write is not opened through a link: another
+    """Open a file or device to read or write; raises UserError. A file to write is not opened through a link: another
     user who may write into its folder could have linked it to somebody's file."""
     try:
         return os.open(path, flags | os.O_CLOEXEC | (os.O_WRONLY | os.O_NOFOLLOW if writes else os.O_RDONLY))
     except OSError as error:
-        raise DlemuError(f"{path} can't be opened: {error.strerror}") from error
+        raise UserError(f"{path} can't be opened: {error.strerror}") from error
 
 
 def run_stream(stream: Stream) -> Requests:
-    """Keep `depth` requests in flight for `seconds`; raises DlemuError if one fails."""
+    """Keep `depth` requests in flight for `seconds`; raises UserError if one fails."""
     descriptor = open_target(stream.path, writes=stream.writes)
     try:
         return _Job(stream, descriptor).run()
@@ -207,4 +207,4 @@ class _Job:
         what = "writing" if self._stream.writes else "reading"
         result = int(wrong[0])
         why = os.strerror(-result) if result < 0 else f"{result} of {self._stream.size_bytes} bytes"
-        raise DlemuError(f"{self._stream.path}: {what} failed: {why}")
+        raise UserError(f"{self._stream.path}: {what} failed: {why}")

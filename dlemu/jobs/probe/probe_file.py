@@ -56,7 +56,7 @@ def _remove(path: str, failure: BaseException | None) -> None:
     except OSError as error:
         if failure is not None and not isinstance(failure, DlemuError):
             return  # Ctrl-C: the next probe there names the file
-        kind = UserError if isinstance(failure, UserError) else DlemuError
+        kind = UserError if failure is None or isinstance(failure, UserError) else DlemuError
         left = f"{path} can't be removed: {error.strerror}; it is left, and the next probe of this folder removes it"
         raise kind(f"{failure}\n{left}" if failure else left) from failure
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from datagen.errors import DlemuError
+from datagen.errors import DlemuError, UserError
 from datagen.storage.storage_base import StorageSpec
 from dlemu.comm.failure import Role
 from dlemu.jobs.probe.kernel_aio import Requests, Stream, open_target, run_stream, why_no_aio
@@ -127,7 +127,8 @@ def _by_fio(cell_spec: CellSpec, path: str, size_bytes: int, seconds: float) -> 
     if ended.status:
         output = ended.err.strip() or ended.out.partition("\n{")[0].strip()  # without the JSON of the cell
         what = "\n".join(output.splitlines()[-3:]).replace(f"/proc/self/fd/{descriptor}", path)
-        raise DlemuError(f"{ended.how}: {what}".rstrip(": "))
+        kind = UserError if ended.status > 0 else DlemuError  # fio names what the drive did, unless a signal ended it
+        raise kind(f"{ended.how}: {what}".rstrip(": "))
     return cell_of_fio(json.loads(ended.out[ended.out.index("{") :]), cell_spec)
 
 

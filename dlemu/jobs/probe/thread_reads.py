@@ -9,7 +9,7 @@ import time
 
 import numpy as np
 
-from datagen.errors import DlemuError
+from datagen.errors import UserError
 from dlemu.jobs.probe.kernel_aio import Requests, Stream, open_target
 
 
@@ -19,7 +19,7 @@ def run_threads(stream: Stream) -> Requests:
     cpu, lock = time.process_time(), threading.Lock()
     ends: list[int] = []
     latencies: list[int] = []
-    failed: list[DlemuError] = []
+    failed: list[UserError] = []
     numbers = iter(range(1 << 62))
     slots = (stream.end - stream.begin) // stream.size_bytes
     deadline = time.monotonic_ns() + round(stream.seconds * 1e9)
@@ -37,11 +37,11 @@ def run_threads(stream: Stream) -> Requests:
             try:
                 done = call(descriptor, [buffer], stream.begin + slot * stream.size_bytes)
             except OSError as error:
-                failed.append(DlemuError(f"{stream.path}: {error.strerror}"))
+                failed.append(UserError(f"{stream.path}: {error.strerror}"))
                 return
             now = time.monotonic_ns()
             if done != stream.size_bytes:
-                failed.append(DlemuError(f"{stream.path}: {done} of {stream.size_bytes} bytes"))
+                failed.append(UserError(f"{stream.path}: {done} of {stream.size_bytes} bytes"))
             with lock:
                 ends.append(now)
                 latencies.append(now - started)

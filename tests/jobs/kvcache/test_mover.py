@@ -17,7 +17,7 @@ import pytest
 from datagen import owned
 from datagen.buffers import AlignedBuffer
 from datagen.bulk_content import BulkContent
-from datagen.errors import DlemuError, SpaceError
+from datagen.errors import DlemuError, SpaceError, UserError
 from datagen.storage import memory, posix
 from datagen.storage.storage_base import StorageSpec
 from dlemu.jobs.kvcache.blocks import Blocks, Content, FileBlocks, Shard, open_slots
@@ -146,7 +146,7 @@ def test_a_storage_that_fails_or_hangs_is_named() -> None:
         done(moves, Batch(Operation.WRITE, 0, (1,)))
     gate = Gate(OSError(errno.EIO, os.strerror(errno.EIO), "/mnt/kv/1"))
     gate.open.set()
-    with gated(gate) as moves, pytest.raises(DlemuError, match=r"could not be moved: Input/output error \(/mnt/kv/1\)"):
+    with gated(gate) as moves, pytest.raises(UserError, match=r"could not be moved: Input/output error \(/mnt/kv/1\)"):
         done(moves, Batch(Operation.READ, 0, (1,)))
     with gated(Gate(), seconds=0.2) as moves, pytest.raises(DlemuError, match="completed no block for"):
         done(moves, Batch(Operation.READ, 0, (1,)))
