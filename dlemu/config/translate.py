@@ -14,6 +14,7 @@ from datagen.errors import UserError
 from datagen.registry import names
 from datagen.spec import joined_problems
 from datagen.storage.storage_base import FOLDER_TYPES, LIBRARIES_OF_OBJECTS
+from dlemu.config.duration import Duration
 from dlemu.config.loader_settings import LOADERS, settings_used
 from dlemu.config.sections import tree
 
@@ -165,6 +166,16 @@ def renamed(path: KeyPath, value: Any) -> KeyPath:
     path = (RENAMED_SECTIONS.get(path[0], path[0]), *path[1:])
     key = ".".join(path)
     return tuple(RENAMED_KEYS[key].split(".")) if key in RENAMED_KEYS else path
+
+
+def is_known(key: str) -> bool:
+    """Return whether a dotted key, as spelled in a DLIO configuration, is a setting of DLIO or of dlemu."""
+    path = renamed(tuple(key.split(".")), None)
+    above = [path[:length] for length in range(1, len(path))]
+    named = {".".join(place) for place in (*above, path)}
+    if _default(path) is not None or named & {*NO_EFFECT, *UNSUPPORTED, "storage.storage_options"}:
+        return True
+    return any(isinstance(_default(place), Duration) for place in above)  # a parameter of a random time
 
 
 def translated(tree: Mapping[str, Any], *, received: bool = False) -> dict[str, Any]:

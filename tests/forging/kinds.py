@@ -521,6 +521,56 @@ def _linked(root: Path) -> None:
     (trainings(root)[-1] / "notes.txt").symlink_to("/etc/hostname")
 
 
+_OF_ALL_RANKS = (
+    ("summary", "elapsed_time"),
+    ("summary", "total_requests"),
+    ("summary", "total_tokens"),
+    ("summary", "total_storage_io_time"),
+    ("summary", "avg_throughput_tokens_per_sec"),
+    ("summary", "storage_io_latency_ms"),
+    ("summary", "cache_stats", "tier_storage_read_bandwidth_gbps"),
+    ("summary", "cache_stats", "tier_storage_kv_bytes_read_gb"),
+    ("end_to_end_latencies",),
+)
+
+
+def _without_in_ranks(*keys: str) -> Change:
+    def apply(root: Path) -> None:
+        ranks = sorted(root.rglob("kvcache_results_*.json"))
+        if not ranks:
+            raise Inapplicable
+        for path in ranks:
+            edit(path, _gone(*keys))
+
+    return apply
+
+
+def _of_the_sums(begin: str) -> Change:
+    """Delete the figures of such names from the sums of all runs."""
+
+    def apply(root: Path) -> None:
+        for path in root.rglob("results.json"):
+            rows = json.loads(path.read_text())
+            for row in rows if isinstance(rows, list) else [rows]:
+                if found := [key for key in row if key.startswith(begin)]:
+                    for key in found:
+                        del row[key]
+                    path.write_text(json.dumps(rows))
+                    return
+        raise Inapplicable
+
+    return apply
+
+
+def _with_a_setting(root: Path) -> None:
+    config = _first(root, "checkpointing/*/2*/dlio_config/config.yaml")
+    edit(config, lambda told: told["workload"].setdefault("reader", {}).update(preloaded=True))
+
+
+def _more_queries(told: Any) -> None:
+    told.update({key: told[key] * 2 for key in ("total_queries", "throughput_qps")})
+
+
 def _vector_command(old: str, new: str) -> Change:
     def change(told: Any) -> None:
         told["executed_command"] = told["executed_command"].replace(old, new)
@@ -727,6 +777,16 @@ KINDS: tuple[Forgery, ...] = (
     _forgery("a workload file with a setting more", "workload.hash", _in_every_config("workflow", "mine", True)),
     _forgery("datagen made files of one size", "dataset.differs", _generated),
     _forgery("a file is a link", "tree.link", _linked),
+    _forgery("sums without their AU", "results.differ", _of_the_sums("train_au_")),
+    _forgery("sums of checkpoints without a rate", "results.differ", _of_the_sums("save_")),
+    _forgery("a reader with a setting more", "workload.differs", _in_every_config("reader", "preloaded", True)),
+    _forgery("checkpoints with a setting more", "checkpoint.settings", _with_a_setting),
+    _forgery("vdb: more queries than its clients had time for", "vdb.differs", _of_vector(_more_queries)),
+    _forgery("vdb: a folder that is called a bucket", "vdb.folder",
+             _of_vector(_put("args", "data_access_protocol", value="object"), META)),
+    _forgery("vdb: an unknown protocol", "vdb.folder",
+             _of_vector(_put("args", "data_access_protocol", value="memory"), META)),
+    *(_forgery(f"kv: no rank has {'.'.join(keys)}", "kv.missing", _without_in_ranks(*keys)) for keys in _OF_ALL_RANKS),
     _forgery("kv: an option without its rate", "kv.missing",
              _kv_told(_gone("options", "1", "aggregated_read_bandwidth_gbps"))),
     _forgery("kv: a rank without its time", "kv.missing", _kv_rank(_gone("summary", "elapsed_time"))),

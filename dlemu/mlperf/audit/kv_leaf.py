@@ -241,6 +241,8 @@ _OF_A_RANK: tuple[tuple[str, Callable[[KvRank], object]], ...] = (
     ("seed", lambda rank: count(rank.content.get("seed"), 0)),
 )
 """Numbers that a rank has if the others of its run have them: one version of the tool wrote all."""
+_OF_SOME_VERSIONS = ("storage_throughput_tokens_per_sec", "requests_completed", "seed")
+"""Of these, numbers that not every version of the tool writes."""
 
 
 def _figures_missing(leaf: KvLeaf) -> Iterator[str]:
@@ -254,6 +256,8 @@ def _figures_missing(leaf: KvLeaf) -> Iterator[str]:
             without = [rank.where for rank in ranks if part(rank) is None]
             if without and len(without) < len(ranks):
                 yield f"{without[0]}: no {name}, which others have"
+            elif without and name not in _OF_SOME_VERSIONS:
+                yield f"option {option}: no {name} of any rank"
 
 
 def _no_summary(leaf: KvLeaf) -> str:

@@ -21,6 +21,8 @@ STATISTICS, VERDICT, RECALL = "statistics.json", "result_verdict.json", "recall_
 LATENCIES = ("mean_latency_ms", "p95_latency_ms", "p99_latency_ms", "p999_latency_ms")
 _MIN_TAIL = 0.04
 """A twentieth of all latencies is at least their 95th percentile: so the mean is at least about that share of it."""
+_MAX_BUSY = 1.01
+"""Of the client's time; more is a contradiction: 1 % for a clock that is read before the last batch has ended."""
 _SUM_TOLERANCE = 1e-6  # relative: a different order of summing changes far less, a different measurement more
 
 
@@ -135,12 +137,25 @@ def _differences(leaf: VectorLeaf) -> Iterator[Finding]:
     mean, p95, most = (number(stated.get(f"{name}_latency_ms")) for name in ("mean", "p95", "max"))
     if mean is not None and ((most is not None and mean > most) or (p95 is not None and mean < _MIN_TAIL * p95)):
         problems.append(f"mean_latency_ms is {mean:.6g}, which no latencies with these percentiles have")
+    busy, processes = _busy_seconds(leaf, queries, mean), count(leaf.config.get("processes"))
+    if busy is not None and seconds and processes and busy > processes * seconds * _MAX_BUSY:
+        problems.append(
+            f"{queries} queries of {mean:.6g} ms on average are {busy:.1f} s of work, the client's processes had "
+            f"{processes * seconds:.1f} s"
+        )
     failed = count(stated.get("failed_batches"))
     if failed:
         problems.append(f"{failed} batches failed")
     if problems:
         fix = "copy the files from the run again"
         yield Finding("error", "vdb.differs", "; ".join(problems), "numbers that follow from the run's own counts", fix)
+
+
+def _busy_seconds(leaf: VectorLeaf, queries: int | None, mean_ms: float | None) -> float | None:
+    """Return how long the client's processes at least waited for answers, each of them for one batch at a time."""
+    if queries is None or mean_ms is None:
+        return None
+    return queries / (count(leaf.config.get("batch_size")) or 1) * mean_ms / 1e3
 
 
 def _close(left: float, right: float) -> bool:

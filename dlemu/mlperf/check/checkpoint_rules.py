@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
+from dlemu.config.translate import is_known
 from dlemu.dlio.config import dlio_workload
 from dlemu.dlio.folders import LOG
 from dlemu.mlperf.audit.checkpoint_leaf import KINDS, CheckpointLeaf, checkpoint_numbers, read_checkpoint_leaf
@@ -25,7 +26,7 @@ from dlemu.mlperf.rules.checkpoints import (
     SUBSET_RANKS,
     OfficialModel,
 )
-from dlemu.mlperf.rules.core_config import canonical, core_config_hash, is_checkpoint_core, settings_of
+from dlemu.mlperf.rules.core_config import CORE_SECTIONS, canonical, core_config_hash, is_checkpoint_core, settings_of
 from dlemu.mlperf.rules.editions import EDITIONS
 from dlemu.mlperf.rules.training import Division, override_keys, unapplied
 from dlemu.results.finding import Finding, Severity
@@ -110,6 +111,9 @@ def _settings(result: CheckpointResult) -> Found:
             and (result.closed or key.startswith("model."))
             and (canonical(stated.get(key)) or False) != (canonical(official.get(key)) or False)
         ]
+        if result.closed:
+            unknown = (key for key in stated if not key.startswith(CORE_SECTIONS) and not is_known(key))
+            changed += [f"{key}={stated[key]}, which DLIO does not have" for key in unknown]
         if changed:
             fix = "leave the edition's workload file unchanged"
             yield leaf.path, Finding("error", "checkpoint.settings", "; ".join(changed[:4]), result.model.name, fix)

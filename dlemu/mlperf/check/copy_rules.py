@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from itertools import pairwise
@@ -12,7 +13,7 @@ from typing import Any
 
 from dlemu.mlperf.audit.checkpoint_leaf import KINDS, rounds_of
 from dlemu.mlperf.audit.fingerprints import STAMP_DECIMALS, Fingerprint, copied_pairs, figure_fingerprints
-from dlemu.mlperf.audit.tolerant import mapping, number, read_json
+from dlemu.mlperf.audit.tolerant import mapping, number, numbers, read_json
 from dlemu.mlperf.check.checkpoint_result import CheckpointResult
 from dlemu.mlperf.check.checkpoint_rules import RESULTS, figures_of
 from dlemu.mlperf.check.submission_tree import Leaf, Result, Rule
@@ -114,10 +115,12 @@ def sums_agree(result: Result) -> Iterator[Located]:
     yield from _compare(path, allowed)
     if result.edition.name == "1.0":
         yield from _v1_report_complete(path, sum(leaf.run is not None for leaf in result.runs))
+    else:
+        yield from (Located(path, finding) for finding in _results_complete(path, _PUBLISHED))
 
 
 def _v1_report_complete(path: str, runs: int) -> Iterator[Located]:
-    """Yield what v1.0's report.py always writes, and a report lacks. What v3.0's tool writes varies by its version."""
+    """Yield what v1.0's report.py always writes, and a report lacks."""
     report = mapping(read_json(path, []))
     overall, rows = mapping(report.get("overall")), mapping(report.get("runs"))
     lacking = [f"overall.{key}" for key in _V1_SUMS if overall.get(key) in (None, "")]
@@ -129,6 +132,25 @@ def _v1_report_complete(path: str, runs: int) -> Iterator[Located]:
         yield Located(path, Finding("error", "results.differ", seen, wanted, fix))
 
 
+def _results_complete(path: str, wanted: Mapping[str, str]) -> Iterator[Finding]:
+    """Yield which published figures are nowhere in v3.0's results.json; `wanted`: figure -> pattern of its keys.
+
+    Versions of the tool write the sums over the runs, or each run's metrics, which are lists with a value per epoch.
+    """
+    content = read_json(path, [])
+    keys = [
+        key
+        for _, _, stated in _nested_mappings(content, "")
+        for key, value in stated.items()
+        if number(value) is not None or _number_in(value) is not None or numbers(value)
+    ]
+    lacking = [name for name, pattern in wanted.items() if not any(re.search(pattern, key) for key in keys)]
+    if content and lacking:
+        seen, fix = f"no {' and no '.join(lacking)}", "aggregate the runs with the tool again"
+        yield Finding("error", "results.differ", seen, "the figures that get published", fix)
+
+
+_PUBLISHED = {"AU": "au_.*percent", "samples/s": "samples_per_second"}
 _V1_FIGURES = {"train_throughput_samples_per_second", "train_throughput_MB_per_second"}
 _V1_SUMS = (
     *("num_benchmark_runs", "train_num_accelerators"),
@@ -153,6 +175,8 @@ def checkpoint_sums_agree(result: CheckpointResult) -> Iterator[tuple[str, Findi
     known |= {f"{kind}_gib_per_second": (rate,) for kind, rate in figures_of(result).items()}
     for located in _compare(path, lambda _where, _in_row, key: known.get(key, ())):
         yield located.path, located.finding
+    wanted = {f"GiB/s of {kind}": f"{kind}.*per_second" for kind in figures_of(result)}
+    yield from ((path, finding) for finding in _results_complete(path, wanted))
 
 
 def _compare(path: str, allowed: Callable[[str, bool, str], tuple[float, ...]]) -> Iterator[Located]:

@@ -37,6 +37,8 @@ _VECTOR_PROCESSES = re.compile(r"--processes[\s=]+(\d+)\b")
 _COLLECTION = re.compile(r"--collection-name[\s=]+(\S+)")
 _CLIENT = ("vector_dim", "processes", "batch_size", "runtime_seconds")
 """Settings in a vector database's config.json that are the same in all runs."""
+_STORED = ("data_access_protocol", "storage_root")
+"""The same of the metadata's `args`."""
 
 
 def other_findings(result: OtherResult) -> Iterator[Located]:
@@ -61,6 +63,7 @@ def other_findings(result: OtherResult) -> Iterator[Located]:
         ("k of the recall", [leaf.recall_stats.get("k") for leaf in vectors]),
         ("collection", [_collection(leaf) for leaf in vectors]),
         *((key, [leaf.config.get(key) for leaf in vectors]) for key in _CLIENT),
+        *((key, [mapping(leaf.metadata.get("args")).get(key) for leaf in vectors]) for key in _STORED),
     ):
         yield from runs_differ(result.path, what, values, "repeat the runs with one collection and one client")
 
@@ -179,9 +182,14 @@ def _vector_settings(leaf: VectorLeaf, result: OtherResult) -> Iterator[Finding]
 def _folders_apart(leaf: VectorLeaf) -> Iterator[Finding]:
     """Vectors and results are in different folders and file systems (5.4.1, 5.4.2), unless in an object store."""
     args = mapping(leaf.metadata.get("args"))
-    if args.get("data_access_protocol") == "object":
-        return
     vectors, results = text(args.get("storage_root")), text(args.get("results_dir"))
+    protocol = args.get("data_access_protocol")
+    if protocol == "object" and not (vectors or "").startswith(("/", ".")):
+        return
+    if protocol not in (None, "file"):
+        wanted, fix = "file for a folder; object for a bucket", "keep the metadata as the tool wrote it"
+        seen = f"data_access_protocol {protocol}, storage_root {vectors or 'not set'}"
+        yield Finding("error", "vdb.folder", seen, wanted, fix)
     if leaf.metadata and (vectors is None or results is None):
         seen = f"storage_root {vectors or 'not set'}, results_dir {results or 'not set'}"
         yield Finding("warning", "vdb.folder", seen, "both set, and different", "set --storage-root")

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from dlemu.config.translate import is_known
 from dlemu.mlperf.rules.core_config import CORE_SECTIONS, DEFAULTS, NEVER_SET, SITE_KEYS, canonical
 from dlemu.mlperf.rules.editions import EDITIONS, Edition, Official
 from dlemu.results.finding import Finding, Severity
@@ -243,6 +244,9 @@ def _other_settings(edition: Edition, official: Official, facts: RunFacts, divis
         if not _same(seen, value):
             yield Finding("error", "workload.differs", f"{key}={seen}", f"{key}={value}", f"leave {key} unchanged")
     for key, value in settings.items():
+        if division == "closed" and not key.startswith(CORE_SECTIONS) and not is_known(key):
+            fix = "run the edition's workload file with DLIO unchanged, which has no such setting"
+            yield Finding("error", "workload.differs", f"{key}={value}", f"no {key}", fix)
         if key.startswith("output.metric.exclude_") and value != (1 if "start" in key else 0):
             yield _changed(key, str(value), "DLIO's own: it decides which steps AU counts")
         if key.startswith(_DURATIONS) and value != "normal":  # mean and deviation are settings of their own
