@@ -119,17 +119,24 @@ def files_in(storage: StorageBase, folder: str) -> Iterator[str]:
 
 
 def remove_checkpoint(storage: StorageBase, folder: str, names: Collection[str]) -> None:
-    """Remove a checkpoint's note, and then its files `names`; note first, so that a rest never looks complete.
+    """Remove a checkpoint's files `names`, and then its note, by which a later run knows a rest of them as its own.
 
-    Files of other names are kept, and then their folder, too. A symbolic link is not followed: nothing is removed.
+    The note is first marked incomplete, so that a rest does not look complete. Files of other names are kept, and then
+    their folder, too. A symbolic link is not followed: nothing is removed.
     """
     if is_link(storage, folder):
         return
-    for name in (NOTE, *[name for name in files_in(storage, folder) if name in names]):
+    with contextlib.suppress(OSError, UserError):  # there is no room for it, or it is damaged
+        if (note := read_note(storage, folder)) is not None and note.complete:
+            write_note(storage, folder, replace(note, complete=False), fsync=False)
+    for name in [name for name in files_in(storage, folder) if name in names]:
         with contextlib.suppress(FileNotFoundError):
             storage.remove(f"{folder}/{name}")
     with contextlib.suppress(OSError):
         storage.remove_unfinished(folder)
+    with contextlib.suppress(FileNotFoundError):
+        storage.remove(f"{folder}/{NOTE}")
+    with contextlib.suppress(OSError):
         storage.remove_folder(folder)
 
 

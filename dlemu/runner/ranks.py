@@ -14,6 +14,7 @@ import signal
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Protocol, TypeVar, cast
 
@@ -189,10 +190,13 @@ class ForkedRanks:
                 yield
         except RunFailedError as error:
             try:
-                kept, also = save_failed(error.failure.message), ""
+                kept = save_failed(error.failure.message)
             except DlemuError as second:
-                kept, also = None, "" if str(second) == error.failure.message else str(second)
-            raise _failed_run(error.failure, kept, also) from None
+                failure = error.failure
+                if type(second).__name__ == failure.kind == SpaceError.__name__ and job.folder in failure.message:
+                    failure = replace(failure, message=str(second))  # of the same disk; this one names the way out
+                raise _failed_run(failure, None, "" if str(second) == failure.message else str(second)) from None
+            raise _failed_run(error.failure, kept) from None
         except BaseException as error:  # before the ranks began, so nothing was measured
             save_failed(str(error))
             raise

@@ -151,6 +151,24 @@ def test_behind_a_link_nothing_is_removed(tmp_path: Path) -> None:
     assert read_note(STORAGE, str(link)) == note()
 
 
+@pytest.mark.parametrize("damaged", [False, True])
+def test_a_checkpoint_whose_note_can_not_be_marked_is_removed(
+    damaged: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a full disk, or where the note is damaged."""
+    file = saved(tmp_path)
+    write_note(STORAGE, str(file.parent), completed(note()), fsync=False)
+    if damaged:
+        (file.parent / NOTE).write_text("{")
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("dlemu.checkpoints.stored.write_whole", fail)
+    remove_checkpoint(STORAGE, str(file.parent), {file.name})
+    assert not file.parent.exists()
+
+
 def test_what_is_not_there_is_removed_without_a_word(tmp_path: Path) -> None:
     remove_checkpoint(STORAGE, str(tmp_path / "global_epoch1_step3"), {"a.pt"})
     assert list(tmp_path.iterdir()) == []

@@ -152,6 +152,21 @@ def test_a_failure_that_the_user_can_mend_is_a_user_error() -> None:
         raise RunFailedError(full)
 
 
+@pytest.mark.parametrize("same_disk", [True, False])
+def test_a_full_results_disk_is_told_once_with_the_way_out(same_disk: bool) -> None:
+    job = make_job()
+    path = f"{job.folder}/live/journal.json" if same_disk else "/mnt/checkpoints/step1"
+    first = f"the disk is full: {path} could not be written; free some space"
+    second = f"the disk is full: {job.folder}/config.yaml could not be written; once there is space, `dlemu report` ..."
+
+    def save_failed(message: str) -> None:
+        raise SpaceError(second)
+
+    with pytest.raises(RunUserError) as failed, ForkedRanks().guard(job, save_failed):
+        raise RunFailedError(Failure(rank=0, kind="SpaceError", message=first, status=2, at_ns=0))
+    assert str(failed.value) == (second if same_disk else f"{first}\n{second}")
+
+
 def test_hosts_with_another_version_are_named() -> None:
     names: dict[str, Any] = {"hosts": ("a", "b"), "versions": ("0.2.0", "0.1.0")}
     comm: Any = SimpleNamespace(rank=0, size=2, broadcast=lambda value: value, **names)
