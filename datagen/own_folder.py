@@ -39,6 +39,7 @@ COUNTED_FILES = 256
 """Maximum files whose samples are counted, evenly spaced among all files."""
 _HEADERS_AT_ONCE_BYTES = 32 << 10
 """What a request to an object store brings: headers of several small members, in about the time that one takes."""
+_SHOWN_IN_GB = 10**7  # smaller ones, such as 6e-09 GB, are shown in bytes
 QUANTILES = 65  # steps of 1.6 %: each is a number in config.yaml
 FLAT = ("indexed_binary", "mmap_indexed_binary")
 """Formats without framing, such as tokens: a user's files are cut into records of `record_length_bytes`."""
@@ -118,9 +119,10 @@ def _inspect(spec: DatasetSpec, storage: StorageBase) -> UserFolder:
             "each .bin file is read whole, as one sample: if they hold tokens, set dataset.format=mmap_indexed_binary "
             "and dataset.record_length_bytes to the bytes of a sample"
         )
+    total = int(sizes.sum())
     seen = (
         f"the dataset is your own: {layout.num_files:,} {name} file{'s' * (layout.num_files != 1)}, "
-        f"{int(sizes.sum()) / 1e9:,.3g} GB, in {folder}, which is only read"
+        f"{f'{total / 1e9:,.3g} GB' if total >= _SHOWN_IN_GB else f'{total:,} bytes'}, in {folder}, which is only read"
     )
     samples = layout.num_samples_per_file
     per_sample = sizes / samples

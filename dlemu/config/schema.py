@@ -447,6 +447,15 @@ class Workload:
         return build(kind, self.kinds.get(name, {}), name)
 
     @property
+    def results_name(self) -> str:
+        """The name of the folder of results: the model's, or of a user's own files without a workload, their folder's.
+
+        As of its page (`dlemu.jobs.training.summary.Summary.name`).
+        """
+        own = self.dataset.source == "folder" and self.model.name == "default"  # no workload was named
+        return (own and os.path.basename(os.path.abspath(self.dataset.data_folder))) or self.model.name
+
+    @property
     def storage_spec(self) -> StorageSpec:
         """Return where dataset and checkpoints lie; raises UserError where there is no such storage."""
         storage = self.storage

@@ -278,7 +278,7 @@ def checked(workload: Workload, kind: AnyKind | None = None) -> Workload:
     kind = kind or kind_for(workload)
     workload = kind.complete(workload)
     if workload.workflow.train or not workload.workflow.generate_data:  # a job that only generates data has no result
-        check_folder(workload.output.folder or new_folder(workload.model.name, kind.prefix))
+        check_folder(workload.output.folder or new_folder(workload.results_name, kind.prefix))
     return workload
 
 
@@ -327,7 +327,7 @@ def prepare(
         from dlemu.results.openmetrics import check_replaceable
 
         check_replaceable(workload.output.openmetrics)
-    folder = workload.output.folder or new_folder(workload.model.name, kind.prefix)
+    folder = workload.output.folder or new_folder(workload.results_name, kind.prefix)
     started_at = datetime.now().astimezone().isoformat(timespec="seconds")
     job = in_time(kind, workload, lambda: kind.plan(workload, ranks, folder, started_at, wants_verdict=wants_verdict))
     names = [name for rank in range(ranks) for name in kind.live_names(rank)]

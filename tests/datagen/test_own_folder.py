@@ -417,3 +417,19 @@ def test_tokens_in_flat_files_are_cut_into_samples_of_the_length_asked_for(tmp_p
         DatasetError, match=r"no file has the 50000 bytes of a sample: set dataset\.record_length_bytes"
     ):
         inspect_own_folder(replace(spec, record_length_bytes=50_000), FOLDERS)
+
+
+def test_a_tiny_folder_is_shown_in_bytes_and_names_its_results(tmp_path: Path) -> None:
+    folder = tmp_path / "images"
+    folder.mkdir()
+    (folder / "a.bin").write_bytes(b"ab")
+    (folder / "b.bin").write_bytes(b"cdef")
+    own = ["dataset.source=folder", f"dataset.data_folder={folder}"]
+    workload = load(own)
+    assert any(f"2 raw files, 6 bytes, in {folder}" in note for note in workload.notes)
+    assert workload.results_name == "images", "as its page"
+    assert load([*own, "model.name=mine"]).results_name == "mine"
+    assert load(["workload=default"]).results_name == "default"
+    with open(folder / "c.bin", "wb") as file:
+        file.truncate(12_000_000)
+    assert any("3 raw files, 0.012 GB" in note for note in load(own).notes)

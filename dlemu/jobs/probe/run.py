@@ -306,7 +306,7 @@ def probe_workload(
 ) -> tuple[ProbeAnswer, str]:
     """Measure a workload's own read pattern with an increasing number of readers; return the answer and its folder."""
     workload = load(overrides, config_dir=config_dir)
-    folder = _results_folder(workload.output.folder or new_folder(workload.model.name, "probe-"), "output.folder")
+    folder = _results_folder(workload.output.folder or new_folder(workload.results_name, "probe-"), "output.folder")
     question = ProbeQuestion(
         target=workload.dataset.data_folder,
         workload=workload.model.name,

@@ -105,7 +105,7 @@ def size(
     check_installed(workload.reader.data_loader)
     if mean_seconds(workload.train.computation_time) <= 0:
         raise UserError("train.computation_time is 0: without computation, every count passes; choose an accelerator")
-    folder = workload.output.folder or new_folder(workload.model.name, "size-")
+    folder = workload.output.folder or new_folder(workload.results_name, "size-")
     check_place(folder, ours=(SIZE, WORKLOAD))
     if make is not None:
         is_settled = isinstance(source, Workload) or workload.workflow.generate_data

@@ -54,7 +54,7 @@ def find_bracket(overrides: Sequence[str], *, config_dir: str | None = None, on_
         most_of=kind.asks,
         settings_digest=digest([workload]),
     )
-    runs = BracketSearch(wanted_folder or new_folder(workload.model.name, "size-"), question, (), on_event)
+    runs = BracketSearch(wanted_folder or new_folder(workload.results_name, "size-"), question, (), on_event)
     runs.resume()
     return runs.search(command, (section, name), first, wants_page=workload.output.report)
 

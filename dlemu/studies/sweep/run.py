@@ -47,7 +47,7 @@ def sweep(
     check_points(all_points)
     workloads = _check(all_points, config_dir)
     first = workloads[0]
-    folder = wanted_folder or new_folder(first.model.name, "sweep-")
+    folder = wanted_folder or new_folder(first.results_name, "sweep-")
     options = ("--config-dir", config_dir) if config_dir else ()
     planned = [
         Planned(

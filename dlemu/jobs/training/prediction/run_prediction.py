@@ -57,7 +57,7 @@ def run_prediction(source: Sequence[str] | Workload, request: PredictionRequest)
         workload = load(settings, config_dir=request.config_dir)
         ranks = workload.ranks if any(word.lstrip("+").startswith("ranks=") for word in words) else None
     check_runnable(workload)
-    folder = workload.output.folder or new_folder(workload.model.name, "predict-")
+    folder = workload.output.folder or new_folder(workload.results_name, "predict-")
     check_new(folder)
     if request.mb_per_second is not None:
         factor = row_group_reads(workload)
