@@ -15,6 +15,8 @@ IN_MEMORY = ("tmpfs", "ramfs", "hugetlbfs")
 """File systems in memory: there is no storage behind them."""
 ACCOUNTED = ("ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs", "vfat", "exfat", "overlay", "erofs", "squashfs")
 """File systems that read block devices in the reading thread's context: the kernel counts these bytes per thread."""
+COUNTED = (*ACCOUNTED, *IN_MEMORY)
+"""Where no bytes from storage are counted, none were read; on FUSE and most network file systems it is not known."""
 NOT_READ_PERCENT, PARTLY_READ_PERCENT = 50.0, 95.0
 """If storage served less than this share of the bytes, the data counts as not read from storage, or only partly."""
 WANTED_RATIO = 5.0
@@ -47,7 +49,7 @@ def prove(
     rows: Rows, *, file_system: str, odirect: bool, evicted: bool, dataset_bytes: int, memory_bytes: int
 ) -> CacheProof:
     """Return from the training rows whether data came from storage; `evicted`: from the page cache, before reading."""
-    known = is_counted(is_any(rows, "storage_bytes"), file_system)
+    known = is_any(rows, "storage_bytes") or file_system in COUNTED
     per_epoch = tuple(_percent(part) if known else None for part in by_epoch(rows))
     percent = _percent(rows) if known else None
     ratio = dataset_bytes / memory_bytes if memory_bytes else None
@@ -58,11 +60,6 @@ def prove(
         if is_any(rows, "app_bytes")
         else Finding(Cached.NOTHING_READ, "loud"),
     )
-
-
-def is_counted(storage_bytes: float, file_system: str) -> bool:
-    """Return whether the kernel counts the bytes from storage: on FUSE and most network file systems it counts none."""
-    return storage_bytes > 0 or file_system in (*ACCOUNTED, *IN_MEMORY)
 
 
 def served_by_storage(rows: Rows, accounted: Mean, device: Mean) -> float | None:

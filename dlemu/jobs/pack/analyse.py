@@ -19,7 +19,7 @@ from dlemu.jobs.pack.result import PackDevice, PackFigures, PackShares
 from dlemu.jobs.pack.wording import in_words
 from dlemu.jobs.pack.words import PackSettings
 from dlemu.jobs.pack.worker import FIELDS
-from dlemu.metrics.cache import is_counted
+from dlemu.metrics.cache import COUNTED
 from dlemu.results.wording import count
 from dlemu.telemetry import HostTelemetry
 
@@ -75,7 +75,7 @@ def compute_figures(
     shares = shares_of(packing)
     device, busy = _device(packing), _busy_percent(packing)
     from_storage_bytes = packing.total("storage_bytes")
-    known = read and is_counted(from_storage_bytes, packing.file_system)
+    known = read and (from_storage_bytes or packing.file_system in COUNTED)
     # at most all: whole pages are read of the last bytes of an image
     from_storage = min(100.0, 100 * from_storage_bytes / read) if known else None
     warnings = []

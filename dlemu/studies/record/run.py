@@ -13,7 +13,7 @@ from datagen.errors import DlemuError, UserError
 from datagen.owned import take_folder
 from dlemu.comm import Interrupted
 from dlemu.comm.environment import describe_folder
-from dlemu.metrics.cache import is_counted
+from dlemu.metrics.cache import COUNTED
 from dlemu.results.answer_files import save_answer
 from dlemu.runner.child_run import run_attached
 from dlemu.runner.run_folder import check_place, new_folder
@@ -76,7 +76,7 @@ def record(
         if not has_rows(os.path.join(folder, ROWS)):
             taken.drop()
         raise
-    if data is None or not is_counted(0, describe_folder(data.folder).file_system):
+    if data is None or describe_folder(data.folder).file_system not in COUNTED:
         recording = replace(recording, device_bytes_counted=False)
     problems = (*recording.problems, *data_problems(data, recording))
     notes = (*recording.notes, *data_notes(data, recording), *simplified(recording, data))
