@@ -7,10 +7,10 @@ timeline, the host's stamps are `asked_ns`, `got_ns`, `slept_ns` and `met_ns`.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from dlemu.metrics.dlio_formulas import BlockTimes, Rated, over_blocks, over_ranks, rate_v1, rate_v2
-from dlemu.metrics.rows import Rows, StepTable, in_order, since_free, sum_of
+from dlemu.metrics.rows import Rows, StepTable, in_order, sum_of
 
 
 def kept_rows(rows: Rows, exclude_start: int, exclude_end: int) -> StepTable:
@@ -40,19 +40,41 @@ def au_dlio_percent(rows: Rows, exclude_start: int = 1, exclude_end: int = 0) ->
     Compute runs from the batch in hand to waking up, proc from requesting the batch to waking up, and block time from
     the block's start to the last all-reduce. Formulas: `dlemu.metrics.dlio_formulas`.
     """
-    return _epoch_percent(rows, lambda block: rate_v2(block, exclude_start, exclude_end))
+    epochs = au_dlio_percents(rows, exclude_start, exclude_end)
+    return epochs[0][0] if epochs else math.nan
 
 
 def au_dlio_v1_percent(rows: Rows) -> float:
     """Return the AU of DLIO as used in MLPerf Storage v1.0: configured compute of all steps but the first over block
     time without the first step; blocks are weighted by their steps, ranks equally."""
-    return _epoch_percent(rows, rate_v1)
+    epochs = au_dlio_percents(rows)
+    return epochs[0][1] if epochs else math.nan
+
+
+def au_dlio_percents(rows: Rows, exclude_start: int = 1, exclude_end: int = 0) -> list[tuple[float, float]]:
+    """Return for each epoch `au_dlio_percent` and `au_dlio_v1_percent`."""
+    epochs: dict[int, dict[int, list[tuple[Rated, Rated, int]]]] = {}
+    for block in blocks(rows):
+        (epoch,), (rank,), times = block.values("epoch"), block.values("rank"), block_times(block)
+        rated = rate_v2(times, exclude_start, exclude_end), rate_v1(times), len(block)
+        epochs.setdefault(epoch, {}).setdefault(rank, []).append(rated)
+    return [_percents(epochs[epoch]) for epoch in sorted(epochs)]
+
+
+def _percents(ranks: dict[int, list[tuple[Rated, Rated, int]]]) -> tuple[float, float]:
+    """Return the AU of an epoch by DLIO 2.x and by v1.0, from each rank's blocks with their numbers of steps."""
+    v2, v1 = [], []
+    for parts in ranks.values():
+        by_v2, by_v1, steps = zip(*parts, strict=True)
+        v2.append(over_blocks(by_v2, steps))
+        v1.append(over_blocks(by_v1, steps))
+    return over_ranks(v2).au_percent, over_ranks(v1).au_percent
 
 
 def block_times(block: Rows) -> BlockTimes:
     """Return the times in nanoseconds of one block of one rank, by the host's own stamps."""
     block = in_order(block)
-    asked, got, slept = (since_free(block, name) for name in ("asked_ns", "got_ns", "slept_ns"))
+    asked, got, slept = (block[name] for name in ("asked_ns", "got_ns", "slept_ns"))
     _, (began, _), (_, over) = block.ends("asked_ns", "met_ns")
     return BlockTimes(
         load=got - asked,
@@ -61,12 +83,3 @@ def block_times(block: Rows) -> BlockTimes:
         measured=slept - got,
         total=int(over[-1] - began[0]),
     )
-
-
-def _epoch_percent(rows: Rows, rate: Callable[[BlockTimes], Rated]) -> float:
-    ranks: dict[int, list[tuple[Rated, int]]] = {}
-    for block in blocks(rows):
-        ranks.setdefault(int(block.label("rank")[0]), []).append((rate(block_times(block)), len(block)))
-    if not ranks:
-        return math.nan
-    return over_ranks([over_blocks(*zip(*parts, strict=True)) for parts in ranks.values()]).au_percent

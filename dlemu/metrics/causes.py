@@ -26,7 +26,6 @@ from dlemu.metrics.rows import (
     in_order,
     is_any,
     maximum_at,
-    since_free,
     steps_of,
     sum_of,
 )
@@ -114,7 +113,8 @@ def worker_time(rows: Columns, preprocesses: bool, *, cpu_known: bool | None = N
 
 def took_ns(rows: Columns) -> NDArray[np.int64]:
     """Return how long each batch's worker worked on it."""
-    return since_free(rows, "finished_ns") - since_free(rows, "started_ns")
+    took: NDArray[np.int64] = rows["finished_ns"] - rows["started_ns"]
+    return took
 
 
 def cpu_is_known(rows: Columns) -> bool:
@@ -196,21 +196,28 @@ def work_of(rows: Rows, *, preprocesses: bool) -> Work:
     compute_ns = float(sum_of(rows, "compute_ns")) / ranks
     elapsed_ns = max(1.0, compute_ns + float(sum(sum_of(rows, name) for name in ("wait_ns", "sync_ns"))) / ranks)
     cpu_known = cpu_is_known(rows)
-    spent, late_ns = np.zeros(4), 0.0
+    read_ns = burned_ns = 0
+    spent, late_ns, readers = np.zeros(4), 0.0, _ReadersWhileWaiting(rows)
     for part in chunks(rows):
-        spent += [kind.sum() for kind in worker_time(part, preprocesses, cpu_known=cpu_known)]
-        late_ns += np.maximum(part.since_free("slept_ns") - part["wait_ns"] - part["compute_ns"], 0).sum() / ranks
+        workers = worker_time(part, preprocesses, cpu_known=cpu_known)
+        spent += [kind.sum() for kind in workers]
+        readers.add(part, workers.storage)
+        read_ns += int(part["read_ns"].sum())
+        burned_ns += int(part["preprocess_cpu_ns"].sum())
+        late_ns += (
+            np.maximum(part["slept_ns"] - part["free_ns"] - part["wait_ns"] - part["compute_ns"], 0).sum() / ranks
+        )
     calls, app_bytes = sum_of(rows, "read_calls"), sum_of(rows, "app_bytes")
     return Work(
         elapsed_seconds=elapsed_ns / 1e9,
         starved_share=float(spent[3] / max(spent.sum(), 1.0)),
         cpu_known=cpu_known,
-        readers=_readers_while_waiting(rows, preprocesses),
-        call_ms=float(sum_of(rows, "read_ns")) / calls / 1e6 if calls else 0.0,
+        readers=readers.mean,
+        call_ms=float(read_ns) / calls / 1e6 if calls else 0.0,
         call_bytes=app_bytes / calls if calls else 0.0,
         app_mb_per_second=app_bytes * 1e3 / elapsed_ns,
         wanted_mb_per_second=app_bytes * 1e3 / compute_ns if compute_ns else np.inf,
-        burns=sum_of(rows, "preprocess_cpu_ns") > 0,
+        burns=burned_ns > 0,
         late_share=float(late_ns / (late_ns + elapsed_ns)),
     )
 
@@ -251,27 +258,35 @@ _MAX_AHEAD = 64  # each is a pass over the rows; deeper queues are rare
 """Batches after a late one that `mean_ready_behind` examines."""
 
 
-def _readers_while_waiting(rows: StepTable, preprocesses: bool) -> float:
-    """Return how many workers of all ranks were blocked in reads at a time, on average while accelerators waited.
+class _ReadersWhileWaiting:
+    """Counts the workers of all ranks that were blocked in reads at a time, on average while accelerators waited.
 
-    At other times workers may be idle because their prefetch queues are full. 0 where no accelerator waited.
+    At other times workers may be idle because their prefetch queues are full.
     """
-    begins, ends = waits_of(rows)
-    if not len(begins):
-        return 0.0
-    cpu_known = any(cpu_is_known(_fetched(part)) for part in chunks(rows))
-    # `free_ns` is the same moment on all ranks: the earliest of each gives the offset between their clocks.
-    starts = {int(part.label("rank")[0]): int(part["free_ns"].min()) for part in rows.by_rank}
-    origin = int(begins[0])
-    edges = np.maximum.accumulate(np.stack([begins - origin, ends - origin], axis=1).ravel()).astype(float)
-    waited = np.cumsum(np.stack([np.zeros(len(begins)), ends - begins], axis=1).ravel())
-    reading_ns = 0.0
-    for part in chunks(rows):
-        fetched = _fetched(part)
-        if not len(fetched):
-            continue
-        offset = starts[int(part.label("rank")[0])] - starts[rows.values("rank")[0]] + origin
-        began, over = fetched["started_ns"] - offset, fetched["finished_ns"] - offset
-        shares = (np.interp(over, edges, waited) - np.interp(began, edges, waited)) / (over - began)
-        reading_ns += float((shares * worker_time(fetched, preprocesses, cpu_known=cpu_known).storage).sum())
-    return reading_ns / float((ends - begins).sum())
+
+    def __init__(self, rows: StepTable) -> None:
+        begins, ends = waits_of(rows)
+        # `free_ns` is the same moment on all ranks: the earliest of each gives the offset between their clocks.
+        starts = {own.values("rank")[0]: int(own.ends("free_ns")[1][0].min()) for own in rows.by_rank}
+        origin = int(begins[0]) if len(begins) else 0
+        self._offsets = {rank: start - next(iter(starts.values())) + origin for rank, start in starts.items()}
+        self._edges = np.stack([begins - origin, ends - origin], axis=1).ravel()
+        self._edges = np.maximum.accumulate(self._edges).astype(float)
+        self._waited = np.cumsum(np.stack([np.zeros(len(begins)), ends - begins], axis=1).ravel())
+        self._all_ns, self._reading_ns = float((ends - begins).sum()), 0.0
+
+    def add(self, part: StepTable, reading_ns: Floats) -> None:
+        """Add rows of one rank with the time that their workers were blocked in reads."""
+        took = took_ns(part)
+        fetched = took > 0
+        if not self._all_ns or not fetched.any():
+            return
+        offset = self._offsets[part.values("rank")[0]]
+        began, over = part["started_ns"][fetched] - offset, part["finished_ns"][fetched] - offset
+        waited = np.interp(over, self._edges, self._waited) - np.interp(began, self._edges, self._waited)
+        self._reading_ns += float((waited / took[fetched] * reading_ns[fetched]).sum())
+
+    @property
+    def mean(self) -> float:
+        """The mean number; 0 where no accelerator waited."""
+        return self._reading_ns / self._all_ns if self._all_ns else 0.0

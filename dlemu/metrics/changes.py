@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from dlemu.metrics.causes import cpu_is_known, took_ns, worker_time
 from dlemu.metrics.over_time import Floats, Intervals
 from dlemu.metrics.read_times import find_read_change
-from dlemu.metrics.rows import Rows, StepTable, in_order, is_any
+from dlemu.metrics.rows import Rows, StepTable, filled, in_order, is_any, sum_of
 
 SIGNIFICANCE = 0.001
 """False-alarm rate of each test."""
@@ -112,8 +112,10 @@ def find_speed_changes(rows: Rows, *, preprocesses: bool = False) -> tuple[Speed
 
 def _lost_time(table: StepTable) -> bool:
     """Return whether accelerators waited after the first step of an epoch: else slower reads made no difference."""
-    later = table["step"] > 1
-    wait_ns, compute_ns = (float(table[name][later].sum()) for name in ("wait_ns", "compute_ns"))
+    names = ("wait_ns", "compute_ns")
+    _, (step, *first), _ = table.ends("step", *names)
+    totals = (sum_of(table, name) for name in names)
+    wait_ns, compute_ns = (float(all_ns - own[step == 1].sum()) for all_ns, own in zip(totals, first, strict=True))
     return wait_ns > _MIN_LOST_SHARE * (wait_ns + compute_ns)
 
 
@@ -158,29 +160,28 @@ def supply_of(rows: Rows, *, preprocesses: bool = False) -> Supply:
         return Supply(np.zeros(0), np.zeros(0), np.zeros(0, np.bool_))
     column = _from_storage_of([fetched for fetched, _ in ranks])
     cpu_known = any(cpu_is_known(fetched) for fetched, _ in ranks)
-    shares = np.concatenate([fetched[column] / fetched["app_bytes"] for fetched, _ in ranks])
-    uncached_share = float(np.quantile(shares, _UNCACHED_QUANTILE))
+    shares = filled((own[column] / own["app_bytes"] for own, _ in ranks), sum(len(own) for own, _ in ranks), np.float64)
+    uncached_share = float(np.quantile(shares, _UNCACHED_QUANTILE, overwrite_input=True))
     uncached_share = min(uncached_share, 1.0) if uncached_share >= _MIN_UNCACHED_SHARE else 1.0
     del shares
-    parts = [np.zeros((5, 0))]
-    for epoch, edges in _edges(ranks):
-        stored, app, readers, waited = (np.zeros(len(edges) - 1) for _ in range(4))
-        for fetched, start_ns in ranks:
-            own = fetched.of("epoch", (epoch,))
-            if not len(own):
-                continue
+    edges = dict(_edges(ranks))
+    sums = {epoch: np.zeros((4, len(edges[epoch]) - 1)) for epoch in edges}
+    for fetched, start_ns in ranks:
+        for own in fetched.by_epoch:
+            (epoch,) = own.values("epoch")
             starts, ends = ((own[name] - start_ns) / 1e9 for name in ("started_ns", "finished_ns"))
-            batches = Intervals(starts, ends, edges)
-            stored += batches.rates(own[column] / 1e6)
-            app += batches.rates(own["app_bytes"] / 1e6)
-            readers += batches.rates(worker_time(own, preprocesses, cpu_known=cpu_known).storage / 1e9)
-        for all_of, start_ns in _ranks(table):
-            own = all_of.of("epoch", (epoch,))
+            batches = Intervals(starts, ends, edges[epoch])
+            read = worker_time(own, preprocesses, cpu_known=cpu_known).storage / 1e9
+            sums[epoch][:3] += [batches.rates(amounts) for amounts in (own[column] / 1e6, own["app_bytes"] / 1e6, read)]
+    for all_of, start_ns in _ranks(table):
+        for own in all_of.by_epoch:
+            (epoch,) = own.values("epoch")
+            if epoch not in edges:
+                continue
             late = own["wait_ns"] > 0  # plain arrays: a StepTable of scattered rows has a piece for each
             free, waits = (own["free_ns"][late] - start_ns) / 1e9, own["wait_ns"][late] / 1e9
-            waited += Intervals(free, free + waits, edges).rates(waits) / len(table.by_rank)
-        parts.append(np.stack([edges[:-1], stored, app, readers, waited]))
-    windows = np.concatenate(parts, axis=1)
+            sums[epoch][3] += Intervals(free, free + waits, edges[epoch]).rates(waits) / len(table.by_rank)
+    windows = np.concatenate([np.vstack([edges[epoch][:-1], sums[epoch]]) for epoch in edges], axis=1)
     at, stored, _, readers, waited = windows[:, windows[1] > _MIN_FROM_STORAGE * uncached_share * windows[2]]
     waiting = waited >= _MIN_WAIT_SHARE
     usual = float(np.median(readers[waiting])) if waiting.any() else math.inf
@@ -205,21 +206,36 @@ def _find_stalls(table: StepTable) -> tuple[Stall, ...]:
     if not len(table):
         return ()
     ranks = _ranks(table)
-    took = np.concatenate([took_ns(own) for own, _ in ranks])
-    min_seconds = max(STALL_SECONDS, _STALL_BATCHES * float(np.median(took)) / 1e9)
+    done_by_epoch: dict[int, list[Floats]] = {epoch: [] for epoch in table.values("epoch")}
+
+    def took_and_done(part: StepTable, start_ns: int) -> NDArray[np.int64]:
+        for own in part.by_epoch:
+            done = _ends_of_spans((own["finished_ns"] - start_ns) / 1e9)
+            done_by_epoch[own.values("epoch")[0]].append(done)
+        return took_ns(part)
+
+    took = filled((took_and_done(*rank) for rank in ranks), len(table))
+    min_seconds = max(STALL_SECONDS, _STALL_BATCHES * float(np.median(took, overwrite_input=True)) / 1e9)
     del took
     stalls = []
-    for epoch in table.values("epoch"):
-        mine = [(own.of("epoch", (epoch,)), start_ns) for own, start_ns in ranks]
-        done = np.concatenate([(own["finished_ns"] - start_ns) / 1e9 for own, start_ns in mine])
-        done.sort(kind="stable")
+    for epoch, dones in done_by_epoch.items():
+        done = np.sort(np.concatenate(dones))
         for gap in np.flatnonzero(np.diff(done) >= min_seconds):
             begin, end = float(done[gap]), float(done[gap + 1])
+            mine = [(own.of("epoch", (epoch,)), start_ns) for own, start_ns in ranks]
             if any(_reads_all_along(own, start_ns, begin, end) for own, start_ns in mine) and _waited(
                 ranks, begin, end
             ):
                 stalls.append(Stall(at_seconds=begin, seconds=end - begin))
     return tuple(stalls)
+
+
+def _ends_of_spans(moments: Floats) -> Floats:
+    """Return the first and last of the moments in each span of half of STALL_SECONDS: gaps as long as that remain."""
+    moments = np.sort(moments)
+    changes = np.flatnonzero(np.diff(moments // (STALL_SECONDS / 2)))
+    kept: Floats = moments[np.unique(np.concatenate([[0], changes, changes + 1, [len(moments) - 1]]))]
+    return kept
 
 
 def _reads_all_along(own: StepTable, start_ns: int, begin: float, end: float) -> bool:
@@ -245,7 +261,7 @@ def _ranks(table: StepTable) -> list[tuple[StepTable, int]]:
 
 
 def _ranks_of(table: StepTable) -> list[tuple[StepTable, int]]:
-    return [(own, int(own["free_ns"].min())) for own in table.by_rank]
+    return [(own, int(own.ends("free_ns")[1][0].min())) for own in table.by_rank]
 
 
 def _edges(ranks: list[tuple[StepTable, int]]) -> Iterator[tuple[int, Floats]]:
@@ -258,8 +274,8 @@ def _edges(ranks: list[tuple[StepTable, int]]) -> Iterator[tuple[int, Floats]]:
             known = spans.get(epoch, (begin, end))
             spans[epoch] = min(begin, known[0]), max(end, known[1])
     seconds = sum(end - begin for begin, end in spans.values())
-    took = np.concatenate([took_ns(fetched) for fetched, _ in ranks])
-    batch = float(np.median(took)) / 1e9
+    took = filled((took_ns(own) for own, _ in ranks), sum(len(own) for own, _ in ranks))
+    batch = float(np.median(took, overwrite_input=True)) / 1e9
     length = max(_WINDOW_SECONDS, seconds / _MAX_WINDOWS, _WINDOW_BATCHES * seconds / len(took), batch)
     for epoch, (begin, end) in sorted(spans.items()):
         yield epoch, begin + length * np.arange(int((end - begin) / length) + 1, dtype=np.float64)

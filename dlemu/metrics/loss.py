@@ -21,7 +21,6 @@ from dlemu.metrics.rows import (
     add_at,
     in_order,
     maximum_at,
-    since_free,
     steps_of,
     sum_of,
 )
@@ -104,8 +103,8 @@ def wait_parts(rows: Columns) -> Whole:
     had started. Queueing is the rest of the part before `started_ns`. What remains was spent in the worker: the share
     of `read_ns` in the worker's time for the batch is reading, the rest decoding.
     """
-    wait = rows["wait_ns"]
-    requested, started, finished = (since_free(rows, name) for name in ("asked_ns", "started_ns", "finished_ns"))
+    wait, free = rows["wait_ns"], rows["free_ns"]
+    requested, started, finished = (rows[name] - free for name in ("asked_ns", "started_ns", "finished_ns"))
     after = np.clip(wait - finished, 0, wait)
     before = wait - after
     queued = np.clip(started, 0, before)

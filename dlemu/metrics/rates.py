@@ -10,7 +10,7 @@ import math
 import numpy as np
 
 from datagen.quantiles import Percentiles
-from dlemu.metrics.rows import Rows, chunks, in_order, since_free
+from dlemu.metrics.rows import Rows, chunks, in_order
 
 
 def training_ns(rows: Rows) -> int:
@@ -40,10 +40,10 @@ def first_batch_seconds(rows: Rows) -> float:
 
 
 def percentiles_ms(values_ns: np.ndarray[tuple[int], np.dtype[np.int64]]) -> Percentiles | None:
-    """Return the percentiles, in ms, of durations in ns; None for no durations."""
+    """Return the percentiles, in ms, of durations in ns, which it puts into another order; None for no durations."""
     if not len(values_ns):
         return None
-    p50, p90, p99, maximum = (np.percentile(values_ns, (50, 90, 99, 100)) / 1e6).tolist()
+    p50, p90, p99, maximum = (np.percentile(values_ns, (50, 90, 99, 100), overwrite_input=True) / 1e6).tolist()
     return Percentiles(p50=p50, p90=p90, p99=p99, max=maximum)
 
 
@@ -54,7 +54,7 @@ def late_handover_share(rows: Rows) -> float:
     """
     total = handover = 0
     for part in chunks(in_order(rows)):
-        wait_ns, handover_ns = part["wait_ns"], since_free(part, "ready_ns") - since_free(part, "finished_ns")
+        wait_ns, handover_ns = part["wait_ns"], part["ready_ns"] - part["finished_ns"]
         total += int(wait_ns.sum())
         handover += int(np.minimum(wait_ns, np.maximum(handover_ns, 0)).sum())
     return handover / total if total else 0.0

@@ -1,16 +1,16 @@
 """Step rows as a sorted table of columns: computes metrics of 1e7 steps in little memory and time.
 
 A step row has the measurements of one step of one rank. `in_order` returns the rows of one or more ranks as a
-`StepTable`. Columns are loaded on demand, cached in the narrowest integer type that fits, and evicted when others are
-needed, so a computation that uses a few columns, or goes rank by rank, never has all of a large result in memory. A
-table has an index of its blocks (a rank's steps between two checkpoints or evaluations), so that the rows of a rank or
-an epoch are found without scanning.
+`StepTable`. Columns are loaded group by group when they are used, and evicted when others are needed, so a computation
+never has all of a large result in memory if it goes rank by rank, which is the order of the rows; within a rank, it may
+go epoch by epoch. A table has an index of its blocks (a rank's steps between two checkpoints or evaluations), so that
+the rows of a rank or an epoch are found without scanning.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any, Protocol, TypeVar, overload
@@ -23,12 +23,12 @@ Made = TypeVar("Made")
 
 LABELS = ("rank", "epoch", "phase", "block")
 """Columns with one value per block; a table is sorted by these and `step`."""
-STAMPS = ("asked_ns", "got_ns", "slept_ns", "met_ns", "ready_ns", "started_ns", "finished_ns")
-"""Timestamps of a step, stored as the offset from its `free_ns` (end of the previous step), which is small."""
-MAX_CACHED_BYTES = 448 << 20
-"""Size of a store's cache of columns."""
+ENDED = ("step", "free_ns", "wait_ns", "compute_ns", "sync_ns", "asked_ns", "met_ns")
+"""Columns whose values in the first and last row of each block are kept."""
+MAX_CACHED_BYTES = 160 << 20
+"""Size of a store's cache: of groups of columns, 8 MiB each."""
 GROUP_ROWS = 1 << 20
-"""Rows per group: a column is loaded, and stored in a narrow type, group by group."""
+"""Rows per group: a column is loaded group by group."""
 _CHUNK = 1 << 16
 """Rows per chunk of work: larger ones exceed the CPU caches, and malloc would map and unmap their memory each time."""
 _SHORT_SPAN = 256
@@ -43,181 +43,145 @@ class Columns(Protocol):
     def __getitem__(self, name: str, /) -> NDArray[Any]: ...
 
 
-@dataclass(frozen=True, eq=False)
-class _Narrow:
-    """Integers, stored as offsets from their minimum in the narrowest type that fits."""
-
-    minimum: int
-    offsets: NDArray[Any] | None
-    """Each value minus `minimum`; None if all values are equal."""
-    length: int
-    """Number of values."""
-
-    @property
-    def cached_bytes(self) -> int:
-        return 0 if self.offsets is None else self.offsets.nbytes
-
-    def part(self, start: int, stop: int) -> Whole:
-        if self.offsets is None:
-            equal: Whole = np.broadcast_to(np.int64(self.minimum), max(0, min(stop, self.length) - start))
-            return equal
-        offsets = self.offsets[start:stop]
-        values: Whole = offsets if offsets.dtype == np.int64 else np.add(offsets, self.minimum, dtype=np.int64)
-        return values
-
-    def put(self, out: Whole, start: int) -> None:
-        """Fill `out` with the values from index `start` on."""
-        if self.offsets is None:
-            out[:] = self.minimum
-        else:
-            np.add(self.offsets[start : start + len(out)], self.minimum, out=out, dtype=np.int64)
-
-    def at(self, indices: NDArray[np.integer]) -> Whole:
-        if self.offsets is None:
-            return np.full(len(indices), self.minimum)
-        values: Whole = self.offsets[indices].astype(np.int64) + self.minimum  # int64 offsets have a minimum of 0
-        return values
-
-    def total(self, start: int, stop: int) -> int:
-        count = max(0, min(stop, self.length) - start)
-        return self.minimum * count + (0 if self.offsets is None else int(self.offsets[start:stop].sum(dtype=np.int64)))
-
-
-def _narrowed(values: Whole) -> _Narrow:
-    if not len(values):
-        return _Narrow(0, None, 0)
-    minimum, maximum = int(values.min()), int(values.max())
-    if minimum == maximum:
-        return _Narrow(minimum, None, len(values))
-    types = (np.uint8, np.uint16, np.uint32)
-    narrow = next((narrow for narrow in types if maximum - minimum <= np.iinfo(narrow).max), None)
-    if narrow is None:
-        return _Narrow(0, np.array(values), len(values))
-    offsets = np.empty(len(values), narrow)
-    np.subtract(values, minimum, out=offsets, casting="unsafe")  # NumPy casts in blocks that stay in the CPU cache
-    return _Narrow(minimum, offsets, len(values))
-
-
-class _Column:
-    """A column, stored in groups of rows."""
-
-    def __init__(self, begins: Whole, groups: list[_Narrow]) -> None:
-        self._begins, self._groups = begins, groups
-        self.cached_bytes = sum(group.cached_bytes for group in groups)
-
-    def part(self, start: int, stop: int) -> Whole:
-        parts = list(self._within(start, stop))
-        if len(parts) == 1:
-            group, first, last = parts[0]
-            return group.part(first, last)
-        values, at = np.empty(sum(last - first for _, first, last in parts), np.int64), 0
-        for group, first, last in parts:
-            group.put(values[at : at + last - first], first)
-            at += last - first
-        return values
-
-    def at(self, indices: NDArray[np.integer]) -> Whole:
-        if len(self._groups) == 1:
-            return self._groups[0].at(indices)
-        values, numbers = np.empty(len(indices), np.int64), np.searchsorted(self._begins, indices, side="right") - 1
-        for number in np.unique(numbers).tolist():
-            in_group = numbers == number
-            values[in_group] = self._groups[number].at(indices[in_group] - self._begins[number])
-        return values
-
-    def total(self, start: int, stop: int) -> int:
-        return sum(group.total(first, last) for group, first, last in self._within(start, stop))
-
-    def _within(self, start: int, stop: int) -> Iterator[tuple[_Narrow, int, int]]:
-        """Yield the groups with rows from `start` up to `stop`, each with the begin and end of these rows within it."""
-        number = int(np.searchsorted(self._begins, start, side="right")) - 1
-        while start < stop:
-            begin, group = int(self._begins[number]), self._groups[number]
-            last = min(stop - begin, group.length)
-            if last > start - begin:
-                yield group, start - begin, last
-            start, number = begin + group.length, number + 1
-
-
 class ColumnStore:
-    """All rows of a result, sorted by rank, epoch, phase, block and step, with a cache of columns."""
+    """All rows of a result, sorted by rank, epoch, phase, block and step, with a cache of groups of columns."""
 
     def __init__(self, names: Sequence[str], groups: Sequence[int], load: Callable[[str, int], Whole]) -> None:
         """`groups`: number of rows in each; `load(name, group)` returns a column of one, and may be called again."""
         self.names, self.length, self._load = tuple(names), sum(groups), load
-        self._begins = np.cumsum([0, *groups])[:-1]
-        self._cache: OrderedDict[str, _Column] = OrderedDict()
+        self._bounds = np.cumsum([0, *groups])
+        self._cache: OrderedDict[tuple[str, int], Whole] = OrderedDict()
+        self._cached_bytes = 0
+        self._equal: dict[tuple[str, int], Whole] = {}  # of one value: they take no memory
+        self._totals: dict[tuple[str, int, int], int] = {}
+        self._ends: dict[tuple[str, int], tuple[Whole, Whole]] = {}
+        self.labels: dict[str, Whole] = {}
         self._order: NDArray[np.intp] | None = None
-        changes = self._changes()
-        if changes is None:
-            keys = [self._column(name).part(0, self.length) for name in ("step", "block", "phase", "epoch", "rank")]
+        found = self._changes()
+        if found is None:
+            keys = [self.part(name, 0, self.length) for name in ("step", "block", "phase", "epoch", "rank")]
             self._order = np.lexsort(keys)
             self._cache.clear()
-            changes = self._changes()
-            assert changes is not None
-        self.block_starts = changes
-        self.labels = {name: self._column(name).at(changes) for name in LABELS}
+            self._equal.clear()
+            self._cached_bytes = 0
+            found = self._changes()
+            assert found is not None
+        self.block_starts, self.labels = found
+        self.block_stops = np.append(self.block_starts[1:], self.length)[: len(self.block_starts)]
 
     def load_all(self) -> None:
         """Load all columns, which must fit into MAX_CACHED_BYTES, and drop `load`: it is not called again."""
         for name in self.names:
-            self._column(name)
+            for group in range(len(self._bounds) - 1) if name not in self.labels else ():
+                self._group(name, group)
         self._load = _no_column
 
-    def part(self, name: str, start: int, stop: int, *, since_free: bool = False) -> Whole:
-        """Return the values of a range of rows, read-only; with `since_free`, STAMPS are offsets from `free_ns`."""
-        values = self._column(name).part(start, stop)
-        return values + self._column("free_ns").part(start, stop) if name in STAMPS and not since_free else values
+    def part(self, name: str, start: int, stop: int) -> Whole:
+        """Return the values of a range of rows, read-only."""
+        if name in self.labels:
+            blocks = slice(*np.searchsorted(self.block_starts, (start + 1, stop)) - (1, 0))
+            bounds = np.append(np.maximum(self.block_starts[blocks], start), stop)
+            return np.repeat(self.labels[name][blocks], np.diff(bounds))
+        parts = [self._group(name, group)[rows] for group, rows in self._within(start, stop)]
+        return parts[0] if len(parts) == 1 else np.concatenate([np.empty(0, np.int64), *parts])
 
-    def at(self, name: str, indices: NDArray[np.integer], *, since_free: bool = False) -> Whole:
-        """Return the values of the rows at `indices`; with `since_free`, STAMPS are offsets from `free_ns`."""
-        values = self._column(name).at(indices)
-        return values + self._column("free_ns").at(indices) if name in STAMPS and not since_free else values
+    def at(self, name: str, indices: NDArray[np.integer]) -> Whole:
+        """Return the values of the rows at `indices`."""
+        if name in self.labels:
+            return self.labels[name][np.searchsorted(self.block_starts, indices, side="right") - 1]
+        return self._gathered(partial(self._group, name), indices)
 
     def total(self, name: str, start: int, stop: int) -> int:
-        """Return the sum of a column over a range of rows; not for STAMPS."""
-        return self._column(name).total(start, stop)
+        """Return the sum of a column over a range of rows, which is kept."""
+        key = name, start, stop
+        if key not in self._totals:
+            self._totals[key] = sum(
+                int(self._group(name, group)[rows].sum()) for group, rows in self._within(start, stop)
+            )
+        return self._totals[key]
 
-    def _column(self, name: str) -> _Column:
-        column = self._cache.get(name)
-        if column is None:
-            column = self._cache[name] = _Column(self._begins, [_narrowed(values) for values in self._groups(name)])
-            while len(self._cache) > 2 and sum(one.cached_bytes for one in self._cache.values()) > MAX_CACHED_BYTES:
-                self._cache.popitem(last=False)
-        self._cache.move_to_end(name)
-        return column
+    def ends(self, name: str) -> tuple[Whole, Whole]:
+        """Return the values of a column of ENDED in the first and in the last row of each block."""
+        groups = range(len(self._bounds) - 1)
+        for group in groups:
+            if (name, group) not in self._ends:
+                self._group(name, group)
+        nothing = np.empty(0, np.int64)
+        firsts, lasts = zip((nothing, nothing), *(self._ends[name, group] for group in groups), strict=True)
+        return np.concatenate(firsts), np.concatenate(lasts)
 
-    def _groups(self, name: str) -> Iterator[Whole]:
-        """Yield a column group by group, in order; STAMPS as offsets from `free_ns`."""
-        count = len(self._begins)
-        if self._order is not None:
-            column = np.concatenate([self._load(name, group) for group in range(count)])[self._order]
-            parts = iter(np.split(column, self._begins[1:]))
-        else:
-            parts = (self._load(name, group) for group in range(count))
-        for begin, values in zip(self._begins.tolist(), parts, strict=True):
-            if name in STAMPS:
-                yield values - self._column("free_ns").part(begin, begin + len(values))
+    def _within(self, start: int, stop: int) -> Iterator[tuple[int, slice]]:
+        """Yield the groups with rows from `start` up to `stop`, each with the place of these rows within it."""
+        group = int(np.searchsorted(self._bounds, start, side="right")) - 1
+        while start < stop:
+            begin, end = self._bounds[group : group + 2].tolist()
+            if end > start:
+                yield group, slice(start - begin, min(stop, end) - begin)
+            start, group = end, group + 1
+
+    def _gathered(self, load: Callable[[int], Whole], indices: NDArray[np.integer]) -> Whole:
+        """Return the values at `indices` of the column whose groups `load` returns."""
+        if len(self._bounds) == 2:
+            only: Whole = load(0)[indices]
+            return only
+        values, groups = np.empty(len(indices), np.int64), np.searchsorted(self._bounds, indices, side="right") - 1
+        for group in np.unique(groups).tolist():
+            in_group = groups == group
+            values[in_group] = load(group)[indices[in_group] - self._bounds[group]]
+        return values
+
+    def _group(self, name: str, group: int) -> Whole:
+        key = name, group
+        if key not in self._equal and key not in self._cache:
+            if self._order is None:
+                values = self._load(name, group)
             else:
-                yield values
+                values = self._gathered(partial(self._load, name), self._order[slice(*self._bounds[group : group + 2])])
+            values.setflags(write=False)
+            if len(values) and values[0] == values[-1] and (values == values[0]).all():
+                self._equal[key] = np.broadcast_to(values[0].copy(), values.shape)
+            else:
+                self._cache[key] = values
+                self._cached_bytes += values.nbytes
+            while self._cached_bytes > MAX_CACHED_BYTES and len(self._cache) > 1:
+                self._cached_bytes -= self._cache.popitem(last=False)[1].nbytes
+        if key in self._equal:
+            values = self._equal[key]
+        else:
+            self._cache.move_to_end(key)
+            values = self._cache[key]
+        if name in ENDED and self.labels and key not in self._ends:
+            rows = self.block_starts, self.block_stops - 1
+            self._ends[key] = self._in_group(rows[0], values, group), self._in_group(rows[1], values, group)
+        return values
 
-    def _changes(self) -> Whole | None:
-        """Return the index of each block's first row; None if the rows are not in order."""
-        found = [np.zeros(1 if self.length else 0, np.int64)]
-        columns = [self._column(name) for name in ("step", "block", "phase", "epoch", "rank")]
+    def _in_group(self, rows: Whole, values: Whole, group: int) -> Whole:
+        """Return the values of those of these rows, in order, that are in a group, which has these values."""
+        begin, end = self._bounds[group : group + 2]
+        found: Whole = values[rows[slice(*np.searchsorted(rows, (begin, end)))] - begin]
+        return found
+
+    def _changes(self) -> tuple[Whole, dict[str, Whole]] | None:
+        """Return the index of each block's first row, and its labels; None if the rows are not in order."""
+        names = ("step", *reversed(LABELS))
+        found = [np.arange(min(1, self.length))]
+        labels = {name: [self.part(name, 0, len(found[0]))] for name in LABELS}
         for start in range(0, self.length - 1, _CHUNK):
             stop = min(start + _CHUNK, self.length - 1)
             in_order = differ = np.zeros(stop - start, np.bool_)
-            for column in columns:
-                values = column.part(start, stop + 1)
+            parts = {name: self.part(name, start, stop + 1) for name in names}
+            for name, values in parts.items():
                 same = values[1:] == values[:-1]
-                in_order = (values[1:] > values[:-1]) | (same & (in_order if column is not columns[0] else True))
-                if column is not columns[0]:
+                in_order = (values[1:] > values[:-1]) | (same & (in_order if name != names[0] else True))
+                if name != names[0]:
                     differ = differ | ~same
             if not in_order.all():
                 return None
-            found.append(np.flatnonzero(differ) + start + 1)
-        return np.concatenate(found)
+            first = np.flatnonzero(differ) + 1
+            found.append(first + start)
+            for name in LABELS:
+                labels[name].append(parts[name][first])
+        return np.concatenate(found), {name: np.concatenate(values) for name, values in labels.items()}
 
 
 def _no_column(name: str, group: int) -> Whole:
@@ -231,7 +195,7 @@ class StepTable:
         """Take all rows of a store, or `pieces`: begins and ends of row ranges, each within one block."""
         self._store = store
         if pieces is None:
-            pieces = store.block_starts, np.append(store.block_starts[1:], store.length)[: len(store.block_starts)]
+            pieces = store.block_starts, store.block_stops
         self._starts, self._stops = pieces
         self._length = int((self._stops - self._starts).sum())
         self._once: dict[object, Any] = {}
@@ -271,10 +235,6 @@ class StepTable:
         made: Made = self._once[make]
         return made
 
-    def since_free(self, stamp: str) -> Whole:
-        """Return a column of STAMPS as offsets from `free_ns`, read-only."""
-        return self._column(stamp, since_free=True)
-
     def take(self, indices: NDArray[np.integer]) -> Columns:
         """Return the rows at `indices`, in that order, without materialising columns of all rows."""
         ends = np.cumsum(self._stops - self._starts)
@@ -290,6 +250,11 @@ class StepTable:
     def by_epoch(self) -> list[StepTable]:
         """The rows of each epoch, in the order of epochs."""
         return list(self._grouped("epoch").values())
+
+    @cached_property
+    def by_rank_and_epoch(self) -> list[StepTable]:
+        """The rows of each epoch of each rank, in the order in which a large result has them in memory."""
+        return [part for own in self.by_rank for part in own.by_epoch]
 
     @cached_property
     def by_block(self) -> list[StepTable]:
@@ -326,12 +291,16 @@ class StepTable:
         return self._where((number >= first) & (number < np.repeat(sizes, sizes) - last))
 
     def ends(self, *names: str) -> tuple[Whole, list[Whole], list[Whole]]:
-        """Return for each block of each rank: its rank, and the named columns' values in its first and last row."""
+        """Return for each block of each rank its rank, and the values of these of ENDED in its first and last row."""
         begins = np.flatnonzero(np.append(True, np.diff(self._blocks) != 0))[: len(self._starts)]
         closes = np.append(begins[1:], len(self._starts))[: len(begins)] - 1
-        first, last = self._starts[begins], self._stops[closes] - 1
-        at = self._store.at
-        return self.label("rank")[begins], [at(name, first) for name in names], [at(name, last) for name in names]
+        first, last, blocks = self._starts[begins], self._stops[closes], self._blocks[begins]
+        store, at = self._store, self._store.at
+        if np.array_equal(first, store.block_starts[blocks]) and np.array_equal(last, store.block_stops[blocks]):
+            ends = [[values[blocks] for values in store.ends(name)] for name in names]
+        else:
+            ends = [[at(name, first), at(name, last - 1)] for name in names]
+        return self.label("rank")[begins], [first for first, _ in ends], [last for _, last in ends]
 
     @cached_property
     def _blocks(self) -> NDArray[np.intp]:
@@ -373,27 +342,25 @@ class StepTable:
         shift = self._starts[piece] - own_starts[piece]
         return StepTable(self._store, (starts + shift, stops + shift))
 
-    def _column(self, name: str, *, since_free: bool = False) -> Whole:
+    def _column(self, name: str) -> Whole:
         if not len(self):
             return np.empty(0, np.int64)
         begins, stops = self._spans
-        part = partial(self._store.part, name, since_free=since_free)
         if len(begins) == 1:
-            return part(int(begins[0]), int(stops[0]))
+            return self._store.part(name, int(begins[0]), int(stops[0]))
         if len(begins) * _SHORT_SPAN > len(self):
             lengths = stops - begins
             indices = np.repeat(begins - np.cumsum(lengths) + lengths, lengths) + np.arange(len(self))
-            return self._store.at(name, indices, since_free=since_free)
-        return np.concatenate([part(*span) for span in zip(begins.tolist(), stops.tolist(), strict=True)])
+            return self._store.at(name, indices)
+        spans = zip(begins.tolist(), stops.tolist(), strict=True)
+        return np.concatenate([self._store.part(name, *span) for span in spans])
 
     def total(self, name: str) -> int:
-        """Return the sum of a column, if possible without materialising it; not for STAMPS."""
-        if not len(self):
-            return 0
-        begins, stops = self._spans
-        if len(begins) * _SHORT_SPAN > len(self):
+        """Return the sum of a column, if possible without materialising it."""
+        if len(self._starts) * _SHORT_SPAN > len(self):
             return int(self._column(name).sum())
-        return sum(self._store.total(name, *span) for span in zip(begins.tolist(), stops.tolist(), strict=True))
+        pieces = zip(self._starts.tolist(), self._stops.tolist(), strict=True)
+        return sum(self._store.total(name, *piece) for piece in pieces)
 
     @cached_property
     def _spans(self) -> tuple[Whole, Whole]:
@@ -414,9 +381,6 @@ class _Taken:
     def __getitem__(self, name: str) -> Whole:
         return self._store.at(name, self._indices)
 
-    def since_free(self, stamp: str) -> Whole:
-        return self._store.at(stamp, self._indices, since_free=True)
-
 
 Rows = NDArray[np.void] | StepTable
 """Rows of STEP_DTYPE, shape (rows,), in any order; or a table of them."""
@@ -429,19 +393,8 @@ def in_order(rows: Rows) -> StepTable:
     names = rows.dtype.names or ()
     groups = [min(GROUP_ROWS, len(rows) - begin) for begin in range(0, len(rows), GROUP_ROWS)]
     return StepTable(
-        ColumnStore(names, groups, lambda name, group: rows[name][group * GROUP_ROWS : (group + 1) * GROUP_ROWS])
+        ColumnStore(names, groups, lambda name, group: rows[name][group * GROUP_ROWS : (group + 1) * GROUP_ROWS].copy())
     )
-
-
-def since_free(rows: Columns, stamp: str) -> Whole:
-    """Return a column of STAMPS as offsets from the row's `free_ns`, read-only.
-
-    A table stores offsets: with them, the difference of two timestamps costs a third of that of absolute times.
-    """
-    if isinstance(rows, StepTable | _Taken):
-        return rows.since_free(stamp)
-    times: Whole = rows[stamp] - rows["free_ns"]
-    return times
 
 
 def is_any(rows: Columns, name: str) -> bool:
@@ -450,7 +403,7 @@ def is_any(rows: Columns, name: str) -> bool:
 
 
 def sum_of(rows: Rows, name: str) -> int:
-    """Return the sum of a column; not for STAMPS."""
+    """Return the sum of a column."""
     return rows.total(name) if isinstance(rows, StepTable) else int(rows[name].sum())
 
 
@@ -514,6 +467,16 @@ def maximum_at(maxima: Whole, steps: NDArray[np.intp] | slice, values: Whole) ->
 
 def _keys(part: StepTable) -> tuple[Whole, Whole, Whole]:
     return part["epoch"], part["block"], part["step"]
+
+
+def filled(parts: Iterable[NDArray[Any]], length: int, dtype: type = np.int64) -> NDArray[Any]:
+    """Return parts of an array, `length` values in all, as one, and keep only one of them at a time."""
+    values: NDArray[Any] = np.empty(length, dtype)
+    at = 0
+    for part in parts:
+        values[at : at + len(part)] = part
+        at += len(part)
+    return values
 
 
 def chunks(table: StepTable, max_rows: int = _CHUNK) -> Iterator[StepTable]:

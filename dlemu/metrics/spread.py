@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -41,9 +41,10 @@ Measure = Callable[[StepTable], float]
 def pooled(rows: Rows, measure: Measure) -> RankSpread:
     """Return the measure of all rows together (so longer epochs weigh more), per epoch and per rank."""
     table = in_order(rows)
+    mean = measure(table)  # first: it goes rank by rank, and keeps the sums that the others need
     per_epoch = [measure(part) for part in table.by_epoch]
     return RankSpread(
-        mean=known(measure(table)),
+        mean=known(mean),
         per_epoch=all_known(per_epoch),
         std=known(float(np.std(per_epoch))) if per_epoch else 0.0,
         per_rank=all_known(measure(part) for part in table.by_rank),
@@ -52,7 +53,11 @@ def pooled(rows: Rows, measure: Measure) -> RankSpread:
 
 def averaged(rows: Rows, measure: Measure) -> Spread:
     """Return the measure per epoch, and the unweighted mean over epochs, as DLIO reports it."""
-    per_epoch = [measure(part) for part in by_epoch(rows)]
+    return over_epochs([measure(part) for part in by_epoch(rows)])
+
+
+def over_epochs(per_epoch: Sequence[float]) -> Spread:
+    """Return values per epoch with their unweighted mean."""
     return Spread(
         mean=known(float(np.mean(per_epoch))), per_epoch=all_known(per_epoch), std=known(float(np.std(per_epoch)))
     )

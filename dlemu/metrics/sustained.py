@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple, Self
 
 import numpy as np
 
@@ -47,34 +48,61 @@ def supply_of(epoch: Rows) -> Supply:
     In an epoch so short that no batch is complete when that last one starts, the supply is measured until the first
     rank has all its batches, and is a lower bound (`at_least`).
     """
-    return in_order(epoch).once(_supply_of)
+    supplies = supplies_of(epoch)
+    return supplies[0] if supplies else Supply(read_ns=0.0, time_ns=0.0)
 
 
-def _supply_of(epoch: StepTable) -> Supply:
-    if not len(epoch):
-        return Supply(read_ns=0.0, time_ns=0.0)
-    ranks = epoch.by_rank
-    starts = [int(own["free_ns"].min()) for own in ranks]
-    begin, end = (min(moments) for moments in zip(*map(_first_and_last, ranks, starts), strict=True))
-    at_once = all(int(own["finished_ns"].min()) - start > end for own, start in zip(ranks, starts, strict=True))
-    if at_once:
-        end = min(int(own["finished_ns"].max()) - start for own, start in zip(ranks, starts, strict=True))
-    read_ns, time_ns, edges = 0.0, 0.0, []
-    for own, start in zip(ranks, starts, strict=True):
-        batches = _Batches(own)
+def supplies_of(rows: Rows) -> list[Supply]:
+    """Return the supply of each epoch."""
+    return in_order(rows).once(_supplies_of)
+
+
+def _supplies_of(table: StepTable) -> list[Supply]:
+    reads: dict[int, list[_Read]] = {epoch: [] for epoch in table.values("epoch")}
+    for own in table.by_rank_and_epoch:
+        reads[own.values("epoch")[0]].append(_Read.of(own))
+    windows = {epoch: _window(ranks) for epoch, ranks in reads.items()}
+    sums: dict[int, tuple[list[float], list[float], list[float]]] = {epoch: ([], [], []) for epoch in reads}
+    for own in table.by_rank_and_epoch:
+        (epoch,), start, batches = own.values("epoch"), int(training_spans(own)[0].min()), _Batches(own)
+        (begin, end, _), (read_ns, time_ns, edges) = windows[epoch], sums[epoch]
         lows, highs = (moments - start for moments in training_spans(own))
         for low, high in _overlaps(lows, highs, begin, end):
-            read_ns += batches.read_by(start + high) - batches.read_by(start + low)
-            time_ns += high - low
+            read_ns.append(batches.read_by(start + high) - batches.read_by(start + low))
+            time_ns.append(high - low)
         edges.append(batches.under_way(start + end))
     # A share of which only the range 0 to 1 is known has a standard uncertainty of 1 / sqrt(12) (GUM, 4.3.7).
-    return Supply(read_ns=read_ns, time_ns=time_ns, edge_ns=math.sqrt(sum(edges) / 12), at_least=at_once)
+    return [
+        Supply(
+            read_ns=sum(read_ns, start=0.0),
+            time_ns=sum(time_ns, start=0.0),
+            edge_ns=math.sqrt(sum(edges) / 12),
+            at_least=windows[epoch][2],
+        )
+        for epoch, (read_ns, time_ns, edges) in sums.items()
+    ]
 
 
-def _first_and_last(own: StepTable, start: int) -> tuple[int, int]:
-    """Return when a rank's first and last batches were started, relative to `start`."""
-    started = own["started_ns"]
-    return int(started.min()) - start, int(started.max()) - start
+class _Read(NamedTuple):
+    """When the first and last of a rank's batches in an epoch were started and finished, since the epoch's start."""
+
+    first_started: int
+    last_started: int
+    first_finished: int
+    last_finished: int
+
+    @classmethod
+    def of(cls, own: StepTable) -> Self:
+        start, started, finished = training_spans(own)[0].min(), own["started_ns"], own["finished_ns"]
+        return cls(*(int(end - start) for end in (started.min(), started.max(), finished.min(), finished.max())))
+
+
+def _window(ranks: list[_Read]) -> tuple[int, int, bool]:
+    """Return begin and end of the time in which an epoch's supply is measured, and whether it is a lower bound."""
+    begin, end = min(read.first_started for read in ranks), min(read.last_started for read in ranks)
+    if at_once := all(read.first_finished > end for read in ranks):
+        end = min(read.last_finished for read in ranks)
+    return begin, end, at_once
 
 
 def training_spans(own: StepTable) -> tuple[Whole, Whole]:
@@ -127,14 +155,15 @@ def sustained_au(rows: Rows, kept: Rows) -> Mean:
     delays the accelerators: other ranks, the host, or full queues that stop the readers.
     """
     epochs = by_epoch(rows)
-    supplies = [supply_of(epoch) for epoch in epochs]
+    supplies = supplies_of(rows)
     whole = Supply(
         read_ns=sum(supply.read_ns for supply in supplies), time_ns=sum(supply.time_ns for supply in supplies)
     )
     kept = in_order(kept)
+    mean = _smaller(whole.percent, au_percent(kept))
     kept_by_epoch = [kept.of("epoch", epoch.values("epoch")) for epoch in epochs]
     return Mean(
-        mean=_smaller(whole.percent, au_percent(kept)),
+        mean=mean,
         per_epoch=tuple(
             _smaller(supply.percent, au_percent(part)) for supply, part in zip(supplies, kept_by_epoch, strict=True)
         ),
@@ -143,7 +172,7 @@ def sustained_au(rows: Rows, kept: Rows) -> Mean:
 
 def is_supply_known(rows: Rows) -> bool:
     """Return whether the sustained AU of these rows is a measured value, not only a lower bound."""
-    return not any(supply_of(epoch).at_least for epoch in by_epoch(rows))
+    return not any(supply.at_least for supply in supplies_of(rows))
 
 
 def prefetch_credit_percent(rows: Rows, kept: Rows) -> float | None:

@@ -9,15 +9,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from dlemu.metrics.au import au_percent
 from dlemu.metrics.loss import total_ns
 from dlemu.metrics.over_time import Floats, Intervals
-from dlemu.metrics.rows import Rows, StepTable, in_order, sum_of
+from dlemu.metrics.rows import Rows, StepTable, Whole, in_order, sum_of
 from dlemu.metrics.spread import by_epoch
-from dlemu.metrics.sustained import supply_of, training_spans
+from dlemu.metrics.sustained import supplies_of, training_spans
 from dlemu.metrics.t_interval import Values, estimate
 
 COVERAGE = 2.0
@@ -61,7 +62,7 @@ def uncertainty_of(rows: Rows, kept: Rows) -> Uncertainty | None:
     if not len(kept):
         return None
     rows, kept = in_order(rows), in_order(kept)
-    supplies = [supply_of(epoch) for epoch in by_epoch(rows)]
+    supplies = supplies_of(rows)
     read_ns, time_ns = sum(supply.read_ns for supply in supplies), sum(supply.time_ns for supply in supplies)
     supply_percent = 100 * read_ns / time_ns if time_ns > 0 else math.inf
     by_supply = supply_percent < au_percent(kept)
@@ -86,54 +87,71 @@ def uncertainty_of(rows: Rows, kept: Rows) -> Uncertainty | None:
 def _windows(rows: StepTable, *, by_supply: bool) -> Iterator[Values]:
     """Yield for each epoch the supply of each window of time, or its AU if not `by_supply`, in percent."""
     ranks = max(1, len(rows.by_rank))
-    epochs = [[_Trained.of(own, by_supply=by_supply) for own in epoch.by_rank] for epoch in rows.by_epoch]
-    spans = [_span(parts, by_supply=by_supply) for parts in epochs]
+    extents: dict[int, list[_Extent]] = {epoch: [] for epoch in rows.values("epoch")}
+    for own in rows.by_rank_and_epoch:
+        extents[own.values("epoch")[0]].append(_extent(own, by_supply=by_supply))
+    spans = {epoch: _span(parts, by_supply=by_supply) for epoch, parts in extents.items()}
     step_ns = sum_of(rows, "compute_ns") / max(1, len(rows))
-    window_ns = min(_WINDOW_SECONDS * 1e9, sum(high - low for low, high in spans) / _MIN_WINDOWS)
+    window_ns = min(_WINDOW_SECONDS * 1e9, sum(high - low for low, high in spans.values()) / _MIN_WINDOWS)
     window_ns = max(window_ns, _WINDOW_STEPS * step_ns)
-    for parts, (low, high) in zip(epochs, spans, strict=True):
+    rates: dict[int, list[Floats]] = {epoch: [] for epoch in spans}
+    for own in rows.by_rank_and_epoch:
+        (epoch,) = own.values("epoch")
+        low, high = spans[epoch]
         windows = int((high - low + 1.0) / window_ns)
         if windows:
             edges = np.linspace(low, high, windows + 1)  # a little longer: else the end of each epoch would be left out
-            yield 100 * np.sum([part.rates(edges) for part in parts], axis=0) / ranks
+            rates[epoch].append(_rates(own, edges, by_supply=by_supply))
+    yield from (100 * np.sum(parts, axis=0) / ranks for parts in rates.values() if parts)
 
 
-def _span(parts: Sequence[_Trained], *, by_supply: bool) -> tuple[float, float]:
+def _span(parts: Sequence[_Extent], *, by_supply: bool) -> tuple[float, float]:
     """Return begin and end of the time to divide into windows, in ns of training since the epoch's start."""
     if by_supply:
-        return min(float(part.begins.min()) for part in parts), min(float(part.begins.max()) for part in parts)
-    return 0.0, max(float(part.ends.max()) for part in parts)
+        return min(part.first_begin for part in parts), min(part.last_begin for part in parts)
+    return 0.0, max(part.end for part in parts)
 
 
-@dataclass(frozen=True, eq=False)
-class _Trained:
-    """When each batch of one rank was read, or computed, on the clock of an epoch's training time.
+class _Extent(NamedTuple):
+    """When a rank's batches in an epoch were read, or computed, in ns of training since the epoch's start."""
+
+    first_begin: float
+    last_begin: float
+    end: float
+
+
+def _extent(own: StepTable, *, by_supply: bool) -> _Extent:
+    begins, ends = _moments(own, by_supply=by_supply)
+    first, last, end = _trained(own, np.array([begins.min(), begins.max(), ends.max()])).tolist()
+    return _Extent(first, last, max(end, last + 1.0))
+
+
+def _rates(own: StepTable, edges: Floats, *, by_supply: bool) -> Floats:
+    """Return a rank's computation time read, or computed, in training time, per ns between each two edges."""
+    begins, ends = _moments(own, by_supply=by_supply)
+    begun, ended = _trained(own, begins), _trained(own, ends)
+    amounts = own["compute_ns"] * (ended - begun) / (ends - begins)
+    return Intervals(begun, np.maximum(ended, begun + 1.0), edges).rates(amounts)
+
+
+def _moments(own: StepTable, *, by_supply: bool) -> tuple[Whole, Whole]:
+    """Return when the reading of each batch of one rank, or its computation, began and ended."""
+    if by_supply:
+        begins, ends = own["started_ns"], own["finished_ns"]
+    else:
+        begins = own["free_ns"] + own["wait_ns"]
+        ends = begins + own["compute_ns"]
+    return begins, np.maximum(ends, begins + 1)
+
+
+def _trained(own: StepTable, moments: Whole) -> Floats:
+    """Return the moments on the clock of the training time of one rank's epoch.
 
     That clock stops between blocks of steps, and what was read then is left out: no step waits for the storage while a
     checkpoint is written, so a window of that time would look like a stall.
     """
-
-    begins: Floats
-    ends: Floats
-    amounts: Floats
-    """Computation time of the part of each batch that was read, or computed, in training time."""
-
-    @classmethod
-    def of(cls, own: StepTable, *, by_supply: bool) -> _Trained:
-        free = own["free_ns"]
-        if by_supply:
-            begins, ends = own["started_ns"], own["finished_ns"]
-        else:
-            begins = free + own["wait_ns"]
-            ends = begins + own["compute_ns"]
-        lows, highs = training_spans(own)
-        real = np.stack([lows, highs], axis=1).ravel()
-        trained = np.cumsum(np.stack([np.zeros(len(lows)), highs - lows], axis=1).ravel())
-        ends = np.maximum(ends, begins + 1)
-        begun, ended = (np.interp(moments - free.min(), real - free.min(), trained) for moments in (begins, ends))
-        amounts = own["compute_ns"] * (ended - begun) / (ends - begins)
-        return cls(begins=begun, ends=np.maximum(ended, begun + 1.0), amounts=amounts)
-
-    def rates(self, edges: Floats) -> Floats:
-        """Return the computation time read, or computed, per ns between each two edges."""
-        return Intervals(self.begins, self.ends, edges).rates(self.amounts)
+    lows, highs = training_spans(own)
+    start = lows.min()
+    real = np.stack([lows, highs], axis=1).ravel()
+    trained = np.cumsum(np.stack([np.zeros(len(lows)), highs - lows], axis=1).ravel())
+    return np.asarray(np.interp(moments - start, real - start, trained))

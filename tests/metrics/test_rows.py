@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from dlemu.jobs.training.steplog import STEP_DTYPE, StepRows
 from dlemu.metrics import rows as module
-from dlemu.metrics.rows import STAMPS, ColumnStore, StepTable, chunks, in_order, is_any, since_free, steps_of
+from dlemu.metrics.rows import ENDED, ColumnStore, StepTable, chunks, in_order, is_any, steps_of
 from tests.metrics.test_loss import any_rows, make_steps
 
 
@@ -37,11 +37,12 @@ def test_a_table_has_the_rows_that_an_array_has(rows: StepRows, data: st.DataObj
         for name in STEP_DTYPE.names or ():
             assert np.array_equal(chosen.take(places)[name], wanted[name][places])
             assert is_any(chosen, name) == is_any(wanted, name) == wanted[name].any()
-        for name in STAMPS:
-            distances = wanted[name] - wanted["free_ns"]
-            assert np.array_equal(since_free(chosen, name), distances)
-            assert np.array_equal(since_free(wanted, name), distances)
-            assert np.array_equal(since_free(chosen.take(places), name), distances[places])
+        for name in ENDED:
+            _, first, last = chosen.ends(name)
+            blocks = np.split(wanted[name], _block_starts(wanted))
+            assert [(first[0].tolist(), last[0].tolist())] == [
+                ([int(block[0]) for block in blocks if len(block)], [int(block[-1]) for block in blocks if len(block)])
+            ]
 
 
 @given(rows=any_rows(), first=st.integers(0, 3), last=st.integers(0, 3), share=st.floats(0.3, 1))

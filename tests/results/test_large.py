@@ -20,8 +20,8 @@ from tests.results.long_run import long_run
 
 RANKS, EPOCHS = 16, 2
 STEPS = {"small": 500, "large": 5_000}
-MOST_ROW_BYTES = 90
-"""At 1e7 rows 0.9 GB, of the 1 GB that a report may take. The rows themselves have 208."""
+MOST_ROW_BYTES = 60
+"""At 1e7 rows 0.6 GB with all that is cached at once, which it never is. The rows themselves have 208."""
 
 
 @pytest.fixture(scope="module")
@@ -60,6 +60,7 @@ def test_a_large_result_takes_little_memory_a_row(results: dict[str, str]) -> No
         _, peak_bytes = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
+    peak_bytes += rows.MAX_CACHED_BYTES  # Arrow's, which tracemalloc does not see
     assert peak_bytes / (RANKS * EPOCHS * STEPS["large"]) < MOST_ROW_BYTES
 
 

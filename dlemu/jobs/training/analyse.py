@@ -38,7 +38,7 @@ from dlemu.jobs.training.summary import (
     Waits,
 )
 from dlemu.jobs.training.wording import cache_warning, in_words, issue_lines, recording_notes, verdict_line
-from dlemu.metrics.au import au_dlio_percent, au_dlio_v1_percent, au_percent, kept_rows
+from dlemu.metrics.au import au_dlio_percents, au_percent, kept_rows
 from dlemu.metrics.cache import CacheProof, prove, served_by_storage
 from dlemu.metrics.causes import find_causes, work_of
 from dlemu.metrics.changes import find_speed_changes, find_stalls, storage_column
@@ -59,9 +59,9 @@ from dlemu.metrics.limit import (
 from dlemu.metrics.loss import Loss, kept_loss_percent, loss_percent, loss_percent_per_epoch
 from dlemu.metrics.ran_out import find_first_touch, find_ran_out
 from dlemu.metrics.rates import first_batch_seconds, late_handover_share, per_second, percentiles_ms, training_ns
-from dlemu.metrics.rows import Rows, StepTable, chunks, is_any, sum_of
+from dlemu.metrics.rows import Rows, StepTable, Whole, chunks, filled, is_any, sum_of
 from dlemu.metrics.slow_folders import SlowFolder, find_slow_folders
-from dlemu.metrics.spread import Mean, RankSpread, all_known, averaged, by_epoch, known, pooled
+from dlemu.metrics.spread import Mean, RankSpread, all_known, averaged, by_epoch, known, over_epochs, pooled
 from dlemu.metrics.stragglers import find_stragglers
 from dlemu.metrics.sustained import is_supply_known, prefetch_credit_percent, sustained_au
 from dlemu.metrics.uncertainty import uncertainty_of
@@ -214,12 +214,15 @@ def _metrics(run: MeasuredTraining, kept: StepTable) -> Metrics:
     )
     if not len(rows):
         return metrics
+    for tables in zip(rows.by_rank, kept.by_rank, strict=False):  # the sums of both in one pass over the rows
+        for table in tables:
+            au_percent(table)
     whole = pooled(rows, au_percent)
     cpu_ns = sum_of(rows, "cpu_ns") - sum_of(rows, "preprocess_cpu_ns")
     reader_cpu = cpu_ns / app_bytes if app_bytes and is_any(rows, "cpu_ns") else None  # ns per byte: s/GB
     ratio = _library_cpu_ratio(facts)
     device_rate, device_share = device_metrics(rows, delivered_by_devices(run))
-    rank_waits = [percentiles_ms(part["wait_ns"]) for part in rows.by_rank]
+    dlio = au_dlio_percents(rows, settings.exclude_start_steps, settings.exclude_end_steps)
     return replace(
         metrics,
         au_percent=pooled(kept, au_percent),
@@ -228,10 +231,8 @@ def _metrics(run: MeasuredTraining, kept: StepTable) -> Metrics:
         prefetch_credit_percent=prefetch_credit_percent(rows, kept),
         au_whole_percent=whole,
         au_rules_percent=whole,
-        au_dlio_percent=averaged(
-            rows, lambda part: au_dlio_percent(part, settings.exclude_start_steps, settings.exclude_end_steps)
-        ),
-        au_dlio_v1_percent=averaged(rows, au_dlio_v1_percent),
+        au_dlio_percent=over_epochs([v2 for v2, _ in dlio]),
+        au_dlio_v1_percent=over_epochs([v1 for _, v1 in dlio]),
         samples_per_second=_rate(rows, "samples", 1),
         app_mb_per_second=_rate(rows, "app_bytes", MB),
         app_mib_per_second=_rate(rows, "app_bytes", MIB),
@@ -244,22 +245,36 @@ def _metrics(run: MeasuredTraining, kept: StepTable) -> Metrics:
         samples=sum_of(rows, "samples"),
         training_seconds=training_ns(rows) / 1e9,
         time_to_first_batch_seconds=averaged(rows, first_batch_seconds),
-        wait_ms=Waits(
-            kept_steps=percentiles_ms(kept["wait_ns"]),
-            all_steps=percentiles_ms(rows["wait_ns"]),
-            per_rank_p99=tuple(waits.p99 if waits else None for waits in rank_waits),
-            per_epoch=tuple(percentiles_ms(part["wait_ns"]) for part in by_epoch(rows)),
-        ),
-        read_ms=percentiles_ms(rows["read_ns"]),
+        wait_ms=_waits(rows, kept),
+        read_ms=percentiles_ms(_column(rows, "read_ns")),
         handover_share_of_wait=late_handover_share(kept),
         host_oversleep_ms=percentiles_ms(
-            np.concatenate(
-                [part.since_free("slept_ns") - part["wait_ns"] - part["compute_ns"] for part in chunks(rows)]
+            filled(
+                (part["slept_ns"] - part["free_ns"] - part["wait_ns"] - part["compute_ns"] for part in chunks(rows)),
+                len(rows),
             )
         ),
         device_mb_per_second=device_rate,
         device_bytes_percent_of_app=device_share,
     )
+
+
+def _waits(rows: StepTable, kept: StepTable) -> Waits:
+    per_rank = [percentiles_ms(_column(own, "wait_ns")) for own in rows.by_rank]
+    epochs: dict[int, list[Whole]] = {epoch: [] for epoch in rows.values("epoch")}
+    for own in rows.by_rank_and_epoch:
+        epochs[own.values("epoch")[0]].append(_column(own, "wait_ns"))
+    return Waits(
+        per_epoch=tuple(percentiles_ms(np.concatenate(epochs.pop(epoch))) for epoch in [*epochs]),
+        kept_steps=percentiles_ms(_column(kept, "wait_ns")),
+        all_steps=percentiles_ms(_column(rows, "wait_ns")),
+        per_rank_p99=tuple(waits.p99 if waits else None for waits in per_rank),
+    )
+
+
+def _column(rows: StepTable, name: str) -> Whole:
+    """Return a copy of a column."""
+    return filled((part[name] for part in chunks(rows)), len(rows))
 
 
 def _cpu_apart(journal: Journal) -> CpuApart | None:

@@ -132,18 +132,16 @@ class MeasuredTraining:
     @cached_property
     def span_seconds(self) -> tuple[float, float]:
         """Start of the first step and end of the last, since the start of training."""
-        latest = 0.0
-        for part in chunks(self.ordered):
-            ends = part["free_ns"] + part["wait_ns"] + part["compute_ns"] + part["sync_ns"]
-            latest = max(latest, (int(ends.max()) - self.rank_start_ns.get(part.values("rank")[0], 0)) / 1e9)
-        return 0.0, latest
+        ranks, _, last = self.ordered.ends("free_ns", "wait_ns", "compute_ns", "sync_ns")
+        ends = zip(ranks.tolist(), np.sum(last, axis=0).tolist(), strict=True)
+        return 0.0, max((0.0, *((end - self.rank_start_ns.get(rank, 0)) / 1e9 for rank, end in ends)))
 
     @cached_property
     def read_mb_per_second(self) -> Floats | None:
         """Rate of all ranks' loaders in READ_BINS equal intervals of `span_seconds`; None if nothing was read."""
         edges, total, is_any = np.linspace(*self.span_seconds, READ_BINS + 1), np.zeros(READ_BINS), False
         for part in chunks(self.ordered):
-            fetched = part[(part["app_bytes"] > 0) & (part.since_free("finished_ns") > part.since_free("started_ns"))]
+            fetched = part[(part["app_bytes"] > 0) & (part["finished_ns"] > part["started_ns"])]
             if len(fetched):
                 begins, ends = self.seconds("started_ns", fetched), self.seconds("finished_ns", fetched)
                 total += Intervals(begins, ends, edges).rates(fetched["app_bytes"] / 1e6)
