@@ -49,6 +49,8 @@ class Plan:
     calls: Counter[str] = field(default_factory=Counter)
     lock: threading.Lock = field(default_factory=threading.Lock)
     happened: bool = False
+    path: str = ""
+    """Of the call that failed."""
 
     def meet(self, call: str, path: str) -> bool:
         """Count a call, and fail if it is the one; return whether it is to be cut short."""
@@ -56,6 +58,7 @@ class Plan:
             self.calls[call] += 1
             hit = call == self.call and self.calls[call] == self.at
             self.happened |= hit
+            self.path = path if hit else self.path
         if hit and self.how == "slow":
             time.sleep(SLOW_SECONDS)
         elif hit and self.how == "hang":

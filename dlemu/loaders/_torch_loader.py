@@ -167,8 +167,9 @@ class _Epoch(TimedBatches):
     def _begin(self) -> Made:
         """Have the workers begin; return the first batch."""
         iterator = iter(self._loader)
-        # What `__next__` calls; the profiler's range that it opens around it takes a tenth of a small batch's CPU.
-        self._next = getattr(iterator, "_next_data", iterator.__next__)
+        # PyTorch's `__next__` opens a range of its profiler, a tenth of a small batch's CPU, and calls `_next_data`.
+        is_torchs = iterator.__next__.__module__ == DataLoader.__module__  # else a recorder of the job has its own
+        self._next = getattr(iterator, "_next_data", iterator.__next__) if is_torchs else iterator.__next__
         return self._next()
 
 

@@ -207,14 +207,13 @@ def _find_stalls(table: StepTable) -> tuple[Stall, ...]:
         return ()
     ranks = _ranks(table)
     done_by_epoch: dict[int, list[Floats]] = {epoch: [] for epoch in table.values("epoch")}
-
-    def took_and_done(part: StepTable, start_ns: int) -> NDArray[np.int64]:
+    took, filled = np.empty(len(table), np.int64), 0
+    for part, start_ns in ranks:
         for own in part.by_epoch:
             done = _ends_of_spans((own["finished_ns"] - start_ns) / 1e9)
             done_by_epoch[own.values("epoch")[0]].append(done)
-        return took_ns(part)
-
-    took = filled((took_and_done(*rank) for rank in ranks), len(table))
+        took[filled : filled + len(part)] = took_ns(part)
+        filled += len(part)
     min_seconds = max(STALL_SECONDS, _STALL_BATCHES * float(np.median(took, overwrite_input=True)) / 1e9)
     del took
     stalls = []

@@ -151,15 +151,13 @@ class ColumnStore:
             self._cache.move_to_end(key)
             values = self._cache[key]
         if name in ENDED and self.labels and key not in self._ends:
-            rows = self.block_starts, self.block_stops - 1
-            self._ends[key] = self._in_group(rows[0], values, group), self._in_group(rows[1], values, group)
+            begin, end = self._bounds[group : group + 2]
+            rows = (
+                own[slice(*np.searchsorted(own, (begin, end)))] for own in (self.block_starts, self.block_stops - 1)
+            )
+            first, last = (values[own - begin] for own in rows)
+            self._ends[key] = first, last
         return values
-
-    def _in_group(self, rows: Whole, values: Whole, group: int) -> Whole:
-        """Return the values of those of these rows, in order, that are in a group, which has these values."""
-        begin, end = self._bounds[group : group + 2]
-        found: Whole = values[rows[slice(*np.searchsorted(rows, (begin, end)))] - begin]
-        return found
 
     def _changes(self) -> tuple[Whole, dict[str, Whole]] | None:
         """Return the index of each block's first row, and its labels; None if the rows are not in order."""

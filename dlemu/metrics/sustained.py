@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 import numpy as np
 
@@ -60,7 +60,9 @@ def supplies_of(rows: Rows) -> list[Supply]:
 def _supplies_of(table: StepTable) -> list[Supply]:
     reads: dict[int, list[_Read]] = {epoch: [] for epoch in table.values("epoch")}
     for own in table.by_rank_and_epoch:
-        reads[own.values("epoch")[0]].append(_Read.of(own))
+        start, started, finished = training_spans(own)[0].min(), own["started_ns"], own["finished_ns"]
+        moments = started.min(), started.max(), finished.min(), finished.max()
+        reads[own.values("epoch")[0]].append(_Read(*(int(moment - start) for moment in moments)))
     windows = {epoch: _window(ranks) for epoch, ranks in reads.items()}
     sums: dict[int, tuple[list[float], list[float], list[float]]] = {epoch: ([], [], []) for epoch in reads}
     for own in table.by_rank_and_epoch:
@@ -90,11 +92,6 @@ class _Read(NamedTuple):
     last_started: int
     first_finished: int
     last_finished: int
-
-    @classmethod
-    def of(cls, own: StepTable) -> Self:
-        start, started, finished = training_spans(own)[0].min(), own["started_ns"], own["finished_ns"]
-        return cls(*(int(end - start) for end in (started.min(), started.max(), finished.min(), finished.max())))
 
 
 def _window(ranks: list[_Read]) -> tuple[int, int, bool]:

@@ -89,7 +89,9 @@ def _windows(rows: StepTable, *, by_supply: bool) -> Iterator[Values]:
     ranks = max(1, len(rows.by_rank))
     extents: dict[int, list[_Extent]] = {epoch: [] for epoch in rows.values("epoch")}
     for own in rows.by_rank_and_epoch:
-        extents[own.values("epoch")[0]].append(_extent(own, by_supply=by_supply))
+        begins, ends = _moments(own, by_supply=by_supply)
+        first, last, end = _trained(own, np.array([begins.min(), begins.max(), ends.max()])).tolist()
+        extents[own.values("epoch")[0]].append(_Extent(first, last, max(end, last + 1.0)))
     spans = {epoch: _span(parts, by_supply=by_supply) for epoch, parts in extents.items()}
     step_ns = sum_of(rows, "compute_ns") / max(1, len(rows))
     window_ns = min(_WINDOW_SECONDS * 1e9, sum(high - low for low, high in spans.values()) / _MIN_WINDOWS)
@@ -118,12 +120,6 @@ class _Extent(NamedTuple):
     first_begin: float
     last_begin: float
     end: float
-
-
-def _extent(own: StepTable, *, by_supply: bool) -> _Extent:
-    begins, ends = _moments(own, by_supply=by_supply)
-    first, last, end = _trained(own, np.array([begins.min(), begins.max(), ends.max()])).tolist()
-    return _Extent(first, last, max(end, last + 1.0))
 
 
 def _rates(own: StepTable, edges: Floats, *, by_supply: bool) -> Floats:
