@@ -84,6 +84,12 @@ def test_a_dataset_whose_size_was_asked_for_is_made_so(word: str, recipe: list[s
         size([*recipe, word], make=lambda workload: None)
 
 
+@pytest.mark.parametrize("word", ["train.computation_time=0", "dataset.format=synthetic", "reader.data_loader=none"])
+def test_what_every_count_would_pass_is_refused(word: str, recipe: list[str]) -> None:
+    with pytest.raises(UserError, match=f"^{word.replace('=', ' is ')}: without .*, every count passes"):
+        size([*recipe, word])
+
+
 def test_the_launcher_is_a_word_of_its_own() -> None:
     assert take_word(["a=1", 'launcher="mpirun -np {ranks}"'], "launcher") == ("mpirun -np {ranks}", ["a=1"])
     assert take_word(["a=1"], "launcher") == ("", ["a=1"])

@@ -11,8 +11,10 @@ from math import ceil
 from datagen import manifest, owned
 from datagen.atomic import write_text
 from datagen.errors import UserError
+from datagen.formats.format_base import UnreadFormat
 from datagen.inspection import Dataset, inspect
 from datagen.layout import layouts, stored_sample_bytes
+from datagen.registry import find
 from datagen.regular import MOST_NOTE_BYTES
 from datagen.storage.storage_base import open_storage
 from dlemu.config import check_runnable, datagen_command, digest, load, to_yaml
@@ -105,6 +107,12 @@ def size(
     check_installed(workload.reader.data_loader)
     if mean_seconds(workload.train.computation_time) <= 0:
         raise UserError("train.computation_time is 0: without computation, every count passes; choose an accelerator")
+    if workload.reader.data_loader == "none":
+        raise UserError("reader.data_loader is none: without reads, every count passes; choose another")
+    if isinstance(find("datagen.formats", workload.dataset.format, "Format")(), UnreadFormat):
+        raise UserError(
+            f"dataset.format is {workload.dataset.format}: without reads, every count passes; choose another"
+        )
     folder = workload.output.folder or new_folder(workload.results_name, "size-")
     check_place(folder, ours=(SIZE, WORKLOAD))
     if make is not None:
