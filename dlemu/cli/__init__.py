@@ -17,7 +17,7 @@ from typing import cast
 
 import click
 
-from datagen.errors import DlemuError, SpaceError, UserError, host_failure
+from datagen.errors import DlemuError, UserError, host_failure
 from datagen.registry import nearest
 from datagen.withheld import scrubbed
 from dlemu import __version__
@@ -167,9 +167,9 @@ def guarded(command: click.Command, name: str) -> None:
     except SystemExit:
         raise
     except BaseException as error:
-        if short := host_failure(error):
-            complain(short)
-            sys.exit(SpaceError.exit_status)
+        if failed := host_failure(error):
+            complain(failed)
+            sys.exit(UserError.exit_status)
         status: int | None = getattr(error, "exit_status", None)  # of dlemu.comm's Interrupted, not imported here
         complain(traceback.format_exc().rstrip() if status is None else str(error))
         sys.exit(status or DlemuError.exit_status)  # Python's own 1 would mean that a run did not pass

@@ -10,7 +10,7 @@ import traceback
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 
-from datagen.errors import DlemuError, SpaceError, host_failure
+from datagen.errors import DlemuError, UserError, host_failure
 from dlemu.comm.cgroup_limits import out_of_memory_hint
 from dlemu.comm.comm_base import Interrupted, PeerLostError
 from dlemu.comm.process_control import stands_still
@@ -93,8 +93,8 @@ def describe(rank: int, error: BaseException, role: Role = RANK) -> Failure:
     text, who = "", f"{role.name} {rank}"
     if isinstance(error, DlemuError):
         message, status = str(error), error.exit_status
-    elif short := host_failure(error):
-        message, status = f"{who}: {short}", SpaceError.exit_status
+    elif failed := host_failure(error):
+        message, status = f"{who}: {failed}", UserError.exit_status
     elif isinstance(error, Interrupted):
         message = f"{who} was interrupted by {signal.Signals(error.signal_number).name}"
         status = error.exit_status

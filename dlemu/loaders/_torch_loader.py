@@ -168,8 +168,9 @@ class _Epoch(TimedBatches):
         """Have the workers begin; return the first batch."""
         iterator = iter(self._loader)
         # PyTorch's `__next__` opens a range of its profiler, a tenth of a small batch's CPU, and calls `_next_data`.
-        is_torchs = iterator.__next__.__module__ == DataLoader.__module__  # else a recorder of the job has its own
-        self._next = getattr(iterator, "_next_data", iterator.__next__) if is_torchs else iterator.__next__
+        own = iterator.__next__
+        is_torchs = own.__module__ == DataLoader.__module__  # else a recorder of the job has its own
+        self._next = getattr(iterator, "_next_data", own) if is_torchs else own
         return self._next()
 
 

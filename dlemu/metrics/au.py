@@ -34,25 +34,14 @@ def au_percent(rows: Rows) -> float:
     return 100.0 * compute / total if total else math.nan
 
 
-def au_dlio_percent(rows: Rows, exclude_start: int = 1, exclude_end: int = 0) -> float:
-    """Return DLIO 2.x's AU of one epoch: measured sleep over block time, on the host's own stamps.
-
-    Compute runs from the batch in hand to waking up, proc from requesting the batch to waking up, and block time from
-    the block's start to the last all-reduce. Formulas: `dlemu.metrics.dlio_formulas`.
-    """
-    epochs = au_dlio_percents(rows, exclude_start, exclude_end)
-    return epochs[0][0] if epochs else math.nan
-
-
-def au_dlio_v1_percent(rows: Rows) -> float:
-    """Return the AU of DLIO as used in MLPerf Storage v1.0: configured compute of all steps but the first over block
-    time without the first step; blocks are weighted by their steps, ranks equally."""
-    epochs = au_dlio_percents(rows)
-    return epochs[0][1] if epochs else math.nan
-
-
 def au_dlio_percents(rows: Rows, exclude_start: int = 1, exclude_end: int = 0) -> list[tuple[float, float]]:
-    """Return for each epoch `au_dlio_percent` and `au_dlio_v1_percent`."""
+    """Return for each epoch its AU as DLIO 2.x prints it, and as DLIO of MLPerf Storage v1.0 does.
+
+    2.x: measured compute over block time, without the first `exclude_start` and the last `exclude_end` steps. Compute
+    runs from the batch in hand to waking up, proc from requesting the batch to waking up, and block time from the
+    block's start to the last all-reduce. v1.0: configured compute of all steps but the first over block time without
+    the first step. Blocks are weighted by their steps, ranks equally. Formulas: `dlemu.metrics.dlio_formulas`.
+    """
     epochs: dict[int, dict[int, list[tuple[Rated, Rated, int]]]] = {}
     for block in blocks(rows):
         (epoch,), (rank,), times = block.values("epoch"), block.values("rank"), block_times(block)

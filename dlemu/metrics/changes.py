@@ -207,13 +207,13 @@ def _find_stalls(table: StepTable) -> tuple[Stall, ...]:
         return ()
     ranks = _ranks(table)
     done_by_epoch: dict[int, list[Floats]] = {epoch: [] for epoch in table.values("epoch")}
-    took, filled = np.empty(len(table), np.int64), 0
+    took, at = np.empty(len(table), np.int64), 0
     for part, start_ns in ranks:
         for own in part.by_epoch:
             done = _ends_of_spans((own["finished_ns"] - start_ns) / 1e9)
             done_by_epoch[own.values("epoch")[0]].append(done)
-        took[filled : filled + len(part)] = took_ns(part)
-        filled += len(part)
+        took[at : at + len(part)] = took_ns(part)
+        at += len(part)
     min_seconds = max(STALL_SECONDS, _STALL_BATCHES * float(np.median(took, overwrite_input=True)) / 1e9)
     del took
     stalls = []

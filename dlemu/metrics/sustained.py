@@ -38,8 +38,8 @@ class Supply:
         return 100.0 * self.read_ns / self.time_ns if self.time_ns > 0 else math.nan
 
 
-def supply_of(epoch: Rows) -> Supply:
-    """Return the supply of one epoch, from its training rows of all ranks.
+def supplies_of(rows: Rows) -> list[Supply]:
+    """Return the supply of each epoch, from the training rows of all ranks.
 
     It is measured from the start of the first batch until one of the ranks starts its last batch: until then, the
     readers of all ranks have work. The time between blocks of steps (checkpoints), and what was read in it, is left
@@ -48,12 +48,6 @@ def supply_of(epoch: Rows) -> Supply:
     In an epoch so short that no batch is complete when that last one starts, the supply is measured until the first
     rank has all its batches, and is a lower bound (`at_least`).
     """
-    supplies = supplies_of(epoch)
-    return supplies[0] if supplies else Supply(read_ns=0.0, time_ns=0.0)
-
-
-def supplies_of(rows: Rows) -> list[Supply]:
-    """Return the supply of each epoch."""
     return in_order(rows).once(_supplies_of)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from dlemu.jobs.training.steplog import STEP_DTYPE, StepRows
-from dlemu.metrics.au import au_dlio_percent, au_percent, block_times
+from dlemu.metrics.au import au_dlio_percents, au_percent, block_times
 from dlemu.metrics.cache import PARTLY_READ_PERCENT
 from dlemu.metrics.causes import find_causes, work_of, worker_time
 from dlemu.metrics.dlio_formulas import (
@@ -156,8 +156,8 @@ def test_a_block_is_taken_from_the_hosts_own_stamps() -> None:
     assert times.measured.tolist() == [23, 23, 23]
     assert times.configured.tolist() == [20, 20, 20]
     assert times.total == 1000 + (62 + 25) + 7 + 1 + 20 + 3 + 4 - 999
-    assert au_dlio_percent(uneven()[:3]) == pytest.approx(100 * 46 / (times.total - 65))
-    assert au_dlio_percent(uneven()[:3], 1, 1) == pytest.approx(100 * 23 / (times.total - 65 - 32))
+    assert au_dlio_percents(uneven()[:3])[0][0] == pytest.approx(100 * 46 / (times.total - 65))
+    assert au_dlio_percents(uneven()[:3], 1, 1)[0][0] == pytest.approx(100 * 23 / (times.total - 65 - 32))
 
 
 # the verdict, at its edges

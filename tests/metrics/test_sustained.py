@@ -13,7 +13,7 @@ from dlemu.metrics.sustained import (
     Supply,
     is_supply_known,
     prefetch_credit_percent,
-    supply_of,
+    supplies_of,
     sustained_au,
 )
 from dlemu.metrics.t_interval import percent_interval
@@ -21,6 +21,11 @@ from dlemu.metrics.uncertainty import uncertainty_of
 from dlemu.metrics.verdict import Evidence, judge
 
 C = 100_000_000
+
+
+def only_supply_of(rows: StepRows) -> Supply:
+    (supply,) = supplies_of(rows)
+    return supply
 
 
 def simulate(
@@ -182,7 +187,7 @@ def test_of_an_epoch_read_at_once_the_least_is_known() -> None:
     rows["block"], rows["step"] = 1, [1, 2, 3, 4]
     rows["started_ns"], rows["finished_ns"] = 0, np.array([20, 20, 20, 20]) * S
     rows["free_ns"], rows["wait_ns"] = np.array([0, 24, 28, 32]) * S, np.array([20, 0, 0, 0]) * S
-    assert supply_of(rows) == Supply(read_ns=16 * S, time_ns=20 * S, edge_ns=0, at_least=True)
+    assert only_supply_of(rows) == Supply(read_ns=16 * S, time_ns=20 * S, edge_ns=0, at_least=True)
     assert not is_supply_known(rows)
     kept = kept_rows(rows, 1, 0)
     assert au_percent(kept) == 100
@@ -216,19 +221,19 @@ def by_hand(*, rank: int = 0, clock_s: int = 0, pause_s: int = 0) -> StepRows:
 
 def test_a_supply_by_hand() -> None:
     # Up to the begin of the last batch, at 15 s, three were read.
-    assert supply_of(by_hand()) == Supply(read_ns=12 * S, time_ns=15 * S, edge_ns=0)
-    assert supply_of(by_hand()).percent == 80
-    assert supply_of(by_hand(clock_s=1000)) == supply_of(by_hand())
+    assert only_supply_of(by_hand()) == Supply(read_ns=12 * S, time_ns=15 * S, edge_ns=0)
+    assert only_supply_of(by_hand()).percent == 80
+    assert only_supply_of(by_hand(clock_s=1000)) == only_supply_of(by_hand())
     # The checkpoint, from 14 to 44 s, is left out, and so is the second that the reader worked in it: none here.
-    assert supply_of(by_hand(pause_s=30)).time_ns == 14 * S + 1 * S
-    assert supply_of(by_hand()[:0]) == Supply(read_ns=0, time_ns=0)
+    assert only_supply_of(by_hand(pause_s=30)).time_ns == 14 * S + 1 * S
+    assert supplies_of(by_hand()[:0]) == []
     assert np.isnan(Supply(read_ns=0, time_ns=0).percent)
 
 
 def test_the_supply_of_ranks_ends_when_the_first_of_them_reads_its_last_batch() -> None:
     early = by_hand(rank=2, clock_s=500)
     early["started_ns"][3] -= 2 * S  # its last batch is begun at 13 s, while both still read their third
-    both = supply_of(np.concatenate([by_hand(), early]))
+    both = only_supply_of(np.concatenate([by_hand(), early]))
     # Each: two batches and 3 of 5 s of the third in 13 s.
     assert both.time_ns == 26 * S
     assert both.read_ns == pytest.approx(2 * (8 + 4 * 3 / 5) * S)

@@ -17,7 +17,7 @@ from dlemu.jobs.training.prediction.curve import CurvePoint
 from dlemu.jobs.training.prediction.event_model import EpochTimes, HostCosts, Scene
 from dlemu.jobs.training.prediction.model_run import MIN_STEPS, Model, _draw_work
 from dlemu.jobs.training.prediction.outcome import EPOCH_GAP_SECONDS, SimulatedFigures, outcome_of, step_rows
-from dlemu.metrics.au import au_dlio_percent
+from dlemu.metrics.au import au_dlio_percents
 from dlemu.plan.samples import Plan
 from tests.prediction.test_calibration import workload
 from tests.prediction.test_make_prediction import DEMAND
@@ -222,7 +222,7 @@ def test_a_host_that_gets_a_batch_late_wakes_no_earlier() -> None:
     assert (rows["got_ns"] / 1e9).tolist() == [0.5, 5.5, 8.5, 1, 5.5, 8.5]
     assert (rows["slept_ns"] / 1e9).tolist() == [1.5, 5.5, 8.5, 3, 6, 8.5]
     assert (rows["slept_ns"] <= rows["met_ns"]).all()
-    assert au_dlio_percent(rows) == pytest.approx(100 * 0.5 / (10.5 - 3) / 2)
+    assert au_dlio_percents(rows)[0][0] == pytest.approx(100 * 0.5 / (10.5 - 3) / 2)
 
 
 def test_numbers_are_those_of_the_rows() -> None:

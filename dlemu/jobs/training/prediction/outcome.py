@@ -11,10 +11,10 @@ from dlemu.config.schema import Workload
 from dlemu.jobs.training.prediction.event_model import EpochTimes, Scene
 from dlemu.jobs.training.schedule import Epoch
 from dlemu.jobs.training.steplog import STEP_DTYPE, TRAINING, StepRows
-from dlemu.metrics.au import au_dlio_percent, au_dlio_v1_percent, au_percent, kept_rows
+from dlemu.metrics.au import au_dlio_percents, au_percent, kept_rows
 from dlemu.metrics.rates import first_batch_seconds, per_second
 from dlemu.metrics.rows import Rows
-from dlemu.metrics.spread import averaged
+from dlemu.metrics.spread import averaged, over_epochs
 from dlemu.metrics.sustained import sustained_au
 
 VERDICT_AUS = {"sustained": "au_sustained_percent", "au": "au_percent", "rules": "au_whole_percent"}
@@ -94,14 +94,14 @@ def au_of(rows: Rows, workload: Workload, by: str) -> float:
 def outcome_of(rows: Rows, workload: Workload, sustained: float | None = None) -> SimulatedFigures:
     """Compute the metrics of simulated step rows as those of a run are computed; `sustained` AU if known otherwise."""
     metric = workload.metric
-    dlio = averaged(rows, lambda part: au_dlio_percent(part, metric.exclude_start_steps, metric.exclude_end_steps))
+    dlio = au_dlio_percents(rows, metric.exclude_start_steps, metric.exclude_end_steps)
     training = per_second(1.0, rows)
     return SimulatedFigures(
         au_percent=au_of(rows, workload, "au"),
         au_sustained_percent=au_of(rows, workload, "sustained") if sustained is None else sustained,
         au_whole_percent=au_of(rows, workload, "rules"),
-        au_dlio_percent=dlio.mean,
-        au_dlio_v1_percent=averaged(rows, au_dlio_v1_percent).mean,
+        au_dlio_percent=over_epochs([v2 for v2, _ in dlio]).mean,
+        au_dlio_v1_percent=over_epochs([v1 for _, v1 in dlio]).mean,
         samples_per_second=per_second(float(rows["samples"].sum()), rows),
         app_mb_per_second=per_second(float(rows["app_bytes"].sum()) / 1e6, rows),
         time_to_first_batch_seconds=averaged(rows, first_batch_seconds).mean or 0.0,
